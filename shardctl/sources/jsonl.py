@@ -87,7 +87,9 @@ def parse_line(line: bytes) -> dict[str, Any]:
     """Parse one line as a JSON object. Raises Rejection (stage `decode`)."""
     value = parse_value(line)
     if not isinstance(value, dict):
-        raise Rejection("decode", "not-an-object", f"a JSON object is needed, this line is {_JSON_NAMES[type(value)]}")
+        of_array = "; if that is all of the file, give its name the ending .json" if isinstance(value, list) else ""
+        message = f"a JSON object is needed, this line is {_JSON_NAMES[type(value)]}{of_array}"
+        raise Rejection("decode", "not-an-object", message)
     return value
 
 

@@ -79,6 +79,9 @@ class JsonLines:
     def head(self, data: bytes, reading: Reading) -> Head:
         """Return the size of the byte order mark."""
         refuse_wide(data, reading)
+        first, newline, _ = data.removeprefix(BOM).lstrip().partition(b"\n")
+        if newline and first.startswith(b"[") and not first.rstrip().endswith(b"]"):
+            raise Rejection("read", "not-json-lines", "is one array of JSON on several lines; give its name the ending .json")
         return Head(len(BOM) if data.startswith(BOM) else 0)
 
     def complete(self, data: bytes) -> int:

@@ -321,3 +321,11 @@ def test_the_types_of_records_with_names_of_their_own_take_memory_as_their_bytes
             pa.set_memory_pool(before)
         assert types.mixed() == ["of"]
         assert pool.max_memory() < 200 << 20
+
+
+def test_one_array_on_several_lines_is_no_file_of_lines() -> None:
+    for data in (b'[\n{"a": 1}\n]\n', b'\xef\xbb\xbf\n [{"a": 1},\n {"a": 2}]'):
+        with pytest.raises(Rejection, match="is one array of JSON on several lines"):
+            JsonLines().head(data, Reading())
+    for data in (b"", b"[1]\n[2]\n", b'{"a": [\n', b"[1, 2"):
+        assert JsonLines().head(data, Reading()) == Head(0)
