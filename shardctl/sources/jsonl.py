@@ -6,10 +6,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.system.text import printable
@@ -131,51 +129,7 @@ def _is_deeper(value: Any, levels: int) -> bool:
     return bool(nested)
 
 
-def mixed_notices(fields: Iterable[str], what: str) -> list[str]:
-    """Say of the fields whose values fit no common type how they are kept; `what` they are: field, column."""
-    return [
-        f"the {what} {printable(name)} holds values of several types, or whole numbers beyond 2^53 beside decimals, or objects"
-        f" with more than {MOST_NAMES:,} different names; those that are no strings are kept as JSON text"
-        for name in fields
-    ]
-
-
-def null_notice(column: str, words: Sequence[str]) -> str:
-    """Say which words for a missing value make a column text whose other cells are all numbers."""
-    cells = " or ".join(map(printable, words))
-    return (
-        f"the column {printable(column)} is kept as text: some cells are {cells}, and all others numbers; with --null-values"
-        f" {printable(','.join(words))} those are missing values, and the column has numbers"
-    )
-
-
 def null_label_notice(words: Sequence[str], counts: str) -> str:
     """Say which words for a missing value name classes; `counts` says of how many rows."""
     one, are = (" and ".join(map(printable, words)), "is a class" if len(words) == 1 else "are classes")
     return f"{one} {are}{counts}; if that is a missing label, use --null-values {printable(','.join(words))}"
-
-
-def fit(value: Any, type_: pa.DataType) -> Any:
-    """Return a parsed JSON value as its column wants it: JSON text where the column is a string and the value is not."""
-    if value is None:
-        return value
-    if isinstance(value, str):
-        # The one text in a column of another type is the empty label of a line: where labels name classes, it is none.
-        return value if pa.types.is_string(type_) else None
-    if pa.types.is_string(type_):
-        return json.dumps(value, ensure_ascii=False)
-    if pa.types.is_list(type_):
-        return [fit(item, type_.value_type) for item in value]
-    if pa.types.is_struct(type_):
-        return {field.name: fit(value.get(field.name), field.type) for field in type_}
-    return value
-
-
-def lines(file: Iterable[bytes]) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (number from 1, offset in bytes, line) of every line that is not blank. A byte order mark is skipped."""
-    offset = 0
-    for number, line in enumerate(file, 1):
-        skipped = 3 if number == 1 and line.startswith(b"\xef\xbb\xbf") else 0
-        if line.strip():
-            yield number, offset + skipped, line[skipped:]
-        offset += len(line)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
-from pathlib import Path
-from typing import Any
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +14,14 @@ import xxhash
 
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.sample import RESERVED_FIELDS
-from shardctl.sources import jsonl
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.files import local_copy
-from shardctl.sources.formats import PIECE_BYTES, Reading
-from shardctl.sources.jsonl import NULL_WORDS, null_label_notice, null_notice
+from shardctl.sources.formats.base import CHOSEN, Head, Misfit, Parsed, Reading, TextFormat
+from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
 from shardctl.sources.types import UNNAMED, Types, separator_in
 from shardctl.sources.walk import suffix_of
 from shardctl.system.dataclass import dataclass
-from shardctl.system.files import READ_CHUNK, HashingReader, ordinary, sha256_of
+from shardctl.system.files import HashingReader, ordinary
 from shardctl.system.locations.text import name_of
 from shardctl.system.text import counted, printable
 
@@ -47,8 +43,8 @@ SIDECAR_NAMES = ("metadata.csv", "metadata.jsonl", "labels.csv", "labels.jsonl")
 _LOOKED_AT = 1000
 """Rows whose values say what a column holds."""
 
-TYPED_AT_ONCE = 4096
-"""Lines of a labels file whose types are found together."""
+READ_AT_ONCE = 16 << 20
+"""Bytes of a labels file that are read at a time."""
 
 ROWS_AT_ONCE = 65536
 """Rows of a labels file, and names, that are Python objects at a time."""
@@ -147,38 +143,30 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     InputError: not UTF-8, not CSV or JSONL, no rows, no column of file names, repeated names. UsageError if there is no column
     to drop.
     """
+    found = sorted(found, key=lambda each: suffix_of(name_of(each[0])) not in DELIMITED_SUFFIXES)  # CSV files first
     files = [file for file, _ in found]
     shown = some(files)
-    csv = [(file, folder) for file, folder in found if suffix_of(name_of(file)) in DELIMITED_SUFFIXES]
-    json = [(file, folder) for file, folder in found if suffix_of(name_of(file)) not in DELIMITED_SUFFIXES]
+    has_cells = any(suffix_of(name_of(file)) in DELIMITED_SUFFIXES for file in files)
     exports = list(map(described, files))
     own = [KEY_COLUMN] if all(each and each.key == KEY_COLUMN for each in exports) and KEY_COLUMN not in drop else []
-    left_out = {*drop, *own}
-    of_cells = Reading(delimiter=reading.delimiter, null_values=reading.null_values)
-    parts = [_read_all_delimited(csv, left_out, of_cells)] if csv else []
-    parts += [_read_all_lines(json, left_out)] if json else []
-    _check_dropped(drop, (name for part in parts for name in part.held), shown)
-    try:
-        columns = pa.concat_tables([part.columns for part in parts], promote_options="permissive").combine_chunks()
-    except pa.ArrowInvalid as error:
-        raise InputError(f"{shown}: the same column has different types in two labels files ({error})") from error
-    all_names = pa.concat_arrays([part.names for part in parts])
+    reading = Reading(delimiter=reading.delimiter, null_values=reading.null_values)
+    types, columns, all_names, digests = _read_all(found, {*drop, *own}, reading)
+    _check_dropped(drop, types.found().names, shown)
     hashes = _hashes_of(all_names)
     count, few = repeated(hashes, lambda places: list(all_names.take(pa.array(places)).to_pylist()))
     if count:
         rows = "1 row names a file" if count == 1 else f"{count:,} rows name a file"
         raise InputError(f"{shown}: {rows} that another row names: {some(few)}; keep one row per file")
-    columns, classes, said = _encode_label(columns, shown, bool(csv))
+    columns, classes, said = _encode_label(columns, shown, has_cells)
     if classes is None and LABEL_COLUMN in columns.column_names:
         classes = _classes_of(exports, columns[LABEL_COLUMN])
     if LABEL_COLUMN in drop:
         said = []  # that there is none was asked for
     said += [f"the column {name} is left out: the path of a file is its key" for name in own]
-    if csv and UNNAMED in columns.column_names:
+    if has_cells and UNNAMED in columns.column_names:
         said.append(f"the first column has no name: it is kept as {UNNAMED}; --drop-columns '{UNNAMED}' leaves it out")
     order = np.argsort(hashes, kind="stable")
-    digests = tuple(digest for part in parts for digest in part.digests)
-    notices = tuple(f"{shown}: {notice}" for notice in [*(notice for part in parts for notice in part.notices), *said])
+    notices = tuple(f"{shown}: {notice}" for notice in [*types.notices("column", {*drop, *own}), *said])
     return LabelTable(tuple(files), columns, classes, all_names, hashes[order], order, digests, notices)
 
 
@@ -202,166 +190,97 @@ def _names_in(export: Description | None) -> tuple[str, ...]:
     return export.layout.roles.names.get(main or "", ()) if is_label else ()
 
 
-@dataclass(frozen=True)
-class _Read:
-    """What labels files of one format hold: their columns but for those left out, and the file names (large_string).
+def _read_all(
+    found: Sequence[tuple[str, str]], drop: Collection[str], reading: Reading
+) -> tuple[Types, pa.Table, pa.Array, tuple[str, ...]]:
+    """Return the types of the columns of labels files, these columns but for those of file names, these names, and the SHA-256
+    of each file.
 
-    `held` are the names of all columns, `digests` the SHA-256 of what was read of each file.
+    Files are read twice, the types of all of them first, as inputs are, but that one row that cannot be read is enough to
+    refuse it.
     """
-
-    columns: pa.Table
-    names: pa.Array
-    held: tuple[str, ...]
-    digests: tuple[str, ...]
-    notices: tuple[str, ...]
-
-
-def _read_all_delimited(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Reading) -> _Read:
-    """Read CSV files. What is a number is found over all of them."""
-    tables, names, held, digests = [], [], [], []
-    for file, folder in found:
-        shown = printable(file)
-        table, digest = _read_delimited(file, drop, reading)
-        digests.append(digest)
+    per_file, digests, again = list[tuple[Types, str, list[str]]](), list[str](), list[str]()
+    for file, _ in found:
+        parts, of_cells, shown = list[Types](), False, printable(file)
+        for form, number, data, head in _parts(file, reading, digests):
+            parts.append(form.types_of(data, number, head, reading))
+            of_cells = bool(head.columns)
+            if not parts[-1].found().names:
+                _refuse_rejects(form.parse(data, number, head, reading, pa.schema([], {CHOSEN: b""}), None), shown, of_cells)
+        # The fields of JSON are in the order of their names.
+        types = reduce(Types.join, parts if of_cells else [Types.of_values([], LABEL_COLUMN), *parts])
+        if not types.found().names:
+            raise InputError(f"{shown}: the labels file has no row")
+        own = [pa.field(f.name, pa.string()) if of_cells else f for f in types.found() if f.name not in drop]
+        per_file.append((types, _file_column(pa.schema(own), shown), [f.name for f in own]))
+    every = reduce(Types.join, [types for types, *_ in per_file])
+    kept = list(dict.fromkeys(name for _, column, names in per_file for name in names if name != column))
+    whole = every.schema()
+    tables, all_names = [], []
+    for (file, folder), (_, column, _) in zip(found, per_file, strict=True):
+        shown, batches = printable(file), []
+        fields = [whole.field(name).remove_metadata() for name in kept if name != column]
+        schema = pa.schema([pa.field(column, pa.string()), *fields], {CHOSEN: b""})
+        for form, number, data, head in _parts(file, reading, again):
+            try:
+                parsed = form.parse(data, number, head, reading, schema, None)
+            except Misfit:
+                raise _changed(shown) from None
+            _refuse_rejects(parsed, shown, bool(head.columns))
+            batches.append(parsed.batch)
+        table = pa.Table.from_batches(batches, schema.remove_metadata())
         if not len(table):
-            raise InputError(f"{shown}: the labels file has a header and no row")
-        held += table.column_names
-        table = _without(table, drop)
-        column = _file_column(table.schema, shown)
-        names.append(_names_within(table[column], folder, shown))
+            raise InputError(f"{shown}: the labels file has no row")
+        all_names.append(_names_within(table[column], folder, shown))
         tables.append(table.drop_columns([column]))
-    table, notices = _narrowed(pa.concat_tables(tables, promote_options="default"))
-    return _Read(table, pa.concat_arrays(names), tuple(held), tuple(digests), tuple(notices))
+    if again != digests:
+        raise _changed(some([file for file, _ in found]))
+    table = pa.concat_tables(tables, promote_options="default").select(kept)
+    return every, table, pa.concat_arrays(all_names), tuple(digests)
 
 
-def _read_delimited(file: str, drop: Collection[str], reading: Reading) -> tuple[pa.Table, str]:
-    """Return the table of a CSV file, every cell as it is written, and its SHA-256 in hex. Raises InputError.
+def _refuse_rejects(parsed: Parsed, shown: str, of_cells: bool) -> None:
+    for number, fault in parsed.rejects:
+        raise _refused(f"{shown}, {'row' if of_cells else 'line'} {number}", fault)
 
-    It is read as CSV files that are inputs are, but that one row that cannot be read is enough to refuse it.
+
+def _parts(file: str, reading: Reading, digests: list[str]) -> Iterator[tuple[TextFormat, int, bytes, Head]]:
+    """Yield the rows of a labels file, some at a time: its format, the number of the first, their bytes, what is before them.
+
+    At the end its SHA-256 is added to `digests`. Raises InputError.
     """
-    from shardctl.sources.formats.csv import Delimited, tab_delimited  # 40 ms to import, and most conversions have no CSV
+    from shardctl.sources.formats.csv import Delimited, tab_delimited  # 40 ms to import, and most conversions have no labels
+    from shardctl.sources.formats.jsonl import JsonLines
 
-    shown, number, batches = printable(file), 1, []
-    form = (tab_delimited() if suffix_of(name_of(file)) == ".tsv" else Delimited()).of(reading)
+    shown, number = printable(file), 1
+    made = {".csv": Delimited, ".tsv": tab_delimited}.get(suffix_of(name_of(file)), JsonLines)
+    form: TextFormat = made().of(reading)
     try:
         with open(local_copy(file), "rb", buffering=0, opener=ordinary) as opened, HashingReader(opened) as raw:
-            more = data = raw.read(PIECE_BYTES)
+            more = data = raw.read(READ_AT_ONCE)
             head = form.head(data, reading)
-            schema = pa.schema([(name, pa.string()) for name in head.columns])
-            _file_column(_without(schema.empty_table(), drop).schema, shown)
             data = data[head.size :]
             while more:
-                more = raw.read(PIECE_BYTES)
+                more = raw.read(READ_AT_ONCE)
                 size = form.complete(data) if more else len(data)
-                parsed = form.parse(data[:size], number, head, reading, schema, None)
-                for at, fault in parsed.rejects:
-                    raise Rejection(fault.stage, fault.error, f"row {at}: {fault.message}")
-                batches.append(parsed.batch)
-                number, data = number + form.count(data[:size]), data[size:] + more
+                yield form, number, data[:size], head
+                number += form.count(data[:size])
+                data = data[size:] + more
     except Rejection as fault:
-        if fault.error != "not-utf8":
-            raise InputError(f"{shown}: {fault.message}") from None
-        why = fault.message.partition(";")[0]
-        raise InputError(f"{shown}: {why}; recode it, for instance with iconv -t UTF-8") from None
+        raise _refused(shown, fault) from None
     except OSError as error:
         raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from error
-    return pa.Table.from_batches(batches, schema), raw.sha256
+    digests.append(raw.sha256)
 
 
-def _narrowed(table: pa.Table) -> tuple[pa.Table, list[str]]:
-    """Return a table of cells with its columns of numbers as int64 and float64, null where they are empty, and notices."""
-    from shardctl.sources.csv_numbers import CellStats, filled  # its parts of Arrow take 40 ms to import
-
-    columns, notices = [], []
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        written = CellStats.of(column)
-        type_ = written.type()
-        columns.append(column if pa.types.is_string(type_) else filled(column).cast(type_))
-        if (odd := written.odd()) is not None:
-            notices.append(
-                f"the column {printable(name)} is kept as text: {printable(odd)} would change if it were read as a number"
-            )
-        if words := written.hiding_nulls():
-            notices.append(null_notice(name, words))
-    return pa.table(columns, names=table.column_names), notices
-
-
-def _read_all_lines(found: Sequence[tuple[str, str]], drop: Collection[str]) -> _Read:
-    """Read JSONL files, twice. The types are found over all of them first: one may have only empty lists in a column.
-
-    Raises InputError if a file is another one the second time: its values may not be of the types that were found.
-    """
-    types = Types.of_values([], LABEL_COLUMN)
-    digests: list[str] = []
-    for file, _ in found:
-        records = _records(file, digests)
-        for chunk in iter(lambda: list(islice(records, TYPED_AT_ONCE)), []):  # noqa: B023 - called at once
-            types = types.join(Types.of_values(chunk, LABEL_COLUMN))
-    again: list[str] = []
-    tables, names = [], []
-    found_schema = types.schema()
-    schema = _without(found_schema.empty_table(), drop).schema
-    for (file, folder), digest in zip(found, digests, strict=True):
-        shown = printable(file)
-        column = _file_column(schema, shown)
-        records = _records(file, again)
-        try:
-            batches = [_batch(chunk, schema) for chunk in iter(lambda: list(islice(records, ROWS_AT_ONCE)), [])]  # noqa: B023
-        except Exception:  # values of types that were not found the first time end in any of several errors
-            if _is_still(file, digest):
-                raise
-            raise _changed(shown) from None
-        table = pa.Table.from_batches(batches, schema)
-        names.append(_names_within(table[column], folder, shown))
-        tables.append(table.drop_columns([column]))
-        if again[-1] != digest:
-            raise _changed(shown)
-    mixed = [name for name in types.mixed() if name not in drop]
-    notices = jsonl.mixed_notices(mixed, "column")
-    return _Read(pa.concat_tables(tables), pa.concat_arrays(names), tuple(found_schema.names), tuple(digests), tuple(notices))
-
-
-def _is_still(file: str, digest: str) -> bool:
-    try:
-        return sha256_of(Path(local_copy(file))) == digest
-    except OSError:
-        return False
+def _refused(place: str, fault: Rejection) -> InputError:
+    if fault.error != "not-utf8":
+        return InputError(f"{place}: {fault.message}")
+    return InputError(f"{place}: {fault.message.partition(';')[0]}; recode it, for instance with iconv -t UTF-8")
 
 
 def _changed(shown: str) -> InputError:
     return InputError(f"{shown}: changed while it was read; run the same command again")
-
-
-def _batch(records: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [pa.array([jsonl.fit(r.get(f.name), f.type) for r in records], f.type) for f in schema]
-    return pa.record_batch(columns, schema=schema)
-
-
-def _records(file: str, digests: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSONL file, and at its end add its SHA-256 to `digests`.
-
-    Raises InputError if a line is none, and where there is no line.
-    """
-    shown, number = printable(file), 0
-    try:
-        with (
-            open(local_copy(file), "rb", buffering=0, opener=ordinary) as opened,
-            HashingReader(opened) as raw,
-            io.BufferedReader(raw, READ_CHUNK) as buffered,
-        ):
-            for number, _, line in jsonl.lines(buffered):  # noqa: B007 - used in the messages below
-                yield jsonl.parse_line(line)
-    except Rejection as rejection:
-        raise InputError(f"{shown}, line {number}: {rejection.message}") from None
-    except OSError as error:
-        raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from error
-    if not number:
-        raise InputError(f"{shown}: the labels file is empty")
-    digests.append(raw.sha256)
-
-
-def _without(table: pa.Table, drop: Collection[str]) -> pa.Table:
-    return table.drop_columns([name for name in drop if name in table.column_names])
 
 
 def _check_dropped(drop: Collection[str], held: Iterable[str], shown: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -217,15 +217,25 @@ class Types:
         """Return the fields whose values fit no common type: their column is a string, with JSON text in it."""
         return [name for name in ordered(self._fields, self._lead) if _common(self._fields[name].decided()) is None]
 
-    def odd_cells(self) -> dict[str, str]:
-        """Return the CSV columns that are text though all their cells look like numbers, each with a cell that makes it so."""
-        odd = {name: kinds.written.odd() for name, kinds in self._fields.items() if kinds.written is not None}
-        return {name: cell for name, cell in odd.items() if cell is not None}
-
-    def cells_of_nulls(self) -> dict[str, list[str]]:
-        """Return the CSV columns that would be numbers without cells such as NA, each with these words."""
-        found = {name: kinds.written.hiding_nulls() for name, kinds in self._fields.items() if kinds.written is not None}
-        return {name: words for name, words in found.items() if words}
+    def notices(self, what: str, left_out: Collection[str] = ()) -> Iterator[str]:
+        """Say which fields are text though not all their values are, or look so; `what` they are: field, column."""
+        for name in self.mixed():
+            if name not in left_out:
+                yield (
+                    f"the {what} {printable(name)} holds values of several types, or whole numbers beyond 2^53 beside decimals,"
+                    f" or objects with more than {MOST_NAMES:,} names in all; those that are no strings are kept as JSON text"
+                )
+        for name, kinds in self._fields.items():
+            if kinds.written is None or name in left_out:
+                continue
+            column = f"the column {printable(name)} is kept as text"
+            if (odd := kinds.written.odd()) is not None:
+                yield f"{column}: {printable(odd)} would change if it were read as a number"
+            if words := kinds.written.hiding_nulls():
+                yield (
+                    f"{column}: some cells are {' or '.join(map(printable, words))}, and all others numbers; with --null-values"
+                    f" {printable(','.join(words))} those are missing values, and the column has numbers"
+                )
 
     def has_unnamed(self) -> bool:
         """Return whether a CSV file has a first column without a name."""

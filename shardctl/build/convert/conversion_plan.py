@@ -54,7 +54,7 @@ from shardctl.sources.files import begin_of
 from shardctl.sources.formats import DETECT
 from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
-from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
+from shardctl.sources.jsonl import null_label_notice
 from shardctl.sources.label_table import SPLIT_COLUMN, some
 from shardctl.sources.types import UNNAMED, Types, separator_in, without_nulls
 from shardctl.system.dataclass import dataclass
@@ -250,7 +250,7 @@ def plan_conversion(
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
         listing.warnings += _warnings_on_header(discovery.header_like_a_record())
-        listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, discovery)]
+        listing.notices += [*types.notices("field"), *_notices_on_cells(types, discovery)]
         if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
             listing.notices.append(null_label_notice(words, ""))
     listing.notices += _notices_on_streams(discovery, options)
@@ -413,12 +413,8 @@ def _in_pixels(size: int | Size) -> str:
 
 
 def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:
-    """Say which columns of CSV files look like numbers and are text, and where the delimiter may be another one."""
-    notices = [
-        f"the column {printable(name)} is kept as text: {printable(cell)} would change if it were read as a number"
-        for name, cell in types.odd_cells().items()
-    ]
-    notices += [null_notice(name, words) for name, words in types.cells_of_nulls().items()]
+    """Say where the header of CSV files, or the delimiter, may be another one."""
+    notices = []
     if types.has_unnamed():
         notices.append(
             f"the first column has no name, as pandas writes its index: it is kept as the field {UNNAMED}; --fields names those"

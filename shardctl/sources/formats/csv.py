@@ -137,8 +137,9 @@ def _ends_from(array: npt.NDArray[np.uint8], delimiter: str) -> tuple[Numbers, i
     before = array[quotes - 1]
     if quotes[0] == 0:
         before[0] = NEWLINE
-    if are_all_counted(before[::2], delimiter) and len(quotes) % 2 == 0:
-        return ends[np.searchsorted(quotes, ends) % 2 == 0], -1
+    if are_all_counted(before[::2], delimiter):
+        anew = quotes[::2][before[::2] != QUOTE]  # not the second half of a doubled one
+        return ends[np.searchsorted(quotes, ends) % 2 == 0], int(anew[-1]) if len(quotes) % 2 else -1
     state = State()
     counted = counted_quotes(quotes, before, delimiter, state)
     return ends[np.searchsorted(counted, ends) % 2 == 0], state.opened if state.inside else -1
