@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -328,38 +327,20 @@ def _warnings_on_wrapped(fields: pa.Schema, listing: Listing, units: int, record
     ending, compression = split_compression(name)
     member = next((found for f in fields if (found := _list_of_objects(f)) is not None), None)
     if member is not None and ending in (".json", ".jsonl", ".ndjson"):
-        what = f"whose {printable(member)} is a list of objects. If these are to be the records, write each of them as a line"
-        command = f".{printable(member)}[]"
-    elif ending == ".json" and compression is None and (shape := _shape_of_records(fields, listing)) is not None:
-        what, command = shape
+        what = f"whose {printable(member)} is a list of objects"
+    elif ending == ".json" and compression is None and _are_records(fields, listing):
+        what = "whose values look like records, or columns of them"
     else:
         return []
     shown = printable(name.rpartition("/")[2])
-    return [
-        f"{shown} is one record: one object, {what}, and convert that file: jq -c {shlex.quote(command)} {shlex.quote(shown)}"
-        " > records.jsonl"
-    ]
+    return [f"{shown} is one record: one object, {what}. If these are to be the records, write each as a line of JSON"]
 
 
-def _shape_of_records(fields: pa.Schema, listing: Listing) -> tuple[str, str] | None:
-    """Return what the values of the one object of the first file seem to be where they are records, or columns of them, and
-    the program of jq that makes a line of each record; None if they seem to be neither."""
-    if len(fields) < 2:
-        return None
-    if all(pa.types.is_struct(f.type) for f in fields):
-        names = [{inner.name for inner in f.type} for f in fields]
-        if all(each == names[0] for each in names) and len(names[0]) > 1 and all(map(str.isdecimal, names[0])):
-            rows = "write each row as a line"
-            return f"whose values are columns, as pandas writes them. If their rows are to be the records, {rows}", _ROWS
-        if set.intersection(*names):
-            return "whose values are objects. If these are to be the records, write each of them as a line", ".[]"
-    if all(pa.types.is_list(f.type) for f in fields) and _have_one_length(listing):
-        return "whose values are lists of one length. If these are columns, write each row as a line", _ROWS
-    return None
-
-
-_ROWS = ". as $all | ($all[keys_unsorted[0]] | keys_unsorted[]) as $row | map_values(.[$row])"
-"""The program of jq that makes rows of columns: of lists, or of objects that have the rows by name."""
+def _are_records(fields: pa.Schema, listing: Listing) -> bool:
+    """Return whether the values of the one object of the first file seem to be records, or columns of them."""
+    if len(fields) > 1 and all(pa.types.is_struct(f.type) for f in fields):
+        return bool(set.intersection(*({inner.name for inner in f.type} for f in fields)))
+    return len(fields) > 1 and all(pa.types.is_list(f.type) for f in fields) and _have_one_length(listing)
 
 
 def _have_one_length(listing: Listing) -> bool:
@@ -374,12 +355,11 @@ def _have_one_length(listing: Listing) -> bool:
 
 
 def _list_of_objects(field: pa.Field) -> str | None:
-    """Return the path, as jq takes it, of a list of objects that is a field, or the first in it; None if there is none."""
-    name = field.name if field.name.isidentifier() and field.name.isascii() else json.dumps(field.name)
+    """Return the path of a list of objects that is a field, or the first in it; None if there is none."""
     if pa.types.is_list(field.type):
-        return name if pa.types.is_struct(field.type.value_type) else None
+        return str(field.name) if pa.types.is_struct(field.type.value_type) else None
     within = map(_list_of_objects, field.type) if pa.types.is_struct(field.type) else ()
-    return next((f"{name}.{path}" for path in within if path is not None), None)
+    return next((f"{field.name}.{path}" for path in within if path is not None), None)
 
 
 def _warnings_on_header(row: list[str]) -> list[str]:

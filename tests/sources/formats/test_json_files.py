@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -177,8 +175,8 @@ def test_bytes_that_are_not_utf8_cost_one_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "record", "path"),
     [
-        ("in.json", {"version": "1", "data": [{"a": 1}, {"a": 2}]}, ".data[]"),
-        ("in.jsonl", {"result": {"my rows": [{"a": 1}]}}, '.result."my rows"[]'),
+        ("in.json", {"version": "1", "data": [{"a": 1}, {"a": 2}]}, "data"),
+        ("in.jsonl", {"result": {"my rows": [{"a": 1}]}}, "result.my rows"),
     ],
 )
 def test_records_in_a_list_of_one_object_are_a_warning(tmp_path: Path, name: str, record: Any, path: str) -> None:
@@ -186,8 +184,7 @@ def test_records_in_a_list_of_one_object_are_a_warning(tmp_path: Path, name: str
     result = shardctl.convert(tmp_path / name, tmp_path / "out", workers=0)
     (warning,) = result.warnings
     assert result.samples == 1
-    assert warning.startswith(f"{name} is one record: one object, whose {path[1:-2]} is a list of objects.")
-    assert warning.endswith(f"jq -c '{path}' {name} > records.jsonl")
+    assert warning.startswith(f"{name} is one record: one object, whose {path} is a list of objects.")
 
 
 def test_one_object_with_other_lists_is_no_warning(tmp_path: Path) -> None:
@@ -212,11 +209,7 @@ def test_records_that_are_columns_or_values_of_one_object_are_warned_of(tmp_path
     result = shardctl.convert(tmp_path / "my rows.json", tmp_path / "one", {"kind": "table"}, workers=0)
     assert result.samples == 1
     (warning,) = result.warnings
-    assert warning.startswith("my rows.json is one record: one object, whose values are ")
-    if shutil.which("jq"):
-        subprocess.run(["sh", "-c", warning[warning.index("jq -c") :]], cwd=tmp_path, check=True)
-        found = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
-        assert found == [{"text": "a", "label": 1}, {"text": "b", "label": 2}]
+    assert warning.startswith("my rows.json is one record: one object, whose values look like records, or columns of them.")
 
 
 @pytest.mark.parametrize(
