@@ -36,6 +36,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mult: lambda a, b: a * b,
     ast.Div: lambda a, b: a / b,
 }
+_CONSTANT = (ast.Constant, ast.UnaryOp)
 _MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 _ENDS: dict[type[ast.cmpop], tuple[int, bool]] = {
     ast.Eq: (0, False),
@@ -223,10 +224,9 @@ class _Reader:
             kinds = {float if type(constant) is int else type(constant) for constant in constants}
             if len(kinds) > 1:
                 raise self._refused("the values of a list must be of one kind: numbers, strings, or True and False")
-            value = self._value(left, depth)
-            for item in right.elts:
-                self._check_kinds(left, item)
-            type_ = self._number_type(left)
+            value, type_ = self._value(left, depth), self._number_type(left)
+            for constant in constants:
+                self._check_kind(left, constant)
             if type_ is None or kinds != {float}:
                 values = pa.array(constants)
             else:
@@ -235,20 +235,32 @@ class _Reader:
                 # Of zeros, Arrow finds only those of the same sign.
                 value = value.cast(_wide(type_)) + 0.0 if pa.types.is_floating(type_) else value
             return value.isin(values) if isinstance(operator, ast.In) else ~value.isin(values) & value.is_valid()
-        sides = [self._side(left, right, depth), self._side(right, left, depth)]
-        self._check_kinds(left, right)
-        self._check_kinds(right, left)
-        types, compare = [self._number_type(left), self._number_type(right)], type(operator)
-        if types[0] is None or types[1] is None:
-            return _COMPARE[compare](*sides)
-        if _is_constant(right):
-            return _against(compare, sides[0], types[0], self._constant(right, left))
-        if _is_constant(left):
-            return _against(_MIRRORED.get(compare, compare), sides[1], types[1], self._constant(left, right))
-        if not types[0].equals(types[1]):
-            whole = pa.decimal128(20) if pa.uint64() in types else pa.int64()
-            sides = _alike(sides, whole if _common(types) == pa.int64() else pa.float64())
+        compare = type(operator)
+        if isinstance(left, _CONSTANT) and not isinstance(right, _CONSTANT):
+            left, right, compare = right, left, _MIRRORED.get(compare, compare)
+        value, type_ = self._value(left, depth), self._number_type(left)
+        if isinstance(right, _CONSTANT):
+            constant = self._constant(right, left)
+            self._check_kind(left, constant)
+            is_number = type_ is not None and not isinstance(constant, bool | str)
+            return _against(compare, value, type_, constant) if is_number else _COMPARE[compare](value, pc.scalar(constant))
+        sides, other = [value, self._value(right, depth)], self._number_type(right)
+        if type_ is not None and other is not None and type_ != other:
+            whole = pa.decimal128(20) if pa.uint64() in (type_, other) else pa.int64()
+            sides = _alike(sides, whole if _common([type_, other]) == pa.int64() else pa.float64())
         return _COMPARE[compare](*sides)
+
+    def _check_kind(self, column: ast.expr, value: Any) -> None:
+        """Raise UsageError where a column of one kind is compared with a constant of another kind."""
+        kind = kind_of(self._type(self._path(column))) if isinstance(column, ast.Name | ast.Attribute) else None
+        if kind is None or kind is (float if type(value) is int else type(value)):
+            return
+        better = f"with {_KINDS[kind]}"
+        if kind is str:
+            better = f"with {str(value)!r}"
+        elif kind is float and isinstance(value, str) and _NUMBER.fullmatch(value):
+            better = f"with {value}"
+        raise self._refused(f"{ast.unparse(column)} is {_KINDS[kind]}; compare it {better}, not with {value!r}")
 
     def _number_type(self, node: ast.expr) -> pa.DataType | None:
         """Return the type of the numbers of what has a value, which was read already; None if it has others."""
@@ -263,30 +275,6 @@ class _Reader:
         value = node.operand if isinstance(node, ast.UnaryOp) else node
         given = type(value.value) if isinstance(value, ast.Constant) else None
         return pa.int64() if given is int else pa.float64() if given is float else None
-
-    def _check_kinds(self, column: ast.expr, constant: ast.expr) -> None:
-        """Raise UsageError where a column of one kind is compared with a constant of another kind."""
-        if not isinstance(column, ast.Name | ast.Attribute) or isinstance(constant, ast.Name | ast.Attribute):
-            return
-        try:
-            value = self._constant(constant, column)
-        except UsageError:
-            return  # not a constant: a sum, a length
-        kind = kind_of(self._type(self._path(column)))
-        given = float if type(value) is int else type(value)
-        if kind is None or kind is given:
-            return
-        better = f"with {_KINDS[kind]}"
-        if kind is str:
-            better = f"with {str(value)!r}"
-        elif kind is float and isinstance(value, str) and _NUMBER.fullmatch(value):
-            better = f"with {value}"
-        raise self._refused(f"{ast.unparse(column)} is {_KINDS[kind]}; compare it {better}, not with {value!r}")
-
-    def _side(self, node: ast.expr, other: ast.expr, depth: int) -> Any:
-        if isinstance(node, ast.Constant):
-            return pc.scalar(self._constant(node, other))
-        return self._value(node, depth)
 
     def _constant(self, node: ast.expr, beside: ast.expr) -> Any:
         """Return a number, a string or a truth value; the name of a class is its number if it is compared with labels."""
@@ -385,10 +373,6 @@ class _Reader:
         said = printable(why)
         shown = said if len(said) <= _SHOWN else f"…{said[-_SHOWN:]}"  # the reason is at the end
         return UsageError(f"{self._option} {quoted(self._text)} cannot be read: {shown}")
-
-
-def _is_constant(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant | ast.UnaryOp)
 
 
 def _wide(type_: pa.DataType) -> pa.DataType:

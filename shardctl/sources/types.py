@@ -132,7 +132,8 @@ class Types:
         The types of the values of `looked` columns are joined to it. If `label` is none of them, its labels are not known, and
         so name no classes. Raises InputError if two columns have the same name.
         """
-        fields = {f.name: kinds_of_type(f.type, DEEPEST, empty=f.name in looked) for f in schema}
+        fields = {f.name: kinds_of_type(f.type, DEEPEST) for f in schema if f.name not in looked}
+        fields |= {f.name: kinds_of_array(pa.nulls(0, f.type), DEEPEST) for f in schema if f.name in looked}
         return cls(fields, _unique_names(schema), label, None if label in fields and label not in looked else frozenset())
 
     @classmethod

@@ -169,49 +169,50 @@ def fields_from_json(record: list[Any]) -> dict[str, InferredTypes]:
 
 def kinds_of_array(array: pa.Array, levels: int) -> InferredTypes:
     """Return what the values of an array are, lists and objects at most `levels` deep."""
-    type_ = array.type
+    return _kinds(array.type, array, levels)
+
+
+def kinds_of_type(type_: pa.DataType, levels: int) -> InferredTypes:
+    """Return what values of a type may be."""
+    return _kinds(type_, None, levels)
+
+
+def _kinds(type_: pa.DataType, array: pa.Array | None, levels: int) -> InferredTypes:
+    """Return what the values of an array are, or what those of its type may be."""
     if pa.types.is_dictionary(type_):
-        return kinds_of_array(array.dictionary, levels)
+        return _kinds(type_.value_type, None if array is None else array.dictionary, levels)
     if pa.types.is_run_end_encoded(type_):
-        return kinds_of_array(array.values, levels)
+        return _kinds(type_.value_type, None if array is None else array.values, levels)
     if isinstance(type_, pa.BaseExtensionType) or not pa.types.is_nested(type_) or pa.types.is_union(type_):
-        names = _names(type_)
-        if str(type_) in FLOATS and not _are_whole(array):
-            return InferredTypes(frozenset([*names, DECIMALS]))
-        low, high = _ends(array) if str(type_) in WHOLE or str(type_) in FLOATS else (None, None)
-        return InferredTypes(frozenset(names), low, high)
-    if array.null_count == len(array):
-        # Nothing in it has a value; a reader of JSON cannot tell null from a list without items here, the others can.
-        return kinds_of_type(type_, levels, empty=True)
-    if not levels:
-        return InferredTypes(frozenset([DEEP]))
-    if pa.types.is_map(type_):
-        pairs = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
-        return InferredTypes(frozenset([LIST]), items=kinds_of_array(pairs, levels - 1))
-    if pa.types.is_struct(type_):
-        fields = {f.name: kinds_of_array(part, levels - 1) for f, part in zip(type_, array.flatten(), strict=True)}
-        return InferredTypes(frozenset([STRUCT]), fields=fields, lead=tuple(f.name for f in type_))
-    return InferredTypes(frozenset(_names(type_)), items=kinds_of_array(array.flatten(), levels - 1))
-
-
-def kinds_of_type(type_: pa.DataType, levels: int, empty: bool = False) -> InferredTypes:
-    """Return what values of a type may be; `empty`: there are none, so that whole numbers have no ends."""
-    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
-        return kinds_of_type(type_.value_type, levels, empty)
-    if isinstance(type_, pa.BaseExtensionType) or not pa.types.is_nested(type_) or pa.types.is_union(type_):
-        whole = None if empty or str(type_) not in WHOLE else np.iinfo(str(type_))
-        unknown = [] if empty else [TYPED] * (str(type_) in WHOLE) + [TYPED, DECIMALS] * (str(type_) in FLOATS)
-        names = frozenset([*_names(type_), *unknown])
-        return InferredTypes(names, *((int(whole.min), int(whole.max)) if whole else (None, None)))
+        return _kinds_of_leaf(type_, array)
     if not levels:
         return InferredTypes(frozenset([DEEP]))
     if pa.types.is_map(type_):
         pairs = pa.struct([("key", type_.key_type), ("value", type_.item_type)])
-        return InferredTypes(frozenset([LIST]), items=kinds_of_type(pairs, levels - 1, empty))
+        if array is not None:
+            array = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
+        return InferredTypes(frozenset([LIST]), items=_kinds(pairs, array, levels - 1))
+    # A reader of JSON cannot tell null from a list without items where nothing has a value, the others can.
     if pa.types.is_struct(type_):
-        fields = {f.name: kinds_of_type(f.type, levels - 1, empty) for f in type_}
+        parts = [None] * type_.num_fields if array is None else array.flatten()
+        fields = {f.name: _kinds(f.type, part, levels - 1) for f, part in zip(type_, parts, strict=True)}
         return InferredTypes(frozenset([STRUCT]), fields=fields, lead=tuple(fields))
-    return InferredTypes(frozenset(_names(type_)), items=kinds_of_type(type_.value_type, levels - 1, empty))
+    inside = _kinds(type_.value_type, None if array is None else array.flatten(), levels - 1)
+    return InferredTypes(frozenset(_names(type_)), items=inside)
+
+
+def _kinds_of_leaf(type_: pa.DataType, array: pa.Array | None) -> InferredTypes:
+    names, is_float = _names(type_), str(type_) in FLOATS
+    if str(type_) not in WHOLE and not is_float:
+        return InferredTypes(frozenset(names))
+    if array is None:
+        limits = None if is_float else np.iinfo(str(type_))
+        ends = (None, None) if limits is None else (int(limits.min), int(limits.max))
+        return InferredTypes(frozenset([*names, TYPED, *([DECIMALS] if is_float else [])]), *ends)
+    values = _present(array)
+    if is_float and not _are_whole(values):
+        return InferredTypes(frozenset([*names, DECIMALS]))
+    return InferredTypes(frozenset(names), *((int(values.min()), int(values.max())) if len(values) else (None, None)))
 
 
 def _names(type_: pa.DataType) -> list[str]:
@@ -232,11 +233,6 @@ def _names(type_: pa.DataType) -> list[str]:
     return [ARROW + base64.b64encode(pa.schema([("", type_)]).serialize()).decode()]
 
 
-def _ends(array: pa.Array) -> tuple[int | None, int | None]:
-    values = _present(array)
-    return (int(values.min()), int(values.max())) if len(values) else (None, None)
-
-
 def _present(array: pa.Array) -> npt.NDArray[Any]:
     """Return the numbers that are not missing."""
     # To drop nulls imports pyarrow.compute, 20 ms in each worker, and most columns of whole numbers have none.
@@ -245,9 +241,8 @@ def _present(array: pa.Array) -> npt.NDArray[Any]:
     return values
 
 
-def _are_whole(array: pa.Array) -> bool:
+def _are_whole(values: npt.NDArray[Any]) -> bool:
     """Return whether floats are whole numbers that are exact as such, and as float64. -0.0 is none."""
-    values = _present(array)
     for part in (values[:100].astype(np.float64), values.astype(np.float64)):  # the first ones mostly say it
         whole = (np.abs(part) <= EXACT_IN_FLOAT) & (np.trunc(part) == part) & ((part != 0) | ~np.signbit(part))
         if not whole.all():
