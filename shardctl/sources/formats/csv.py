@@ -20,6 +20,7 @@ from shardctl.errors import Rejection
 from shardctl.format.text_bytes import bytes_of
 from shardctl.sources.formats.base import UNIT_BYTES, Choose, Head, Misfit, Numbers, Parsed, Reading, refuse_wide
 from shardctl.sources.formats.columns import check_columns
+from shardctl.sources.formats.lines import chosen_lines, is_utf8
 from shardctl.sources.types import UNNAMED, WRITTEN, Types, separator_in, without_nulls
 from shardctl.system.dataclass import dataclass
 from shardctl.system.text import first_repeated, printable
@@ -221,7 +222,7 @@ class Delimited:
             ends = find_records(data, form.delimiter).ends
             numbers = np.arange(first, first + len(ends))
             wanted = choose(numbers)
-            data, numbers = _selected(data, ends, wanted), numbers[wanted]
+            data, numbers = chosen_lines(data, ends, wanted)[0], numbers[wanted]
         rows = form._rows(data, numbers, first, head, reading)
         return replace(rows, batch=_typed(rows.batch, rows.numbers, schema))
 
@@ -315,21 +316,12 @@ def looks_like_header(data: bytes, delimiter: str) -> list[str]:
     return first if any(any(cells) and all(not cell or is_number(cell) for cell in cells) for cells in columns) else []
 
 
-def _selected(data: bytes, ends: Numbers, wanted: npt.NDArray[np.bool_]) -> bytes:
-    """Return the wanted records, one after the other."""
-    if wanted.all():
-        return data
-    starts = np.append(0, ends[:-1])
-    edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False))
-    return b"".join([data[starts[one] : ends[other - 1]] for one, other in edges.reshape(-1, 2).tolist()])
-
-
 _Rejects = list[tuple[int, Rejection]]
 
 
 def _without_bad_text(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
     """Return the data with a blank line in place of each record that is no UTF-8, and these records by their index."""
-    if data.isascii() or _is_utf8(data):
+    if data.isascii() or is_utf8(data):
         return data, []
     parts, rejects, start = [], [], 0
     for index, end in enumerate(find_records(data, delimiter).ends.tolist()):
@@ -342,15 +334,6 @@ def _without_bad_text(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
         parts.append(record)
         start = end
     return b"".join(parts), rejects
-
-
-def _is_utf8(data: bytes) -> bool:
-    buffers = [None, pa.py_buffer(np.array([0, len(data)], np.int64)), pa.py_buffer(data)]
-    try:
-        pa.Array.from_buffers(pa.large_string(), 1, buffers).validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _without_unclosed(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
