@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import pickle
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -34,8 +36,6 @@ from shardctl.sources.values import (
     InferredTypes,
     arrow_type,
     columns_of,
-    fields_from_json,
-    fields_to_json,
     join_fields,
     kinds_of_array,
     kinds_of_type,
@@ -97,7 +97,7 @@ class Types:
         self._lead = lead
         self._label = label
         self._labels = labels  # None: too many
-        self._classes = classes  # none: files say different ones
+        self._classes = dict(classes)  # none: files say different ones
 
     @property
     def classes(self) -> dict[str, tuple[str, ...]]:
@@ -262,19 +262,15 @@ class Types:
         are_strings = type_ is not None and str(type_) in STRINGS
         return sorted(self._labels) if self._labels and are_strings else None
 
-    def to_json(self) -> Any:
-        """Return everything as plain data."""
-        labels = None if self._labels is None else sorted(self._labels)
-        classes = {"classes": {name: list(names) for name, names in self._classes.items()}} if self._classes else {}
-        fields = fields_to_json(self._fields)
-        return {"fields": fields, "lead": list(self._lead), "label": self._label, "labels": labels, **classes}
+    def packed(self) -> str:
+        """Return everything as text, for the process that asked for it."""
+        return base64.b64encode(pickle.dumps(self)).decode()
 
     @classmethod
-    def from_json(cls, record: Any) -> Types:
-        """Build what `to_json` gave."""
-        labels = None if record["labels"] is None else frozenset(record["labels"])
-        classes = {name: tuple(names) for name, names in record.get("classes", {}).items()}
-        return cls(fields_from_json(record["fields"]), tuple(record["lead"]), record["label"], labels, classes)
+    def unpacked(cls, text: str) -> Types:
+        """Return what `packed` gave in a worker of this process."""
+        types: Types = pickle.loads(base64.b64decode(text))
+        return types
 
 
 def without_nulls(schema: pa.Schema) -> pa.Schema:

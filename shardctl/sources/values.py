@@ -117,32 +117,6 @@ class InferredTypes:
         fields = {name: part.as_json() for name, part in self.fields.items()}
         return replace(self, names=frozenset(names), items=items, fields=fields)._bounded()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        record: dict[str, Any] = {"kinds": sorted(self.names)}
-        if self.low is not None:
-            record |= {"low": self.low, "high": self.high}
-        if self.items:
-            record["items"] = self.items.to_json()
-        if self.fields or self.lead:
-            record |= {"fields": fields_to_json(self.fields), "lead": list(self.lead)}
-        if self.written is not None:
-            record["written"] = self.written.to_json()
-        return record
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> InferredTypes:
-        """Build what `to_json` gave."""
-        items = cls.from_json(record["items"]) if "items" in record else None
-        fields = fields_from_json(record.get("fields", []))
-        names = frozenset(record["kinds"])
-        written = None
-        if "written" in record:
-            from shardctl.sources.csv_numbers import CellStats  # its parts of Arrow take 40 ms to import, and most have no CSV
-
-            written = CellStats.from_json(record["written"])
-        return cls(names, record.get("low"), record.get("high"), items, fields, tuple(record.get("lead", ())), written)
-
 
 def join_fields(one: dict[str, InferredTypes], other: dict[str, InferredTypes]) -> dict[str, InferredTypes]:
     """Return what the values of the fields of both are."""
@@ -155,16 +129,6 @@ def join_fields(one: dict[str, InferredTypes], other: dict[str, InferredTypes]) 
 def ordered(fields: dict[str, InferredTypes], lead: tuple[str, ...]) -> list[str]:
     """Return the names of fields: those of the leftmost part first, then the others by name."""
     return [*lead, *sorted(fields.keys() - set(lead))]
-
-
-def fields_to_json(fields: dict[str, InferredTypes]) -> list[Any]:
-    """Return fields as plain data."""
-    return [[name, kinds.to_json()] for name, kinds in fields.items()]
-
-
-def fields_from_json(record: list[Any]) -> dict[str, InferredTypes]:
-    """Build what `fields_to_json` gave."""
-    return {name: InferredTypes.from_json(kinds) for name, kinds in record}
 
 
 def kinds_of_array(array: pa.Array, levels: int) -> InferredTypes:

@@ -355,7 +355,7 @@ class Discovery:
                 if "fault" in answer and not self.untyped:
                     self.untyped[int(numbers[number])] = Rejection(*answer["fault"])
                 elif "types" in answer:
-                    these = Types.from_json(answer["types"])
+                    these = Types.unpacked(answer["types"])
                     self._note_only_column(int(ranges.file[number]), these.only_column())
                     if types is None or number < leftmost:  # types are joined in any order, but for the first of all
                         types, leftmost = these if types is None else these.join(types), number

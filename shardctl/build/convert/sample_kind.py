@@ -114,4 +114,4 @@ def _image_column(roots: Sequence[SourceRoot], reading: Reading, engine: Engine)
     scan = ScanTask((ByteRange(file.opened, ending, 0, file.size, unit),), Reading(label="", image=AUTO), shuffled=False)
     answers: list[Any] = []
     engine.examine([scan], lambda _, found: answers.extend(found))
-    return without_doubt(Types.from_json(answers[0]["types"]).found()) if "types" in answers[0] else None
+    return without_doubt(Types.unpacked(answers[0]["types"]).found()) if "types" in answers[0] else None

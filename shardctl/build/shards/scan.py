@@ -149,4 +149,4 @@ def _scan(part: ByteRange, task: ScanTask) -> dict[str, Any]:
     if part.unit is None:
         return {"scan": form.scan(path, part.offset, part.size, task.reading)}
     types: Types = form.types(path, Unit(*part.unit), task.reading)
-    return {"types": types.to_json()}
+    return {"types": types.packed()}
