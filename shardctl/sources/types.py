@@ -37,8 +37,7 @@ from shardctl.sources.values import (
     arrow_type,
     columns_of,
     join_fields,
-    kinds_of_array,
-    kinds_of_type,
+    kinds_of,
     kinds_of_values,
     ordered,
 )
@@ -121,7 +120,9 @@ class Types:
 
         Raises InputError if two columns have the same name.
         """
-        fields = {name: kinds_of_array(column, DEEPEST) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+        fields = {
+            name: kinds_of(column.type, column, DEEPEST) for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        }
         labels = _label_strings(batch.column(label)) if batch.schema.names.count(label) == 1 else frozenset()
         return cls(fields, _unique_names(batch.schema), label, labels)
 
@@ -132,8 +133,8 @@ class Types:
         The types of the values of `looked` columns are joined to it. If `label` is none of them, its labels are not known, and
         so name no classes. Raises InputError if two columns have the same name.
         """
-        fields = {f.name: kinds_of_type(f.type, DEEPEST) for f in schema if f.name not in looked}
-        fields |= {f.name: kinds_of_array(pa.nulls(0, f.type), DEEPEST) for f in schema if f.name in looked}
+        fields = {f.name: kinds_of(f.type, None, DEEPEST) for f in schema if f.name not in looked}
+        fields |= {f.name: kinds_of(f.type, pa.nulls(0, f.type), DEEPEST) for f in schema if f.name in looked}
         return cls(fields, _unique_names(schema), label, None if label in fields and label not in looked else frozenset())
 
     @classmethod

@@ -131,22 +131,12 @@ def ordered(fields: dict[str, InferredTypes], lead: tuple[str, ...]) -> list[str
     return [*lead, *sorted(fields.keys() - set(lead))]
 
 
-def kinds_of_array(array: pa.Array, levels: int) -> InferredTypes:
-    """Return what the values of an array are, lists and objects at most `levels` deep."""
-    return _kinds(array.type, array, levels)
-
-
-def kinds_of_type(type_: pa.DataType, levels: int) -> InferredTypes:
-    """Return what values of a type may be."""
-    return _kinds(type_, None, levels)
-
-
-def _kinds(type_: pa.DataType, array: pa.Array | None, levels: int) -> InferredTypes:
-    """Return what the values of an array are, or what those of its type may be."""
+def kinds_of(type_: pa.DataType, array: pa.Array | None, levels: int) -> InferredTypes:
+    """Return what the values of an array are, lists and objects at most `levels` deep, or what those of its type may be."""
     if pa.types.is_dictionary(type_):
-        return _kinds(type_.value_type, None if array is None else array.dictionary, levels)
+        return kinds_of(type_.value_type, None if array is None else array.dictionary, levels)
     if pa.types.is_run_end_encoded(type_):
-        return _kinds(type_.value_type, None if array is None else array.values, levels)
+        return kinds_of(type_.value_type, None if array is None else array.values, levels)
     if isinstance(type_, pa.BaseExtensionType) or not pa.types.is_nested(type_) or pa.types.is_union(type_):
         return _kinds_of_leaf(type_, array)
     if not levels:
@@ -155,13 +145,13 @@ def _kinds(type_: pa.DataType, array: pa.Array | None, levels: int) -> InferredT
         pairs = pa.struct([("key", type_.key_type), ("value", type_.item_type)])
         if array is not None:
             array = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
-        return InferredTypes(frozenset([LIST]), items=_kinds(pairs, array, levels - 1))
+        return InferredTypes(frozenset([LIST]), items=kinds_of(pairs, array, levels - 1))
     # A reader of JSON cannot tell null from a list without items where nothing has a value, the others can.
     if pa.types.is_struct(type_):
         parts = [None] * type_.num_fields if array is None else array.flatten()
-        fields = {f.name: _kinds(f.type, part, levels - 1) for f, part in zip(type_, parts, strict=True)}
+        fields = {f.name: kinds_of(f.type, part, levels - 1) for f, part in zip(type_, parts, strict=True)}
         return InferredTypes(frozenset([STRUCT]), fields=fields, lead=tuple(fields))
-    inside = _kinds(type_.value_type, None if array is None else array.flatten(), levels - 1)
+    inside = kinds_of(type_.value_type, None if array is None else array.flatten(), levels - 1)
     return InferredTypes(frozenset(_names(type_)), items=inside)
 
 
@@ -300,7 +290,8 @@ def _kinds_of_items(arrays: list[npt.NDArray[Any]]) -> InferredTypes:
             by_type[array.dtype].append(array)
     found = InferredTypes()
     for alike in by_type.values():
-        found = found.join(kinds_of_array(pa.array(np.concatenate(alike)), 0))
+        values = pa.array(np.concatenate(alike))
+        found = found.join(_kinds_of_leaf(values.type, values))
     return found
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from operator import gt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +46,6 @@ from shardctl.format.layout import Layout
 from shardctl.format.names import FILES
 from shardctl.format.roles import Role
 from shardctl.format.tables import failures
-from shardctl.images.geometry import Size
 from shardctl.sources.files import begin_of
 from shardctl.sources.formats import DETECT
 from shardctl.sources.formats.streams import split_compression
@@ -61,8 +58,6 @@ from shardctl.system.files import copy_file
 from shardctl.system.progress import Report
 from shardctl.system.text import counted, format_bytes, printable
 from shardctl.transforms.duplicates.pictures import Repeats
-from shardctl.transforms.image.crop import Crop, RandomCrop
-from shardctl.transforms.image.resize import Resize
 from shardctl.transforms.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -254,7 +249,6 @@ def plan_conversion(
             listing.notices.append(null_label_notice(words, ""))
     listing.notices += _notices_on_streams(discovery, options)
     listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
-    listing.notices += _notices_on_crops(recipe)
     return ConversionPlan(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
 
 
@@ -370,26 +364,6 @@ def _warnings_on_header(row: list[str]) -> list[str]:
         f"the first row ({some(row)}) is read as the names of the columns, but it looks like a record; if it is one, give the"
         " names with --columns A,B,C"
     ]
-
-
-def _notices_on_crops(recipe: Recipe) -> list[str]:
-    """Say which crops are larger than what the step before them leaves."""
-    return [
-        f"{crop.name} {_in_pixels(crop.size)} is larger than resize {_in_pixels(resize.size)} leaves: images are enlarged"
-        for resize, crop in pairwise(recipe.transforms)
-        if isinstance(resize, Resize) and isinstance(crop, Crop | RandomCrop) and _is_beyond(crop.size, resize)
-    ]
-
-
-def _is_beyond(crop: Size, resize: Resize) -> bool:
-    """Return whether every resized image is shorter than the crop on one of its sides."""
-    if not isinstance(resize.size, int):
-        return any(map(gt, crop, resize.size))
-    return resize.size < (min(crop) if resize.side == "short" else max(crop))
-
-
-def _in_pixels(size: int | Size) -> str:
-    return str(size) if isinstance(size, int) else "x".join(map(str, dict.fromkeys(size)))
 
 
 def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import RECORD_BYTES, Reading
 from shardctl.sources.formats.content import Content
-from shardctl.sources.formats.found_values import Record, types_of_records
+from shardctl.sources.formats.found_values import Record
 from shardctl.sources.types import Types
 from shardctl.system.text import format_bytes
 
@@ -91,7 +91,7 @@ def types_beside(declared: Declared, reading: Reading, parts: Iterator[list[Reco
     with suppress(Rejection):
         for records in parts:
             others = [{name: value for name, value in record.items() if name not in known} for record in records]
-            found.append(types_of_records(others, label))
+            found.append(Types.of_values(others, label))
     return reduce(Types.join, found if len(declared.types) else found[1:] or found)
 
 

@@ -16,7 +16,7 @@ from shardctl.format.json_values import from_json
 from shardctl.format.list_types import is_list, leaf_of
 from shardctl.sources.formats.base import Misfit, Parsed, is_given, without_columns
 from shardctl.sources.formats.jsonl import fitted_column, fitted_value, refuse_new_fields
-from shardctl.sources.types import Types, without_nulls
+from shardctl.sources.types import without_nulls
 from shardctl.sources.values import Feature
 from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
@@ -41,11 +41,6 @@ def whole_array(array: Any) -> Any:
     if not array.size and math.prod(array.shape[: array.shape.index(0)]) > MOST_HOLLOW:
         raise ValueError(f"an array without values of the shape {array.shape}")
     return array
-
-
-def types_of_records(records: Sequence[Record], label: str) -> Types:
-    """Return the types of the fields of records."""
-    return Types.of_values(records, label)
 
 
 def batch_of_records(records: Sequence[tuple[int, Record]], schema: pa.Schema) -> pa.RecordBatch:
