@@ -86,7 +86,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
     value = parse_value(line)
     if not isinstance(value, dict):
         of_array = "; if that is all of the file, give its name the ending .json" if isinstance(value, list) else ""
-        message = f"a JSON object is needed, this is {_JSON_NAMES[type(value)]}{of_array}"
+        message = f"a JSON object is needed, this line is {_JSON_NAMES[type(value)]}{of_array}"
         raise Rejection("decode", "not-an-object", message)
     return value
 
@@ -99,16 +99,16 @@ def parse_value(line: bytes) -> Any:
         if _SURROGATE.search(line):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
-        raise Rejection("decode", "not-utf8", f"not UTF-8 at byte {error.start} of the record; recode the file") from None
+        raise Rejection("decode", "not-utf8", f"not UTF-8 at byte {error.start} of the line; recode the file") from None
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
-        message = f"holds {half}, half of a pair that is one character, without the other half; fix it"
+        message = f"holds {half}, half of a pair that is one character, without the other half; fix the line"
         raise Rejection("decode", "lone-surrogate", message) from None
     except json.JSONDecodeError as error:
-        message = f"not JSON ({error.msg}, at character {error.pos + 1} of the record)"
+        message = f"not a line of JSON ({error.msg}, at character {error.pos + 1} of the line)"
         raise Rejection("decode", "not-json", message) from None
     except ValueError as error:
-        raise Rejection("decode", "not-json", f"not JSON ({error})") from None
+        raise Rejection("decode", "not-json", f"not a line of JSON ({error})") from None
     except RecursionError:
         raise _too_deep() from None
     # Python reads 900 levels or 20,000 by its version, and Arrow's own recursion has no limit but the stack.
@@ -118,7 +118,7 @@ def parse_value(line: bytes) -> Any:
 
 
 def _too_deep() -> Rejection:
-    return Rejection("decode", "too-deep", f"lists and objects are nested deeper than {MOST_LEVELS} levels; fix it")
+    return Rejection("decode", "too-deep", f"lists and objects are nested deeper than {MOST_LEVELS} levels; fix the line")
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

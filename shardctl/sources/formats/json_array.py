@@ -45,6 +45,14 @@ _STRUCTURE[b","[0]] = True
 _NO_LINE_END = bytes.maketrans(b"\n", b"\r")
 """JSON takes both for spaces between values, and neither within a string."""
 
+_WORDS = (
+    ("not a line of JSON", "not JSON"),
+    ("this line is", "this one is"),
+    ("of the line", "of the record"),
+    ("fix the line", "fix the record"),
+)
+"""What messages say of a line, and what they say of an element."""
+
 
 class JsonDocument:
     """Files of JSON. The elements of an array are its records; an object outside of arrays is one record.
@@ -114,7 +122,9 @@ class JsonDocument:
     ) -> Iterator[Parsed]:
         """Yield the records of a unit in parts. The digest is of all bytes of the unit's range."""
         for first, lines in self._parts(path, unit, digest):
-            yield JsonLines().parse(lines, first, Head(0), reading, schema, choose)
+            parsed = JsonLines().parse(lines, first, Head(0), reading, schema, choose)
+            rejects = [(number, of_record(error)) for number, error in parsed.rejects]
+            yield Parsed(parsed.numbers, parsed.batch, rejects)
 
     def _parts(self, path: str, unit: Unit, digest: Digest | None) -> Iterator[tuple[int, bytes]]:
         """Yield (number of the first record, records as lines), at least one part."""
@@ -149,6 +159,14 @@ def too_large(size: int, longest: int) -> str:
 def as_line(element: bytes) -> bytes:
     """Return an element as a line of JSON. Nothing between two commas is no blank line, but a broken record."""
     return element.strip(_SPACE).translate(_NO_LINE_END) or b","
+
+
+def of_record(error: Rejection) -> Rejection:
+    """Return what is wrong with a line as what is wrong with a record."""
+    message = error.message
+    for line, record in _WORDS:
+        message = message.replace(line, record)
+    return Rejection(error.stage, error.error, message)
 
 
 # --- where records begin and end ---

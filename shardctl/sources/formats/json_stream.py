@@ -13,7 +13,7 @@ import xxhash
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import DETECT, RECORD_BYTES, UNIT_BYTES, Choose, Cut, Digest, Head, Parsed, Reading, Unit
 from shardctl.sources.formats.encodings import DETECTED_BYTES, UNDECODED, Transcoder, detect, resolve, undecoded
-from shardctl.sources.formats.json_array import as_line, find_records, too_large
+from shardctl.sources.formats.json_array import as_line, find_records, of_record, too_large
 from shardctl.sources.formats.jsonl import BOM, JsonLines
 from shardctl.sources.formats.lines import PART_BYTES
 from shardctl.sources.formats.ranges import changed
@@ -73,7 +73,7 @@ class JsonStream:
         """Yield the records of a unit in parts. The digest is of their text in UTF-8."""
         for first, lines, faults in self._parts(path, unit, reading, digest):
             parsed = JsonLines().parse(lines, first, Head(0), reading, schema, choose)
-            rejects = [(number, faults.get(number, error)) for number, error in parsed.rejects]
+            rejects = [(number, faults.get(number) or of_record(error)) for number, error in parsed.rejects]
             yield Parsed(parsed.numbers, parsed.batch, rejects)
 
     def _parts(
