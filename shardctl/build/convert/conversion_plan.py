@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,12 +40,10 @@ from shardctl.build.shards.lineage import Lineage
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.probe import Probe
 from shardctl.build.shards.record_reading import RecordReading
-from shardctl.errors import Rejection, SourceGoneError
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES
 from shardctl.format.roles import Role
 from shardctl.format.tables import failures
-from shardctl.sources.files import begin_of
 from shardctl.sources.formats import DETECT
 from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
@@ -86,9 +83,6 @@ PROBED_WITH_FILTERS = 4
 
 WRAPPED_FILES = 8
 """With more files than this, of one record each, nobody is told that the records may be in a list of these."""
-
-WRAPPED_BYTES = 16 << 20
-"""How much of a file of JSON is looked at for lists that may be columns; a larger one has no warning."""
 
 MUCH_COMPRESSED = 256 << 20
 """Bytes of a compressed file that make a notice: it takes about ten seconds to decompress."""
@@ -322,7 +316,7 @@ def _warnings_on_wrapped(fields: pa.Schema, listing: Listing, units: int, record
     member = next((found for f in fields if (found := _list_of_objects(f)) is not None), None)
     if member is not None and ending in (".json", ".jsonl", ".ndjson"):
         what = f"whose {printable(member)} is a list of objects"
-    elif ending == ".json" and compression is None and _are_records(fields, listing):
+    elif ending == ".json" and compression is None and _are_records(fields):
         what = "whose values look like records, or columns of them"
     else:
         return []
@@ -330,22 +324,11 @@ def _warnings_on_wrapped(fields: pa.Schema, listing: Listing, units: int, record
     return [f"{shown} is one record: one object, {what}. If these are to be the records, write each as a line of JSON"]
 
 
-def _are_records(fields: pa.Schema, listing: Listing) -> bool:
-    """Return whether the values of the one object of the first file seem to be records, or columns of them."""
+def _are_records(fields: pa.Schema) -> bool:
+    """Return whether the values of one object seem to be records, or columns of them."""
     if len(fields) > 1 and all(pa.types.is_struct(f.type) for f in fields):
         return bool(set.intersection(*({inner.name for inner in f.type} for f in fields)))
-    return len(fields) > 1 and all(pa.types.is_list(f.type) for f in fields) and _have_one_length(listing)
-
-
-def _have_one_length(listing: Listing) -> bool:
-    """Return whether the lists in the object of the first file have one length, and more than one element."""
-    opened = listing.opened(listing.table.slice(0, 1).to_pylist()[0])
-    try:
-        value = json.loads(begin_of(opened, WRAPPED_BYTES))
-    except (OSError, Rejection, SourceGoneError, ValueError, RecursionError):
-        return False
-    lengths = {len(each) for each in value.values()} if isinstance(value, dict) else set()
-    return len(lengths) == 1 and min(lengths) > 1
+    return len(fields) > 1 and all(pa.types.is_list(f.type) for f in fields)
 
 
 def _list_of_objects(field: pa.Field) -> str | None:
