@@ -8,6 +8,7 @@ startswith(column, "part"), endswith(column, "part"). A part of a column is writ
 from __future__ import annotations
 
 import ast
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +34,19 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
     ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a.cast(pa.float64()) / b.cast(pa.float64()),
+    ast.Div: lambda a, b: a / b,
 }
+_CONSTANT = (ast.Constant, ast.UnaryOp)
+_MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
+_ENDS: dict[type[ast.cmpop], tuple[int, bool]] = {
+    ast.Eq: (0, False),
+    ast.NotEq: (0, True),
+    ast.Lt: (1, True),
+    ast.LtE: (0, False),
+    ast.Gt: (0, True),
+    ast.GtE: (1, False),
+}
+"""Which of the `_ends` around a number a value is compared with in its place, and what holds where there is none."""
 _TESTS: dict[str, Callable[[Any, str], Any]] = {
     "contains": lambda column, part: pc.match_substring(column, part),
     "startswith": lambda column, part: pc.starts_with(column, part),
@@ -208,27 +220,40 @@ class _Reader:
         if isinstance(operator, ast.In | ast.NotIn):
             if not isinstance(right, ast.List | ast.Tuple | ast.Set):
                 raise self._refused("`in` goes with a list, as in label in [1, 2]")
-            values = self._values([self._constant(item, left) for item in right.elts])
-            value = self._value(left, depth)
-            for item in right.elts:
-                self._check_kinds(left, item)
+            constants = [self._constant(item, left) for item in right.elts]
+            kinds = {float if type(constant) is int else type(constant) for constant in constants}
+            if len(kinds) > 1:
+                raise self._refused("the values of a list must be of one kind: numbers, strings, or True and False")
+            value, type_ = self._value(left, depth), self._number_type(left)
+            for constant in constants:
+                self._check_kind(left, constant)
+            if type_ is None or kinds != {float}:
+                values = pa.array(constants)
+            else:
+                ends = [_ends(constant, type_) for constant in constants]
+                values = pa.array([below for below, above in ends if below == above], _wide(type_))
+                # Of zeros, Arrow finds only those of the same sign.
+                value = value.cast(_wide(type_)) + 0.0 if pa.types.is_floating(type_) else value
             return value.isin(values) if isinstance(operator, ast.In) else ~value.isin(values) & value.is_valid()
-        sides = [self._side(left, right, depth), self._side(right, left, depth)]
-        self._check_kinds(left, right)
-        self._check_kinds(right, left)
-        return _COMPARE[type(operator)](*sides)
+        compare = type(operator)
+        if isinstance(left, _CONSTANT) and not isinstance(right, _CONSTANT):
+            left, right, compare = right, left, _MIRRORED.get(compare, compare)
+        value, type_ = self._value(left, depth), self._number_type(left)
+        if isinstance(right, _CONSTANT):
+            constant = self._constant(right, left)
+            self._check_kind(left, constant)
+            is_number = type_ is not None and not isinstance(constant, bool | str)
+            return _against(compare, value, type_, constant) if is_number else _COMPARE[compare](value, pc.scalar(constant))
+        sides, other = [value, self._value(right, depth)], self._number_type(right)
+        if type_ is not None and other is not None and type_ != other:
+            whole = pa.decimal128(20) if pa.uint64() in (type_, other) else pa.int64()
+            sides = _alike(sides, whole if _common([type_, other]) == pa.int64() else pa.float64())
+        return _COMPARE[compare](*sides)
 
-    def _check_kinds(self, column: ast.expr, constant: ast.expr) -> None:
+    def _check_kind(self, column: ast.expr, value: Any) -> None:
         """Raise UsageError where a column of one kind is compared with a constant of another kind."""
-        if not isinstance(column, ast.Name | ast.Attribute) or isinstance(constant, ast.Name | ast.Attribute):
-            return
-        try:
-            value = self._constant(constant, column)
-        except UsageError:
-            return  # not a constant: a sum, a length
-        kind = kind_of(self._type(self._path(column)))
-        given = float if type(value) is int else type(value)
-        if kind is None or kind is given:
+        kind = kind_of(self._type(self._path(column))) if isinstance(column, ast.Name | ast.Attribute) else None
+        if kind is None or kind is (float if type(value) is int else type(value)):
             return
         better = f"with {_KINDS[kind]}"
         if kind is str:
@@ -237,17 +262,19 @@ class _Reader:
             better = f"with {value}"
         raise self._refused(f"{ast.unparse(column)} is {_KINDS[kind]}; compare it {better}, not with {value!r}")
 
-    def _values(self, constants: list[Any]) -> pa.Array:
-        """Return the list behind `in` as an array. Raises UsageError if it mixes numbers, strings and truth values."""
-        try:
-            return pa.array(constants)
-        except (pa.ArrowException, TypeError):
-            raise self._refused("the values of a list must be of one kind: numbers, strings, or True and False") from None
-
-    def _side(self, node: ast.expr, other: ast.expr, depth: int) -> Any:
-        if isinstance(node, ast.Constant):
-            return pc.scalar(self._constant(node, other))
-        return self._value(node, depth)
+    def _number_type(self, node: ast.expr) -> pa.DataType | None:
+        """Return the type of the numbers of what has a value, which was read already; None if it has others."""
+        if isinstance(node, ast.Name | ast.Attribute):
+            type_ = self._type(self._path(node))
+            return type_ if kind_of(type_) is float else None
+        if isinstance(node, ast.BinOp):
+            types = [self._number_type(node.left), self._number_type(node.right)]
+            return None if None in types else pa.float64() if isinstance(node.op, ast.Div) else _common(types)
+        if isinstance(node, ast.Call):
+            return pa.int64() if isinstance(node.func, ast.Name) and node.func.id == "len" else None
+        value = node.operand if isinstance(node, ast.UnaryOp) else node
+        given = type(value.value) if isinstance(value, ast.Constant) else None
+        return pa.int64() if given is int else pa.float64() if given is float else None
 
     def _constant(self, node: ast.expr, beside: ast.expr) -> Any:
         """Return a number, a string or a truth value; the name of a class is its number if it is compared with labels."""
@@ -283,7 +310,9 @@ class _Reader:
             return pc.scalar(self._constant(node, node))
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
             self._count()
-            return _ARITHMETIC[type(node.op)](self._value(node.left, depth + 1), self._value(node.right, depth + 1))
+            sides = [self._value(node.left, depth + 1), self._value(node.right, depth + 1)]
+            type_ = self._number_type(node)
+            return _ARITHMETIC[type(node.op)](*(sides if type_ is None else _alike(sides, type_)))
         if isinstance(node, ast.Call):
             return self._function(node, depth)
         raise self._refused(f"{ast.unparse(node)} is not allowed")
@@ -344,6 +373,44 @@ class _Reader:
         said = printable(why)
         shown = said if len(said) <= _SHOWN else f"…{said[-_SHOWN:]}"  # the reason is at the end
         return UsageError(f"{self._option} {quoted(self._text)} cannot be read: {shown}")
+
+
+def _wide(type_: pa.DataType) -> pa.DataType:
+    """Return the type in which numbers of a type are compared: Arrow itself would take the narrowest one of both."""
+    return type_ if pa.types.is_integer(type_) else pa.float64()
+
+
+def _common(types: Sequence[pa.DataType | None]) -> pa.DataType:
+    """Return the type in which numbers of these types are computed with."""
+    return pa.int64() if all(map(pa.types.is_integer, types)) else pa.float64()
+
+
+def _alike(sides: Sequence[Any], type_: pa.DataType) -> list[Any]:
+    """Return values with one type. Whole numbers beyond 2**53 are rounded as floats, as in Python."""
+    return [side.cast(type_, safe=pa.types.is_integer(type_)) for side in sides]
+
+
+def _ends(number: float, type_: pa.DataType) -> tuple[float | None, float | None]:
+    """Return the values of a type around a number: the largest that is not above it, the smallest that is not below it."""
+    if not pa.types.is_integer(type_):
+        near = float(number)
+        below, above = (math.nextafter(near, end) for end in (-math.inf, math.inf))
+        return near if near <= number else below, near if near >= number else above
+    bits = type_.bit_width - pa.types.is_signed_integer(type_)
+    low, high = (-(2**bits) if pa.types.is_signed_integer(type_) else 0), 2**bits - 1
+    number = min(max(number, low - 1), high + 1)
+    below, above = math.floor(number), math.ceil(number)
+    return None if below < low else min(below, high), None if above > high else max(above, low)
+
+
+def _against(compare: type[ast.cmpop], value: Any, type_: pa.DataType, number: float) -> Any:
+    """Return how values compare with a number, exactly."""
+    value, (place, otherwise), ends = value.cast(_wide(type_)), _ENDS[compare], _ends(number, type_)
+    is_equality = compare in (ast.Eq, ast.NotEq)
+    if ends[place] is None or (is_equality and ends[0] != ends[1]):
+        nothing = value < value  # null of null
+        return ~nothing if otherwise else nothing
+    return _COMPARE[compare](value, pc.scalar(pa.scalar(ends[place], _wide(type_))))
 
 
 def _has_part(type_: pa.DataType, part: str) -> bool:

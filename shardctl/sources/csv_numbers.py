@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -158,17 +157,6 @@ class CellStats:
         """Return the words for which the column is text though all its other cells are numbers; none if that is not so."""
         of_others = replace(self, nulls=frozenset()).type()
         return [] if pa.types.is_string(of_others) else sorted(self.nulls)
-
-    def to_json(self) -> list[Any]:
-        """Return everything as plain data."""
-        odd = [self.beyond, self.inexact, self.padded]
-        return [self.cells, self.text, self.digits, self.whole, self.places, sorted(self.nulls), *odd]
-
-    @classmethod
-    def from_json(cls, record: list[Any]) -> CellStats:
-        """Build what `to_json` gave."""
-        some, text, digits, whole, places, nulls, beyond, inexact, padded = record
-        return cls(some, text, digits, whole, tuple(places) if places else None, beyond, inexact, padded, frozenset(nulls))
 
 
 def is_number(cell: str) -> bool:

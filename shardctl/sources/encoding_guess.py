@@ -129,80 +129,32 @@ _SCRIPTS = (
 )
 
 
-def guess_encodings(data: bytes) -> list[Guess]:
-    """Return the encodings that a file beginning with `data` may be in, the likeliest first; one alone is likely enough.
-
-    Where characters are few, or several encodings are equally likely, there are up to three that read the text differently.
-    """
-    marked = marked_encoding(data)
-    if marked is not None:
-        known = marked.replace("_", "-")
+def guess_encoding(data: bytes) -> Guess | None:
+    """Return the encoding that a file beginning with `data` is likely in; None if it does not look like text."""
+    if (marked := marked_encoding(data)) is not None:
+        name = marked.replace("_", "-")
         line = next(filter(str.strip, data[: 4 * _SHOWN_BYTES].decode(marked, "replace").lstrip("\ufeff").splitlines()), "")
-        return [Guess(known, known.upper(), _shown(line))]
+        return Guess(name, name.upper(), _shown(line))
     sample = doubtful_lines(data)
     if not sample or sample.count(0):
-        return []
-    best: dict[str, tuple[float, int, str]] = {}
-    for script in _SCRIPTS:
-        for name, known in script.encodings:
-            score, odd = _score(sample, name, script)
-            if name not in best or score > best[name][0]:
-                best[name] = (score, odd, known)
-    top = max(score for score, _, _ in best.values())
+        return None
+    scores = [(*_score(sample, name, script), name, known) for script in _SCRIPTS for name, known in script.encodings]
+    top = max(score for score, *_ in scores)
     if top < LEAST:
-        return []
-    # Stable: of those that are equally likely, the one with fewer errors, then the one that is more common.
-    alike = sorted((name for name in best if best[name][0] >= top - _LEVEL), key=lambda name: best[name][1])
-    order = [*alike, *sorted((name for name in best if name not in alike), key=lambda name: -best[name][0])]
-    first = sample.decode(order[0], "replace")
-    few = len({char for char in first if not char.isascii()}) < _SURE_CHARACTERS
-    apart = _DOUBT if few else _LEVEL
-    readings: dict[str, str] = {}
-    for name in order:
-        text = sample.decode(name, "replace")
-        if _is_broken(text) and not _is_broken(first):
-            continue
-        if best[name][0] >= max(top - apart, _POSSIBLE) and text not in readings:
-            readings[text] = name
-    texts = list(readings)[:_MOST]
-    lines = zip(*(text.split("\n") for text in texts), strict=False)
-    apart_lines = next((line for line in lines if len(set(line)) == len(line) and not line[0].isascii()), None)
-    shown = apart_lines or tuple(_doubtful(text) for text in texts)
-    return [Guess(readings[text], best[readings[text]][2], _shown(line)) for text, line in zip(texts, shown, strict=True)]
+        return None
+    # Of those that are equally likely, the one with fewer errors, then the one that is more common.
+    *_, name, known = min((each for each in scores if each[0] >= top - _LEVEL), key=lambda each: each[1])
+    line = next((line for line in sample.decode(name, "replace").split("\n") if not line.isascii()), "")
+    return Guess(name, known, _shown(line))
 
-
-_SURE_CHARACTERS = 20
-"""With fewer different characters that are not ASCII, those of another encoding may make as good a text."""
-
-_DOUBT = 0.5
-"""How much lower the score of another encoding may be then."""
-
-_POSSIBLE = 0.25
-"""The lowest score of an encoding that is named at all."""
-
-_MOST = 3
-"""So many encodings are named at most."""
 
 _NAMES = 0.8
 """The score of characters that are common ones of a script, and not in the proportion of sentences: a list of names."""
-
-_LONGEST = 4
-"""Bytes of the longest character."""
 
 _SHOWN_BYTES = 240
 
 _SHOWN = 60
 """Characters of a line that are shown."""
-
-
-def _is_broken(text: str) -> bool:
-    """Return whether an encoding cannot be that of a text, whose last character may be cut off."""
-    return "\ufffd" in text[:-_LONGEST]
-
-
-def _doubtful(text: str) -> str:
-    """Return the first line with a character that is not ASCII."""
-    return next((line for line in text.split("\n") if not line.isascii()), "")
 
 
 def _shown(line: str) -> str:

@@ -6,10 +6,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.system.text import printable
@@ -19,6 +17,10 @@ DEEPEST = 60
 
 MOST_LEVELS = 500
 """Levels of lists and objects in a line that is read at all."""
+
+MOST_NAMES = 1000
+"""Different names that the objects of a field have together, where it is a struct: with names of their own in all records, a
+struct would grow with the square of the records."""
 
 EXACT_IN_FLOAT = 2**53
 """Whole numbers beyond this are rounded where they become float64."""
@@ -83,7 +85,9 @@ def parse_line(line: bytes) -> dict[str, Any]:
     """Parse one line as a JSON object. Raises Rejection (stage `decode`)."""
     value = parse_value(line)
     if not isinstance(value, dict):
-        raise Rejection("decode", "not-an-object", f"a JSON object is needed, this line is {_JSON_NAMES[type(value)]}")
+        of_array = "; if that is all of the file, give its name the ending .json" if isinstance(value, list) else ""
+        message = f"a JSON object is needed, this line is {_JSON_NAMES[type(value)]}{of_array}"
+        raise Rejection("decode", "not-an-object", message)
     return value
 
 
@@ -125,51 +129,7 @@ def _is_deeper(value: Any, levels: int) -> bool:
     return bool(nested)
 
 
-def mixed_notices(fields: Iterable[str], what: str) -> list[str]:
-    """Say of the fields whose values fit no common type how they are kept; `what` they are: field, column."""
-    return [
-        f"the {what} {printable(name)} holds values of several types, or whole numbers beyond 2^53 beside decimals; those that"
-        " are no strings are kept as JSON text"
-        for name in fields
-    ]
-
-
-def null_notice(column: str, words: Sequence[str]) -> str:
-    """Say which words for a missing value make a column text whose other cells are all numbers."""
-    cells = " or ".join(map(printable, words))
-    return (
-        f"the column {printable(column)} is kept as text: some cells are {cells}, and all others numbers; with --null-values"
-        f" {printable(','.join(words))} those are missing values, and the column has numbers"
-    )
-
-
 def null_label_notice(words: Sequence[str], counts: str) -> str:
     """Say which words for a missing value name classes; `counts` says of how many rows."""
     one, are = (" and ".join(map(printable, words)), "is a class" if len(words) == 1 else "are classes")
     return f"{one} {are}{counts}; if that is a missing label, use --null-values {printable(','.join(words))}"
-
-
-def fit(value: Any, type_: pa.DataType) -> Any:
-    """Return a parsed JSON value as its column wants it: JSON text where the column is a string and the value is not."""
-    if value is None:
-        return value
-    if isinstance(value, str):
-        # The one text in a column of another type is the empty label of a line: where labels name classes, it is none.
-        return value if pa.types.is_string(type_) else None
-    if pa.types.is_string(type_):
-        return json.dumps(value, ensure_ascii=False)
-    if pa.types.is_list(type_):
-        return [fit(item, type_.value_type) for item in value]
-    if pa.types.is_struct(type_):
-        return {field.name: fit(value.get(field.name), field.type) for field in type_}
-    return value
-
-
-def lines(file: Iterable[bytes]) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (number from 1, offset in bytes, line) of every line that is not blank. A byte order mark is skipped."""
-    offset = 0
-    for number, line in enumerate(file, 1):
-        skipped = 3 if number == 1 and line.startswith(b"\xef\xbb\xbf") else 0
-        if line.strip():
-            yield number, offset + skipped, line[skipped:]
-        offset += len(line)

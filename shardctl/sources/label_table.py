@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +15,15 @@ import xxhash
 
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.sample import RESERVED_FIELDS
-from shardctl.sources import jsonl
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.files import local_copy
+from shardctl.sources.formats.base import CHOSEN, Head, Misfit, Parsed, Reading, TextFormat
 from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
 from shardctl.sources.splits import split_word
-from shardctl.sources.types import UNNAMED, Types, in_order
+from shardctl.sources.types import UNNAMED, Types, in_order, separator_in
 from shardctl.sources.walk import suffix_of
 from shardctl.system.dataclass import dataclass
-from shardctl.system.files import READ_CHUNK, HashingReader, ordinary, sha256_of
+from shardctl.system.files import HashingReader, ordinary, sha256_of
 from shardctl.system.locations.text import name_of
 from shardctl.system.text import counted, printable
 
@@ -50,8 +48,8 @@ SIDECAR_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "labels.c
 _LOOKED_AT = 1000
 """Rows whose values say what a column holds."""
 
-TYPED_AT_ONCE = 4096
-"""Lines of a labels file whose types are found together."""
+READ_AT_ONCE = 16 << 20
+"""Bytes of a labels file that are read at a time."""
 
 ROWS_AT_ONCE = 65536
 """Rows of a labels file, and names, that are Python objects at a time."""
@@ -123,31 +121,30 @@ def repeated(hashes: npt.NDArray[np.uint64], names_of: Callable[[npt.NDArray[np.
     return count, few
 
 
-def load(found: Sequence[tuple[str, str]], drop: Collection[str] = (), nulls: Sequence[str] = ()) -> LabelTable:
+def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Reading) -> LabelTable:
     """Read labels files, each given with the folder (relative to its source) in which its file names start.
 
-    `drop` names columns that are left out; cells of CSV files that are one of `nulls` are missing. Raises InputError: not
-    UTF-8, not CSV or JSONL, no rows, no column of file names. UsageError if there is no column to drop.
+    `drop` names columns that are left out; `reading` has the delimiter of CSV files, and words for a missing value. Raises
+    InputError: not UTF-8, cannot be read, no rows, no column of file names. UsageError if there is no column to drop.
     """
-    files = [file for file, _ in found]
+    parquet = [each for each in found if suffix_of(name_of(each[0])) == ".parquet"]
+    of_text = [each for each in found if each not in parquet]
+    of_text.sort(key=lambda each: suffix_of(name_of(each[0])) not in DELIMITED_SUFFIXES)  # CSV files first
+    files = [file for file, _ in (*of_text, *parquet)]
     shown = some(files)
-    csv = [(file, folder) for file, folder in found if suffix_of(name_of(file)) in DELIMITED_SUFFIXES]
-    parquet = [(file, folder) for file, folder in found if suffix_of(name_of(file)) == ".parquet"]
-    json = [each for each in found if each not in csv and each not in parquet]
+    has_cells = any(suffix_of(name_of(file)) in DELIMITED_SUFFIXES for file in files)
     exports = list(map(described, files))
     own = [KEY_COLUMN] if all(each and each.key == KEY_COLUMN for each in exports) and KEY_COLUMN not in drop else []
-    left_out = {*drop, *own}
-    sets = _sets_of(files)
-    parts = [_read_all_delimited(csv, left_out, nulls, sets)] if csv else []
-    parts += [_read_all_lines(json, left_out, sets)] if json else []
+    left_out, sets = {*drop, *own}, _sets_of(files)
+    reading = Reading(delimiter=reading.delimiter, null_values=reading.null_values)
+    parts = [_read_texts(of_text, left_out, reading, sets)] if of_text else []
     parts += [_read_parquet(*each, left_out, sets) for each in parquet]
     _check_dropped(drop, (name for part in parts for name in part.held), shown)
     try:
         columns = pa.concat_tables([part.columns for part in parts], promote_options="permissive").combine_chunks()
     except pa.ArrowInvalid as error:
         raise InputError(f"{shown}: the same column has different types in two labels files ({error})") from error
-    all_names = pa.concat_arrays([part.names for part in parts])
-    columns, classes, said = _encode_label(columns, shown, bool(csv))
+    columns, classes, said = _encode_label(columns, shown, has_cells)
     if classes is None and LABEL_COLUMN in columns.column_names:
         classes = _classes_of(exports, columns[LABEL_COLUMN])
     if LABEL_COLUMN in drop:
@@ -155,11 +152,11 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str] = (), nulls: Se
     if others := [name for name in columns.column_names if name.endswith(OTHER_FILES)]:
         said.append(f"{some(others)}: names of other files of the samples are kept as text, and the files are not read")
     said += [f"the column {name} is left out: the path of a file is its key" for name in own]
-    if csv and UNNAMED in columns.column_names:
+    if has_cells and UNNAMED in columns.column_names:
         said.append(f"the first column has no name: it is kept as {UNNAMED}; --drop-columns '{UNNAMED}' leaves it out")
     digests = tuple(digest for part in parts for digest in part.digests)
     notices = tuple(f"{shown}: {notice}" for notice in [*(notice for part in parts for notice in part.notices), *said])
-    return LabelTable(tuple(files), columns, classes, all_names, digests, notices)
+    return LabelTable(tuple(files), columns, classes, pa.concat_arrays([part.names for part in parts]), digests, notices)
 
 
 def _classes_of(exports: Sequence[Description | None], labels: pa.ChunkedArray) -> tuple[str, ...] | None:
@@ -208,61 +205,52 @@ def _in_set(table: pa.Table, split: str | None) -> pa.Table:
     return table.append_column(SPLIT_COLUMN, pa.array([split] * len(table), pa.string()))
 
 
-def _read_all_delimited(
-    found: Sequence[tuple[str, str]], drop: Collection[str], nulls: Sequence[str], sets: Mapping[str, str]
-) -> _Read:
-    """Read CSV files. What is a number is found over all of them."""
-    from shardctl.sources import delimited  # its parts of Arrow take 60 ms to import, and most conversions have no CSV
+def _read_texts(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Reading, sets: Mapping[str, str]) -> _Read:
+    """Read CSV and JSONL files.
 
-    tables, names, held, digests = [], [], [], []
-    for file, folder in found:
-        table, digest = delimited.read_delimited(file, nulls)
-        digests.append(digest)
-        shown = printable(file)
-        if not len(table):
-            raise InputError(f"{shown}: the labels file has a header and no row")
-        held += table.column_names
-        table = _without(table, drop)
-        column = _file_column(table.schema, shown)
-        names.append(_names_within(table[column], folder, shown))
-        tables.append(_in_set(table.drop_columns([column]), sets.get(file)))
-    table, notices = delimited.narrowed(pa.concat_tables(tables, promote_options="default"), ())
-    return _Read(table, pa.concat_arrays(names), tuple(held), tuple(digests), tuple(notices))
-
-
-def _read_all_lines(found: Sequence[tuple[str, str]], drop: Collection[str], sets: Mapping[str, str]) -> _Read:
-    """Read JSONL files, twice. The types are found over all of them first: one may have only empty lists in a column.
-
-    Raises InputError if a file is another one the second time: its values may not be of the types that were found.
+    They are read twice, the types of all of them first, as inputs are, but that one row that cannot be read is enough to
+    refuse it.
     """
-    types = Types.of_values([], LABEL_COLUMN)
-    digests: list[str] = []
+    per_file, digests, again = list[tuple[Types, str, list[str]]](), list[str](), list[str]()
     for file, _ in found:
-        records = _records(file, digests)
-        for chunk in iter(lambda: list(islice(records, TYPED_AT_ONCE)), []):  # noqa: B023 - called at once
-            types = types.join(Types.of_values(chunk, LABEL_COLUMN))
-    again: list[str] = []
-    tables, names = [], []
-    found_schema = types.schema()
-    schema = _without(found_schema.empty_table(), drop).schema
-    for (file, folder), digest in zip(found, digests, strict=True):
-        shown = printable(file)
-        column = _file_column(schema, shown)
-        records = _records(file, again)
-        try:
-            batches = [_batch(chunk, schema) for chunk in iter(lambda: list(islice(records, ROWS_AT_ONCE)), [])]  # noqa: B023
-        except Exception:  # values of types that were not found the first time end in any of several errors
-            if _is_still(file, digest):
-                raise
-            raise _changed(shown) from None
-        table = pa.Table.from_batches(batches, schema)
-        names.append(_names_within(table[column], folder, shown))
+        parts, of_cells, shown = list[Types](), False, printable(file)
+        for form, number, data, head in _parts(file, reading, digests):
+            parts.append(form.types_of(data, number, head, reading))
+            of_cells = bool(head.columns)
+            if not parts[-1].found().names:
+                _refuse_rejects(form.parse(data, number, head, reading, pa.schema([], {CHOSEN: b""}), None), shown, of_cells)
+        # The fields of JSON are in the order of their names.
+        types = reduce(Types.join, parts if of_cells else [Types.of_values([], LABEL_COLUMN), *parts])
+        if not types.found().names:
+            raise InputError(f"{shown}: the labels file has no row")
+        own = [pa.field(f.name, pa.string()) if of_cells else f for f in types.found() if f.name not in drop]
+        per_file.append((types, _file_column(pa.schema(own), shown), [f.name for f in own]))
+    every = reduce(Types.join, [types for types, *_ in per_file])
+    kept = list(dict.fromkeys(name for _, column, names in per_file for name in names if name != column))
+    whole = every.schema()
+    tables, all_names = [], []
+    for (file, folder), (_, column, _) in zip(found, per_file, strict=True):
+        shown, batches = printable(file), []
+        fields = [whole.field(name).remove_metadata() for name in kept if name != column]
+        schema = pa.schema([pa.field(column, pa.string()), *fields], {CHOSEN: b""})
+        for form, number, data, head in _parts(file, reading, again):
+            try:
+                parsed = form.parse(data, number, head, reading, schema, None)
+            except Misfit:
+                raise _changed(shown) from None
+            _refuse_rejects(parsed, shown, bool(head.columns))
+            batches.append(parsed.batch)
+        table = pa.Table.from_batches(batches, schema.remove_metadata())
+        if not len(table):
+            raise InputError(f"{shown}: the labels file has no row")
+        all_names.append(_names_within(table[column], folder, shown))
         tables.append(_in_set(table.drop_columns([column]), sets.get(file)))
-        if again[-1] != digest:
-            raise _changed(shown)
-    mixed = [name for name in types.mixed() if name not in drop]
-    notices = jsonl.mixed_notices(mixed, "column")
-    return _Read(pa.concat_tables(tables), pa.concat_arrays(names), tuple(found_schema.names), tuple(digests), tuple(notices))
+    if again != digests:
+        raise _changed(some([file for file, _ in found]))
+    table = pa.concat_tables(tables, promote_options="default")
+    table = table.select(dict.fromkeys([*kept, *([SPLIT_COLUMN] if sets else [])]))
+    held, notices = tuple(every.found().names), tuple(every.notices("column", drop))
+    return _Read(table, pa.concat_arrays(all_names), held, tuple(digests), notices)
 
 
 def _read_parquet(file: str, folder: str, drop: Collection[str], sets: Mapping[str, str]) -> _Read:
@@ -279,53 +267,55 @@ def _read_parquet(file: str, folder: str, drop: Collection[str], sets: Mapping[s
         columns = [pa.chunked_array([fitted(each, f.type) for each in found[f.name].chunks], f.type) for f in schema]
     except (OSError, pa.ArrowException, Rejection, Misfit) as error:
         raise InputError(f"{shown}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
-    table = _without(pa.table(columns, schema=schema), drop)
+    table = pa.table(columns, schema=schema)
+    table = table.drop_columns([name for name in drop if name in table.column_names])
     column = _file_column(table.schema, shown)
     names = _names_within(table[column], folder, shown)
     return _Read(_in_set(table.drop_columns([column]), sets.get(file)), names, tuple(schema.names), (digest,), ())
 
 
-def _is_still(file: str, digest: str) -> bool:
+def _refuse_rejects(parsed: Parsed, shown: str, of_cells: bool) -> None:
+    for number, fault in parsed.rejects:
+        raise _refused(f"{shown}, {'row' if of_cells else 'line'} {number}", fault)
+
+
+def _parts(file: str, reading: Reading, digests: list[str]) -> Iterator[tuple[TextFormat, int, bytes, Head]]:
+    """Yield the rows of a labels file, some at a time: its format, the number of the first, their bytes, what is before them.
+
+    At the end its SHA-256 is added to `digests`. Raises InputError.
+    """
+    from shardctl.sources.formats.csv import Delimited, tab_delimited  # 40 ms to import, and most conversions have no labels
+    from shardctl.sources.formats.jsonl import JsonLines
+
+    shown, number = printable(file), 1
+    made = {".csv": Delimited, ".tsv": tab_delimited}.get(suffix_of(name_of(file)), JsonLines)
+    form: TextFormat = made().of(reading)
     try:
-        return sha256_of(Path(local_copy(file))) == digest
-    except OSError:
-        return False
+        with open(local_copy(file), "rb", buffering=0, opener=ordinary) as opened, HashingReader(opened) as raw:
+            more = data = raw.read(READ_AT_ONCE)
+            head = form.head(data, reading)
+            data = data[head.size :]
+            while more:
+                more = raw.read(READ_AT_ONCE)
+                size = form.complete(data) if more else len(data)
+                yield form, number, data[:size], head
+                number += form.count(data[:size])
+                data = data[size:] + more
+    except Rejection as fault:
+        raise _refused(shown, fault) from None
+    except OSError as error:
+        raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from error
+    digests.append(raw.sha256)
+
+
+def _refused(place: str, fault: Rejection) -> InputError:
+    if fault.error != "not-utf8":
+        return InputError(f"{place}: {fault.message}")
+    return InputError(f"{place}: {fault.message.partition(';')[0]}; recode it, for instance with iconv -t UTF-8")
 
 
 def _changed(shown: str) -> InputError:
     return InputError(f"{shown}: changed while it was read; run the same command again")
-
-
-def _batch(records: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [pa.array([jsonl.fit(r.get(f.name), f.type) for r in records], f.type) for f in schema]
-    return pa.record_batch(columns, schema=schema)
-
-
-def _records(file: str, digests: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSONL file, and at its end add its SHA-256 to `digests`.
-
-    Raises InputError if a line is none, and where there is no line.
-    """
-    shown, number = printable(file), 0
-    try:
-        with (
-            open(local_copy(file), "rb", buffering=0, opener=ordinary) as opened,
-            HashingReader(opened) as raw,
-            io.BufferedReader(raw, READ_CHUNK) as buffered,
-        ):
-            for number, _, line in jsonl.lines(buffered):  # noqa: B007 - used in the messages below
-                yield jsonl.parse_line(line)
-    except Rejection as rejection:
-        raise InputError(f"{shown}, line {number}: {rejection.message}") from None
-    except OSError as error:
-        raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from error
-    if not number:
-        raise InputError(f"{shown}: the labels file is empty")
-    digests.append(raw.sha256)
-
-
-def _without(table: pa.Table, drop: Collection[str]) -> pa.Table:
-    return table.drop_columns([name for name in drop if name in table.column_names])
 
 
 def _check_dropped(drop: Collection[str], held: Iterable[str], shown: str) -> None:
@@ -339,12 +329,18 @@ def _check_dropped(drop: Collection[str], held: Iterable[str], shown: str) -> No
 
 def _file_column(schema: pa.Schema, shown: str) -> str:
     """Return the column of file names. Raises InputError: there is none, it holds no names, others are called as ours are."""
+    for name in (*FILE_COLUMNS, LABEL_COLUMN, SPLIT_COLUMN):
+        if wide := [each for each in schema.names if each.strip() == name != each]:
+            raise InputError(
+                f"{shown}: the column {wide[0]!r} has a blank beside its name; take it out, and those of its cells"
+            )
     column = next((name for name in FILE_COLUMNS if name in schema.names), None)
     if column is None:
         held = ", ".join(printable(name) for name in schema.names)
-        marks = next((mark for mark in (";", "\t") if len(schema.names) == 1 and mark in schema.names[0]), "")
-        how = f"separate the cells with commas, not with {marks!r}" if marks else f"call one {' or '.join(FILE_COLUMNS)}"
-        how += ", in a first line with the names of the columns" if not marks and shown.endswith((".csv", ".tsv")) else ""
+        if mark := separator_in(schema.names):
+            raise InputError(f"{shown}: no column of file names; it has {held}; separate its columns with --delimiter {mark}")
+        how = f"call one {' or '.join(FILE_COLUMNS)}"
+        how += ", in a first line with the names of the columns" if shown.endswith((".csv", ".tsv")) else ""
         raise InputError(f"{shown}: no column of file names; it has {held}; {how}")
     if not pa.types.is_string(schema.field(column).type):
         raise InputError(f"{shown}: the column {column} holds {schema.field(column).type}, not file names")
@@ -386,6 +382,8 @@ def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Tabl
     place = table.column_names.index(LABEL_COLUMN)
     if pa.types.is_integer(label.type):
         encoded, classes = label.cast(pa.int64()), None
+    elif pa.types.is_floating(label.type) and (whole := _as_whole(label)) is not None:
+        encoded, classes = whole, None
     elif pa.types.is_string(label.type):
         names = in_order(name for name in pc.unique(label).to_pylist() if name)
         encoded = pc.index_in(label, value_set=pa.array(names, pa.string())).cast(pa.int64())
@@ -403,6 +401,14 @@ def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Tabl
         rows = pc.sum(pc.is_in(label, value_set=pa.array(words))).as_py()
         notices.append(null_label_notice(words, f" ({rows:,} of {len(table):,} rows)"))
     return table, classes, notices
+
+
+def _as_whole(numbers: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Return floats as whole numbers, which pandas makes floats of where one is missing; None if one is none."""
+    try:
+        return numbers.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
 
 
 def _advice_on(like: Sequence[str], table: pa.Table) -> str:

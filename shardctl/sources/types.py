@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import base64
+import pickle
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -10,10 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.jsonl import DEEPEST, EXACT_IN_FLOAT, NULL_WORDS
+from shardctl.sources.jsonl import DEEPEST, EXACT_IN_FLOAT, MOST_NAMES, NULL_WORDS
 from shardctl.sources.values import (
     ARROW,
     BYTES,
+    DECIMALS,
     DEEP,
     FIXED_LIST,
     FLOATS,
@@ -21,20 +24,20 @@ from shardctl.sources.values import (
     INT64,
     LARGE_LIST,
     LIST,
+    MANY,
+    OBJECT,
     ONE,
     STRINGS,
     STRUCT,
+    TYPED,
     UTF8,
     WHOLE,
     Feature,
     InferredTypes,
     arrow_type,
     columns_of,
-    fields_from_json,
-    fields_to_json,
     join_fields,
-    kinds_of_array,
-    kinds_of_type,
+    kinds_of,
     kinds_of_values,
     ordered,
 )
@@ -51,6 +54,16 @@ gives a type do not have it, and take every cell that can be read as this type.
 UNNAMED = "Unnamed: 0"
 """The name of a first column that has none in a CSV file. pandas writes its index so, and gives it this name when it reads."""
 
+DELIMITERS = ";\t|"
+"""What separates columns where it is no comma: with one of these in its name, one column may be several."""
+
+
+def separator_in(columns: Sequence[str]) -> str:
+    """Return what may separate the cells of what was read as one column, as --delimiter takes it; "" if nothing does."""
+    found = next((mark for mark in DELIMITERS if len(columns) == 1 and mark in columns[0]), "")
+    return {"": "", "\t": "tab"}.get(found, f"'{found}'")
+
+
 Classes = Mapping[str, tuple[str, ...]]
 
 MOST_LABELS = 100_000
@@ -63,9 +76,10 @@ class Types:
     Parts are joined in any order and grouping with the same result, but for the order of the fields: the fields of the
     leftmost part come first, in its order, then all others by name. The same goes for the fields of nested objects.
 
-    Values of one field: whole numbers within 2**53 and decimals are float64 together; whole numbers of several widths, or
-    floats of several widths, have the narrowest type that rounds none; lists and objects are joined by what is in them.
-    Values that fit no common type are JSON text in a string column, with everything else in the same field.
+    Values of one field: whole numbers and floats are whole numbers where all floats are (pandas makes floats of a column with a
+    missing value), else float64 if the whole numbers are within 2**53; whole numbers of several widths, or floats of several
+    widths, have the narrowest type that rounds none; lists and objects are joined by what is in them. Values that fit no common
+    type are JSON text in a string column, with everything else in the same field; objects with too many names are, too.
 
     `classes` has the names of the classes of fields of numbers, where files say them.
     """
@@ -82,7 +96,7 @@ class Types:
         self._lead = lead
         self._label = label
         self._labels = labels  # None: too many
-        self._classes = classes  # none: files say different ones
+        self._classes = dict(classes)  # none: files say different ones
 
     @property
     def classes(self) -> dict[str, tuple[str, ...]]:
@@ -106,20 +120,22 @@ class Types:
 
         Raises InputError if two columns have the same name.
         """
-        fields = {name: kinds_of_array(column, DEEPEST) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+        fields = {
+            name: kinds_of(column.type, column, DEEPEST) for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        }
         labels = _label_strings(batch.column(label)) if batch.schema.names.count(label) == 1 else frozenset()
         return cls(fields, _unique_names(batch.schema), label, labels)
 
     @classmethod
-    def of_schema(cls, schema: pa.Schema, label: str, labels: pa.Array | None = None) -> Types:
+    def of_schema(cls, schema: pa.Schema, label: str, looked: Collection[str] = ()) -> Types:
         """Return the types of columns whose values were not looked at: whole numbers may be any of their type.
 
-        `labels` are values of the column `label`. Without them its labels are not known, and so name no classes. Raises
-        InputError if two columns have the same name.
+        The types of the values of `looked` columns are joined to it. If `label` is none of them, its labels are not known, and
+        so name no classes. Raises InputError if two columns have the same name.
         """
-        fields = {f.name: kinds_of_type(f.type, DEEPEST) for f in schema}
-        unknown: frozenset[str] | None = None if label in fields else frozenset()
-        return cls(fields, _unique_names(schema), label, unknown if labels is None else _label_strings(labels))
+        fields = {f.name: kinds_of(f.type, None, DEEPEST) for f in schema if f.name not in looked}
+        fields |= {f.name: kinds_of(f.type, pa.nulls(0, f.type), DEEPEST) for f in schema if f.name in looked}
+        return cls(fields, _unique_names(schema), label, None if label in fields and label not in looked else frozenset())
 
     @classmethod
     def of_values(cls, records: Iterable[dict[str, Any]], label: str) -> Types:
@@ -145,9 +161,9 @@ class Types:
         fields = {name: InferredTypes(written=CellStats.of(column)) for name, column in zip(names, batch.columns, strict=True)}
         return cls(fields, names, label, _label_strings(batch.column(label)) if label in names else frozenset())
 
-    def times_as_text(self) -> Types:
-        """Return the types with string for timestamps, nested ones too: a parser of text made times of strings."""
-        fields = {name: kinds.times_as_text() for name, kinds in self._fields.items()}
+    def as_json(self) -> Types:
+        """Return the types of records of JSON that Arrow has parsed."""
+        fields = {name: kinds.as_json() for name, kinds in self._fields.items()}
         return Types(fields, self._lead, self._label, self._labels, self._classes)
 
     def join(self, other: Types) -> Types:
@@ -195,19 +211,33 @@ class Types:
         """
         return pa.schema([self._field(name) for name in ordered(self._fields, self._lead)])
 
+    def undecided(self) -> list[str]:
+        """Return the fields of numbers whose type depends on values that nobody has looked at."""
+        return [name for name, kinds in self._fields.items() if any(map(_is_undecided, kinds.parts()))]
+
     def mixed(self) -> list[str]:
         """Return the fields whose values fit no common type: their column is a string, with JSON text in it."""
         return [name for name in ordered(self._fields, self._lead) if _common(self._fields[name].decided()) is None]
 
-    def odd_cells(self) -> dict[str, str]:
-        """Return the CSV columns that are text though all their cells look like numbers, each with a cell that makes it so."""
-        odd = {name: kinds.written.odd() for name, kinds in self._fields.items() if kinds.written is not None}
-        return {name: cell for name, cell in odd.items() if cell is not None}
-
-    def cells_of_nulls(self) -> dict[str, list[str]]:
-        """Return the CSV columns that would be numbers without cells such as NA, each with these words."""
-        found = {name: kinds.written.hiding_nulls() for name, kinds in self._fields.items() if kinds.written is not None}
-        return {name: words for name, words in found.items() if words}
+    def notices(self, what: str, left_out: Collection[str] = ()) -> Iterator[str]:
+        """Say which fields are text though not all their values are, or look so; `what` they are: field, column."""
+        for name in self.mixed():
+            if name not in left_out:
+                yield (
+                    f"the {what} {printable(name)} holds values of several types, or whole numbers beyond 2^53 beside decimals,"
+                    f" or objects with more than {MOST_NAMES:,} names in all; those that are no strings are kept as JSON text"
+                )
+        for name, kinds in self._fields.items():
+            if kinds.written is None or name in left_out:
+                continue
+            column = f"the column {printable(name)} is kept as text"
+            if (odd := kinds.written.odd()) is not None:
+                yield f"{column}: {printable(odd)} would change if it were read as a number"
+            if words := kinds.written.hiding_nulls():
+                yield (
+                    f"{column}: some cells are {' or '.join(map(printable, words))}, and all others numbers; with --null-values"
+                    f" {printable(','.join(words))} those are missing values, and the column has numbers"
+                )
 
     def has_unnamed(self) -> bool:
         """Return whether a CSV file has a first column without a name."""
@@ -233,19 +263,15 @@ class Types:
         are_strings = type_ is not None and str(type_) in STRINGS
         return in_order(self._labels) if self._labels and are_strings else None
 
-    def to_json(self) -> Any:
-        """Return everything as plain data."""
-        labels = None if self._labels is None else sorted(self._labels)
-        classes = {"classes": {name: list(names) for name, names in self._classes.items()}} if self._classes else {}
-        fields = fields_to_json(self._fields)
-        return {"fields": fields, "lead": list(self._lead), "label": self._label, "labels": labels, **classes}
+    def packed(self) -> str:
+        """Return everything as text, for the process that asked for it."""
+        return base64.b64encode(pickle.dumps(self)).decode()
 
     @classmethod
-    def from_json(cls, record: Any) -> Types:
-        """Build what `to_json` gave."""
-        labels = None if record["labels"] is None else frozenset(record["labels"])
-        classes = {name: tuple(names) for name, names in record.get("classes", {}).items()}
-        return cls(fields_from_json(record["fields"]), tuple(record["lead"]), record["label"], labels, classes)
+    def unpacked(cls, text: str) -> Types:
+        """Return what `packed` gave in a worker of this process."""
+        types: Types = pickle.loads(base64.b64decode(text))
+        return types
 
 
 def in_order(classes: Iterable[str]) -> list[str]:
@@ -310,17 +336,25 @@ def _label_strings(column: pa.Array) -> frozenset[str] | None:
 
 
 def _group(name: str) -> str:
-    if name in WHOLE or name in FLOATS:
+    if name in WHOLE or name in FLOATS or name in (DECIMALS, TYPED):
         return "number"
     if name in STRINGS:
         return "string"
-    return LIST if name in (LIST, LARGE_LIST, ONE) or name.startswith(FIXED_LIST) else name
+    if name in (LIST, LARGE_LIST, ONE) or name.startswith(FIXED_LIST):
+        return LIST
+    return STRUCT if name == OBJECT else name
+
+
+def _is_undecided(kinds: InferredTypes) -> bool:
+    """Return whether numbers have another type together if their values are not all that their types allow."""
+    several = kinds.names & WHOLE.keys() and (kinds.names & FLOATS.keys() or _number(kinds) is None)
+    return TYPED in kinds.names and bool(several)
 
 
 def _is_mixed(kinds: InferredTypes) -> bool:
     """Return whether values fit no common type, whatever is nested in them."""
     groups = {_group(name) for name in _settled(kinds).names}
-    return len(groups) > 1 or DEEP in groups or HUGE in groups or (groups == {"number"} and _number(kinds) is None)
+    return len(groups) > 1 or not groups.isdisjoint((DEEP, HUGE, MANY)) or (groups == {"number"} and _number(kinds) is None)
 
 
 def _settled(kinds: InferredTypes) -> InferredTypes:
@@ -375,8 +409,10 @@ def _number(kinds: InferredTypes) -> pa.DataType | None:
     floats = [type_ for name, type_ in FLOATS.items() if name in kinds.names]
     low, high = (0, 0) if kinds.low is None or kinds.high is None else (kinds.low, kinds.high)
     if whole and floats:
-        return pa.float64() if low >= -EXACT_IN_FLOAT and high <= EXACT_IN_FLOAT else None
-    if floats:
+        if DECIMALS in kinds.names:
+            return pa.float64() if low >= -EXACT_IN_FLOAT and high <= EXACT_IN_FLOAT else None
+        whole.append(pa.int64())  # which holds all floats that are whole numbers
+    if floats and not whole:
         return max(floats, key=lambda type_: type_.bit_width)
     if len(whole) == 1:
         return whole[0]
@@ -401,4 +437,6 @@ def _rigid_names(kinds: InferredTypes) -> set[str]:
 def _shown(kinds: InferredTypes) -> list[str]:
     """Return what values are, for a message."""
     shown = {HUGE: "whole numbers outside 64 bits", DEEP: f"lists and objects deeper than {DEEPEST} levels", ONE: LIST}
-    return [str(arrow_type(n)) if n.startswith(ARROW) else shown.get(n, n.partition(":")[0]) for n in _settled(kinds).names]
+    shown[MANY] = f"objects with more than {MOST_NAMES:,} names in all"
+    names = _settled(kinds).names - {DECIMALS, TYPED}
+    return [str(arrow_type(n)) if n.startswith(ARROW) else shown.get(n, n.partition(":")[0]) for n in names]

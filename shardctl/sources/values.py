@@ -6,13 +6,15 @@ import base64
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
+from functools import reduce
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.sources.jsonl import EXACT_IN_FLOAT
+from shardctl.sources.jsonl import EXACT_IN_FLOAT, MOST_NAMES
 from shardctl.system.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -27,7 +29,11 @@ STRINGS = {str(t): t for t in (pa.string(), pa.large_string())}
 # Kinds of values that are no names of Arrow types.
 HUGE = "huge"  # a whole number outside 64 bits
 DEEP = "deep"  # a list or an object deeper than a column may have it
+DECIMALS = "decimals"  # beside floats: not all of them are whole numbers within 2**53 and written as such, or nobody has looked
+TYPED = "typed"  # beside numbers of which nothing is known but their type
 LIST, LARGE_LIST, FIXED_LIST, STRUCT = "list", "large_list", "fixed_size_list:", "struct"
+OBJECT = "object"  # a struct whose names nothing has declared: those that were met
+MANY = "many"  # objects with more than MOST_NAMES names in all: what they hold is in `items`, together
 ARROW = "arrow:"  # then a type that is equal to itself alone, in base64: times, decimals, bytes
 ONE = "one"  # a feature with one value: a list only where others of its field have more
 UTF8 = "utf8"  # bytes that are text in UTF-8: a string only where all others of their field are
@@ -73,7 +79,17 @@ class InferredTypes:
         fields = join_fields(self.fields, other.fields)
         names = self.names | other.names
         written = self.written.join(other.written) if self.written and other.written else self.written or other.written
-        return InferredTypes(names, min(lows, default=None), max(highs, default=None), items, fields, self.lead, written)
+        return InferredTypes(
+            names, min(lows, default=None), max(highs, default=None), items, fields, self.lead, written
+        )._bounded()
+
+    def _bounded(self) -> InferredTypes:
+        """Return the same without the names of objects where these are too many."""
+        many = MANY in self.names or (OBJECT in self.names and len(self.fields) > MOST_NAMES)
+        if not many or not self.fields:
+            return self
+        inside = reduce(InferredTypes.join, self.fields.values(), self.items or InferredTypes())
+        return replace(self, names=self.names | {MANY}, items=inside, fields={}, lead=())
 
     def decided(self) -> InferredTypes:
         """Return the same with the cells of CSV files as numbers or strings, whichever they are all together."""
@@ -82,7 +98,8 @@ class InferredTypes:
         type_ = self.written.type()
         low, high = INT64 if self.written.inexact else (-EXACT_IN_FLOAT, EXACT_IN_FLOAT)
         whole = pa.types.is_int64(type_)
-        kinds = InferredTypes(frozenset([str(type_)]), low if whole else None, high if whole else None)
+        names = [str(type_), *([DECIMALS] if pa.types.is_floating(type_) else [])]
+        kinds = InferredTypes(frozenset(names), low if whole else None, high if whole else None)
         return replace(self, written=None).join(kinds)
 
     def parts(self) -> Iterator[InferredTypes]:
@@ -91,38 +108,14 @@ class InferredTypes:
         for part in (*((self.items,) if self.items else ()), *self.fields.values()):
             yield from part.parts()
 
-    def times_as_text(self) -> InferredTypes:
-        """Return the same with strings for timestamps."""
-        names = frozenset("string" if is_time(name) else name for name in self.names)
-        items = self.items.times_as_text() if self.items else None
-        fields = {name: part.times_as_text() for name, part in self.fields.items()}
-        return InferredTypes(names, self.low, self.high, items, fields, self.lead, self.written)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        record: dict[str, Any] = {"kinds": sorted(self.names)}
-        if self.low is not None:
-            record |= {"low": self.low, "high": self.high}
-        if self.items:
-            record["items"] = self.items.to_json()
-        if STRUCT in self.names:
-            record |= {"fields": fields_to_json(self.fields), "lead": list(self.lead)}
-        if self.written is not None:
-            record["written"] = self.written.to_json()
-        return record
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> InferredTypes:
-        """Build what `to_json` gave."""
-        items = cls.from_json(record["items"]) if "items" in record else None
-        fields = fields_from_json(record.get("fields", []))
-        names = frozenset(record["kinds"])
-        written = None
-        if "written" in record:
-            from shardctl.sources.csv_numbers import CellStats  # its parts of Arrow take 40 ms to import, and most have no CSV
-
-            written = CellStats.from_json(record["written"])
-        return cls(names, record.get("low"), record.get("high"), items, fields, tuple(record.get("lead", ())), written)
+    def as_json(self) -> InferredTypes:
+        """Return what they are that Arrow has made of JSON: timestamps are strings, floats decimals, structs objects."""
+        names = {"string" if is_time(name) else OBJECT if name == STRUCT else name for name in self.names}
+        if names & FLOATS.keys():
+            names.add(DECIMALS)
+        items = self.items.as_json() if self.items else None
+        fields = {name: part.as_json() for name, part in self.fields.items()}
+        return replace(self, names=frozenset(names), items=items, fields=fields)._bounded()
 
 
 def join_fields(one: dict[str, InferredTypes], other: dict[str, InferredTypes]) -> dict[str, InferredTypes]:
@@ -138,56 +131,42 @@ def ordered(fields: dict[str, InferredTypes], lead: tuple[str, ...]) -> list[str
     return [*lead, *sorted(fields.keys() - set(lead))]
 
 
-def fields_to_json(fields: dict[str, InferredTypes]) -> list[Any]:
-    """Return fields as plain data."""
-    return [[name, kinds.to_json()] for name, kinds in fields.items()]
-
-
-def fields_from_json(record: list[Any]) -> dict[str, InferredTypes]:
-    """Build what `fields_to_json` gave."""
-    return {name: InferredTypes.from_json(kinds) for name, kinds in record}
-
-
-def kinds_of_array(array: pa.Array, levels: int) -> InferredTypes:
-    """Return what the values of an array are, lists and objects at most `levels` deep."""
-    type_ = array.type
+def kinds_of(type_: pa.DataType, array: pa.Array | None, levels: int) -> InferredTypes:
+    """Return what the values of an array are, lists and objects at most `levels` deep, or what those of its type may be."""
     if pa.types.is_dictionary(type_):
-        return kinds_of_array(array.dictionary, levels)
+        return kinds_of(type_.value_type, None if array is None else array.dictionary, levels)
     if pa.types.is_run_end_encoded(type_):
-        return kinds_of_array(array.values, levels)
+        return kinds_of(type_.value_type, None if array is None else array.values, levels)
     if isinstance(type_, pa.BaseExtensionType) or not pa.types.is_nested(type_) or pa.types.is_union(type_):
-        low, high = _ends(array) if str(type_) in WHOLE else (None, None)
-        return InferredTypes(frozenset(_names(type_)), low, high)
-    if array.null_count == len(array):
-        # Nothing in it has a value; a reader of JSON cannot tell null from a list without items here, the others can.
-        return kinds_of_type(type_, levels, empty=True)
-    if not levels:
-        return InferredTypes(frozenset([DEEP]))
-    if pa.types.is_map(type_):
-        pairs = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
-        return InferredTypes(frozenset([LIST]), items=kinds_of_array(pairs, levels - 1))
-    if pa.types.is_struct(type_):
-        fields = {f.name: kinds_of_array(part, levels - 1) for f, part in zip(type_, array.flatten(), strict=True)}
-        return InferredTypes(frozenset([STRUCT]), fields=fields, lead=tuple(f.name for f in type_))
-    return InferredTypes(frozenset(_names(type_)), items=kinds_of_array(array.flatten(), levels - 1))
-
-
-def kinds_of_type(type_: pa.DataType, levels: int, empty: bool = False) -> InferredTypes:
-    """Return what values of a type may be; `empty`: there are none, so that whole numbers have no ends."""
-    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
-        return kinds_of_type(type_.value_type, levels, empty)
-    if isinstance(type_, pa.BaseExtensionType) or not pa.types.is_nested(type_) or pa.types.is_union(type_):
-        whole = None if empty or str(type_) not in WHOLE else np.iinfo(str(type_))
-        return InferredTypes(frozenset(_names(type_)), *((int(whole.min), int(whole.max)) if whole else (None, None)))
+        return _kinds_of_leaf(type_, array)
     if not levels:
         return InferredTypes(frozenset([DEEP]))
     if pa.types.is_map(type_):
         pairs = pa.struct([("key", type_.key_type), ("value", type_.item_type)])
-        return InferredTypes(frozenset([LIST]), items=kinds_of_type(pairs, levels - 1, empty))
+        if array is not None:
+            array = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
+        return InferredTypes(frozenset([LIST]), items=kinds_of(pairs, array, levels - 1))
+    # A reader of JSON cannot tell null from a list without items where nothing has a value, the others can.
     if pa.types.is_struct(type_):
-        fields = {f.name: kinds_of_type(f.type, levels - 1, empty) for f in type_}
+        parts = [None] * type_.num_fields if array is None else array.flatten()
+        fields = {f.name: kinds_of(f.type, part, levels - 1) for f, part in zip(type_, parts, strict=True)}
         return InferredTypes(frozenset([STRUCT]), fields=fields, lead=tuple(fields))
-    return InferredTypes(frozenset(_names(type_)), items=kinds_of_type(type_.value_type, levels - 1, empty))
+    inside = kinds_of(type_.value_type, None if array is None else array.flatten(), levels - 1)
+    return InferredTypes(frozenset(_names(type_)), items=inside)
+
+
+def _kinds_of_leaf(type_: pa.DataType, array: pa.Array | None) -> InferredTypes:
+    names, is_float = _names(type_), str(type_) in FLOATS
+    if str(type_) not in WHOLE and not is_float:
+        return InferredTypes(frozenset(names))
+    if array is None:
+        limits = None if is_float else np.iinfo(str(type_))
+        ends = (None, None) if limits is None else (int(limits.min), int(limits.max))
+        return InferredTypes(frozenset([*names, TYPED, *([DECIMALS] if is_float else [])]), *ends)
+    values = _present(array)
+    if is_float and not _are_whole(values):
+        return InferredTypes(frozenset([*names, DECIMALS]))
+    return InferredTypes(frozenset(names), *((int(values.min()), int(values.max())) if len(values) else (None, None)))
 
 
 def _names(type_: pa.DataType) -> list[str]:
@@ -208,14 +187,21 @@ def _names(type_: pa.DataType) -> list[str]:
     return [ARROW + base64.b64encode(pa.schema([("", type_)]).serialize()).decode()]
 
 
-def _ends(array: pa.Array) -> tuple[int | None, int | None]:
-    if not array.null_count and len(array):
-        values = array.to_numpy(zero_copy_only=False)
-        return int(values.min()), int(values.max())
-    import pyarrow.compute as pc  # 20 ms to import, in each worker, and most columns of whole numbers lack no value
+def _present(array: pa.Array) -> npt.NDArray[Any]:
+    """Return the numbers that are not missing."""
+    # To drop nulls imports pyarrow.compute, 20 ms in each worker, and most columns of whole numbers have none.
+    present = array.drop_null() if array.null_count else array
+    values: npt.NDArray[Any] = present.to_numpy(zero_copy_only=False)
+    return values
 
-    ends = pc.min_max(array)
-    return ends["min"].as_py(), ends["max"].as_py()
+
+def _are_whole(values: npt.NDArray[Any]) -> bool:
+    """Return whether floats are whole numbers that are exact as such, and as float64. -0.0 is none."""
+    for part in (values[:100].astype(np.float64), values.astype(np.float64)):  # the first ones mostly say it
+        whole = (np.abs(part) <= EXACT_IN_FLOAT) & (np.trunc(part) == part) & ((part != 0) | ~np.signbit(part))
+        if not whole.all():
+            return False
+    return True
 
 
 def columns_of(records: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -237,6 +223,8 @@ def kinds_of_values(values: list[Any], levels: int) -> InferredTypes:
     if types & {bytes, np.ndarray, Feature}:
         return _kinds_of_others(values, levels)
     names = {name for type_, name in _SCALARS.items() if type_ in types}
+    if float in types:
+        names.add(DECIMALS)
     low, high = None, None
     if int in types:
         whole = [value for value in values if type(value) is int]
@@ -251,9 +239,13 @@ def kinds_of_values(values: list[Any], levels: int) -> InferredTypes:
         names.add(LIST)
         items = kinds_of_values([item for value in values if type(value) is list for item in value], levels - 1)
     if dict in nested:
-        names.add(STRUCT)
         columns = columns_of(value for value in values if type(value) is dict)
-        fields = {name: kinds_of_values(inside, levels - 1) for name, inside in columns.items()}
+        if len(columns) > MOST_NAMES:
+            names |= {OBJECT, MANY}
+            items = kinds_of_values([*chain.from_iterable(columns.values())], levels - 1).join(items or InferredTypes())
+        else:
+            names.add(OBJECT)
+            fields = {name: kinds_of_values(inside, levels - 1) for name, inside in columns.items()}
     return InferredTypes(frozenset(names), low, high, items, fields, tuple(fields))
 
 
@@ -298,7 +290,8 @@ def _kinds_of_items(arrays: list[npt.NDArray[Any]]) -> InferredTypes:
             by_type[array.dtype].append(array)
     found = InferredTypes()
     for alike in by_type.values():
-        found = found.join(kinds_of_array(pa.array(np.concatenate(alike)), 0))
+        values = pa.array(np.concatenate(alike))
+        found = found.join(_kinds_of_leaf(values.type, values))
     return found
 
 

@@ -50,6 +50,8 @@ def _plain(value: Any, deepest: int) -> Any:
         raise UnfitValue("a value that is nested too deeply, or contains itself")
     if isinstance(value, np.ndarray):
         return _plain_array(value, deepest)
+    if isinstance(value, np.str_ | np.bytes_):
+        return value[:]  # not item(), which takes NULs at the end for padding, as arrays of numpy do
     if isinstance(value, np.datetime64 | np.timedelta64):
         item = value.item()  # times in nanoseconds become whole numbers, and stay as they are instead
         return value if isinstance(item, int) else item

@@ -66,6 +66,12 @@ def test_any_values_come_out_as_they_went_in(tmp_path_factory: pytest.TempPathFa
     assert [{**sample, "key": None} for sample in plain(shardctl.open(out))] == [{**sample, "key": None} for sample in samples]
 
 
+def test_strings_of_numpy_keep_the_nuls_at_their_end(tmp_path: Path) -> None:
+    shardctl.write(tmp_path / "out", [{"data": np.bytes_(b"ab\0"), "text": np.str_("a\0"), "list": [np.str_("b\0\0")]}])
+    sample = shardctl.open(tmp_path / "out")[0]
+    assert (sample["data"], sample["text"], sample["list"]) == (b"ab\0", "a\0", ["b\0\0"])
+
+
 def test_the_same_samples_give_the_same_bytes(tmp_path: Path) -> None:
     for name in "ab":
         shardctl.write(tmp_path / name, texts(1000), shard_size=20_000)

@@ -73,6 +73,38 @@ def test_a_condition_means_what_it_means_in_python(text: str, python: Any) -> No
     assert chosen(text) == [place for place, row in enumerate(ROWS[:-1]) if python(row)]
 
 
+NUMBERS = {
+    "i": pa.array([1, 16777213, 2**53 + 1, -5, -(2**63)], pa.int64()),
+    "b": pa.array([100, -100, 1, 127, 0], pa.int8()),
+    "u": pa.array([2**63 + 5, 1, 2, 3, 127], pa.uint64()),
+    "f": pa.array([0.5, 1.5, 2.0**53, float("nan"), -5.0], pa.float64()),
+    "g": pa.array([0.1, 0.2, 1.0, 127.0, -0.0], pa.float32()),
+}
+
+
+@examples(400)
+@given(
+    st.sampled_from("ibufg"),
+    st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "in"]),
+    st.sampled_from([0, 1, -5, 127, 2**53, 2**53 + 1, 2**63 - 1, -(2**63)])
+    | st.sampled_from([0.5, -0.0, 1.0, 0.1, -5.0, 127.5, 2.0**53, 1e30, -1e30, 9.3e18]),
+    st.booleans(),
+)
+def test_numbers_of_all_types_are_compared_as_in_python(column: str, sign: str, number: float, behind: bool) -> None:
+    text = f"{number} {sign} {column}" if behind and sign != "in" else f"{column} {sign} {number}"
+    text = text.replace(f"in {number}", f"in [{number}, 1.5]")
+    table = pa.table(NUMBERS)
+    kept = kept_rows(table.append_column("place", pa.array(range(5))), parse_where(text, table.schema, {}).expression)
+    assert kept["place"].to_pylist() == [place for place, row in enumerate(table.to_pylist()) if eval(text, {}, row)], text
+
+
+@pytest.mark.parametrize("text", ["i - 0.5 == 16777212.5", "b + b == 200", "b * 2.5 > 300", "i / 2 == 0.5", "u == i", "b < u"])
+def test_numbers_are_computed_with_in_64_bits(text: str) -> None:
+    table = pa.table(NUMBERS)
+    kept = kept_rows(table.append_column("place", pa.array(range(5))), parse_where(text, table.schema, {}).expression)
+    assert kept["place"].to_pylist() == [place for place, row in enumerate(table.to_pylist()) if eval(text, {}, row)]
+
+
 def test_missing_values_meet_no_comparison_and_can_be_asked_for() -> None:
     assert chosen("n is None") == [8]
     assert chosen("text is not None and n < 2") == [0, 1]

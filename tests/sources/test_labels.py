@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 from places import file_at
-from pyarrow import csv, parquet
+from pyarrow import parquet
 
 import shardctl
 from shardctl.build.convert import inputs
@@ -674,7 +674,7 @@ def test_whole_numbers_that_a_decimal_cannot_hold_are_never_rounded(
 ) -> None:
     """Whether they are found out together or chunks apart, and whichever comes first."""
 
-    monkeypatch.setattr(label_table, "TYPED_AT_ONCE", 1)
+    monkeypatch.setattr(label_table, "READ_AT_ONCE", 24)
     for name, values in {"first": [2**53 + 1, 0.5], "last": [0.5, 2**53 + 1], "near": [2**53, 0.5]}.items():
         put = [{"a": [{"b": value}] if nested else value} for value in values]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, put)))
@@ -762,22 +762,65 @@ def test_a_labels_file_that_is_deleted_between_its_two_readings_is_refused(
         return schema(types)
 
     monkeypatch.setattr(Types, "schema", deleting)
-    with pytest.raises(InputError, match=r"labels\.jsonl: changed while it was read; run the same command again"):
+    with pytest.raises(InputError, match=r"labels\.jsonl: cannot be read \(No such file"):
         shardctl.convert(source, tmp_path / "out", workers=0)
 
 
-def test_a_header_that_changes_while_the_file_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = labelled(tmp_path / "in", "label,code", ["cat,007", "dog,042"])
-    read_csv = csv.read_csv
-
-    def changing(*arguments: Any, **options: Any) -> Any:
-        path = source / "labels.csv"
-        path.write_text(path.read_text().replace("code", "name"))
-        return read_csv(*arguments, **options)
-
-    monkeypatch.setattr(csv, "read_csv", changing)
-    with pytest.raises(InputError, match=r"labels\.csv: changed while it was read; run the same command again"):
+def test_a_labels_file_is_read_as_a_csv_file_that_is_an_input_is(tmp_path: Path) -> None:
+    """As Excel writes it where commas are decimal: with its mark, semicolons and CRLF."""
+    source = labelled(tmp_path / "in", "label,score", ["cat,1", "dog,2"])
+    rows = "sep=;\r\nfilename;label;score\r\n0.png;cat;0,5\r\n1.png;dog;1,25\r\n"
+    (source / "labels.csv").write_bytes(b"\xef\xbb\xbf" + rows.encode())
+    with pytest.raises(InputError, match="its first line says what separates its columns; use delimiter=';'"):
         shardctl.convert(source, tmp_path / "out", workers=0)
+    (source / "labels.csv").write_bytes(b"\xef\xbb\xbf" + rows.removeprefix("sep=;\r\n").encode())
+    with pytest.raises(InputError, match="separate its columns with delimiter=';'"):
+        shardctl.convert(source, tmp_path / "out", workers=0)
+    for name, text in (("labels.csv", rows), ("labels.csv", rows.removeprefix("sep=;\r\n")), ("other.csv", rows)):
+        (source / "labels.csv").unlink(missing_ok=True)
+        (source / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
+        labels = "auto" if name == "labels.csv" else source / name
+        shardctl.convert(source, tmp_path / "out", {"delimiter": ";"}, labels=labels, workers=0, overwrite=True)
+        dataset = shardctl.open(tmp_path / "out")
+        assert [(sample["key"], dataset.classes[sample["label"]], sample["score"]) for sample in dataset] == [
+            ("0.png", "cat", "0,5"),
+            ("1.png", "dog", "1,25"),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("filename,label\n0.png,a\nfilename,label\n1.png,b\n", "row 2: is the header once more"),
+        ("filename, label\n0.png, 1\n1.png, 2\n", "the column ' label' has a blank beside its name"),
+        ("filename,label\n0.png,1,2\n1.png,2\n", "row 1: has 3 columns where the header has 2"),
+        ('filename,label\n0.png,1\n1.png,"2\n', "row 2: a quote"),
+        ("filename,label\n0.png,1.0\n1.png,2.5\n", "the column label holds double"),
+    ],
+)
+def test_what_a_labels_file_says_is_read_or_refused(text: str, message: str, tmp_path: Path) -> None:
+    source = labelled(tmp_path / "in", "label", ["cat", "dog"])
+    (source / "labels.csv").write_text(text)
+    with pytest.raises(InputError, match=message):
+        shardctl.convert(source, tmp_path / "out", workers=0)
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
+def test_labels_that_pandas_made_floats_are_whole_numbers(name: str, tmp_path: Path) -> None:
+    source = labelled(tmp_path / "in", "label", ["1", "2", "3"])
+    (source / "labels.csv").unlink()
+    csv = "filename,label\n0.png,1.0\n1.png,2.0\n2.png,\n"
+    lines = "".join(json.dumps({"file_name": f"{n}.png", "label": value}) + "\n" for n, value in enumerate([1.0, 2.0, None]))
+    (source / name).write_text(csv if name == "labels.csv" else lines)
+    shardctl.convert(source, tmp_path / "out", workers=0)
+    assert [sample["label"] for sample in shardctl.open(tmp_path / "out")] == [1, 2, None]
+
+
+def test_labels_that_name_no_input_at_all_are_refused_however_lenient(tmp_path: Path) -> None:
+    source = labelled(tmp_path / "in", "label", ["1", "2"])
+    (source / "labels.csv").write_text("filename,label\nx/0.bmp,1\nx/1.bmp,2\n")
+    with pytest.raises(InputError, match=": no input would have a label"):
+        shardctl.convert(source, tmp_path / "out", lenient_labels=True, workers=0)
 
 
 def test_metadata_parquet_is_read_as_metadata_csv(tmp_path: Path) -> None:

@@ -28,12 +28,12 @@ from hypothesis import strategies as st
 from object_server import ObjectServer
 from object_stores import memory_store, new_bucket
 from pyarrow import parquet
+from shardctl.sources.delimited import read_delimited
 
 import shardctl
 from shardctl.build.convert.listener import Listener
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError, StorageError, StoreError, UsageError
 from shardctl.sources import files
-from shardctl.sources.delimited import read_delimited
 from shardctl.sources.remote import local_copies
 from shardctl.sources.remote.local_copies import LocalCopies, folder_of_copies
 from shardctl.sources.remote.object_faults import number_of

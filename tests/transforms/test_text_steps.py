@@ -289,6 +289,12 @@ def test_tags_scripts_and_references_go() -> None:
     assert changed("html", "<p></p>") == ""
 
 
+def test_text_in_pictures_and_formulas_stays() -> None:
+    picture = '<svg><style>.x {}</style><desc>D</desc><script>bad()</script><text x="1">Label</text></svg>'
+    formula = "<math><semantics><mi>x</mi><mo>=</mo><mn>2</mn><annotation>x=2</annotation></semantics></math>"
+    assert changed("html", f"a {picture} b {formula} c") == "a Label b x=2 c"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "made"),
     [

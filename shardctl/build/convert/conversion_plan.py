@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +26,7 @@ from shardctl.build.convert.columns import (
     with_tensors,
     without_key,
 )
-from shardctl.build.convert.discover import DELIMITERS, Discovery
+from shardctl.build.convert.discover import Discovery
 from shardctl.build.options import Options
 from shardctl.build.plan.labels import Labelling, PlanRules, label_files, write_files
 from shardctl.build.plan.listing import Listing
@@ -51,9 +49,9 @@ from shardctl.format.tables import failures
 from shardctl.sources.formats import DETECT
 from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
-from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
+from shardctl.sources.jsonl import null_label_notice
 from shardctl.sources.label_table import SPLIT_COLUMN, some
-from shardctl.sources.types import UNNAMED, Types, without_nulls
+from shardctl.sources.types import UNNAMED, Types, separator_in, without_nulls
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import copy_file
 from shardctl.system.progress import Report
@@ -243,7 +241,7 @@ def plan_conversion(
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
         listing.warnings += _warnings_on_header(discovery.header_like_a_record())
-        listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, discovery)]
+        listing.notices += [*types.notices("field"), *_notices_on_cells(types, discovery)]
         if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
             listing.notices.append(null_label_notice(words, ""))
     listing.notices += _notices_on_encodings(discovery)
@@ -321,20 +319,16 @@ def _warnings_on_wrapped(fields: pa.Schema, listing: Listing, units: int, record
     member = next((found for f in fields if (found := _list_of_objects(f)) is not None), None)
     if member is None or ending not in (".json", ".jsonl", ".ndjson"):
         return []
-    shown, member = printable(name.rpartition("/")[2]), printable(member)
-    return [
-        f"{shown} is one record: one object, whose {member} is a list of objects. If these are to be the records, write each of"
-        f" them as a line, and convert that file: jq -c {shlex.quote(f'.{member}[]')} {shlex.quote(shown)} > records.jsonl"
-    ]
+    what = f"{printable(name.rpartition('/')[2])} is one record: one object, whose {printable(member)} is a list of objects"
+    return [f"{what}. If these are to be the records, write each as a line of JSON"]
 
 
 def _list_of_objects(field: pa.Field) -> str | None:
-    """Return the path, as jq takes it, of a list of objects that is a field, or the first in it; None if there is none."""
-    name = field.name if field.name.isidentifier() and field.name.isascii() else json.dumps(field.name)
+    """Return the path of a list of objects that is a field, or the first in it; None if there is none."""
     if pa.types.is_list(field.type):
-        return name if pa.types.is_struct(field.type.value_type) else None
+        return str(field.name) if pa.types.is_struct(field.type.value_type) else None
     within = map(_list_of_objects, field.type) if pa.types.is_struct(field.type) else ()
-    return next((f"{name}.{path}" for path in within if path is not None), None)
+    return next((f"{field.name}.{path}" for path in within if path is not None), None)
 
 
 def _warnings_on_header(row: list[str]) -> list[str]:
@@ -348,12 +342,8 @@ def _warnings_on_header(row: list[str]) -> list[str]:
 
 
 def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:
-    """Say which columns of CSV files look like numbers and are text, and where the delimiter may be another one."""
-    notices = [
-        f"the column {printable(name)} is kept as text: {printable(cell)} would change if it were read as a number"
-        for name, cell in types.odd_cells().items()
-    ]
-    notices += [null_notice(name, words) for name, words in types.cells_of_nulls().items()]
+    """Say where the header of CSV files, or the delimiter, may be another one."""
+    notices = []
     if types.has_unnamed():
         notices.append(
             f"the first column has no name, as pandas writes its index: it is kept as the field {UNNAMED}; --fields names those"
@@ -366,9 +356,8 @@ def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:
         )
     path, name = discovery.only_column()
     if path:
-        mark = next(mark for mark in DELIMITERS if mark in name)
-        shown = "tab" if mark == "\t" else f"'{mark}'"
-        notices.append(f"{printable(path)}: there is one column, {printable(name)}; if it is several, use --delimiter {shown}")
+        of_several = f"if it is several, use --delimiter {separator_in([name])}"
+        notices.append(f"{printable(path)}: there is one column, {printable(name)}; {of_several}")
     return notices
 
 

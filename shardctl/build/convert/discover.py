@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,7 @@ from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, For
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.kinds.text import too_large
 from shardctl.sources.label_table import DELIMITED_SUFFIXES
-from shardctl.sources.types import Types
+from shardctl.sources.types import Types, separator_in
 from shardctl.sources.walk import suffix_of
 from shardctl.system.dataclass import dataclass
 from shardctl.system.progress import Report
@@ -56,9 +56,6 @@ FIRST_RECORDS = 1000
 
 ROWS = 4096
 """Rows of the listing that are Python objects at a time."""
-
-DELIMITERS = ";\t|"
-"""What separates columns where it is no comma: with one of these in its name, one column may be several."""
 
 MOST_SAMPLED_LABELS = 1000
 """With more different labels in some units, it is likely that others have more."""
@@ -271,7 +268,7 @@ class Discovery:
 
     def _note_only_column(self, file: int, name: str | None) -> None:
         """Keep the column of the first file that has one column, which may be several."""
-        if name and any(mark in name for mark in DELIMITERS) and file < min(self._separable, default=file + 1):
+        if name and separator_in([name]) and file < min(self._separable, default=file + 1):
             self._separable.clear()
             self._separable[file] = name
 
@@ -326,8 +323,14 @@ class Discovery:
     def types_of(self, units: Units, numbers: Numbers, most: int | None = None) -> Types | None:
         """Return the types of some units, given by their numbers, or of the first `most` records of each.
 
-        None if none of them can be read: `untyped` says why.
+        Fields whose declared types do not say it are looked at then. None if no unit can be read: `untyped` says why.
         """
+        types = self._types_of(units, numbers, most)
+        if types is None or not (undecided := types.undecided()):
+            return types
+        return replace(self, reading=replace(self.reading, looked=tuple(undecided)))._types_of(units, numbers, most)
+
+    def _types_of(self, units: Units, numbers: Numbers, most: int | None) -> Types | None:
         # The order of fields is that of the first records, then by name: the same whatever else is looked at.
         numbers = np.concatenate([numbers[:1], numbers])
         records = units.records[numbers] if most is None else np.minimum(units.records[numbers], most)
@@ -342,7 +345,7 @@ class Discovery:
                 if "fault" in answer and not self.untyped:
                     self.untyped[int(numbers[number])] = Rejection(*answer["fault"])
                 elif "types" in answer:
-                    these = Types.from_json(answer["types"])
+                    these = Types.unpacked(answer["types"])
                     self._note_only_column(int(ranges.file[number]), these.only_column())
                     if types is None or number < leftmost:  # types are joined in any order, but for the first of all
                         types, leftmost = these if types is None else these.join(types), number

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.build.convert.rejects import likely_encodings, may_be_encoding
+from shardctl.build.convert.rejects import likely_encoding, may_be_encoding
 from shardctl.build.convert.result import MANY_REJECTS
 from shardctl.build.convert.update.match import Matching
 from shardctl.build.convert.update.previous import PreviousDataset
@@ -145,10 +145,8 @@ def _why(rejects: Iterable[Reject], listing: Listing) -> str:
     reason = next(iter(failures(counts)), next(iter(counts)))
     example = dict(zip(counts, examples, strict=True))[reason]
     message, encoding = example.message, ""
-    found = likely_encodings(example, listing) if may_be_encoding(example, listing) else []
-    if found:
-        message, known = message.partition(";")[0], " or ".join(guess.known for guess in found)
-        encoding = f". The file looks like {known}: write it as UTF-8"
+    if may_be_encoding(example, listing) and (found := likely_encoding(example, listing)) is not None:
+        message, encoding = message.partition(";")[0], f". The file looks like {found.known}: write it as UTF-8"
     return (
         f". Most frequent ({counts[reason]:,}): {reason}, for instance {printable(example.key)}: {printable(message)}{encoding}"
     )

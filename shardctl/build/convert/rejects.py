@@ -21,7 +21,7 @@ from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRej
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, REJECTS
 from shardctl.format.tables import PLAN_SCHEMA, Reject, failures, open_table, read_rejects
-from shardctl.sources.encoding_guess import Guess, guess_encodings
+from shardctl.sources.encoding_guess import Guess, guess_encoding
 from shardctl.sources.files import begin_of, local_copy
 from shardctl.sources.formats.encodings import SAMPLE_BYTES
 from shardctl.sources.formats.streams import compression_of, decompressed
@@ -82,13 +82,8 @@ def _advice_on_encoding(reject: Reject, listing: Listing) -> str:
     """Say which encoding the file of a rejected text seems to be in, "" if that is not why it is rejected."""
     if not may_be_encoding(reject, listing):
         return ""
-    found = likely_encodings(reject, listing)
-    if len(found) == 1:
-        (one,) = found
-        return f" The file looks like {one.known}: add --encoding {one.name}. A line reads then: '{one.line}'."
-    if found:
-        choices = "; or ".join(f"--encoding {each.name} ({each.known}) reads {each.line}" for each in found)
-        return f" Its encoding is not certain; add the one with which a line reads right: {choices}."
+    if (found := likely_encoding(reject, listing)) is not None:
+        return f" The file looks like {found.known}: add --encoding {found.name}. A line reads then: '{found.line}'."
     return "" if reject.error == "not-json" else " Give its encoding with --encoding (detect tries to find it)."
 
 
@@ -97,16 +92,13 @@ def may_be_encoding(reject: Reject, listing: Listing) -> bool:
     return reject.error in OF_TEXT and listing.kind.name != "image"
 
 
-def likely_encodings(reject: Reject, listing: Listing) -> list[Guess]:
-    """Return the encodings that the file of a reject is likely in: one where that is certain enough, else a few to choose from.
-
-    Empty where nothing is likely, or the file cannot be read any more.
-    """
+def likely_encoding(reject: Reject, listing: Listing) -> Guess | None:
+    """Return the encoding that the file of a reject is likely in; None where none is, or it cannot be read any more."""
     place = listing.table["path"].index(pa.scalar(reject.source)).as_py()
     with contextlib.suppress(OSError, Rejection, SourceGoneError):
         opened = listing.opened(listing.table.slice(place, 1).to_pylist()[0])
-        return guess_encodings(_beginning(opened))
-    return []
+        return guess_encoding(_beginning(opened))
+    return None
 
 
 def _beginning(path: str) -> bytes:

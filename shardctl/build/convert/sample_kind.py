@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shardctl.build.plan.listing import detect_kind, first_file
+from shardctl.build.plan.listing import LabelRule, detect_kind, first_file
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.scan import ByteRange, ScanTask
 from shardctl.errors import UsageError
@@ -26,11 +26,12 @@ LOOKED_AT = 64
 """Records of the first table that are looked at where it does not say the types of its columns."""
 
 
-def settle_kind(recipe: dict[str, Any], roots: Sequence[SourceRoot], engine: Engine) -> list[str]:
+def settle_kind(recipe: dict[str, Any], roots: Sequence[SourceRoot], engine: Engine, labels: LabelRule) -> list[str]:
     """Write into a recipe what the sources decide, and return notices. Raises InputError, UsageError.
 
     That is the kind where it is not given, and for images that come from tables `image_field`. Tables are sources of images
-    where no file is an image, or where a field of them is named. Options that only tables have choose tables.
+    where no file is an image, or where a field of them is named. Options that only tables have choose tables, but for
+    labels files of images.
     """
     if recipe.get("kind") in FORMAT_NAMES:
         recipe |= {"kind": "auto", "format": recipe["kind"]}
@@ -38,7 +39,7 @@ def settle_kind(recipe: dict[str, Any], roots: Sequence[SourceRoot], engine: Eng
     reading = Recipe.reading_of(recipe)
     field = recipe.get("image_field")
     if recipe.get("kind") in (None, "auto"):
-        recipe["kind"] = _kind_of(roots, reading, field)
+        recipe["kind"] = _kind_of(roots, reading, field, labels)
         chosen = Recipe.image_source(recipe)
         wants_table = recipe["kind"] == "table" and field is None
         column = chosen or _image_column(roots, reading, engine) if wants_table else None
@@ -74,13 +75,15 @@ def _settle_export(recipe: dict[str, Any], roots: Sequence[SourceRoot]) -> list[
     return ["the sources are an export of shardctl: keys, classes and splits are those of its dataset (shardctl.json)"]
 
 
-def _kind_of(roots: Sequence[SourceRoot], reading: Reading, image_field: str | None) -> str:
+def _kind_of(roots: Sequence[SourceRoot], reading: Reading, image_field: str | None, labels: LabelRule) -> str:
     if image_field not in (None, NO_IMAGES):
         return "image"
     if reading.format:
         return "table"
-    of_tables = reading.columns or reading.delimiter
-    table = first_file(roots, KINDS["table"], reading, (Form.MANY,)) if of_tables else None
+    table = None
+    of_tables = bool(reading.columns) or (reading.delimiter is not None and _has_only_tables(roots, reading))
+    if of_tables or (reading.delimiter is not None and not labels.files):
+        table = first_file(roots, KINDS["table"], reading, (Form.MANY,), of_tables)
     if table is not None:
         if reading.columns and without_compression(ending_of(table.path, table.opened)) not in DELIMITED_SUFFIXES:
             raise UsageError(
@@ -111,4 +114,4 @@ def _image_column(roots: Sequence[SourceRoot], reading: Reading, engine: Engine)
     scan = ScanTask((ByteRange(file.opened, ending, 0, file.size, unit),), Reading(label="", image=AUTO), shuffled=False)
     answers: list[Any] = []
     engine.examine([scan], lambda _, found: answers.extend(found))
-    return without_doubt(Types.from_json(answers[0]["types"]).found()) if "types" in answers[0] else None
+    return without_doubt(Types.unpacked(answers[0]["types"]).found()) if "types" in answers[0] else None

@@ -349,7 +349,7 @@ def list_files(
         raise InputError(f"{shown}: labels files name all inputs, and --append looks at new ones alone; use --update")
     if side_files:
         try:
-            listing.side = label_table.load(side_files, rule.drop, reading.null_values)
+            listing.side = label_table.load(side_files, rule.drop, reading)
         except InputError as error:
             hint = hint_of_format(rule.files[0]) if rule.files else ""
             if hint:
@@ -641,10 +641,12 @@ def detect_kind(roots: Sequence[SourceRoot], kinds: Iterable[SampleKind], readin
     raise InputError(why_nothing(roots, " and no ".join(candidate.name for candidate in candidates), ignored))
 
 
-def first_file(roots: Sequence[SourceRoot], kind: SampleKind, reading: Reading, wanted: Collection[Form]) -> FoundFile | None:
-    """Return the first file that is one of `wanted` to a kind; None if there is none."""
+def first_file(
+    roots: Sequence[SourceRoot], kind: SampleKind, reading: Reading, wanted: Collection[Form], of_labels: bool = True
+) -> FoundFile | None:
+    """Return the first file that is one of `wanted` to a kind, or None. Without `of_labels`, no labels file is."""
     files = inputs_among(_walked(roots, lambda _: None), None, [])
-    return next((file for file in files if kind.form(file, reading) in wanted), None)
+    return next((each for each in files if kind.form(each, reading) in wanted and (of_labels or not _is_sidecar(each))), None)
 
 
 def _refuse_repeated_paths(listing: Listing) -> None:
@@ -700,6 +702,8 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.
             is_stem = pc.any(pc.starts_with(listing.table["path"], f"{first}.")).as_py()
             fix = f"write the names with their endings, as {printable(first)}.jpg" if is_stem else "fix the file"
             raise InputError(f"{what} {example}; {fix}, or use --lenient-labels to skip such rows")
+        if not used.any():
+            raise InputError(f"{what} {example}: no input would have a label; fix the file")
         listing.notices.append(f"{what} {example}; skipped")
     if len(unnamed):
         what = f"{side.shown}: no row for {len(unnamed):,} of {counted(len(listing), 'input')}"

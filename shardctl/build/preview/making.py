@@ -132,7 +132,9 @@ def make_preview(
     split = SplitRule.parse(chosen.split)
     engine = local_engine(chosen.workers, chosen.limits(), on_line)
     try:
-        notices = settle_kind(given, roots, engine)
+        rule = AnnotationRule(chosen.boxes_outside, chosen.annotation_frame, chosen.yolo_task)
+        labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
+        notices = settle_kind(given, roots, engine, labels)
         checked = _checked_recipe(given)
         if checked.store is not None and checked.store.name == "none":
             steps = tuple(step for step in checked.transforms if step not in checked.sample_transforms)
@@ -140,8 +142,6 @@ def make_preview(
             notices = [*notices, "store none: the images are shown as your functions get them, and these are not called"]
         variants = VARIANTS if given.get("variants") is None and checked.random else checked.variants
         backend.require_one()
-        rule = AnnotationRule(chosen.boxes_outside, chosen.annotation_frame, chosen.yolo_task)
-        labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
         rules = PlanRules(split, labels, None, checked.seed, checked.key_source is not None, checked.group)
         with scratch_folder() as scratch, progress_of(progress) as shown:
             told = ConversionProgress(shown)

@@ -110,7 +110,7 @@ def ranges_from(record: dict[str, Any]) -> tuple[ByteRange, ...]:
 
 def reading_from(record: dict[str, Any]) -> Reading:
     """Return how the records of such work are read."""
-    lists = {name: tuple(record["reading"][name]) for name in ("columns", "only", "null_values")}
+    lists = {name: tuple(record["reading"][name]) for name in ("columns", "only", "null_values", "looked")}
     return Reading(**{**record["reading"], **lists})
 
 
@@ -149,4 +149,4 @@ def _scan(part: ByteRange, task: ScanTask) -> dict[str, Any]:
     if part.unit is None:
         return {"scan": form.scan(path, part.offset, part.size, task.reading)}
     types: Types = form.types(path, Unit(*part.unit), task.reading)
-    return {"types": types.to_json()}
+    return {"types": types.packed()}

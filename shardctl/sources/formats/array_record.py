@@ -70,7 +70,7 @@ class ArrayRecord:
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the fields of a unit's records, and those that a features.json beside the file gives them."""
         parts = self._parts(path, unit, None, None)
-        return types_beside(_Said(path).declared, reading.label, ([record for _, record in part.records] for part in parts))
+        return types_beside(_Said(path).declared, reading, ([record for _, record in part.records] for part in parts))
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest

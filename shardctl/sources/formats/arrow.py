@@ -64,10 +64,10 @@ class ArrowFile:
         return [cut for cut in cuts if cut.records]
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
-        """Return the types that the file says; of the label's column, the unit's values too."""
+        """Return the types that the file says, or the values of columns that are looked at."""
         file = _open(path)
         classes = class_names(file.schema.metadata)
-        return types_of(file.plain, reading.label, lambda only: _read(file, unit, only, None), classes)
+        return types_of(file.plain, reading, lambda only: _read(file, unit, only, None), classes)
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest

@@ -108,7 +108,7 @@ class Reading:
     without a header; `encoding` is a name that Python knows, or `detect`. `label` is the field whose strings may name classes.
     `image` is the field that has images, `auto` if it is to be found; None where images are files of their own. `format` names
     the only format that is read, "" for any. `only` are the fields that are wanted, none for all. Cells of delimited
-    files that are one of `null_values` are missing.
+    files that are one of `null_values` are missing. `looked` are fields whose values say their type, where a file has one.
     """
 
     record: str = "file"
@@ -121,6 +121,7 @@ class Reading:
     only: tuple[str, ...] = ()
     null_values: tuple[str, ...] = ()
     max_pixels: int = MAX_PIXELS
+    looked: tuple[str, ...] = ()
 
     @property
     def has_image_records(self) -> bool:
@@ -264,7 +265,10 @@ class Format(Protocol):
         ...
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
-        """Return the types of the fields of a unit's records; what cannot be read is left out. Raises OSError, Rejection."""
+        """Return the types of the fields of a unit's records; what cannot be read is left out. Raises OSError, Rejection.
+
+        Of a file that declares types, only the values of the label and of `reading.looked` are read.
+        """
         ...
 
     def read(

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,18 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.list_types import is_list
-from shardctl.sources.formats.base import CHOSEN, RECORD_BYTES, Choose, ColumnMisfit, Digest, Misfit, Numbers, Parsed, is_given
+from shardctl.sources.formats.base import (
+    CHOSEN,
+    RECORD_BYTES,
+    Choose,
+    ColumnMisfit,
+    Digest,
+    Misfit,
+    Numbers,
+    Parsed,
+    Reading,
+    is_given,
+)
 from shardctl.sources.formats.containers import too_large
 from shardctl.sources.formats.ranges import fill
 from shardctl.sources.types import Classes, Types, without_nulls
@@ -53,8 +65,14 @@ def check_names(names: list[str]) -> None:
 def plain_type(type_: pa.DataType) -> pa.DataType:
     """Return the type that holds the same values and that every reader of Arrow files opens.
 
-    Dictionaries, run ends and extensions become what they stand for, views and large strings plain, maps lists of structs.
+    Dictionaries, run ends and extensions become what they stand for, views and large strings plain, maps lists of structs,
+    tensors lists in lists of their shape.
     """
+    if isinstance(type_, pa.FixedShapeTensorType) and type_.shape:
+        plain = plain_type(type_.value_type)
+        for size in reversed(_shape_of(type_)):
+            plain = pa.list_(plain, size)
+        return plain
     if isinstance(type_, pa.BaseExtensionType):
         return plain_type(type_.storage_type)
     if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
@@ -82,17 +100,18 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([(f.name, plain_type(f.type)) for f in schema])
 
 
-def types_of(schema: pa.Schema, label: str, read: Callable[[pa.Schema], Iterator[Parsed]], classes: Classes) -> Types:
-    """Return the types that a file says its columns have, `schema`, and the names of `classes`; of the column `label`, the
-    values that `read` gives too.
+def types_of(
+    schema: pa.Schema, reading: Reading, read: Callable[[pa.Schema], Iterator[Parsed]], classes: Classes = MappingProxyType({})
+) -> Types:
+    """Return the types that a file says its columns have, `schema`, and the names of `classes`.
+
+    `read` gives the values of columns: of labels that are text, and of those that are to be looked at.
     """
-    place = schema.get_field_index(label)
-    if place < 0 or not pa.types.is_string(schema.field(place).type):
-        return Types.of_schema(schema, label).with_classes(classes)
-    found = Types.of_schema(schema, label, pa.array([], pa.string()))
-    only = pa.schema([schema.field(place)])
-    for part in read(only):
-        found = found.join(Types.of_schema(only, label, part.batch.column(0)))
+    label = reading.label
+    only = pa.schema([f for f in schema if f.name in reading.looked or (f.name == label and pa.types.is_string(f.type))])
+    found = Types.of_schema(schema, label, only.names)
+    for part in read(only) if len(only) else ():
+        found = found.join(Types.of(part.batch, label))
     return found.with_classes(classes)
 
 
@@ -120,6 +139,8 @@ def class_names(metadata: dict[bytes, bytes] | None) -> dict[str, tuple[str, ...
 def not_a_file(kind: str, error: Exception) -> Rejection:
     """Return why a file is rejected that is none of its kind (Parquet, Arrow), given what went wrong."""
     reason = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
+    if "crypted" in reason:
+        return Rejection("read", "encrypted", "an encrypted Parquet file; decrypt it first, with pyarrow or Spark and its keys")
     article = "an" if kind == "Arrow" else "a"
     message = f"not {article} {kind} file that can be read ({reason}); it is damaged, or its name has the wrong ending"
     return Rejection("read", f"not-{kind.lower()}", message)
@@ -181,6 +202,8 @@ def _same(one: pa.Array, other: pa.Array) -> bool:
 def _decoded(array: pa.Array) -> pa.Array:
     """Return the values of dictionaries, run ends, extensions and views."""
     own = array.type
+    if isinstance(own, pa.FixedShapeTensorType) and own.shape:
+        return _rows_of_tensors(array)
     if isinstance(own, pa.BaseExtensionType):
         return _decoded(array.storage)
     if pa.types.is_dictionary(own):
@@ -208,6 +231,25 @@ def _decoded(array: pa.Array) -> pa.Array:
     if pa.types.is_large_list_view(own):
         return _list_of(array, array.flatten(), pa.large_list(own.value_type))
     return array
+
+
+def _shape_of(type_: pa.FixedShapeTensorType) -> list[int]:
+    """Return the shape of tensors as they are read: the permutation tells how they lie in memory."""
+    return [type_.shape[place] for place in type_.permutation or range(len(type_.shape))]
+
+
+def _rows_of_tensors(array: pa.Array) -> pa.Array:
+    """Return tensors as lists in lists."""
+    own, storage = array.type, array.storage
+    size, (first, *inner) = storage.type.list_size, _shape_of(own)
+    values = storage.values.slice(storage.offset * size, len(storage) * size)
+    if own.permutation:
+        places = np.arange(size).reshape(own.shape).transpose(own.permutation).reshape(-1)
+        values = values.take(pa.array((np.arange(len(storage))[:, None] * size + places).reshape(-1)))
+    for length in reversed(inner):
+        values = pa.FixedSizeListArray.from_arrays(values, length)
+    mask = array.is_null() if array.null_count else None
+    return pa.FixedSizeListArray.from_arrays(values, type=pa.list_(values.type, first), mask=mask)
 
 
 def _list_of(array: pa.Array, values: pa.Array, type_: pa.DataType) -> pa.Array:

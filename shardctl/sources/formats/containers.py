@@ -12,7 +12,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import RECORD_BYTES, Reading
 from shardctl.sources.formats.content import Content
-from shardctl.sources.formats.found_values import Record, types_of_records
+from shardctl.sources.formats.found_values import Record
 from shardctl.sources.types import Types
 from shardctl.system.text import format_bytes
 
@@ -79,17 +79,19 @@ class ContainerFormat(Protocol):
         ...
 
 
-def types_beside(declared: Declared, label: str, parts: Iterator[list[Record]]) -> Types:
+def types_beside(declared: Declared, reading: Reading, parts: Iterator[list[Record]]) -> Types:
     """Return the types of the fields of records: those that are declared, and of others those of their values.
 
-    Records are looked at part by part, as far as they can be read. Strings of the field `label` name classes.
+    Records are looked at part by part, as far as they can be read. Strings of the field of labels name classes.
     """
-    found = [Types.of_schema(declared.types, label, pa.array([], pa.string())).with_classes(declared.classes)]
-    known = {f.name for f in declared.types if f.name != label or not pa.types.is_string(f.type)}
+    label = reading.label
+    looked = {*reading.looked, *(f.name for f in declared.types if f.name == label and pa.types.is_string(f.type))}
+    found = [Types.of_schema(declared.types, label, looked).with_classes(declared.classes)]
+    known = {f.name for f in declared.types} - looked
     with suppress(Rejection):
         for records in parts:
             others = [{name: value for name, value in record.items() if name not in known} for record in records]
-            found.append(types_of_records(others, label))
+            found.append(Types.of_values(others, label))
     return reduce(Types.join, found if len(declared.types) else found[1:] or found)
 
 

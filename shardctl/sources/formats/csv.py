@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -19,7 +20,8 @@ from shardctl.errors import Rejection
 from shardctl.format.text_bytes import bytes_of
 from shardctl.sources.formats.base import UNIT_BYTES, Choose, Head, Misfit, Numbers, Parsed, Reading, refuse_wide
 from shardctl.sources.formats.columns import check_columns
-from shardctl.sources.types import UNNAMED, WRITTEN, Types, without_nulls
+from shardctl.sources.formats.lines import chosen_lines, is_utf8
+from shardctl.sources.types import UNNAMED, WRITTEN, Types, separator_in, without_nulls
 from shardctl.system.dataclass import dataclass
 from shardctl.system.text import first_repeated, printable
 
@@ -27,6 +29,9 @@ HEAD_BYTES = UNIT_BYTES
 """The longest header that is read: a longer one is a quote that is not closed, or no CSV."""
 
 QUOTE, NEWLINE, _RETURN = b'"\n\r'
+
+_SEPARATOR = re.compile(rb"sep=([;,|\t])\r?\n")
+"""What spreadsheets write before the header."""
 
 
 # --- where records end ---
@@ -133,8 +138,9 @@ def _ends_from(array: npt.NDArray[np.uint8], delimiter: str) -> tuple[Numbers, i
     before = array[quotes - 1]
     if quotes[0] == 0:
         before[0] = NEWLINE
-    if are_all_counted(before[::2], delimiter) and len(quotes) % 2 == 0:
-        return ends[np.searchsorted(quotes, ends) % 2 == 0], -1
+    if are_all_counted(before[::2], delimiter):
+        anew = quotes[::2][before[::2] != QUOTE]  # not the second half of a doubled one
+        return ends[np.searchsorted(quotes, ends) % 2 == 0], int(anew[-1]) if len(quotes) % 2 else -1
     state = State()
     counted = counted_quotes(quotes, before, delimiter, state)
     return ends[np.searchsorted(counted, ends) % 2 == 0], state.opened if state.inside else -1
@@ -164,6 +170,12 @@ class Delimited:
         mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
         form = self.of(reading)
         refuse_wide(data, reading)
+        if (said := _SEPARATOR.match(data, mark)) is not None:
+            separator = said[1].decode()
+            if separator != form.delimiter:
+                shown = {"\t": "tab"}.get(separator, f"'{separator}'")
+                raise Rejection("read", "no-header", f"its first line says what separates its columns; use --delimiter {shown}")
+            mark = said.end()
         if reading.columns:
             _refuse_header(data[mark:HEAD_BYTES], reading.columns, form.delimiter)
             return Head(mark, reading.columns)
@@ -210,7 +222,7 @@ class Delimited:
             ends = find_records(data, form.delimiter).ends
             numbers = np.arange(first, first + len(ends))
             wanted = choose(numbers)
-            data, numbers = _selected(data, ends, wanted), numbers[wanted]
+            data, numbers = chosen_lines(data, ends, wanted)[0], numbers[wanted]
         rows = form._rows(data, numbers, first, head, reading)
         return replace(rows, batch=_typed(rows.batch, rows.numbers, schema))
 
@@ -226,9 +238,10 @@ class Delimited:
         keep = _rows_with_content(data, self.delimiter, rows)
         named = "--columns names" if reading.columns else "the header has"
         blank = {index for index, _ in rejects}
-        rejects += [
-            (index, _wrong_columns(actual, len(head.columns), named)) for index, actual in rows.wrong if index not in blank
-        ]
+        rejects += [(index, _wrong_columns(actual, head.columns, named)) for index, actual in rows.wrong if index not in blank]
+        if (headers := _are_headers(rows.batch)) is not None:
+            rejects += [(index, _REPEATED) for index in rows.indices[headers].tolist()]
+            keep = ~headers if keep is None else keep & ~headers
         places = rows.indices[keep] if keep is not None else rows.indices
         batch = rows.batch.filter(pa.array(keep)) if keep is not None else rows.batch
         if not len(numbers):
@@ -303,21 +316,12 @@ def looks_like_header(data: bytes, delimiter: str) -> list[str]:
     return first if any(any(cells) and all(not cell or is_number(cell) for cell in cells) for cells in columns) else []
 
 
-def _selected(data: bytes, ends: Numbers, wanted: npt.NDArray[np.bool_]) -> bytes:
-    """Return the wanted records, one after the other."""
-    if wanted.all():
-        return data
-    starts = np.append(0, ends[:-1])
-    edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False))
-    return b"".join([data[starts[one] : ends[other - 1]] for one, other in edges.reshape(-1, 2).tolist()])
-
-
 _Rejects = list[tuple[int, Rejection]]
 
 
 def _without_bad_text(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
     """Return the data with a blank line in place of each record that is no UTF-8, and these records by their index."""
-    if data.isascii() or _is_utf8(data):
+    if data.isascii() or is_utf8(data):
         return data, []
     parts, rejects, start = [], [], 0
     for index, end in enumerate(find_records(data, delimiter).ends.tolist()):
@@ -332,15 +336,6 @@ def _without_bad_text(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
     return b"".join(parts), rejects
 
 
-def _is_utf8(data: bytes) -> bool:
-    buffers = [None, pa.py_buffer(np.array([0, len(data)], np.int64)), pa.py_buffer(data)]
-    try:
-        pa.Array.from_buffers(pa.large_string(), 1, buffers).validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
 def _without_unclosed(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
     """Return the data with a blank line in place of the one whose quote is never closed, and that record by its index."""
     records = find_records(data, delimiter)
@@ -353,14 +348,33 @@ def _without_unclosed(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
 
 def unclosed(place: int) -> Rejection:
     """Return why a row is rejected that has a quote, at `place`, which is never closed."""
-    message = f'a quote (") at byte {place} of the row is never closed, up to the end of the file; only this line was left out'
+    message = f'a quote (") at byte {place} of the row is never closed, up to the end of the file; close it'
     return Rejection("decode", "unclosed-quote", message)
 
 
-def _wrong_columns(actual: int, expected: int, named: str) -> Rejection:
-    """`named` says where `expected` comes from."""
+_REPEATED = Rejection("decode", "header", "is the header once more, as in files that were joined; take it out")
+
+
+def _are_headers(batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
+    """Return which rows have the names of all columns in their cells; None for none. The only column may have any word."""
+    import pyarrow.compute as pc  # 20 ms to import, which the process that only cuts files does not need
+
+    if batch.num_columns < 2:
+        return None
+    found = np.ones(len(batch), bool)
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        found &= np.asarray(pc.fill_null(pc.equal(column, name), False))
+        if not found.any():
+            return None
+    return found
+
+
+def _wrong_columns(actual: int, names: Sequence[str], named: str) -> Rejection:
+    """`named` says where the names come from."""
     columns = "1 column" if actual == 1 else f"{actual} columns"
-    message = f"has {columns} where {named} {expected}; fix the row, or put quotes around cells that hold the delimiter"
+    message = f"has {columns} where {named} {len(names)}; fix the row, or put quotes around cells that hold the delimiter"
+    if separator := separator_in(names):
+        message = f"has {columns} where {named} 1; use --delimiter {separator} if it separates them"
     return Rejection("decode", "wrong-columns", message)
 
 

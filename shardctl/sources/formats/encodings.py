@@ -41,7 +41,7 @@ _DETECTED = """
 """.split()  # noqa: SIM905 (a list of 37 strings would be 37 lines)
 """What charset-normalizer chooses from. With all that Python has, rare encodings win over common ones in short texts."""
 
-_NOT_FOR_FILES = frozenset(("utf-7", "idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"))
+_NOT_FOR_FILES = frozenset(("idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"))
 """Codecs of Python that no text file is in, or that are not strict, or that not every machine has."""
 
 
@@ -59,6 +59,8 @@ def known_encoding(name: str) -> str:
     try:
         codec = codecs.lookup(name)
         own = codec.name
+        if own == "utf-7":
+            raise UsageError("encoding utf-7 is not read; recode the files, for instance with iconv -f UTF-7 -t UTF-8")
         if own.replace("_", "-") in _NOT_FOR_FILES or not getattr(codec, "_is_text_encoding", True):
             raise LookupError
     except (LookupError, ValueError):

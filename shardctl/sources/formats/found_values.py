@@ -15,8 +15,8 @@ from shardctl.format.arrays import dtype_of
 from shardctl.format.json_values import from_json
 from shardctl.format.list_types import is_list, leaf_of
 from shardctl.sources.formats.base import Misfit, Parsed, is_given, without_columns
-from shardctl.sources.formats.jsonl import fitted_value, refuse_new_fields
-from shardctl.sources.types import Types, without_nulls
+from shardctl.sources.formats.jsonl import fitted_column, fitted_value, refuse_new_fields
+from shardctl.sources.types import without_nulls
 from shardctl.sources.values import Feature
 from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
@@ -43,11 +43,6 @@ def whole_array(array: Any) -> Any:
     return array
 
 
-def types_of_records(records: Sequence[Record], label: str) -> Types:
-    """Return the types of the fields of records."""
-    return Types.of_values(records, label)
-
-
 def batch_of_records(records: Sequence[tuple[int, Record]], schema: pa.Schema) -> pa.RecordBatch:
     """Return the rows of numbered records, with the columns of `without_nulls(schema)`. Raises Misfit."""
     refuse_new_fields(records, schema)
@@ -56,7 +51,7 @@ def batch_of_records(records: Sequence[tuple[int, Record]], schema: pa.Schema) -
     whole = without_nulls(schema)
     if is_given(schema):
         _refuse_other_than_text(records, [f for f in schema if pa.types.is_string(f.type)])
-    columns = [_column(records, f, out.type) for f, out in zip(schema, whole, strict=True)]
+    columns = [_column(records, f) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=whole)
 
 
@@ -83,19 +78,11 @@ def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str | bytes | JsonForm)
 
 
-def _column(records: Sequence[tuple[int, Record]], f: pa.Field, type_: pa.DataType) -> pa.Array:
+def _column(records: Sequence[tuple[int, Record]], f: pa.Field) -> pa.Array:
     values = [record.get(f.name) for _, record in records]
     if any(type(value) is JsonForm for value in values):
         return _from_json(values, f)
-    try:
-        return pa.array([_fitted(value, f.type) for value in values], type_)
-    except (Misfit, pa.ArrowException, OverflowError, ValueError, TypeError):
-        for (number, _), value in zip(records, values, strict=True):
-            try:
-                pa.array([_fitted(value, f.type)], type_)
-            except (Misfit, pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-                raise Misfit(f"record {number}: the field {printable(f.name)} {_reason(error, f.type)}") from None
-        raise
+    return fitted_column(records, f, _fitted)
 
 
 def _from_json(values: Sequence[Any], f: pa.Field) -> pa.Array:
@@ -103,10 +90,6 @@ def _from_json(values: Sequence[Any], f: pa.Field) -> pa.Array:
         return from_json([value.value if type(value) is JsonForm else value for value in values], f.type)
     except (ValueError, TypeError) as error:
         raise Misfit(f"the field {printable(f.name)} is not as shardctl.json describes it ({error})") from None
-
-
-def _reason(error: Exception, type_: pa.DataType) -> str:
-    return str(error) if isinstance(error, Misfit) else f"does not fit {type_} ({error})"
 
 
 def _fitted(value: Any, type_: pa.DataType) -> Any:

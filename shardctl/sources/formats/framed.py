@@ -60,7 +60,7 @@ class Framed:
         with closing(_Opened(self._form, path, reading)) as opened:
             declared = opened.container.declared
         parts = self._parts(path, unit, reading, None, None)
-        return types_beside(declared, reading.label, ([record for _, record in part.records] for part in parts))
+        return types_beside(declared, reading, ([record for _, record in part.records] for part in parts))
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +28,7 @@ from shardctl.sources.formats.base import (
     refuse_wide,
     without_columns,
 )
-from shardctl.sources.formats.lines import chosen_lines, count_byte, count_lines, line_ends
+from shardctl.sources.formats.lines import chosen_lines, count_byte, count_lines, is_utf8, line_ends
 from shardctl.sources.jsonl import EXACT_IN_FLOAT, MOST_LEVELS, parse_line
 from shardctl.sources.types import Types, without_nulls
 from shardctl.system.text import printable
@@ -53,6 +55,14 @@ _MANY_ZEROS = b"0" * 200
 """With one of these a decimal may be nearer to 0 than float64 can be: Arrow makes 0.0 of it."""
 
 
+FEW_LINES, TYPED_LINES = 512, 4096
+"""The first lines, and how many at a time of all others, whose types Arrow finds. It makes a value of each name for each line:
+where each object has names of its own, that grows with the square of the lines."""
+
+SPARSE = 32
+"""Lines that take so many times their bytes in Arrow have names of their own: Python looks at those that follow."""
+
+
 class JsonLines:
     """A text format: one JSON object on each line. Blank lines are no records, but they have numbers.
 
@@ -69,6 +79,9 @@ class JsonLines:
     def head(self, data: bytes, reading: Reading) -> Head:
         """Return the size of the byte order mark."""
         refuse_wide(data, reading)
+        first, newline, _ = data.removeprefix(BOM).lstrip().partition(b"\n")
+        if newline and first.startswith(b"[") and not first.rstrip().endswith(b"]"):
+            raise Rejection("read", "not-json-lines", "is one array of JSON on several lines; give its name the ending .json")
         return Head(len(BOM) if data.startswith(BOM) else 0)
 
     def complete(self, data: bytes) -> int:
@@ -81,11 +94,19 @@ class JsonLines:
 
     def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
         """Return the types of the fields of all lines that can be read."""
-        ends = line_ends(data)
-        table = self._infer(data, ends, reading.label)
-        if table is not None:
-            return Types.of(table, reading.label).times_as_text()
-        return Types.of_values((value for _, value in _objects(data, ends, first + np.arange(len(ends)), [])), reading.label)
+        ends, label = line_ends(data), reading.label
+        found, sparse = list[Types](), False
+        for start, stop in pairwise([0, *range(FEW_LINES, len(ends), TYPED_LINES), len(ends)]):
+            offset = int(ends[start - 1]) if start else 0
+            part, part_ends = data[offset : ends[stop - 1] if stop else 0], ends[start:stop] - offset
+            table = None if sparse else self._infer(part, part_ends, label)
+            if table is None:
+                objects = _objects(part, part_ends, first + np.arange(start, stop), [])
+                found.append(Types.of_values((value for _, value in objects), label))
+            else:
+                found.append(Types.of(table, label).as_json())
+                sparse = table.nbytes > SPARSE * len(part)
+        return reduce(Types.join, found)
 
     def _infer(self, data: bytes, ends: Numbers, label: str) -> pa.RecordBatch | None:
         """Parse lines into the types that Arrow finds. None: they must be looked at one by one."""
@@ -132,7 +153,7 @@ def _parse_fast(data: bytes, ends: Numbers, schema: pa.Schema | None, unexpected
     if schema is not None and not len(schema):
         return None  # a table without columns does not know its number of rows
     objects = _objects_on_lines(data, ends)
-    if objects is None or not _is_utf8(data) or _has_null_after_object(data, objects):
+    if objects is None or not is_utf8(data) or _has_null_after_object(data, objects):
         return None
     columns = None if schema is None else pa.schema([(f.name, _parsed_type(f.type)) for f in schema])
     options = pj.ParseOptions(columns, unexpected_field_behavior="infer" if schema is None else unexpected)
@@ -208,17 +229,6 @@ def _objects_on_lines(data: bytes, ends: Numbers) -> int | None:
 def _has_null_after_object(data: bytes, objects: int) -> bool:
     # With one closing brace on each line there is nothing after an object; searching for the null takes longer.
     return count_byte(data, _CLOSE) != objects and bool(_NULL_AFTER_OBJECT.search(data))
-
-
-def _is_utf8(data: bytes) -> bool:
-    if not data:
-        return True
-    offsets = pa.py_buffer(np.array([0, len(data)], np.int32))
-    try:
-        pa.StringArray.from_buffers(1, offsets, pa.py_buffer(data)).validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _is_shallow(data: bytes, ends: Numbers) -> bool:
@@ -364,7 +374,6 @@ _PLAIN = {pa.string(): str, pa.bool_(): bool, pa.int64(): int, pa.float64(): flo
 
 
 def _column(records: list[tuple[int, dict[str, Any]]], f: pa.Field, given: bool) -> pa.Array:
-    type_ = without_nulls(pa.schema([f])).field(0).type
     values = [record.get(f.name) for _, record in records]
     if given and pa.types.is_string(f.type):
         for (number, _), value in zip(records, values, strict=True):
@@ -372,18 +381,26 @@ def _column(records: list[tuple[int, dict[str, Any]]], f: pa.Field, given: bool)
                 raise Misfit(
                     f"record {number}: the field {printable(f.name)} holds {_shown(value)}, which does not fit {f.type}"
                 )
+    if set(map(type, values)) <= {_PLAIN.get(f.type), type(None)}:
+        return fitted_column(records, f, lambda value, _: value)
+    return fitted_column(records, f, fitted_value)
+
+
+def fitted_column(
+    records: Sequence[tuple[int, dict[str, Any]]], f: pa.Field, fit: Callable[[Any, pa.DataType], Any]
+) -> pa.Array:
+    """Return the values of a field of numbered records as `fit` makes them fit its type, string for null. Raises Misfit."""
+    type_ = without_nulls(pa.schema([f])).field(0).type
+    faults = (Misfit, pa.ArrowException, OverflowError, ValueError, TypeError)
     try:
-        if not set(map(type, values)) <= {_PLAIN.get(f.type), type(None)}:
-            values = [fitted_value(value, f.type) for value in values]
-        return pa.array(values, type_)
-    except (Misfit, pa.ArrowException, OverflowError):
+        return pa.array([fit(record.get(f.name), f.type) for _, record in records], type_)
+    except faults:
         for number, record in records:
             try:
-                pa.array([fitted_value(record.get(f.name), f.type)], type_)
-            except Misfit as error:
-                raise Misfit(f"record {number}: the field {printable(f.name)} {error}") from None
-            except (pa.ArrowException, OverflowError) as error:
-                raise Misfit(f"record {number}: the field {printable(f.name)} does not fit {f.type} ({error})") from None
+                pa.array([fit(record.get(f.name), f.type)], type_)
+            except faults as error:
+                reason = str(error) if isinstance(error, Misfit) else f"does not fit {f.type} ({error})"
+                raise Misfit(f"record {number}: the field {printable(f.name)} {reason}") from None
         raise
 
 

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import (
@@ -193,6 +194,16 @@ def line_ends(data: bytes) -> Numbers:
     """Return where each line of `data` ends, its line end included: (n,) int64, increasing. The last one may have none."""
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE) + 1
     return ends if data[-1:] in (b"", b"\n") else np.append(ends, len(data))
+
+
+def is_utf8(data: bytes) -> bool:
+    """Return whether bytes are UTF-8, as Arrow tells it: in a tenth of the time that Python takes."""
+    buffers = [None, pa.py_buffer(np.array([0, len(data)], np.int64)), pa.py_buffer(data)]
+    try:
+        pa.Array.from_buffers(pa.large_string(), 1, buffers).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def chosen_lines(data: bytes, ends: Numbers, wanted: npt.NDArray[np.bool_]) -> tuple[bytes, Numbers]:

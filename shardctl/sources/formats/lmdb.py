@@ -71,7 +71,7 @@ class Lmdb:
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the fields of a unit's records."""
         parts = self._parts(path, unit, None, None)
-        return types_beside(NOTHING_DECLARED, reading.label, ([record for _, record in part.records] for part in parts))
+        return types_beside(NOTHING_DECLARED, reading, ([record for _, record in part.records] for part in parts))
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: Any, choose: Choose | None, digest: Digest

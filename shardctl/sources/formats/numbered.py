@@ -75,9 +75,9 @@ class Numbered:
         return [Cut(*each) for each in scans[0]]
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
-        """Return the types that the file says; of the label's column, the unit's values too."""
+        """Return the types that the file says, or the values of columns that are looked at."""
         with closing(self._form.open(path)) as rows:
-            return types_of(rows.schema, reading.label, lambda only: _read(rows, unit, only, None), {})
+            return types_of(rows.schema, reading, lambda only: _read(rows, unit, only, None))
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -27,6 +28,10 @@ from shardctl.sources.formats.columns import (
 )
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.types import Types
+from shardctl.system.files import ordinary
+
+_SIGNATURE = 28
+"""Bytes of the signature of a footer."""
 
 _BUFFER = 1 << 20
 """Bytes of a column chunk that are read at once: memory stays flat, however large the row group is."""
@@ -52,10 +57,10 @@ class ParquetFile:
         return [Cut(*group) for group in scans[0] if group[2]]
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
-        """Return the types that the file says; of the label's column, the unit's values too."""
+        """Return the types that the file says, or the values of columns that are looked at."""
         file = _File(path)
         classes = class_names(file.arrow_schema.metadata)
-        return types_of(file.schema, reading.label, lambda only: file.read(unit, only, None), classes)
+        return types_of(file.schema, reading, lambda only: file.read(unit, only, None), classes)
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
@@ -146,7 +151,11 @@ def _without_columns(rows: int) -> Iterator[pa.RecordBatch]:
 def _footer(path: str, _version: Version) -> tuple[Any, pa.Schema]:
     from pyarrow import parquet  # 30 ms to import
 
-    with parquet.ParquetFile(path) as file:
+    with parquet.ParquetFile(path) as file, open(path, "rb", opener=ordinary) as raw:
+        raw.seek(-8, os.SEEK_END)
+        # A footer that is signed belongs to encrypted columns, and pyarrow aborts where these are asked for.
+        if int.from_bytes(raw.read(4), "little") == file.metadata.serialized_size + _SIGNATURE:
+            raise pa.ArrowInvalid("encrypted columns")
         return file.metadata, file.schema_arrow
 
 

@@ -95,6 +95,9 @@ class Compression:
         if "memory" in str(error).lower():
             message = f"it takes over {WINDOW_BYTES >> 30} GiB of memory to read; compress it again with a smaller window"
             return Rejection("read", "needs-memory", message)
+        if "dictionary" in str(error).lower():
+            message = "it was compressed with a dictionary, which is not in it; decompress it first, with zstd -d -D DICTIONARY"
+            return Rejection("read", "needs-dictionary", message)
         return self.damaged()
 
     def damaged(self) -> Rejection:

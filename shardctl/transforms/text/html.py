@@ -23,8 +23,8 @@ LINES = (
 
 CELLS = "td|th"
 
-UNSEEN = ["script", "style", "noscript", "template", "iframe", "object", "svg", "math"]
-"""Elements whose content is no text of the page."""
+UNSEEN = ["script", "style", "noscript", "template", "iframe", "object", "metadata", "desc", "annotation", "annotation-xml"]
+"""Elements whose content is no text of the page. The last four are of pictures and formulas, of which other text is."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Html(TextTransform):
         return self
 
     def versions(self) -> tuple[str, ...]:
-        """Return that of the parser."""
-        return (version_of("selectolax"),) if self.tags else ()
+        """Return that of the parser, and of what is text: 1 had none of that in pictures and formulas."""
+        return (version_of("selectolax"), "html 2") if self.tags else ()
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts without markup. Those without any < and & stay what they are."""

@@ -51,7 +51,7 @@ def types_of(format_: Format, path: Path, reading: Reading = READING) -> Types:
     cuts = cut(format_, path, reading)
     found = [format_.types(str(path), unit, reading) for each, unit in zip(cuts, units_of(cuts), strict=True) if not each.fault]
     nothing = [Types.of_schema(pa.schema([]), reading.label)] if not found else []
-    return reduce(Types.join, [Types.from_json(json.loads(json.dumps(each.to_json()))) for each in found] or nothing)
+    return reduce(Types.join, [Types.unpacked(each.packed()) for each in found] or nothing)
 
 
 def read(

@@ -75,6 +75,28 @@ def test_complete_records_are_a_prefix_that_has_the_same_records(parts: list[str
     assert whole.batch.slice(0, len(start.batch)).equals(start.batch)
 
 
+def test_a_row_with_the_names_of_the_columns_is_a_header_once_more(path: Path) -> None:
+    path.write_text("id,text\n1,id\nid,text\n2,text\n")
+    found = read(DelimitedFile(), path)
+    assert (found.rows, [(number, error) for number, error, _ in found.rejects]) == (
+        [{"id": 1, "text": "id"}, {"id": 2, "text": "text"}],
+        [(2, "header")],
+    )
+    path.write_text("word\nthe\nword\n")
+    assert [row["word"] for row in read(DelimitedFile(), path).rows] == ["the", "word"]
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_what_a_spreadsheet_says_of_its_separator_is_no_record(mark: bytes, path: Path) -> None:
+    path.write_bytes(mark + b"sep=;\r\nid;share\r\n1;0,5\r\n")
+    with pytest.raises(Rejection, match="use --delimiter ';'"):
+        cut(DelimitedFile(), path)
+    for columns, rows in (((), [{"id": 1, "share": "0,5"}]), (("a", "b"), [{"a": "id", "b": "share"}, {"a": "1", "b": "0,5"}])):
+        assert read(DelimitedFile(), path, Reading(delimiter=";", columns=columns)).rows == rows
+    path.write_bytes(mark + b"id;share\r\n1;0,5\r\n")
+    assert all("use --delimiter ';'" in message for *_, message in read(DelimitedFile(), path).rejects)
+
+
 def test_a_row_with_the_wrong_number_of_columns_is_named(path: Path) -> None:
     path.write_text("a,b\n1,2\n3\n\n4,5,6\n7,8")
     found = read(DelimitedFile(), path)

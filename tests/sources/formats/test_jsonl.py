@@ -30,6 +30,21 @@ def parse(data: bytes, schema: pa.Schema, choose: Choose | None = None) -> Parse
     return JsonLines().parse(data, 1, HEAD, READING, schema, choose)
 
 
+def fit(value: Any, type_: pa.DataType) -> Any:
+    """Return a parsed JSON value as its column wants it: JSON text where the column is a string and the value is not."""
+    if value is None:
+        return value
+    if isinstance(value, str):
+        return value if pa.types.is_string(type_) else None
+    if pa.types.is_string(type_):
+        return json.dumps(value, ensure_ascii=False)
+    if pa.types.is_list(type_):
+        return [fit(item, type_.value_type) for item in value]
+    if pa.types.is_struct(type_):
+        return {field.name: fit(value.get(field.name), field.type) for field in type_}
+    return value
+
+
 def one_by_one(data: bytes) -> tuple[list[tuple[int, dict[str, Any]]], list[tuple[int, str, str]]]:
     """Return the numbered objects of the lines, and (number, error, message) of the rejected ones."""
     records, rejects = [], []
@@ -60,7 +75,7 @@ def check(data: bytes) -> None:
         assert parsed.numbers.tolist() == [number for number, _ in records]
         assert parsed.batch.num_rows == len(records)
         if len(schema):
-            expected = [{f.name: jsonl.fit(value.get(f.name), f.type) for f in types.schema()} for _, value in records]
+            expected = [{f.name: fit(value.get(f.name), f.type) for f in types.schema()} for _, value in records]
             arrays = [pa.array([row[f.name] for row in expected], f.type) for f in types.schema()]
             assert parsed.batch.schema == types.schema()
             assert same(parsed.batch.to_pylist(), pa.RecordBatch.from_arrays(arrays, schema=types.schema()).to_pylist())
@@ -306,3 +321,26 @@ def test_columns_without_values_are_strings() -> None:
     types = types_of(data)
     assert parse(data, types.found()).batch.schema == types.schema() == without_nulls(types.found())
     assert parse(data, types.found()).batch.column("c").to_pylist() == ["{}", None]
+
+
+def test_the_types_of_records_with_names_of_their_own_take_memory_as_their_bytes_do() -> None:
+    same = [{"id": number, "of": {"name": number}} for number in range(5000)]
+    own = [{"id": number, "of": {"name": number, f"name {number}": 1}} for number in range(5000)]
+    for records in (own, same[:600] + own):
+        data = b"".join(json.dumps(record).encode() + b"\n" for record in records)
+        pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+        pa.set_memory_pool(pool)
+        try:
+            types = types_of(data)
+        finally:
+            pa.set_memory_pool(before)
+        assert types.mixed() == ["of"]
+        assert pool.max_memory() < 200 << 20
+
+
+def test_one_array_on_several_lines_is_no_file_of_lines() -> None:
+    for data in (b'[\n{"a": 1}\n]\n', b'\xef\xbb\xbf\n [{"a": 1},\n {"a": 2}]'):
+        with pytest.raises(Rejection, match="is one array of JSON on several lines"):
+            JsonLines().head(data, Reading())
+    for data in (b"", b"[1]\n[2]\n", b'{"a": [\n', b"[1, 2"):
+        assert JsonLines().head(data, Reading()) == Head(0)

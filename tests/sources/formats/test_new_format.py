@@ -21,7 +21,8 @@ PAIRS = '''"""Lines of pairs: NAME=VALUE;NAME=VALUE. The first line says that th
 import numpy as np
 
 from shardctl.sources.formats.base import Head, Parsed
-from shardctl.sources.formats.found_values import batch_of_records, types_of_records
+from shardctl.sources.formats.found_values import batch_of_records
+from shardctl.sources.types import Types
 from shardctl.sources.formats.lines import count_lines
 
 MAGIC = b"#pairs\\n"
@@ -49,7 +50,7 @@ class Pairs:
         return count_lines(data)
 
     def types_of(self, data, first, head, reading):
-        return types_of_records([record for _, record in records_in(data, first)], reading.label)
+        return Types.of_values([record for _, record in records_in(data, first)], reading.label)
 
     def parse(self, data, first, head, reading, schema, choose):
         records = records_in(data, first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as encryption
 import pytest
 import xxhash
 from arrow_columns import columns_of_all_types
@@ -114,6 +116,19 @@ def test_mixed_columns_are_json_text(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", pa.table({"a": [[1, 2], None], "b": [1.0, 2.5]}))
     found = read(PARQUET, path, schema=pa.schema([("a", pa.string()), ("b", pa.string()), ("c", pa.int8())]))
     assert found.rows == [{"a": "[1, 2]", "b": "1.0", "c": None}, {"a": None, "b": "2.5", "c": None}]
+
+
+@pytest.mark.parametrize(("values", "type_"), [([0.0, 1.0, None], pa.int64()), ([0.5, 1.0, None], pa.float64())])
+def test_a_column_that_pandas_made_float_is_the_one_of_the_other_files(
+    values: list[float], type_: pa.DataType, tmp_path: Path
+) -> None:
+    tables = [pa.table({"label": [2, 1], "tags": [[1], None]}), pa.table({"label": values, "tags": [[3.0, None]] * 3})]
+    paths = [str(write(tmp_path / f"{number}.parquet", table)) for number, table in enumerate(tables)]
+    shardctl.convert(paths, tmp_path / "out", workers=0)
+    dataset = shardctl.open(tmp_path / "out")
+    assert dataset.schema.field("label").type == type_
+    assert [dataset[place]["label"] for place in range(5)] == [2, 1, *values]
+    assert dataset.schema.field("tags").type == pa.list_(pa.int64())
 
 
 def test_strings_of_the_label_column_name_classes(tmp_path: Path) -> None:
@@ -261,3 +276,51 @@ def test_a_row_that_is_too_large_is_a_reject_and_costs_no_other(
     rejects = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
     assert (result.rejected, {reject["error"] for reject in rejects}) == (4, {"too-large"})
     assert "a record of" in rejects[0]["message"]
+
+
+@pytest.mark.parametrize("permutation", [None, [2, 0, 1]])
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_tensors_keep_their_shape(form: str, permutation: list[int] | None, tmp_path: Path) -> None:
+    type_ = pa.fixed_shape_tensor(pa.float32(), (2, 3, 4), permutation=permutation)
+    numbers = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(120, dtype=np.float32)), 24)
+    some = pa.FixedSizeListArray.from_arrays(numbers.flatten(), 24, mask=pa.array([False, True, False, True, True]))
+    tensors, holes = (pa.ExtensionArray.from_storage(type_, storage) for storage in (numbers, some))
+    table = pa.table({"x": tensors.slice(1), "n": holes.slice(0, 4)})
+    if form == "parquet":
+        write(tmp_path / "a.parquet", table)
+    else:
+        with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as file:
+            file.write_table(table)
+    shardctl.convert(tmp_path / f"a.{form}", tmp_path / "out", workers=0)
+    dataset = shardctl.open(tmp_path / "out")
+    # By the text of Arrow's format: for three dimensions, to_numpy_ndarray of pyarrow 26 gives numbers twice.
+    truth = np.arange(120).reshape(5, 2, 3, 4).transpose(0, *(1 + place for place in permutation or range(3)))
+    assert np.array_equal(np.array([sample["x"] for sample in dataset]), truth[1:])
+    found = [sample["n"] for sample in dataset]
+    assert found[1] is None
+    assert found[3] is None
+    assert np.array_equal(np.array([found[0], found[2]]), truth[[0, 2]])
+
+
+class OwnKeys(encryption.KmsClient):  # type: ignore[misc]  # pyarrow is untyped
+    """Keys that protect nothing: they are written as they are."""
+
+    def __init__(self, _: object) -> None:
+        super().__init__()
+
+    def wrap_key(self, key: bytes, _: str) -> bytes:
+        return base64.b64encode(key)
+
+    def unwrap_key(self, key: bytes, _: str) -> bytes:
+        return base64.b64decode(key)
+
+
+@pytest.mark.parametrize("plain_footer", [False, True])
+def test_an_encrypted_file_is_no_damaged_one(plain_footer: bool, tmp_path: Path) -> None:
+    """With a plain footer, pyarrow aborts where it is asked for the place of an encrypted column."""
+    how = encryption.EncryptionConfiguration(footer_key="f", column_keys={"c": ["n"]}, plaintext_footer=plain_footer)
+    factory = encryption.CryptoFactory(OwnKeys)
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), how)
+    path = write(tmp_path / "a.parquet", pa.table({"n": [1], "text": ["a"]}), encryption_properties=properties)
+    with pytest.raises(Rejection, match="an encrypted Parquet file; decrypt it first"):
+        cut(PARQUET, path)

@@ -121,6 +121,12 @@ def test_zstd_frames_of_all_kinds_are_read(tmp_path: Path) -> None:
     assert read_all(data[:-1], "zst", tmp_path) == (3 * TEXT, "truncated")
 
 
+def test_a_zstd_file_that_needs_a_dictionary_is_not_damaged(tmp_path: Path) -> None:
+    dictionary = zstandard.train_dictionary(1024, [b"sample %d of text" % number for number in range(2000)])
+    data = zstandard.ZstdCompressor(dict_data=dictionary).compress(TEXT)
+    assert read_all(data, "zst", tmp_path) == (b"", "needs-dictionary")
+
+
 def test_a_zstd_file_with_a_window_of_2_gib_is_read(tmp_path: Path) -> None:
     parameters = zstandard.ZstdCompressionParameters(
         window_log=31, enable_ldm=True, write_content_size=False, hash_log=6, chain_log=6
@@ -175,7 +181,7 @@ def test_no_flipped_bit_passes_unseen(ending: str, tmp_path: Path, inflate: None
         if end == "whole":  # in a field that says nothing of the data, such as the time in a gzip header
             assert out == TEXT, place
         else:
-            assert end in ("damaged", "truncated", "wrong-format", "needs-memory"), place
+            assert end in ("damaged", "truncated", "wrong-format", "needs-memory", "needs-dictionary"), place
 
 
 @every_compression

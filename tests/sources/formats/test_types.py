@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import json
 from functools import reduce
 from typing import Any
 
@@ -88,19 +87,18 @@ def test_types_of_columns_are_those_of_the_values_in_them(records: list[dict[str
 
 @examples(100)
 @given(RECORDS, RECORDS)
-def test_types_travel_as_json(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+def test_types_travel_to_another_process(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
     types = Types.of_values(one, "a")
-    again = Types.from_json(json.loads(json.dumps(types.to_json())))
+    again = Types.unpacked(types.packed())
     more = Types.of_values(other, "a")
-    assert again.to_json() == types.to_json()
     assert again.join(more).schema() == types.join(more).schema()
     assert more.join(again).schema() == more.join(types).schema()
     assert again.join(more).labels() == types.join(more).labels()
 
 
-def test_arrow_types_travel_as_json() -> None:
+def test_types_of_arrow_travel_to_another_process() -> None:
     types = of(d=([decimal.Decimal("1.50")],), t=([None], pa.timestamp("ns", "Europe/Paris")), b=([b"x"],), f=([1], pa.uint8()))
-    again = Types.from_json(json.loads(json.dumps(types.to_json())))
+    again = Types.unpacked(types.packed())
     assert again.schema() == types.schema()
     assert again.schema().field("t").type == pa.timestamp("ns", "Europe/Paris")
 
@@ -121,7 +119,7 @@ def test_fields_of_the_first_part_come_first_then_the_others_by_name() -> None:
         (pa.uint8(), pa.uint32(), pa.uint32()),
         (pa.uint64(), pa.int64(), pa.int64()),
         (pa.float16(), pa.float32(), pa.float32()),
-        (pa.float32(), pa.int64(), pa.float64()),
+        (pa.float32(), pa.int64(), pa.int64()),
         (pa.string(), pa.large_string(), pa.large_string()),
         (pa.string(), pa.string_view(), pa.string()),
         (pa.dictionary(pa.int8(), pa.string()), pa.string(), pa.string()),
@@ -155,6 +153,58 @@ def test_types_of_columns_that_were_not_read_allow_any_number_of_their_type() ->
     assert decimals.join(unread).mixed() == ["a"]
     assert decimals.join(unread).schema().field("b").type == pa.float64()
     assert unread.join(of(label=(["cat"],))).labels() is None
+
+
+@examples(150)
+@given(
+    st.lists(st.integers(-(2**53), 2**53) | st.none(), max_size=4),
+    st.lists(st.sampled_from([0.0, -0.0, 3.0, -7.0, float(2**53), float(2**54), 0.5, float("nan")]) | st.none(), max_size=4),
+)
+def test_floats_that_are_whole_numbers_are_so_beside_whole_numbers(whole: list[int | None], floats: list[float | None]) -> None:
+    """pandas makes floats of a column in which a value is missing."""
+    parts = [of(a=(whole, pa.int64())), of(a=(floats, pa.float64()))]
+    values = [value for value in floats if value is not None]
+    exact = all(value.is_integer() and abs(value) <= 2**53 and str(value) != "-0.0" for value in values)
+    for joined in (parts[0].join(parts[1]), parts[1].join(parts[0])):
+        assert joined.schema().field("a").type == (pa.int64() if exact else pa.float64())
+    assert parts[1].schema().field("a").type == pa.float64()  # alone they stay what they are
+
+
+def test_numbers_that_only_their_types_are_known_of_are_undecided_where_values_would_say_more() -> None:
+    def unread(*columns: tuple[str, pa.DataType]) -> Types:
+        return Types.of_schema(pa.schema(columns), "label")
+
+    one = unread(("a", pa.int64()), ("b", pa.list_(pa.uint64())), ("c", pa.int8()), ("d", pa.float32()), ("e", pa.int64()))
+    other = unread(("a", pa.float64()), ("b", pa.list_(pa.int8())), ("c", pa.int32()), ("d", pa.float64()))
+    assert one.undecided() == []
+    assert one.join(other).undecided() == ["a", "b"]
+
+
+def named(names: range) -> list[dict[str, Any]]:
+    return [{"id": number, "of": {"each": [{f"name {number}": number}]}} for number in names]
+
+
+@pytest.mark.parametrize("by_arrow", [False, True])
+def test_objects_with_names_of_their_own_are_text_once_they_are_too_many(by_arrow: bool) -> None:
+    def found(names: range) -> Types:
+        records = named(names)
+        if not by_arrow:
+            return Types.of_values(records, "")
+        return Types.of(pa.RecordBatch.from_pylist(records), "").as_json()
+
+    parts = [found(range(start, start + 200)) for start in range(0, jsonl.MOST_NAMES + 200, 200)]
+    few = reduce(Types.join, parts[:-1])
+    assert few.mixed() == []
+    assert few.schema().field("of").type.field("each").type.value_type.num_fields == jsonl.MOST_NAMES
+    for order in (parts, parts[::-1], [*parts[3:], *parts[:3]]):
+        joined = reduce(Types.join, [found(range(0)), *order])
+        assert joined.mixed() == ["of"]
+        assert joined.schema().field("of").type == pa.string()
+    joined = few.join(found(range(5000, 5001)))
+    assert joined.mixed() == ["of"]
+    assert Types.unpacked(joined.packed()).mixed() == ["of"]
+    declared = pa.schema([("of", pa.struct([(f"name {number}", pa.int64()) for number in range(jsonl.MOST_NAMES + 1)]))])
+    assert Types.of_schema(declared, "").join(Types.of_schema(declared, "")).schema() == declared
 
 
 @pytest.mark.parametrize("value", [b"bytes", decimal.Decimal("1.5"), datetime.datetime(2020, 1, 1), datetime.date(2020, 1, 1)])
