@@ -290,17 +290,6 @@ def test_an_unfinished_conversion_that_cannot_be_completed_promises_nothing(tmp_
         shardctl.open(tmp_path / "out")
 
 
-def test_a_crop_that_is_larger_than_the_resized_image_is_told(photos: Path, tmp_path: Path) -> None:
-    def told(**options: Any) -> bool:
-        result = shardctl.convert(photos, tmp_path / "out", dry_run=True, workers=0, **options)
-        return "crop 48 is larger than resize 32 leaves: images are enlarged" in result.notices
-
-    assert told(resize=32, crop=48)
-    assert not told(resize=48, crop=48)
-    assert not told(resize=64, crop=48)
-    assert not told(crop=48)
-
-
 def test_more_than_a_few_inputs_that_fail_are_a_warning(tmp_path: Path) -> None:
     source = images(tmp_path / "in", *(f"{number}.png" for number in range(19)))
     (source / "bad.png").write_bytes(b"bad")

@@ -438,13 +438,6 @@ def test_decisions_are_told(cli: Any, tmp_path: Path, name: str, data: bytes, op
     assert [told for told in ran.json["notices"] if notice in told] != []
 
 
-def test_one_large_compressed_file_is_told(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardctl.build.convert.conversion_plan.MUCH_COMPRESSED", 10)
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n'))
-    ran = cli("convert", tmp_path / "a.jsonl.gz", tmp_path / "out", "--workers", "2", "--dry-run", "--json")
-    assert any("a.jsonl.gz is one compressed file of 29 B, which one core reads" in told for told in ran.json["notices"])
-
-
 # --- splits and order ---
 
 

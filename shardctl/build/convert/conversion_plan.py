@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from operator import gt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,14 +40,11 @@ from shardctl.build.shards.lineage import Lineage
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.probe import Probe
 from shardctl.build.shards.record_reading import RecordReading
-from shardctl.errors import Rejection, SourceGoneError
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES
 from shardctl.format.roles import Role
 from shardctl.format.tables import failures
-from shardctl.images.geometry import Size
-from shardctl.sources.files import begin_of
-from shardctl.sources.formats import DETECT
+from shardctl.sources.formats import DETECT, is_json
 from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
@@ -60,11 +53,10 @@ from shardctl.sources.types import UNNAMED, Types, without_nulls
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import copy_file
 from shardctl.system.progress import Report
-from shardctl.system.text import counted, format_bytes, printable
+from shardctl.system.text import counted, printable
 from shardctl.transforms.duplicates.pictures import Repeats
-from shardctl.transforms.image.crop import Crop, RandomCrop
-from shardctl.transforms.image.resize import Resize
 from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.text.chat_forms import form_of
 
 if TYPE_CHECKING:
     from shardctl.build.convert.dedup_text import Compared
@@ -92,12 +84,6 @@ PROBED_WITH_FILTERS = 4
 
 WRAPPED_FILES = 8
 """With more files than this, of one record each, nobody is told that the records may be in a list of these."""
-
-WRAPPED_BYTES = 16 << 20
-"""How much of a file of JSON is looked at for lists that may be columns; a larger one has no warning."""
-
-MUCH_COMPRESSED = 256 << 20
-"""Bytes of a compressed file that make a notice: it takes about ten seconds to decompress."""
 
 PROBE_RUNS, PROBE_RUN = 4, 256
 """How many records of files of many records are tried: so many runs, of so many neighbours each."""
@@ -202,6 +188,7 @@ def plan_conversion(
     labelling = label_files(listing, rules, splitting, recipe, types)
     fields = recipe.typed_fields if types is None else chosen_columns(types.found(), recipe)
     if fields is not None and not listing.whole:
+        fields = recipe.with_json(fields)
         fields = with_images(fields, recipe, listing)
         if SPLIT_COLUMN in fields.names and rules.split.mode == "auto":
             listing.notices.append("the field split of the records is kept as a field; it does not decide the splits")
@@ -250,12 +237,13 @@ def plan_conversion(
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
         listing.warnings += _warnings_on_header(discovery.header_like_a_record())
-        listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, discovery)]
+        as_json = {f.name for f in fields or () if is_json(f)}
+        mixed = [name for name in types.mixed() if name not in as_json]
+        listing.notices += [*mixed_notices(mixed, "field"), *_notices_on_cells(types, discovery)]
         if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
             listing.notices.append(null_label_notice(words, ""))
-    listing.notices += _notices_on_streams(discovery, options)
+    listing.notices += _notices_on_encodings(discovery)
     listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
-    listing.notices += _notices_on_crops(recipe)
     return ConversionPlan(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
 
 
@@ -321,65 +309,26 @@ def _notice_on_duplicates(recipe: Recipe, repeats: Repeats) -> str:
 
 
 def _warnings_on_wrapped(fields: pa.Schema, listing: Listing, units: int, records: int) -> list[str]:
-    """Say where the records seem to be in a list within the one object of a file of JSON: {"data": [{…}, {…}]}."""
-    if not units == records == len(listing) <= WRAPPED_FILES:
+    """Say where the records seem to be in a list, or in columns, within the one object of a file of JSON."""
+    name = listing.paths_at(np.zeros(1, np.int64))[0] if units == records == len(listing) <= WRAPPED_FILES else ""
+    if split_compression(name)[0] not in (".json", ".jsonl", ".ndjson") or form_of(fields.names):
         return []
-    name = listing.paths_at(np.zeros(1, np.int64))[0]
-    ending, compression = split_compression(name)
-    member = next((found for f in fields if (found := _list_of_objects(f)) is not None), None)
-    if member is not None and ending in (".json", ".jsonl", ".ndjson"):
-        what = f"whose {printable(member)} is a list of objects. If these are to be the records, write each of them as a line"
-        command = f".{printable(member)}[]"
-    elif ending == ".json" and compression is None and (shape := _shape_of_records(fields, listing)) is not None:
-        what, command = shape
-    else:
+    if not (any(map(_has_objects, fields)) or _are_alike([f.type for f in fields])):
         return []
-    shown = printable(name.rpartition("/")[2])
-    return [
-        f"{shown} is one record: one object, {what}, and convert that file: jq -c {shlex.quote(command)} {shlex.quote(shown)}"
-        " > records.jsonl"
-    ]
+    return [f"{printable(name.rpartition('/')[2])} is one record: one object. If it has records, write each as a line"]
 
 
-def _shape_of_records(fields: pa.Schema, listing: Listing) -> tuple[str, str] | None:
-    """Return what the values of the one object of the first file seem to be where they are records, or columns of them, and
-    the program of jq that makes a line of each record; None if they seem to be neither."""
-    if len(fields) < 2:
-        return None
-    if all(pa.types.is_struct(f.type) for f in fields):
-        names = [{inner.name for inner in f.type} for f in fields]
-        if all(each == names[0] for each in names) and len(names[0]) > 1 and all(map(str.isdecimal, names[0])):
-            rows = "write each row as a line"
-            return f"whose values are columns, as pandas writes them. If their rows are to be the records, {rows}", _ROWS
-        if set.intersection(*names):
-            return "whose values are objects. If these are to be the records, write each of them as a line", ".[]"
-    if all(pa.types.is_list(f.type) for f in fields) and _have_one_length(listing):
-        return "whose values are lists of one length. If these are columns, write each row as a line", _ROWS
-    return None
-
-
-_ROWS = ". as $all | ($all[keys_unsorted[0]] | keys_unsorted[]) as $row | map_values(.[$row])"
-"""The program of jq that makes rows of columns: of lists, or of objects that have the rows by name."""
-
-
-def _have_one_length(listing: Listing) -> bool:
-    """Return whether the lists in the object of the first file have one length, and more than one element."""
-    opened = listing.opened(listing.table.slice(0, 1).to_pylist()[0])
-    try:
-        value = json.loads(begin_of(opened, WRAPPED_BYTES))
-    except (OSError, Rejection, SourceGoneError, ValueError, RecursionError):
-        return False
-    lengths = {len(each) for each in value.values()} if isinstance(value, dict) else set()
-    return len(lengths) == 1 and min(lengths) > 1
-
-
-def _list_of_objects(field: pa.Field) -> str | None:
-    """Return the path, as jq takes it, of a list of objects that is a field, or the first in it; None if there is none."""
-    name = field.name if field.name.isidentifier() and field.name.isascii() else json.dumps(field.name)
+def _has_objects(field: pa.Field) -> bool:
+    """Return whether a field is a list of objects, or has one in it."""
     if pa.types.is_list(field.type):
-        return name if pa.types.is_struct(field.type.value_type) else None
-    within = map(_list_of_objects, field.type) if pa.types.is_struct(field.type) else ()
-    return next((f"{name}.{path}" for path in within if path is not None), None)
+        return bool(pa.types.is_struct(field.type.value_type))
+    return pa.types.is_struct(field.type) and any(map(_has_objects, field.type))
+
+
+def _are_alike(types: list[pa.DataType]) -> bool:
+    """Return whether these are several objects that share a name: records, or the columns of pandas with rows by name."""
+    names = [{f.name for f in type_} for type_ in types if pa.types.is_struct(type_)]
+    return len(names) == len(types) > 1 and bool(set.intersection(*names))
 
 
 def _warnings_on_header(row: list[str]) -> list[str]:
@@ -390,26 +339,6 @@ def _warnings_on_header(row: list[str]) -> list[str]:
         f"the first row ({some(row)}) is read as the names of the columns, but it looks like a record; if it is one, give the"
         " names with --columns A,B,C"
     ]
-
-
-def _notices_on_crops(recipe: Recipe) -> list[str]:
-    """Say which crops are larger than what the step before them leaves."""
-    return [
-        f"{crop.name} {_in_pixels(crop.size)} is larger than resize {_in_pixels(resize.size)} leaves: images are enlarged"
-        for resize, crop in pairwise(recipe.transforms)
-        if isinstance(resize, Resize) and isinstance(crop, Crop | RandomCrop) and _is_beyond(crop.size, resize)
-    ]
-
-
-def _is_beyond(crop: Size, resize: Resize) -> bool:
-    """Return whether every resized image is shorter than the crop on one of its sides."""
-    if not isinstance(resize.size, int):
-        return any(map(gt, crop, resize.size))
-    return resize.size < (min(crop) if resize.side == "short" else max(crop))
-
-
-def _in_pixels(size: int | Size) -> str:
-    return str(size) if isinstance(size, int) else "x".join(map(str, dict.fromkeys(size)))
 
 
 def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:
@@ -437,21 +366,14 @@ def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:
     return notices
 
 
-def _notices_on_streams(discovery: Discovery, options: Options) -> list[str]:
-    """Say which encodings were detected, and where one compressed file keeps most of the workers waiting."""
-    notices = []
-    if discovery.reading.encoding == DETECT and (found := discovery.encodings()):
-        shown = (f"{name} ({counted(count, 'file')}, {printable(first)})" for name, (count, first) in found.items())
-        files = sum(count for count, _ in found.values())
-        of_all = f", looking at {files} of {len(discovery.listing):,} files" if files < len(discovery.listing) else ""
-        notices.append(f"encodings that were detected{of_all}: {', '.join(shown)}; --encoding names one for all")
-    path, size = discovery.largest_stream()
-    if size >= MUCH_COMPRESSED and 2 * size > discovery.listing.total_bytes and options.worker_count() > 1:
-        notices.append(
-            f"{printable(path)} is one compressed file of {format_bytes(size)}, which one core reads; it is faster as several"
-            " files, or not compressed"
-        )
-    return notices
+def _notices_on_encodings(discovery: Discovery) -> list[str]:
+    """Say which encodings were detected."""
+    if discovery.reading.encoding != DETECT or not (found := discovery.encodings()):
+        return []
+    shown = (f"{name} ({counted(count, 'file')}, {printable(first)})" for name, (count, first) in found.items())
+    files = sum(count for count, _ in found.values())
+    of_all = f", looking at {files} of {len(discovery.listing):,} files" if files < len(discovery.listing) else ""
+    return [f"encodings that were detected{of_all}: {', '.join(shown)}; --encoding names one for all"]
 
 
 def _sample_bytes(probe: Probe, recipe: Recipe, listing: Listing) -> float:

@@ -25,7 +25,7 @@ from shardctl.sources.formats.ranges import changed
 from shardctl.sources.kinds.text import too_large
 from shardctl.sources.label_table import DELIMITED_SUFFIXES
 from shardctl.sources.types import Types
-from shardctl.sources.walk import COMPRESSED, suffix_of
+from shardctl.sources.walk import suffix_of
 from shardctl.system.dataclass import dataclass
 from shardctl.system.progress import Report
 from shardctl.system.sequences import LazySequence, evenly_spaced
@@ -53,7 +53,6 @@ TYPED_RECORDS = 100_000
 FIRST_RECORDS = 1000
 """Records of the first unit whose fields keep their order; others come after them, by name."""
 
-_COMPRESSED = (*COMPRESSED, ".tgz")
 
 ROWS = 4096
 """Rows of the listing that are Python objects at a time."""
@@ -318,15 +317,6 @@ class Discovery:
             delimiter = self.reading.delimiter or ("\t" if suffix == ".tsv" else ",")
             return begin_of(opened, _LOOKED_AT), delimiter
         return b"", ","
-
-    def largest_stream(self) -> tuple[str, int]:
-        """Return the path and the size of the largest compressed file of many records; "" and 0 if there is none."""
-        sizes = self.listing.table["size"].to_numpy()
-        if self.listing.whole or not len(sizes):
-            return "", 0
-        row = int(np.argmax(sizes))
-        path = self.listing.paths_at(np.array([row]))[0]
-        return (path, int(sizes[row])) if suffix_of(path.rpartition("/")[2]).endswith(_COMPRESSED) else ("", 0)
 
     def first_fields(self, units: Units) -> list[str]:
         """Return the names of the fields of the first unit that can be read; none if there is no such unit."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,8 @@ class Made:
         manifest = self.manifest
         reading, lineage = RecordReading.from_json(manifest.records), Lineage(manifest.fingerprint_parts)
         shuffle = manifest.settings["shuffle"]
+        if reading.fields is not None:  # an earlier version took chats by their types
+            reading = replace(reading, fields=self.recipe.with_json(reading.fields))
         return plan_job(
             folder, self.roots, self.recipe, self.layout, splits, reading, lineage, shuffle=shuffle, recorded=recorded
         )
