@@ -61,6 +61,9 @@ def step_lines(steps: Sequence[Counts]) -> list[str]:
             lines.append(f"{step['name']}: dropped {counted(pieces, 'part')} of texts ({share:.1%} of the bytes)")
         if "blocks" in step:
             lines.append(f"{step['name']}: {_filling(step)}")
+        if unwritten := step.get("unwritten"):
+            what = ", ".join(f"{name} ({counted(chats, 'chat')})" for name, chats in unwritten.items())
+            lines.append(f"{step['name']}: the chat template does not write {what}")
         if not rejected:
             continue
         lines.append(f"{step['name']}: {_keeping(step['records'], step['bytes'], rejected)}")

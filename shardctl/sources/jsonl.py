@@ -81,9 +81,11 @@ def _may_be_out_of_range(line: bytes) -> bool:
     return b"0e0" in alike or b"0e-0" in alike or _MANY_DIGITS in alike
 
 
-def parse_line(line: bytes) -> dict[str, Any]:
-    """Parse one line as a JSON object. Raises Rejection (stage `decode`)."""
+def parse_line(line: bytes, list_field: str = "") -> dict[str, Any]:
+    """Parse one line as a JSON object, or as a list that is the only field of one. Raises Rejection (stage `decode`)."""
     value = parse_value(line)
+    if list_field and isinstance(value, list):
+        return {list_field: value}
     if not isinstance(value, dict):
         of_array = "; if that is all of the file, give its name the ending .json" if isinstance(value, list) else ""
         message = f"a JSON object is needed, this line is {_JSON_NAMES[type(value)]}{of_array}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -191,6 +191,15 @@ class GroupTransform(SampleTransform):
 
 class BatchTransform(Transform):
     """Makes records of records, a batch of them at a time, with no Python object per record: for text and tables."""
+
+    @property
+    def list_field(self) -> str:
+        """The name of the field that a record is which is a list of JSON and no object; "" if there is none."""
+        return ""
+
+    def json_fields(self, names: Collection[str]) -> Collection[str]:
+        """Return which of the fields of records it takes as the JSON that each record has, whatever others have."""
+        return ()
 
     @property
     def joins(self) -> bool:

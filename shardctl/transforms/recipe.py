@@ -20,7 +20,7 @@ from shardctl.images.codecs.image import ImageEncoding, Opened, open_image
 from shardctl.images.geometry import Size
 from shardctl.images.object_geometry import CENTRE
 from shardctl.sources.format_table import FRAME, RECORDS
-from shardctl.sources.formats import CHOSEN, GIVEN, Reading
+from shardctl.sources.formats import CHOSEN, GIVEN, JSON, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.splits import GroupRule
 from shardctl.system.dataclass import dataclass
@@ -246,7 +246,7 @@ class Recipe(Settings):
     @property
     def label_source(self) -> str:
         """The name that the label has in records."""
-        return next((old for old, new in self.renames.items() if new == "label"), "label")
+        return self._source("label")
 
     @property
     def key_source(self) -> str | None:
@@ -274,7 +274,19 @@ class Recipe(Settings):
             only=only,
             null_values=self.null_values,
             max_pixels=self.max_pixels,
+            list_field=self._source(next((step.list_field for step in self.batch_transforms if step.list_field), "")),
         )
+
+    def _source(self, name: str) -> str:
+        """Return the name that a field has in records."""
+        return next((old for old, new in self.renames.items() if new == name), name)
+
+    def with_json(self, fields: pa.Schema) -> pa.Schema:
+        """Return the fields of records, those marked that steps take as JSON: they are strings, whatever is in them."""
+        names = {self.renames.get(name, name) for name in fields.names}
+        wanted = {self._source(name) for step in self.batch_transforms for name in step.json_fields(names)}
+        marked = [pa.field(f.name, pa.string(), metadata={JSON: b""}) if f.name in wanted else f for f in fields]
+        return pa.schema(marked, fields.metadata)
 
     @classmethod
     def reading_of(cls, given: dict[str, Any]) -> Reading:

@@ -156,7 +156,7 @@ SHORTCUTS = {
         "tokenize_chat",
         "template",
         Written("str | Path"),
-        "With --tokenizer: make tokens of chats (the field messages), and a mask of the tokens that count for the loss. auto:"
+        "With --tokenizer: make tokens of chats, and a mask of the tokens that count for the loss. auto:"
         " the template in the tokenizer's folder.",
         TOKENS,
         metavar="auto|chatml|FILE",

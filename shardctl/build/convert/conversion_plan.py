@@ -46,7 +46,7 @@ from shardctl.format.layout import Layout
 from shardctl.format.names import FILES
 from shardctl.format.roles import Role
 from shardctl.format.tables import failures
-from shardctl.sources.formats import DETECT
+from shardctl.sources.formats import DETECT, is_json
 from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import null_label_notice
@@ -58,6 +58,7 @@ from shardctl.system.progress import Report
 from shardctl.system.text import counted, printable
 from shardctl.transforms.duplicates.pictures import Repeats
 from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.text.chat_forms import form_of
 
 if TYPE_CHECKING:
     from shardctl.build.convert.dedup_text import Compared
@@ -189,6 +190,7 @@ def plan_conversion(
     labelling = label_files(listing, rules, splitting, recipe, types)
     fields = recipe.typed_fields if types is None else chosen_columns(types.found(), recipe)
     if fields is not None and not listing.whole:
+        fields = recipe.with_json(fields)
         fields = with_images(fields, recipe, listing)
         if SPLIT_COLUMN in fields.names and rules.split.mode == "auto":
             listing.notices.append("the field split of the records is kept as a field; it does not decide the splits")
@@ -241,7 +243,8 @@ def plan_conversion(
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
         listing.warnings += _warnings_on_header(discovery.header_like_a_record())
-        listing.notices += [*types.notices("field"), *_notices_on_cells(types, discovery)]
+        listing.notices += types.notices("field", {f.name for f in fields or () if is_json(f)})
+        listing.notices += _notices_on_cells(types, discovery)
         if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
             listing.notices.append(null_label_notice(words, ""))
     listing.notices += _notices_on_encodings(discovery)
@@ -311,24 +314,26 @@ def _notice_on_duplicates(recipe: Recipe, repeats: Repeats) -> str:
 
 
 def _warnings_on_wrapped(fields: pa.Schema, listing: Listing, units: int, records: int) -> list[str]:
-    """Say where the records seem to be in a list within the one object of a file of JSON: {"data": [{…}, {…}]}."""
-    if not units == records == len(listing) <= WRAPPED_FILES:
+    """Say where the records seem to be in a list, or in columns, within the one object of a file of JSON."""
+    name = listing.paths_at(np.zeros(1, np.int64))[0] if units == records == len(listing) <= WRAPPED_FILES else ""
+    if split_compression(name)[0] not in (".json", ".jsonl", ".ndjson") or form_of(fields.names):
         return []
-    name = listing.paths_at(np.zeros(1, np.int64))[0]
-    ending, _ = split_compression(name)
-    member = next((found for f in fields if (found := _list_of_objects(f)) is not None), None)
-    if member is None or ending not in (".json", ".jsonl", ".ndjson"):
+    if not (any(map(_has_objects, fields)) or _are_alike([f.type for f in fields])):
         return []
-    what = f"{printable(name.rpartition('/')[2])} is one record: one object, whose {printable(member)} is a list of objects"
-    return [f"{what}. If these are to be the records, write each as a line of JSON"]
+    return [f"{printable(name.rpartition('/')[2])} is one record: one object. If it has records, write each as a line"]
 
 
-def _list_of_objects(field: pa.Field) -> str | None:
-    """Return the path of a list of objects that is a field, or the first in it; None if there is none."""
+def _has_objects(field: pa.Field) -> bool:
+    """Return whether a field is a list of objects, or has one in it."""
     if pa.types.is_list(field.type):
-        return str(field.name) if pa.types.is_struct(field.type.value_type) else None
-    within = map(_list_of_objects, field.type) if pa.types.is_struct(field.type) else ()
-    return next((f"{field.name}.{path}" for path in within if path is not None), None)
+        return bool(pa.types.is_struct(field.type.value_type))
+    return pa.types.is_struct(field.type) and any(map(_has_objects, field.type))
+
+
+def _are_alike(types: list[pa.DataType]) -> bool:
+    """Return whether these are several objects that share a name: records, or the columns of pandas with rows by name."""
+    names = [{f.name for f in type_} for type_ in types if pa.types.is_struct(type_)]
+    return len(names) == len(types) > 1 and bool(set.intersection(*names))
 
 
 def _warnings_on_header(row: list[str]) -> list[str]:
@@ -363,12 +368,12 @@ def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:
 
 def _notices_on_encodings(discovery: Discovery) -> list[str]:
     """Say which encodings were detected."""
-    if discovery.reading.encoding == DETECT and (found := discovery.encodings()):
-        shown = (f"{name} ({counted(count, 'file')}, {printable(first)})" for name, (count, first) in found.items())
-        files = sum(count for count, _ in found.values())
-        of_all = f", looking at {files} of {len(discovery.listing):,} files" if files < len(discovery.listing) else ""
-        return [f"encodings that were detected{of_all}: {', '.join(shown)}; --encoding names one for all"]
-    return []
+    if discovery.reading.encoding != DETECT or not (found := discovery.encodings()):
+        return []
+    shown = (f"{name} ({counted(count, 'file')}, {printable(first)})" for name, (count, first) in found.items())
+    files = sum(count for count, _ in found.values())
+    of_all = f", looking at {files} of {len(discovery.listing):,} files" if files < len(discovery.listing) else ""
+    return [f"encodings that were detected{of_all}: {', '.join(shown)}; --encoding names one for all"]
 
 
 def _sample_bytes(probe: Probe, recipe: Recipe, listing: Listing) -> float:

@@ -77,6 +77,8 @@ class Made:
         manifest = self.manifest
         reading, lineage = RecordReading.from_json(manifest.records), Lineage(manifest.fingerprint_parts)
         shuffle = manifest.settings["shuffle"]
+        if reading.fields is not None:  # an earlier version took chats by their types
+            reading = replace(reading, fields=self.recipe.with_json(reading.fields))
         return plan_job(
             folder, self.roots, self.recipe, self.layout, splits, reading, lineage, shuffle=shuffle, recorded=recorded
         )

@@ -13,6 +13,7 @@ from shardctl.sources.formats.base import (
     CHOSEN,
     DETECT,
     GIVEN,
+    JSON,
     PIECE_BYTES,
     RECORD_BYTES,
     UNIT_BYTES,
@@ -27,6 +28,7 @@ from shardctl.sources.formats.base import (
     Reading,
     TextFormat,
     Unit,
+    is_json,
 )
 from shardctl.sources.walk import COMPRESSED
 
@@ -38,6 +40,7 @@ __all__ = [
     "CHOSEN",
     "DETECT",
     "GIVEN",
+    "JSON",
     "PIECE_BYTES",
     "RECORD_BYTES",
     "UNIT_BYTES",
@@ -55,6 +58,7 @@ __all__ = [
     "companions_of",
     "find_format",
     "import_attribute",
+    "is_json",
     "note_on",
 ]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +32,9 @@ CHOSEN = b"shardctl.chosen"
 GIVEN = b"given"
 """The value of CHOSEN where a person gave the types too. Then a string is a string: where types are found, it may also be the
 JSON text of values that fit no common type."""
+
+JSON = b"shardctl.json"
+"""In the metadata of a field of strings: each is the JSON text of what a record has, strings in quotes."""
 
 DETECT = "detect"
 """The name of an encoding that stands for: find out."""
@@ -108,7 +112,8 @@ class Reading:
     without a header; `encoding` is a name that Python knows, or `detect`. `label` is the field whose strings may name classes.
     `image` is the field that has images, `auto` if it is to be found; None where images are files of their own. `format` names
     the only format that is read, "" for any. `only` are the fields that are wanted, none for all. Cells of delimited
-    files that are one of `null_values` are missing. `looked` are fields whose values say their type, where a file has one.
+    files that are one of `null_values` are missing. `looked` are fields whose values say their type, where a file has one. A
+    record of JSON that is a list is the field `list_field` of one; "": it is none.
     """
 
     record: str = "file"
@@ -122,6 +127,7 @@ class Reading:
     null_values: tuple[str, ...] = ()
     max_pixels: int = MAX_PIXELS
     looked: tuple[str, ...] = ()
+    list_field: str = ""
 
     @property
     def has_image_records(self) -> bool:
@@ -186,6 +192,17 @@ class ColumnMisfit(Misfit):
 def is_given(schema: pa.Schema) -> bool:
     """Return whether a person gave the types of a schema."""
     return bool((schema.metadata or {}).get(CHOSEN) == GIVEN)
+
+
+def is_json(field: pa.Field) -> bool:
+    """Return whether a field has the JSON text of its values."""
+    return JSON in (field.metadata or {})
+
+
+def json_texts(values: Iterable[Any]) -> pa.Array:
+    """Return the JSON text of each value, null for None. What JSON does not have is a string."""
+    texts = [None if value is None else json.dumps(value, ensure_ascii=False, default=str) for value in values]
+    return pa.array(texts, pa.string())
 
 
 def without_columns(rows: int) -> pa.RecordBatch:

@@ -26,6 +26,8 @@ from shardctl.sources.formats.base import (
     Parsed,
     Reading,
     is_given,
+    is_json,
+    json_texts,
 )
 from shardctl.sources.formats.containers import too_large
 from shardctl.sources.formats.ranges import fill
@@ -447,6 +449,8 @@ def fitted_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         place = batch.schema.get_field_index(field.name)
         try:
             column = pa.nulls(len(batch), out.type) if place < 0 else batch.column(place)
+            if is_json(field):
+                column = json_texts(map(_without_nulls, column.to_pylist()))
             if is_given(schema) and pa.types.is_string(out.type) and not _may_be_text(column):
                 raise ColumnMisfit(f"values of type {column.type} do not fit {out.type}")
             column = fitted(column, field.type)
@@ -454,6 +458,13 @@ def fitted_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         except Misfit as error:
             raise type(error)(f"the column {printable(field.name)}: {error}") from error
     return pa.RecordBatch.from_arrays(columns, schema=whole)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a value without what is null in objects: Arrow has there what another record has."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _may_be_text(array: pa.Array) -> bool:

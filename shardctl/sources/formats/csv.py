@@ -18,7 +18,18 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.text_bytes import bytes_of
-from shardctl.sources.formats.base import UNIT_BYTES, Choose, Head, Misfit, Numbers, Parsed, Reading, refuse_wide
+from shardctl.sources.formats.base import (
+    UNIT_BYTES,
+    Choose,
+    Head,
+    Misfit,
+    Numbers,
+    Parsed,
+    Reading,
+    is_json,
+    json_texts,
+    refuse_wide,
+)
 from shardctl.sources.formats.columns import check_columns
 from shardctl.sources.formats.lines import chosen_lines, is_utf8
 from shardctl.sources.types import UNNAMED, WRITTEN, Types, separator_in, without_nulls
@@ -477,6 +488,8 @@ def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Arra
     from shardctl.sources.csv_numbers import CellStats, filled, gives_back
 
     places = (field.metadata or {}).get(WRITTEN)
+    if is_json(field):
+        return json_texts(cells.to_pylist())
     if pa.types.is_string(field.type):
         if places == b"words" and (written := CellStats.of(cells)).cells and (written.is_text or written.digits):
             raise Misfit(f"the column {printable(field.name)} had no numbers but nan and inf")

@@ -14,7 +14,7 @@ from shardctl.errors import Rejection
 from shardctl.format.arrays import dtype_of
 from shardctl.format.json_values import from_json
 from shardctl.format.list_types import is_list, leaf_of
-from shardctl.sources.formats.base import Misfit, Parsed, is_given, without_columns
+from shardctl.sources.formats.base import Misfit, Parsed, is_given, is_json, json_texts, without_columns
 from shardctl.sources.formats.jsonl import fitted_column, fitted_value, refuse_new_fields
 from shardctl.sources.types import without_nulls
 from shardctl.sources.values import Feature
@@ -80,6 +80,8 @@ def _is_text(value: Any) -> bool:
 
 def _column(records: Sequence[tuple[int, Record]], f: pa.Field) -> pa.Array:
     values = [record.get(f.name) for _, record in records]
+    if is_json(f):
+        return json_texts(_plain(value.value if type(value) is JsonForm else value) for value in values)
     if any(type(value) is JsonForm for value in values):
         return _from_json(values, f)
     return fitted_column(records, f, _fitted)

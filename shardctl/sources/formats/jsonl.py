@@ -25,6 +25,8 @@ from shardctl.sources.formats.base import (
     Parsed,
     Reading,
     is_given,
+    is_json,
+    json_texts,
     refuse_wide,
     without_columns,
 )
@@ -101,7 +103,7 @@ class JsonLines:
             part, part_ends = data[offset : ends[stop - 1] if stop else 0], ends[start:stop] - offset
             table = None if sparse else self._infer(part, part_ends, label)
             if table is None:
-                objects = _objects(part, part_ends, first + np.arange(start, stop), [])
+                objects = _objects(part, part_ends, first + np.arange(start, stop), [], reading.list_field)
                 found.append(Types.of_values((value for _, value in objects), label))
             else:
                 found.append(Types.of(table, label).as_json())
@@ -134,7 +136,7 @@ class JsonLines:
             numbers = numbers[wanted]
         batch = _parse_fast(data, ends, schema, "ignore" if _is_chosen(schema) else "error")
         if batch is None:
-            return _parse_slowly(data, ends, numbers, schema)
+            return _parse_slowly(data, ends, numbers, schema, reading.list_field)
         if batch.num_rows < len(numbers):
             numbers = numbers[[not blank for blank in _blank(data, ends)]]
         return Parsed(numbers, batch, [])
@@ -150,8 +152,8 @@ def _parse_fast(data: bytes, ends: Numbers, schema: pa.Schema | None, unexpected
     """
     import pyarrow.json as pj  # 20 ms to import, which a worker that reads images does not need
 
-    if schema is not None and not len(schema):
-        return None  # a table without columns does not know its number of rows
+    if schema is not None and (not len(schema) or any(map(is_json, schema))):
+        return None  # a table without columns does not know its number of rows, and what is parsed is no text
     objects = _objects_on_lines(data, ends)
     if objects is None or not is_utf8(data) or _has_null_after_object(data, objects):
         return None
@@ -329,14 +331,17 @@ def _blank(data: bytes, ends: Numbers) -> list[bool]:
 
 
 def _objects(
-    data: bytes, ends: Numbers, numbers: Numbers, rejects: list[tuple[int, Rejection]]
+    data: bytes, ends: Numbers, numbers: Numbers, rejects: list[tuple[int, Rejection]], list_field: str
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the object of every line that has one, and add the other lines to `rejects`."""
+    """Yield the number and the object of every line that has one, and add the other lines to `rejects`.
+
+    A list is an object with one field, if `list_field` names it.
+    """
     for number, line in zip(numbers.tolist(), _lines(data, ends), strict=True):
         if not line.strip():
             continue
         try:
-            value = parse_line(line)
+            value = parse_line(line, list_field)
         except Rejection as error:
             if error.error == "not-utf8":
                 error = Rejection(error.stage, error.error, error.message.replace("recode the file", OTHER_ENCODING))
@@ -345,9 +350,9 @@ def _objects(
             yield number, value
 
 
-def _parse_slowly(data: bytes, ends: Numbers, numbers: Numbers, schema: pa.Schema) -> Parsed:
+def _parse_slowly(data: bytes, ends: Numbers, numbers: Numbers, schema: pa.Schema, list_field: str) -> Parsed:
     rejects: list[tuple[int, Rejection]] = []
-    records = list(_objects(data, ends, numbers, rejects))
+    records = list(_objects(data, ends, numbers, rejects, list_field))
     kept: npt.NDArray[np.int64] = np.array([number for number, _ in records], np.int64)
     return Parsed(kept, batch_of_objects(records, schema), rejects)
 
@@ -375,6 +380,8 @@ _PLAIN = {pa.string(): str, pa.bool_(): bool, pa.int64(): int, pa.float64(): flo
 
 def _column(records: list[tuple[int, dict[str, Any]]], f: pa.Field, given: bool) -> pa.Array:
     values = [record.get(f.name) for _, record in records]
+    if is_json(f):
+        return json_texts(values)
     if given and pa.types.is_string(f.type):
         for (number, _), value in zip(records, values, strict=True):
             if not (value is None or isinstance(value, str)):

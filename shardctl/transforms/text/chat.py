@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,35 +24,49 @@ from shardctl.system.files import read_named
 from shardctl.system.text import printable
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Flag, Optional, SettingError, Text, setting
+from shardctl.transforms.text.chat_forms import JSON_FIELDS, MESSAGES, Chat, Form, chat_of, form_of, pair, why_no_chat
 from shardctl.transforms.text.tokenizing import TokenStep
 from shardctl.transforms.tokenizers.base import Placed, Placing, joined
 from shardctl.transforms.tokenizers.huggingface import TEMPLATE
-from shardctl.transforms.tokenizers.templates import CHATML, Template, Written, strings_in, without_missing
+from shardctl.transforms.tokenizers.templates import CHATML, Template, Written, text_in
 
-MESSAGES = "messages"
 AUTO, BUILT_IN = "auto", "chatml"
+
+VERSION = 2
+"""Which chats get which tokens and masks: a number for each change of that."""
 
 
 @dataclass(frozen=True)
 class TokenizeChat(TokenStep):
-    """Turns chats (the field messages) into the columns tokens and loss_mask, by a chat template.
+    """Turns chats into the columns tokens and loss_mask, by a chat template.
 
     The template writes a chat as one text, which is encoded whole, with no tokens added to those that it writes. loss_mask is
-    1 for the tokens that have a part of what stands between {% generation %} and {% endgeneration %} in it.
+    1 for the tokens that have a part of an answer in it: what stands between {% generation %} and {% endgeneration %}, or what
+    the answer adds to the text where a template does not have these.
     """
 
     name: ClassVar[str] = "tokenize_chat"
-    template: str = setting(
-        Text(), AUTO, "auto: that of the tokenizer's folder. chatml: built in. Or a FILE.jinja, with {% generation %} in it."
-    )
-    user: str | None = setting(Optional(Text()), None, "Field that is the user's message, where there is no field messages.")
+    template: str = setting(Text(), AUTO, "auto: that of the tokenizer's folder. chatml: built in. Or a FILE.jinja.")
+    date: str | None = setting(Optional(Text()), None, "Day (YYYY-MM-DD) for templates that write today's.", later=True)
+    user: str | None = setting(Optional(Text()), None, "Field that is the user's message.")
     assistant: str | None = setting(Optional(Text()), None, "Field that is the answer to it.")
     keep_messages: bool = setting(Flag(), False, "Keep the fields with the messages too.")
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        """The fields that hold a chat."""
-        return (MESSAGES,) if self.user is None or self.assistant is None else (self.user, self.assistant)
+    def list_field(self) -> str:
+        """A record that is a list has messages."""
+        return MESSAGES
+
+    def form(self, names: Collection[str]) -> Form | None:
+        """Return how records with these fields hold a chat; None: they hold none."""
+        if self.user is None or self.assistant is None:
+            return form_of(names)
+        return pair(self.user, self.assistant) if {self.user, self.assistant} <= set(names) else None
+
+    def json_fields(self, names: Collection[str]) -> Collection[str]:
+        """Return those of a chat that are known by their names."""
+        form = self.form(names)
+        return JSON_FIELDS.intersection(form.among(names)) if form else ()
 
     def check(self, folder: Path | None) -> None:
         """Read the template too. Raises SettingError, InputError."""
@@ -64,6 +80,10 @@ class TokenizeChat(TokenStep):
                 "tokenizer",
                 owner=self.name,
             )
+        try:
+            vars(self)["day"] = None if self.date is None else date.fromisoformat(self.date)
+        except ValueError:
+            raise SettingError(f"must be a day such as 2026-01-31; it is {self.date!r}", "date", owner=self.name) from None
         vars(self)["source"] = self._read_template(self.opened, folder)
         if self.template == BUILT_IN:
             missing = [token for token in ("<|im_start|>", "<|im_end|>") if token not in self.opened.special]
@@ -96,7 +116,7 @@ class TokenizeChat(TokenStep):
         step = super().kept(digest)
         own = self.template not in (AUTO, BUILT_IN)
         kept = replace(step, template=TEMPLATE, digest=digest) if own else step
-        vars(kept).update(opened=self.opened, source=vars(self)["source"])
+        vars(kept).update(opened=self.opened, source=vars(self)["source"], day=vars(self)["day"])
         return kept
 
     @property
@@ -109,18 +129,17 @@ class TokenizeChat(TokenStep):
         """Return those of the packages that make the tokens, and of what reads templates."""
         import jinja2
 
-        return (*super().versions(), f"Jinja2 {jinja2.__version__}")
+        return (*super().versions(), f"Jinja2 {jinja2.__version__}", f"chats {VERSION}")
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the columns with tokens and loss_mask in the place of the messages. Raises InputError if there are none."""
         self.refuse_tokens(given)
-        missing = [name for name in self.fields if name not in given.names]
-        if missing:
+        form = self.form(given.names)
+        if form is None:
             held = ", ".join(map(printable, given.names)) or "no fields"
-            hint = "" if self.user else "; user and assistant name the fields of chats that are a question and an answer"
-            raise InputError(f"{self.name} needs the field {printable(missing[0])}, and the records have {held}{hint}")
+            raise InputError(f"{self.name} needs chats, and the records have {held}; {why_no_chat(given.names)}")
         made = [pa.field(TOKENS, pa.list_(self.numbers)), pa.field(LOSS_MASK, pa.list_(pa.uint8()))]
-        others = [field for field in given if self.keep_messages or field.name not in self.fields]
+        others = [field for field in given if self.keep_messages or field.name not in form.among(given.names)]
         return pa.schema([*others, *made], given.metadata)
 
     def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
@@ -132,20 +151,24 @@ class TokenizeChat(TokenStep):
         names = {number: token for token, number in self.opened.special.items()}
         roles = {"bos_token": self.opened.bos, "eos_token": self._role("eos"), "pad_token": self._role("pad")}
         special = {role: None if number is None else names.get(number) for role, number in roles.items()}
-        return Template(vars(self)["source"], special, f"template {self.template}")
+        return Template(vars(self)["source"], special, f"template {self.template}", vars(self)["day"])
 
-    def written(self, chat: Any) -> Written:
+    def written(self, chat: Chat) -> Written:
         """Return a chat as one text. Raises Rejection if it is not one that can be trained on."""
-        messages = _messages(chat)
-        for text in strings_in(messages):
-            found = next((token for token in self.opened.special if token in text), None)
-            if found is not None:
-                message = f"a message has {found} in it, which would become the special token of this name"
-                raise Rejection("transform", "special-token", message)
-        written = self._template.write(messages)
+        said = text_in([chat.messages, chat.tools])
+        found = next((token for token in self.opened.special if token in said), None)
+        if found is not None:
+            message = f"a message has {found} in it, which would become the special token of this name"
+            raise Rejection("transform", "special-token", message)
+        written = self._template.write(chat.messages, chat.tools)
+        if "tool_calls" in written.unwritten:
+            message = "the chat template does not write tool_calls"
+            raise Rejection("transform", "tool-calls", message)
         if not written.spans:
             raise Rejection(
-                "transform", "no-answer", "the chat has no answer of an assistant, so there is nothing to learn from"
+                "transform",
+                "no-answer",
+                "the chat has no answer of an assistant that counts, so there is nothing to learn from",
             )
         return written
 
@@ -156,14 +179,18 @@ class _Run(NothingHeld):
     def __init__(self, step: TokenizeChat) -> None:
         self._step = step
         self._tokens = self._counted = 0
+        self._unwritten: Counter[str] = Counter()
 
     def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
         """Return the records with their tokens and masks."""
         step = self._step
         rows, chats = [], []
-        for row, chat in enumerate(_chats(records.batch, step.fields)):
+        form = step.form(records.batch.schema.names)
+        assert form is not None, "the plan has looked at the fields"
+        fields = form.among(records.batch.schema.names)
+        for row, record in enumerate(_records(records.batch, fields)):
             try:
-                chats.append(step.written(chat))
+                chats.append(step.written(chat_of(form, record)))
                 rows.append(row)
             except Rejection as rejection:
                 reject(row, rejection)
@@ -174,18 +201,21 @@ class _Run(NothingHeld):
         values = np.concatenate([np.empty(0, np.uint8), *masks])
         self._tokens += len(tokens.ids)
         self._counted += int(values.sum())
+        self._unwritten.update(name for chat in chats for name in chat.unwritten)
         kept = np.zeros(records.batch.num_rows, bool)
         kept[rows] = True
         left = records.kept(kept)
-        batch = left.batch if step.keep_messages else left.batch.drop_columns(list(step.fields))
+        batch = left.batch if step.keep_messages else left.batch.drop_columns(list(fields))
         lists = step.lists(tokens.offsets, tokens.ids)
         mask = pa.ListArray.from_arrays(pa.array(tokens.offsets.astype(np.int32)), pa.array(values))
         batch = batch.append_column(pa.field(TOKENS, lists.type), lists).append_column(pa.field(LOSS_MASK, mask.type), mask)
         return (replace(left, batch=batch),)
 
-    def counts(self) -> dict[str, int]:
-        """Return the number of tokens that were made, and of those that the loss counts."""
-        return {"tokens": self._tokens, "loss_tokens": self._counted}
+    def counts(self) -> dict[str, Any]:
+        """Return the number of tokens that were made, and of those that the loss counts; and of how many chats the template
+        does not write what, if any."""
+        unwritten = {"unwritten": dict(sorted(self._unwritten.items()))} if self._unwritten else {}
+        return {"tokens": self._tokens, "loss_tokens": self._counted, **unwritten}
 
 
 def mask_of(tokens: Placed, spans: Iterable[tuple[int, int]]) -> npt.NDArray[np.uint8]:
@@ -197,30 +227,9 @@ def mask_of(tokens: Placed, spans: Iterable[tuple[int, int]]) -> npt.NDArray[np.
     return mask
 
 
-def _chats(batch: pa.RecordBatch, fields: tuple[str, ...]) -> Iterable[Any]:
-    """Yield the chat of each record: a list of messages, as plain data; None where there is none."""
-    if len(fields) == 1:
-        yield from batch.column(batch.schema.get_field_index(MESSAGES)).to_pylist()
-        return
-    said = (batch.column(batch.schema.get_field_index(name)).to_pylist() for name in fields)
-    for user, assistant in zip(*said, strict=True):
-        yield [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
-
-
-def _messages(chat: Any) -> list[dict[str, Any]]:
-    """Return the messages of a chat. Raises Rejection."""
-    if isinstance(chat, str):  # records whose messages fit no common type are JSON
-        try:
-            chat = json.loads(chat)
-        except (ValueError, RecursionError):
-            raise Rejection("transform", "messages", "the messages are not a list of {role, content}") from None
-    if not isinstance(chat, list) or not chat:
-        raise Rejection("transform", "messages", "there are no messages" if not chat else "the messages are not a list")
-    messages = []
-    for number, message in enumerate(chat, 1):
-        for key in ("role", "content"):
-            value = message.get(key) if isinstance(message, dict) else None
-            if not isinstance(value, str) or (key == "role" and not value):
-                raise Rejection("transform", key, f"message {number} of {len(chat)} has no {key} that is text")
-        messages.append(without_missing(message))
-    return messages
+def _records(batch: pa.RecordBatch, fields: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Yield the fields of each record; those of JSON as what it says."""
+    columns = [batch.column(batch.schema.get_field_index(name)).to_pylist() for name in fields]
+    for values in zip(*columns, strict=True):
+        given = zip(fields, values, strict=True)
+        yield {name: json.loads(value) if name in JSON_FIELDS and value is not None else value for name, value in given}

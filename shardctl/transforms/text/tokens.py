@@ -21,6 +21,7 @@ from shardctl.system.text import format_bytes
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Flag, setting
 from shardctl.transforms.text.base import TEXT, require_text, texts_of
+from shardctl.transforms.text.chat_forms import form_of
 from shardctl.transforms.text.tokenizing import TokenStep
 from shardctl.transforms.tokenizers.base import Encoded, Rows
 from shardctl.transforms.tokenizers.huggingface import HuggingFace
@@ -41,10 +42,11 @@ class Tokenize(TokenStep):
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the columns with tokens in the place of text, or before it. Raises InputError if there are no texts."""
-        if TEXT not in given.names and "messages" in given.names:
+        form = None if TEXT in given.names else form_of(given.names)
+        if form is not None:
             raise InputError(
-                "the records have messages and no text: they are chats. To make tokens of them, use --chat-template chatml (or"
-                " auto, or a FILE.jinja), or the step tokenize_chat"
+                f"the records have {' and '.join(form.needs)} and no text: they are chats. To make tokens of them, use"
+                " --chat-template chatml (or auto, or a FILE.jinja), or the step tokenize_chat"
             )
         require_text(given, self.name)
         self.refuse_tokens(given)

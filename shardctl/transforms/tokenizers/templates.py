@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import date
+from functools import lru_cache, partial
 from typing import Any
 
 from shardctl.errors import InputError, InstallError, Rejection, first_line
@@ -17,11 +19,12 @@ from shardctl.system.packages import to_install
 
 CHATML = """\
 {%- for message in messages %}
+{%- set said = message['content'] if message['content'] is string else message['content'] | join('', 'text') %}
 {{- '<|im_start|>' + message['role'] + '\\n' }}
 {%- if message['role'] == 'assistant' %}
-{%- generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}
+{%- generation %}{{ said + '<|im_end|>' }}{% endgeneration %}
 {%- else %}
-{{- message['content'] + '<|im_end|>' }}
+{{- said + '<|im_end|>' }}
 {%- endif %}
 {{- '\\n' }}
 {%- endfor %}"""
@@ -35,34 +38,89 @@ _BEGIN, _END = "\ufdd0", "\ufdd1"
 _TAG = re.compile(r"\{%[-+]?\s*generation\b")
 
 
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Any] | None
+
+_KNOWN = frozenset(("role", "content", "weight"))
+"""What of a message is not looked for in the text."""
+
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+
+
 @dataclass(frozen=True)
 class Written:
-    """A chat as one text, and the parts of it, (start, end) in characters, that the loss counts."""
+    """A chat as one text, and the parts of it, (start, end) in characters, that the loss counts.
+
+    `unwritten` names what is in the messages and makes no difference to the text.
+    """
 
     text: str
     spans: tuple[tuple[int, int], ...]
+    unwritten: tuple[str, ...] = ()
 
 
 class Template:
-    """A chat template. Raises InputError if it cannot be read, or does not say what the loss counts."""
+    """A chat template. Raises InputError if it cannot be read. `day` is what it gets where it asks for that of today."""
 
-    def __init__(self, source: str, special: Mapping[str, str | None], where: str) -> None:
-        if not _TAG.search(source):
-            raise InputError(
-                f"{where}: the chat template does not mark the parts that the loss counts. Put {{% generation %}} and"
-                " {% endgeneration %} around the text of an assistant, and give the file as template = FILE.jinja"
-            )
+    def __init__(self, source: str, special: Mapping[str, str | None], where: str, day: date | None = None) -> None:
+        self._marks = bool(_TAG.search(source))
         self._template = _environment(where)(source)
-        self._names = {name: token for name, token in special.items() if token is not None}
+        names = {name: token for name, token in special.items() if token is not None}
+        self._names = {"documents": None, "strftime_now": partial(_formatted, day), **names}
 
-    def write(self, messages: Sequence[Mapping[str, Any]]) -> Written:
-        """Return the text of a chat. Raises Rejection if the template refuses it, or it names what is not there."""
+    def write(self, messages: Messages, tools: Tools = None) -> Written:
+        """Return the text of a chat. Raises Rejection if the template refuses it, or it names what is not there.
+
+        The loss counts what is between the tags of generation; without them, what each answer adds to the text of the messages
+        before it and the beginning of an answer. It counts no answer whose weight is 0.
+        """
+        said = text_in([*messages, tools])
+        if _BEGIN in said or _END in said:
+            raise Rejection("transform", "noncharacter", "a message has U+FDD0 or U+FDD1, which are not characters")
+        written = self._rendered(messages, tools)
+        spans = list(written.spans)
+        for place, message in enumerate(messages):
+            if message["role"] == "assistant" and bool(message.get("weight", 1)) != self._marks:
+                begin, end = self._part(messages, tools, place, written.text)
+                spans = [*_outside(spans, begin, end)] if self._marks else [*spans, (begin, end)]
+        return Written(written.text, tuple(spans), self._unwritten(messages, tools, written.text))
+
+    def _part(self, messages: Messages, tools: Tools, place: int, text: str) -> tuple[int, int]:
+        """Return the part of a text that one answer is, its head too where tags say what counts. Raises Rejection."""
+        before = self._rendered(messages[:place], tools, add_generation_prompt=not self._marks).text
+        after = self._rendered(messages[: place + 1], tools).text
+        if not (text.startswith(after) and after.startswith(before) and after != before):
+            message = (
+                f"without what follows it, the template writes message {place + 1} of {len(messages)}, or what is before it, in"
+                " another way; put {% generation %} and {% endgeneration %} into the template"
+            )
+            raise Rejection("transform", "unstable", message)
+        return len(before), len(after)
+
+    def _unwritten(self, messages: Messages, tools: Tools, text: str) -> tuple[str, ...]:
+        """Return the names of what is in messages and tools and can be left out, and the text is the same."""
+        names = sorted({name for message in messages for name in message} - _KNOWN)
+        less: dict[str, tuple[Messages, Tools]] = {
+            name: ([{key: message[key] for key in message if key != name} for message in messages], tools) for name in names
+        }
+        roles = sorted({message["role"] for message in messages} - {"system", "user", "assistant"})
+        less |= {f"messages of {role}": ([each for each in messages if each["role"] != role], tools) for role in roles}
+        less |= {"tools": (messages, None)} if tools else {}
+        found = []
+        for name, (others, theirs) in less.items():
+            with suppress(Rejection):
+                if self._rendered(others, theirs).text == text:
+                    found.append(name)
+        return tuple(found)
+
+    def _rendered(self, messages: Messages, tools: Tools, add_generation_prompt: bool = False) -> Written:
         from jinja2 import TemplateError
 
-        if any(mark in text for text in strings_in(list(messages)) for mark in (_BEGIN, _END)):
-            raise Rejection("transform", "noncharacter", "a message has U+FDD0 or U+FDD1, which are not characters")
+        given = [_as_given(message) for message in messages]
         try:
-            made = self._template.render(messages=messages, add_generation_prompt=False, **_NOTHING, **self._names)
+            made = self._template.render(
+                messages=given, tools=tools, add_generation_prompt=add_generation_prompt, **self._names
+            )
         except TemplateError as error:
             raise Rejection("transform", "template", f"the chat template refuses it: {first_line(error)}") from None
         except MemoryError:
@@ -73,8 +131,37 @@ class Template:
         return _without_marks(made)
 
 
-_NOTHING = {"tools": None, "documents": None}
-"""What templates may be given beside the messages, and are not."""
+def _as_given(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message as transformers gives it to a template: its reasoning has the names that templates know too."""
+    given, reasoning = dict(message), next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    if reasoning is not None:
+        given = {"thinking": reasoning, **given, "reasoning_content": reasoning}
+    return {**given, "content": _Parts(given["content"])} if isinstance(given.get("content"), list) else given
+
+
+class _Parts(list[Any]):
+    """A content in parts. A template that would write it as Python does is refused."""
+
+    def _refuse(self, *_: Any) -> str:
+        from jinja2 import TemplateError
+
+        raise TemplateError("it takes no content in parts; join their texts")
+
+    __str__ = __repr__ = __add__ = __radd__ = _refuse  # type: ignore[assignment]
+
+
+def _formatted(day: date | None, form: str) -> str:
+    from jinja2 import TemplateError
+
+    if day is None:
+        raise TemplateError("it writes the day of today; the setting date gives one")
+    return day.strftime(form)
+
+
+def _outside(spans: Iterable[tuple[int, int]], begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield what is left of spans without what is between two places."""
+    pieces = (piece for span in spans for piece in ((span[0], min(span[1], begin)), (max(span[0], end), span[1])))
+    return (piece for piece in pieces if piece[0] < piece[1])
 
 
 def _without_marks(made: str) -> Written:
@@ -123,21 +210,20 @@ def _compiler() -> Callable[[str], Any]:
     def refuse(message: str) -> None:
         raise TemplateError(message)
 
-    def no_time(*_: str) -> None:
-        raise TemplateError("it writes the time of day, which would make every dataset another one")
-
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, undefined=Missing, extensions=[Generation, loopcontrols]
     )
     environment.filters["tojson"] = _tojson
     del environment.filters["random"], environment.globals["lipsum"]  # the same chats must give the same bytes
-    environment.globals |= {"raise_exception": refuse, "strftime_now": no_time}
+    environment.globals["raise_exception"] = refuse
     compiled: Callable[[str], Any] = environment.from_string
     return compiled
 
 
-def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _environment(where: str) -> Callable[[str], Any]:
@@ -160,17 +246,15 @@ def _environment(where: str) -> Callable[[str], Any]:
     return compiled
 
 
-def without_missing(value: Any) -> Any:
-    """Return a value of a table without the keys whose value is null: Arrow has them in every message."""
-    if isinstance(value, dict):
-        return {key: without_missing(inner) for key, inner in value.items() if inner is not None}
-    return [without_missing(inner) for inner in value] if isinstance(value, list) else value
-
-
-def strings_in(value: Any) -> Iterator[str]:
-    """Yield all strings of a message, names of values too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for inner in (*value.keys(), *value.values()) if isinstance(value, dict) else value:
-            yield from strings_in(inner)
+def text_in(value: Any) -> str:
+    """Return all strings of messages, names of values too, with NUL between them."""
+    found, parts = [], [value]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, str):
+            found.append(part)
+        elif isinstance(part, dict):
+            parts += [*part, *part.values()]
+        elif isinstance(part, list):
+            parts += part
+    return "\0".join(found)

@@ -54,6 +54,7 @@ from shardctl.format.names import FILES, PLAN, number_of_shard, shard_name
 from shardctl.format.roles import Label
 from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.loader.order import Permutation
+from shardctl.sources.formats import is_json
 from shardctl.sources.label_table import some
 from shardctl.sources.types import Types
 from shardctl.system.dataclass import dataclass
@@ -308,13 +309,13 @@ class _Planning:
         plain = pa.schema([f.remove_metadata() for f in fields])
         joined = Types.of_schema(plain, reading.label).join(types)
         mixed = set(joined.mixed())
-        chosen = self.recipe.chosen_fields
+        chosen, as_json = self.recipe.chosen_fields, {f.name for f in fields if is_json(f)}
         for f in joined.found():
             new = found.field(f.name).type if f.name in found.names else None
             if f.name not in before:
                 if not chosen or f.name in chosen:
                     return f"new records have the field {printable(f.name)}, which the others do not have"
-            elif f.type != before[f.name] or (f.name in mixed and new != before[f.name]):
+            elif f.name not in as_json and (f.type != before[f.name] or (f.name in mixed and new != before[f.name])):
                 return f"the field {printable(f.name)} of new records is {new}, and was {before[f.name]}"
         names = self.before.layout.roles.names
         for name, classes in types.classes.items():

@@ -1,0 +1,146 @@
+"""The forms of chats in records: one table, by which each becomes the messages and the tools that a chat template gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+from shardctl.errors import Rejection
+
+MESSAGES, TOOLS = "messages", "tools"
+ANSWER = "assistant"
+
+Values = Mapping[str, Any]
+"""The fields of a record, None for those that it does not have."""
+
+
+class Form(NamedTuple):
+    """Records that have all fields of `needs` are chats, and those of `more` belong to them. `said` gives the messages."""
+
+    needs: tuple[str, ...]
+    more: tuple[str, ...]
+    said: Callable[[Values], Any]
+
+    def among(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return which of these fields hold the chat."""
+        return tuple(name for name in (*self.needs, *self.more) if name in names)
+
+
+class Chat(NamedTuple):
+    """What a chat template gets."""
+
+    messages: list[dict[str, Any]]
+    tools: list[Any] | None
+
+
+def _message(role: str, content: Any) -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+def pair(user: str, assistant: str) -> Form:
+    """Return the form of a question and an answer in two fields."""
+    return Form((user, assistant), (), lambda record: [_message("user", record[user]), _message(ANSWER, record[assistant])])
+
+
+def _system(record: Values) -> list[dict[str, Any]]:
+    return [_message("system", record["system"])] if record.get("system") else []
+
+
+def _sharegpt(record: Values) -> Any:
+    turns = _parsed(record["conversations"])
+    return [*_system(record), *turns] if isinstance(turns, list) else turns
+
+
+def _alpaca(record: Values) -> list[Any]:
+    before = _parsed(record.get("history")) or []
+    if not isinstance(before, list) or any(not isinstance(turn, list) or len(turn) != 2 for turn in before):
+        raise Rejection("transform", MESSAGES, "the history is not a list of pairs")
+    turns = [_message(role, text) for turn in before for role, text in zip(("user", ANSWER), turn, strict=True)]
+    parts = [part for part in (record["instruction"], record.get("input")) if part not in (None, "")]
+    asked = "\n".join(parts) if all(isinstance(part, str) for part in parts) else None
+    return [*_system(record), *turns, _message("user", asked), _message(ANSWER, record["output"])]
+
+
+def _completion(record: Values) -> list[Any]:
+    """The loss counts the completion alone."""
+    asked, answered = record["prompt"], record["completion"]
+    asked = asked if isinstance(asked, list) else [_message("user", asked)]
+    asked = [{**turn, "weight": 0} if isinstance(turn, dict) and turn.get("role") == ANSWER else turn for turn in asked]
+    return [*asked, *(answered if isinstance(answered, list) else [_message(ANSWER, answered)])]
+
+
+FORMS = (
+    Form((MESSAGES,), (TOOLS,), lambda record: _parsed(record[MESSAGES])),
+    Form(("conversations",), ("system", TOOLS), _sharegpt),
+    Form(("instruction", "output"), ("input", "system", "history"), _alpaca),
+    Form(("prompt", "completion"), (TOOLS,), _completion),
+)
+"""OpenAI, ShareGPT, Alpaca, and TRL's prompt and completion. The first that fits is taken."""
+
+JSON_FIELDS = frozenset(name for form in FORMS for name in (*form.needs, *form.more))
+"""Of these a chat gets the JSON that the record has. Others, which a person names as question and answer, are texts."""
+
+_OTHERS = {
+    ("role", "content"): 'each is one message; write each chat as one line: {"messages": [{"role": …, "content": …}, …]}',
+    ("chosen",): "pairs of preferences are no chats; --fields messages=chosen takes chosen lists of messages, and the"
+    " settings user = prompt, assistant = chosen take texts",
+}
+"""Records that are no chats, by fields that show what they are, and what to do."""
+
+
+def form_of(names: Collection[str]) -> Form | None:
+    """Return the form of records with these fields; None: they are no chats."""
+    return next((form for form in FORMS if set(form.needs) <= set(names)), None)
+
+
+def why_no_chat(names: Collection[str]) -> str:
+    """Say what to do with records of no form, given their fields."""
+    known = ", ".join(" and ".join(form.needs) for form in FORMS)
+    general = f"chats have the fields {known}; user and assistant name the fields of a question and an answer"
+    return next((why for fields, why in _OTHERS.items() if set(fields) <= set(names)), general)
+
+
+def chat_of(form: Form, record: Values) -> Chat:
+    """Return the chat of a record. Raises Rejection."""
+    said = form.said(record)
+    if not isinstance(said, list) or not said:
+        raise Rejection("transform", MESSAGES, "the messages are not a list" if said else "there are no messages")
+    tools = None if record.get(TOOLS) == "" else _parsed(record.get(TOOLS))
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise Rejection("transform", TOOLS, "the tools are not a list of objects")
+    return Chat([_checked(message, f"message {number} of {len(said)}") for number, message in enumerate(said, 1)], tools)
+
+
+def _parsed(value: Any) -> Any:
+    """Return a value that may be JSON text in the record, as tables have it; other text as it is."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
+
+
+_ROLES = {"human": "user", "gpt": ANSWER, "observation": "tool", **{role: role for role in ("system", "user", ANSWER, "tool")}}
+"""The roles of ShareGPT."""
+
+
+def _checked(message: Any, which: str) -> dict[str, Any]:
+    """Return a message as a template gets it: without the keys whose value is null, as transformers does. Raises Rejection."""
+    if isinstance(message, dict) and "from" in message and "role" not in message:
+        role = _ROLES.get(str(message["from"]))
+        if role is None:
+            raise Rejection("transform", "role", f"{which} is from {message['from']!r}, and only {', '.join(_ROLES)} are known")
+        named = {"from": "role", "value": "content"}
+        message = {named.get(key, key): role if key == "from" else value for key, value in message.items()}
+    given = {key: value for key, value in message.items() if value is not None} if isinstance(message, dict) else {}
+    if not isinstance(given.get("role"), str) or not given["role"]:
+        raise Rejection("transform", "role", f"{which} has no role that is text")
+    content = given.get("content")
+    in_parts = isinstance(content, list) and all(
+        isinstance(part, dict) and isinstance(part.get("text"), str) for part in content
+    )
+    if not (isinstance(content, str) or in_parts or (content is None and given.get("tool_calls"))):
+        raise Rejection("transform", "content", f"{which} has no content that is text")
+    if given.get("weight", 1) not in (0, 1):
+        raise Rejection("transform", "weight", f"the weight of {which} is neither 0 nor 1")
+    return given
