@@ -52,7 +52,7 @@ def test_files_come_in_a_fixed_order_through_links_and_not_round_and_round(tmp_p
     assert found == ["b.png", "a/1.png", "a/2.png", "a-b/3.png", "linked/4.png"]
     assert notices == [
         f"{tmp_path}/in/a/loop: a link back to a folder that contains it; skipped",
-        f"left out: 2 hidden files and folders, for instance {tmp_path}/in/.git (the name begins with a dot)",
+        f"left out: 2 hidden files and folders, for instance {tmp_path}/in/.git (a dot before the name, or of a system)",
     ]
 
 
@@ -62,9 +62,20 @@ def test_hidden_files_and_pipes_are_left_out_with_a_notice(tmp_path: Path) -> No
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (1, 0)
     assert result.notices == (
-        f"left out: 1 hidden file or folder, for instance {tmp_path}/in/.2.png (the name begins with a dot)",
+        f"left out: 1 hidden file or folder, for instance {tmp_path}/in/.2.png (a dot before the name, or of a system)",
         f"left out: 1 pipe, socket or device, for instance {tmp_path}/in/pipe.png, which are no ordinary files",
     )
+
+
+@pytest.mark.parametrize("junk", ["__MACOSX/cat", "cat/@eaDir/1.png", "$RECYCLE.BIN", "System Volume Information"])
+def test_folders_that_systems_make_are_no_classes(junk: str, tmp_path: Path) -> None:
+    tree(tmp_path / "in", "cat/1.png", "dog/2.png", f"{junk}/3.png")
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    assert (result.samples, shardctl.open(tmp_path / "out").classes) == (2, ("cat", "dog"))
+    assert any("left out: 1 hidden file or folder" in notice for notice in result.notices)
+    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).status == "up-to-date"
+    tree(tmp_path / "in", f"{junk}/4.png", "dog/5.png")
+    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, update=True).samples == 3
 
 
 def test_an_empty_file_of_lines_is_called_empty(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from shardctl.sources.formats.found_values import Record
 from shardctl.sources.formats.members import value_of
 from shardctl.sources.formats.tar_headers import BLOCK, Header, parse_header
 from shardctl.sources.image_columns import AUTO
+from shardctl.sources.walk import is_of_system
 from shardctl.system.text import printable
 
 IMAGE = "image"
@@ -283,7 +284,7 @@ def _made(info: Header, names: dict[str, str], start: int) -> _Member:
     if size < 0:
         raise ValueError("a negative size")
     stop = start + size
-    if info.type == tarfile.DIRTYPE or (info.type in _FILES and _META.match(name)):
+    if info.type == tarfile.DIRTYPE or (info.type in _FILES and (_META.match(name) or is_of_system(name))):
         return _Member(None, "", start, stop, _next_block(stop))
     found = _NAME.match(name)
     key, field = (found[1], found[2].lower()) if found else (name, "")
