@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from conftest import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
+from tars import tar
 
 import shardctl
 from shardctl.errors import InputError, TooManyRejectsError
@@ -356,3 +358,31 @@ def test_a_file_that_cannot_be_looked_at_does_not_decide_the_kind(tmp_path: Path
     (source / "c.png").symlink_to("nowhere")
     with pytest.raises(TooManyRejectsError, match="no input could be converted"):
         shardctl.convert(source, tmp_path / "images", workers=0, max_rejects="100%")
+
+
+@pytest.mark.parametrize("idle", ["empty", "pdf", "header.csv", "none.jsonl", "empty.tar", "README.md"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_source_that_gives_nothing_beside_others_is_an_error(idle: str, place: int, tmp_path: Path) -> None:
+    made, tables = tree(tmp_path, "photos/1.png", "pdf/1.pdf"), idle.endswith((".csv", ".jsonl", ".tar"))
+    (made / "empty").mkdir()
+    (made / "header.csv").write_text("a,b\n")
+    (made / "none.jsonl").write_text("")
+    (made / "good.csv").write_text("a,b\n1,2\n")
+    (made / "README.md").write_text("Photos.")
+    tarfile.open(made / "empty.tar", "w").close()
+    sources = [made / ("good.csv" if tables else "photos")]
+    sources.insert(place, made / idle)
+    with pytest.raises(InputError, match=rf"{idle}: .*leave this one out"):
+        shardctl.convert(sources, tmp_path / "out", workers=0, kind="table" if tables else "image")
+    assert not (tmp_path / "out").exists()
+
+
+def test_sources_that_describe_or_label_others_give_something(tmp_path: Path) -> None:
+    made = tree(tmp_path / "in", "1.png")
+    (made / "labels.csv").write_text("file_name,label\n1.png,cat\n")
+    assert labels([made / "1.png", made / "labels.csv"], tmp_path / "out") == {"1.png": "cat"}  # type: ignore[arg-type]
+    (made / "00000.tar").write_bytes(tar([("a.txt", b"1")]))
+    (made / "00000_stats.json").write_text("{}")
+    (made / "00000.parquet").write_bytes(b"")
+    files = [made / name for name in ("00000.tar", "00000_stats.json", "00000.parquet")]
+    assert shardctl.convert(files, tmp_path / "table", workers=0).samples == 1
