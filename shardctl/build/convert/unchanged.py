@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from shardctl.format.names import CHECKSUMS, FILES
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.sources.annotations.listed import Images
+from shardctl.sources.annotations.nested_records import refuse_nested_records
 from shardctl.sources.annotations.unused import Unused, warnings_of_unused
 from shardctl.sources.export_description import may_be_of_export
 from shardctl.sources.kinds import KINDS, Form
@@ -100,6 +102,7 @@ class KnownInputs:
         )
         if request.labels.mode == "auto" and (self.unused.places or self._have_pngs):
             images = Images(request.roots, [group.folder for group in listing.groups], listing.table, listing.hashes)
+            refuse_nested_records(chain(*self.unused.places), images)
             listing.warnings += warnings_of_unused(self.unused, images)
         return listing
 

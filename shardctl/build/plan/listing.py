@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -36,6 +36,7 @@ from shardctl.sources.annotations.base import InputPlace
 from shardctl.sources.annotations.counting import said_of_annotations
 from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
 from shardctl.sources.annotations.listed import Images
+from shardctl.sources.annotations.nested_records import refuse_nested_records
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.annotations.unused import Unused, warnings_of_unused
 from shardctl.sources.endings import without_compression
@@ -375,6 +376,7 @@ def list_files(
     listing.notices += [notice for each in listing.annotations for notice in each.notices]
     if kind.name == "image" and listing.whole and known is None and rule.mode == "auto" and not rule.annotations:
         images = Images(roots, [group.folder for group in groups], listing.table, listing.hashes)
+        refuse_nested_records(chain(*unused.places), images)
         listing.warnings += warnings_of_unused(unused, images)
     return listing
 
