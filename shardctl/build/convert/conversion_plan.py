@@ -31,7 +31,7 @@ from shardctl.build.convert.columns import (
 )
 from shardctl.build.convert.discover import DELIMITERS, Discovery
 from shardctl.build.options import Options
-from shardctl.build.plan.labels import Labelling, PlanRules, label_files, write_files
+from shardctl.build.plan.labels import Labelling, PlanRules, label_files, left_out_by, write_files
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import split_files
@@ -285,7 +285,9 @@ def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) ->
     roles: Mapping[str, Role] = masks_of(fields, job.renames)
     roles = {**roles, **{name: each.role for name, each in said.items() if each.role is not None}}
     for step in recipe.batch_transforms:
+        before = content.names
         content, roles = step.schema(content), step.roles(roles)
+        listing.notices += left_out_by(step.name, [name for name in before if name not in content.names]) if step.joins else []
     return known_layout(recipe, labelling, listing, content, job.kept_images, roles)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -143,14 +143,25 @@ def _leave_out_labels(
     """Return that there are no labels, and drop the columns of labels files: a sample that the step `who` makes is of several
     records. The arguments are those of `_all_labels`. A notice says what is left out.
     """
-    names = [LABEL] if _would_be_labelled(listing, rules, by_folder, types, field) else []
+    of_records = types is not None and field in types.schema().names  # named with the other fields of the records
+    names = [LABEL] if not of_records and _would_be_labelled(listing, rules, by_folder, types, field) else []
     names += [f.name for f in side_fields(listing.side)]
     if listing.side is not None:
         for name in listing.side.columns.column_names:
             listing.side = listing.side.without(name)
-    if names:
-        listing.notices.append(f"left out: {some(names)}, as {who} makes samples of several records, which may differ in them")
+    listing.notices += left_out_by(who, names)
     return Labelling()
+
+
+def left_out_by(who: str, names: Sequence[str]) -> list[str]:
+    """Return what is said of fields that a step leaves out which joins records."""
+    if not names:
+        return []
+    return [f"left out: {some(names, MOST_NAMED)}, as {who} makes samples of several records, which may differ in them"]
+
+
+MOST_NAMED = 100
+"""Fields that a notice names."""
 
 
 def _would_be_labelled(listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str) -> bool:

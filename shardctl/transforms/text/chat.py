@@ -30,6 +30,9 @@ from shardctl.transforms.tokenizers.templates import CHATML, Template, Written, 
 MESSAGES = "messages"
 AUTO, BUILT_IN = "auto", "chatml"
 
+MEDIA = ("<image>", "<video>", "<audio>")
+"""What stands in a message where an image or the like belongs. As text, the loss would count answers about nothing."""
+
 
 @dataclass(frozen=True)
 class TokenizeChat(TokenStep):
@@ -142,6 +145,10 @@ class TokenizeChat(TokenStep):
             if found is not None:
                 message = f"a message has {found} in it, which would become the special token of this name"
                 raise Rejection("transform", "special-token", message)
+            media = next((mark for mark in MEDIA if mark in text), None)
+            if media is not None:
+                message = f"a message has {media} in it, which stands for what tokens of text do not have"
+                raise Rejection("transform", "media", message)
         written = self._template.write(messages)
         if not written.spans:
             raise Rejection(
