@@ -34,7 +34,6 @@ from shardctl.sources.image_columns import (
     ROLE,
     can_hold_images,
     choose_column,
-    is_struct,
     mark_columns,
     mark_masks,
     marked_columns,
@@ -66,16 +65,15 @@ def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schem
         notice = f"{what.format(', '.join(map(printable, kept)))}; --image-field none keeps the structs as they are"
         if notice not in listing.notices:
             listing.notices.append(notice)
-    return fields
+    return with_masks(fields, recipe, listing) if kept else fields
 
 
 def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
-    """Return the columns of records with images, those marked that have to be moved with the image as masks.
+    """Return the columns of records with images, those marked that may have to be moved with the image as masks.
 
-    These are the ones that the recipe names, and others by their names in the dataset and their types. Where no step moves
-    pixels, only those are among the others that hold images by their type; the rest is kept as it came. The first records must
-    show all of them. Those of exports have the roles that shardctl.json tells. Raises InputError for a field that the recipe
-    names and that cannot be a mask.
+    These are the ones that the recipe names, all that hold other images by their type, and where a step moves pixels, those
+    that are called masks. The first records tell which are masks. Those of exports have the roles that shardctl.json tells.
+    Raises InputError for a field that the recipe names and that cannot be a mask.
     """
     other = {*marked_columns(fields, MAIN), *marked_masks(fields)}
     names = {f.name: recipe.renames.get(f.name, f.name) for f in fields if f.name not in other}
@@ -87,9 +85,10 @@ def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema
         if not can_hold_images(fields.field(old).type):
             raise InputError(f"--mask-fields: {printable(name)} is of type {fields.field(old).type}; masks are images")
     found = [old for old, new in names.items() if new in recipe.mask_fields]
+    kept = marked_columns(fields, KEPT)
     for old, new in names.items():
-        may_be = bool(recipe.moving) or is_struct(fields.field(old).type)
-        if may_be and old not in found and new not in recipe.unmoved and is_named_mask(fields.field(old).with_name(new)):
+        may_be = old in kept or (bool(recipe.moving) and is_named_mask(fields.field(old).with_name(new)))
+        if may_be and old not in found and new not in recipe.unmoved:
             found.append(old)
     with_roles = {name for export in _exports(listing) for name in _columns_with_roles(export)} if found else set()
     return mark_masks(fields, {name: 8 for name in found if name not in with_roles})
