@@ -105,7 +105,7 @@ def settled(recipe: dict[str, Any], roots: Sequence[SourceRoot], workers: int | 
     """
     found, engine = dict(recipe), local_engine(workers, Limits(seconds=INPUT_TIMEOUT))
     try:
-        settle_kind(found, roots, engine)
+        settle_kind(found, roots, engine, "none")
     finally:
         engine.close()
     return {**recipe, **{name: found[name] for name in ("kind", "image_field", "format") if found.get(name) is not None}}

@@ -23,6 +23,7 @@ from shardctl.sources.annotations.objects import ITEMS, OBJECTS
 from shardctl.sources.boxes import is_named_mask, place_columns, ways_out, why_unmoved
 from shardctl.sources.export_description import Description, described, name_in_records
 from shardctl.sources.formats import CHOSEN
+from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import (
     AUTO,
     BOXES,
@@ -241,6 +242,13 @@ def chosen_columns(fields: pa.Schema, recipe: Recipe) -> pa.Schema:
     return pa.schema([fields.field(name) for name in wanted], {CHOSEN: b"", **(fields.metadata or {})})
 
 
+def without_folders(fields: pa.Schema) -> pa.Schema:
+    """Return the columns of records without that of FOLDER, as if a person had not chosen it: it has no classes."""
+    if FOLDER not in fields.names:
+        return fields
+    return pa.schema([f for f in fields if f.name != FOLDER], {CHOSEN: b"", **(fields.metadata or {})})
+
+
 class Said(NamedTuple):
     """What shardctl.json says of a column that its values do not show: its role, and its type where that is a tensor."""
 
@@ -333,7 +341,7 @@ def _as_read(role: Role, type_: pa.DataType) -> Role:
 
 def renamed(fields: pa.Schema, renames: dict[str, str]) -> pa.Schema:
     """Return columns under the names that they have in the dataset. Raises InputError if there is no such field, or two."""
-    missing = [name for name in renames if name not in fields.names]
+    missing = [name for name in renames if name not in fields.names and name != FOLDER]
     if missing:
         raise _no_such_field(missing[0], fields)
     names = [renames.get(name, name) for name in fields.names]

@@ -54,7 +54,7 @@ class Conversion:
         known = None if held is not None else existing.known(request)
         if known is not None:
             listener.listing(len(known.listing))
-        notices = [] if known is not None else settle_kind(given, request.roots, engine)
+        notices = [] if known is not None else settle_kind(given, request.roots, engine, request.labels.mode)
         recipe = Recipe.from_json(given) if known is None else known.recipe
         if recipe.kind == "image":
             backend.require_one()

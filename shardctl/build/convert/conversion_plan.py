@@ -27,6 +27,7 @@ from shardctl.build.convert.columns import (
     with_images,
     with_rule,
     with_tensors,
+    without_folders,
     without_key,
 )
 from shardctl.build.convert.discover import DELIMITERS, Discovery
@@ -202,6 +203,7 @@ def plan_conversion(
     labelling = label_files(listing, rules, splitting, recipe, types)
     fields = recipe.typed_fields if types is None else chosen_columns(types.found(), recipe)
     if fields is not None and not listing.whole:
+        fields = fields if labelling.by_field else without_folders(fields)
         fields = with_images(fields, recipe, listing)
         if SPLIT_COLUMN in fields.names and rules.split.mode == "auto":
             listing.notices.append("the field split of the records is kept as a field; it does not decide the splits")

@@ -39,7 +39,7 @@ from shardctl.transforms.recipe import Recipe
 MOST_ADDED = 100_000
 """Files that came, at most: each is an object in memory, and with so many of them a new list is hardly slower."""
 
-SETTLED = ("format", "image_field", "key_field", "fields")
+SETTLED = ("format", "image_field", "key_field", "label_field", "fields")
 """Keys of a recipe beside the kind that a conversion may take from its sources."""
 
 

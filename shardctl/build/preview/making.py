@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.build.commit.staging import begin
-from shardctl.build.convert.columns import known_layout, renamed
+from shardctl.build.convert.columns import known_layout, renamed, without_key
 from shardctl.build.convert.conversion_plan import ConversionPlan, plan_conversion
 from shardctl.build.convert.conversion_progress import ConversionProgress
 from shardctl.build.convert.field_types import with_types
@@ -132,7 +132,9 @@ def make_preview(
     split = SplitRule.parse(chosen.split)
     engine = local_engine(chosen.workers, chosen.limits(), on_line)
     try:
-        notices = settle_kind(given, roots, engine)
+        rule = AnnotationRule(chosen.boxes_outside, chosen.annotation_frame, chosen.yolo_task)
+        labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
+        notices = settle_kind(given, roots, engine, labels.mode)
         checked = _checked_recipe(given)
         if checked.store is not None and checked.store.name == "none":
             steps = tuple(step for step in checked.transforms if step not in checked.sample_transforms)
@@ -140,8 +142,6 @@ def make_preview(
             notices = [*notices, "store none: the images are shown as your functions get them, and these are not called"]
         variants = VARIANTS if given.get("variants") is None and checked.random else checked.variants
         backend.require_one()
-        rule = AnnotationRule(chosen.boxes_outside, chosen.annotation_frame, chosen.yolo_task)
-        labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
         rules = PlanRules(split, labels, None, checked.seed, checked.key_source is not None)
         with scratch_folder() as scratch, progress_of(progress) as shown:
             told = ConversionProgress(shown)
@@ -251,7 +251,7 @@ class _Trial:
         recipe = replace(self._recipe, transform=(), variants=1, store=ImageEncoding.parse(SOURCE_STORE))
         content = self._listing.kind.columns
         if draft.fields is not None:
-            content = renamed(without_nulls(draft.fields), job.renames)
+            content = without_key(renamed(without_nulls(draft.fields), job.renames), recipe)
         roles = {name: role for name, role in job.layout.roles.by_name.items() if isinstance(role, Mask | Objects)}
         of_records = {name: role for name, role in roles.items() if content is not None and name in content.names}
         layout = known_layout(recipe, draft.labelling, self._listing, content, job.kept_images, of_records)

@@ -30,6 +30,9 @@ GIVEN = b"given"
 """The value of CHOSEN where a person gave the types too. Then a string is a string: where types are found, it may also be the
 JSON text of values that fit no common type."""
 
+FOLDER = "__folder__"
+"""The field with the folder that a member of a tar is in, "." for none. Only records whose label it is have it."""
+
 DETECT = "detect"
 """The name of an encoding that stands for: find out."""
 
