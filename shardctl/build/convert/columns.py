@@ -19,6 +19,7 @@ from shardctl.format.sample import RESERVED_FIELDS
 from shardctl.images.codecs import backend
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
+from shardctl.sources.annotations.listed import SUFFIXES
 from shardctl.sources.annotations.objects import ITEMS, OBJECTS
 from shardctl.sources.boxes import is_named_mask, place_columns, ways_out, why_unmoved
 from shardctl.sources.export_description import Description, described, name_in_records
@@ -51,6 +52,8 @@ from shardctl.transforms.recipe import Recipe
 
 def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
     """Return the columns of records with those of images marked. Raises InputError if it is not clear which they are."""
+    if members := [f.name for f in fields if pa.types.is_binary(f.type) and "." in f.name and f.name.endswith(SUFFIXES)]:
+        listing.notices.append(f"{some(members)}: images by name, kept as bytes, as not every sample must have all of them")
     if recipe.kind == "image":
         return with_masks(mark_columns(fields, choose_column(fields, recipe.image_field or AUTO)), recipe, listing)
     if recipe.kind != "table" or recipe.image_field == NO_IMAGES:
