@@ -347,55 +347,11 @@ def warned_json(ran: Any) -> list[str]:
     return [warning for warning in ran.json["warnings"] if "another split" in warning]
 
 
-def test_an_update_warns_of_files_that_have_another_name(tmp_path: Path) -> None:
-    """As logs that are rotated: the path is part of the key."""
-    (tmp_path / "in").mkdir()
-    options: dict[str, Any] = {"split": SHARES, "workers": 0, "update": True}
-    grown(tmp_path / "in" / "log.jsonl", rows(40), 1)
-    grown(tmp_path / "in" / "other.jsonl", rows(12), 1)
-    shardctl.convert(tmp_path / "in", tmp_path / "out", **options)
-    (tmp_path / "in" / "log.jsonl").rename(tmp_path / "in" / "log-1.jsonl")
-    grown(tmp_path / "in" / "more.jsonl", rows(15), 1)
-    (warning,) = warned(shardctl.convert(tmp_path / "in", tmp_path / "out", **options))
-    said = "log-1.jsonl (before: log.jsonl) has another name, and names decide the split of records: 40 records may now be in"
-    assert warning.startswith(said)
-
-
 RENAMED: dict[str, Any] = {"split": SHARES, "workers": 0, "update": True}
 
 
-def test_an_update_counts_all_files_that_have_another_name(tmp_path: Path) -> None:
-    """Those too that are as large as each other, and begin as each other."""
-    source = tmp_path / "in"
-    source.mkdir()
-    for number in range(6):
-        grown(source / f"log{number}.jsonl", [{"text": f"{number % 4} {row:02}"} for row in range(50)], 1)
-    shardctl.convert(source, tmp_path / "out", **RENAMED)
-    (source / "sub").mkdir()
-    for number in range(6):
-        (source / f"log{number}.jsonl").rename(source / "sub" / f"log{number}.jsonl")
-    (warning,) = warned(shardctl.convert(source, tmp_path / "out", **RENAMED))
-    assert warning.startswith("sub/log0.jsonl (before: log0.jsonl), sub/log1.jsonl (before: log1.jsonl), ")
-    assert "and 3 more have another name, and names decide the split of records: 300 records may now be" in warning
-
-
-@pytest.mark.parametrize("form", ["jsonl", "csv"])
-def test_an_update_finds_files_that_have_another_name_and_have_grown(tmp_path: Path, form: str) -> None:
-    source = tmp_path / "in"
-    source.mkdir()
-    FORMS[form](source / f"a.{form}", rows(40))
-    FORMS[form](source / f"stays.{form}", rows(10))
-    shardctl.convert(source, tmp_path / "out", **RENAMED)
-    (source / f"a.{form}").unlink()
-    FORMS[form](source / f"b.{form}", rows(41))
-    (warning,) = warned(shardctl.convert(source, tmp_path / "out", **RENAMED))
-    assert warning.startswith(
-        f"b.{form} (before: a.{form}) has another name, and names decide the split of records: 40 records"
-    )
-
-
 def test_an_update_says_that_files_went_and_others_came(tmp_path: Path) -> None:
-    """What was compressed when it got another name cannot be recognised."""
+    """As logs that are rotated: the path is part of the key."""
     source = tmp_path / "in"
     source.mkdir()
     for number in range(3):

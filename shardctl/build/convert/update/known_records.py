@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections import defaultdict
 from collections.abc import Iterator
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +27,7 @@ from shardctl.sources.companions import copy_to_read
 from shardctl.sources.endings import ending_of
 from shardctl.sources.files import local_copy
 from shardctl.sources.formats import Misfit, Unit, find_format
-from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.label_table import some
-from shardctl.sources.walk import suffix_of
 from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.locations.text import is_stored
 from shardctl.system.text import counted, printable
@@ -40,12 +36,6 @@ Numbers = npt.NDArray[np.int64]
 
 COMPARED_BYTES = 256 << 20
 """Bytes of changed files that are compared, at most, to know which of their records may have moved: less than a second."""
-
-LEAST_COMPARED = 64 << 10
-"""A comparison counts as so many bytes at least: to open a file takes its time."""
-
-MOST_GROWN = 1000
-"""Of so many files that are gone it is looked for one that begins with them."""
 
 Line = tuple[int, int | None, str, str, str]
 """A line of known.jsonl: the row of the plan, the record (None: all of them), and the reason."""
@@ -189,135 +179,26 @@ def moved_records(job: Job, before: PreviousDataset, listing: Listing, matching:
         if same < whole:
             paths += listing.paths_at(np.array([row]))
             moved, records = moved + whole - same, records + whole
-    renaming = _Renaming(job, before, listing, matching, units)
+    gone = [file for file in np.flatnonzero(matching.now < 0).tolist() if len(units.of(file))]
+    new = int(np.count_nonzero(matching.before < 0))
     after = (
         "may now be in another split, for instance in train and not in val any more. With --key-field each record keeps its"
         " split"
     )
     warnings = []
-    if renaming.found:
-        count = sum(count for *_, count in renaming.found)
-        pairs = [f"{now} (before: {path})" for path, now, _ in renaming.found]
+    if gone and new:
+        count = sum(int(units.last[units.of(file)[-1]]) for file in gone)
+        are, came = ("is", "another one") if len(gone) == 1 else ("are", "others")
+        came = came if new == 1 else f"{new:,} others"
         warnings.append(
-            f"{some(pairs)} {'has' if len(pairs) == 1 else 'have'} another name, and names decide the split of"
-            f" records: {counted(count, 'record')} {after}"
-        )
-    if renaming.gone and renaming.new:
-        count = sum(int(units.last[units.of(file)[-1]]) for file in renaming.gone)
-        are, came = ("is", "another one") if len(renaming.gone) == 1 else ("are", "others")
-        came = came if len(renaming.new) == 1 else f"{len(renaming.new):,} others"
-        warnings.append(
-            f"{counted(len(renaming.gone), 'file')} with {counted(count, 'record')} {are} gone, and {came} came. If the same"
-            f" records are in both, they {after}"
+            f"{counted(len(gone), 'file')} with {counted(count, 'record')} {are} gone, and {came} came. If the same records are"
+            f" in both, they {after}"
         )
     if not paths:
         return warnings
     have, its = ("has", "its") if len(paths) == 1 else ("have", "their")
     said = f"{some(paths)} {have} changed, and the numbers of {its} records decide their split: up to {moved:,} of"
     return [*warnings, f"{said} {counted(records, 'record')} {after}"]
-
-
-class _Renaming:
-    """Which of the files that are gone have another name now, by how they begin: nothing more is compared, and none on a store.
-
-    `found` has the path before, the one now, and how many records it had. `gone` are the other files that are gone and had
-    records, as rows of the table of files before, and `new` the other new ones, as rows of the listing.
-    """
-
-    def __init__(self, job: Job, before: PreviousDataset, listing: Listing, matching: Matching, units: _UnitsOfFiles) -> None:
-        self._job, self._before, self._listing, self._units = job, before, listing, units
-        self.found: list[tuple[str, str, int]] = []
-        self.gone = {file: None for file in np.flatnonzero(matching.now < 0).tolist() if len(units.of(file))}
-        self.new = dict.fromkeys(np.flatnonzero(matching.before < 0).tolist()) if self.gone else {}
-        self._left = COMPARED_BYTES
-        self._find_same()
-        self._find_grown()
-
-    def _find_same(self) -> None:
-        """Find files that have the size of one that is gone."""
-        sizes = self._listing.table["size"].to_numpy()
-        alike: defaultdict[int, _Beginnings] = defaultdict(_Beginnings)
-        wanted = set(sizes[list(self.new)].tolist())
-        for file in self.gone:
-            if (size := self._before.files["size"][file].as_py()) in wanted:
-                alike[size].add(self._beginning(file))
-        for row in list(self.new):
-            if (size := int(sizes[row])) in alike:
-                self._find(row, alike[size])
-
-    def _find_grown(self) -> None:
-        """Find files that begin with one that is gone, of the same form. Compressed ones begin in another way then."""
-        alike: defaultdict[str, _Beginnings] = defaultdict(_Beginnings)
-        for file in list(self.gone)[:MOST_GROWN]:
-            each = self._beginning(file)
-            if split_compression(each.path)[1] is None:
-                alike[suffix_of(each.path)].add(each)
-        for row, path in zip(list(self.new), self._listing.paths_at(np.array(list(self.new), np.int64)), strict=True):
-            if (suffix := suffix_of(path)) in alike:
-                self._find(row, alike[suffix])
-
-    def _find(self, row: int, alike: _Beginnings) -> None:
-        """Look for the file of this row of the listing among those that are gone."""
-        if self._left < 0:
-            return
-        entry = self._listing.table.slice(row, 1).to_pylist()[0]
-        opened, path = self._listing.opened(entry), entry["path"]
-        for unit in alike.units(path) if not is_stored(opened) else ():
-            if unit.offset + unit.size > entry["size"]:
-                continue
-            self._left -= max(unit.size, LEAST_COMPARED)
-            if self._left < 0:
-                return
-            each = alike.take(path, unit, _digest_of(self._job, path, opened, unit))
-            if each is not None:
-                self.found.append((each.path, path, each.records))
-                del self.gone[each.file], self.new[row]
-                return
-
-    def _beginning(self, file: int) -> _Beginning:
-        rows = self._units.of(file)
-        (planned,) = self._before.plan.slice(int(rows[0]), 1).to_pylist()
-        path = self._before.files["path"][file].as_py()
-        return _Beginning(file, path, int(self._units.last[rows[-1]]), _unit_of(planned), planned["digest"])
-
-
-class _Beginning(NamedTuple):
-    """A file of a dataset: its row in the table of files, how many records it had, and its first unit with the digest."""
-
-    file: int
-    path: str
-    records: int
-    unit: Unit
-    digest: int
-
-
-class _Beginnings:
-    """Files that a file may be, by how they begin."""
-
-    def __init__(self) -> None:
-        self._of: defaultdict[Unit, defaultdict[int, list[_Beginning]]] = defaultdict(lambda: defaultdict(list))
-
-    def add(self, each: _Beginning) -> None:
-        """Add a file."""
-        self._of[each.unit][each.digest].append(each)
-
-    def units(self, path: str) -> list[Unit]:
-        """Return the different beginnings to compare a file with, those of files of the same name in other folders first."""
-        name = path.rpartition("/")[2]
-        return sorted(self._of, key=lambda unit: not any(_named(each, name) for each in chain(*self._of[unit].values())))
-
-    def take(self, path: str, unit: Unit, digest: int | None) -> _Beginning | None:
-        """Return one of the files that begin so, and forget it, None if there is none. One of the same name comes first."""
-        alike = [] if digest is None else self._of[unit].get(digest, [])
-        if not alike:
-            return None
-        found = next((each for each in alike if _named(each, path.rpartition("/")[2])), alike[0])
-        alike.remove(found)
-        return found
-
-
-def _named(each: _Beginning, name: str) -> bool:
-    return each.path.rpartition("/")[2] == name
 
 
 def _same_records(
