@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from shardctl.system.moved_modules import find_moved_modules
 from shardctl.version import __version__
 
 __all__ = [
@@ -74,12 +73,6 @@ _ADAPTERS = ("torch", "tensorflow", "jax")
 _COMMANDS = ("preview", "recipe", "tokenizer", "cache", "demo")
 """Commands without a function in Python."""
 
-_RENAMED = {"merge": "finish"}
-"""Old names of public functions."""
-
-find_moved_modules()
-del find_moved_modules  # no name of the package's own
-
 
 def __dir__() -> list[str]:
     """Return all public names, including the functions that are imported at first use."""
@@ -90,11 +83,6 @@ def __getattr__(name: str) -> Any:
     """Import a public function at its first use, so that `shardctl --help` does not wait for Arrow."""
     import importlib
 
-    if name in _RENAMED:
-        import warnings
-
-        warnings.warn(f"shardctl.{name} is now called shardctl.{_RENAMED[name]}", FutureWarning, stacklevel=2)
-        name = _RENAMED[name]
     if name in _ADAPTERS:
         return importlib.import_module(f"shardctl.{name}")
     if name in _COMMANDS:

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,6 @@ from PIL import Image
 from pyarrow import parquet
 
 import shardctl
-from shardctl.build.convert.request import ConvertRequest
-from shardctl.errors import DatasetError
 from shardctl.format.tables import read_rejects
 from shardctl.sources.formats.base import Parsed
 from shardctl.sources.formats.jsonl import JsonLines
@@ -287,26 +284,6 @@ def test_memory_that_runs_out_for_one_key_costs_its_record(tmp_path: Path, monke
     assert (result.samples, result.rejected) == (39, 1)
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("a.jsonl#8", "out-of-memory")
-
-
-def test_a_dataset_whose_splits_were_drawn_by_numbers_is_not_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an older shardctl has made it: it is neither up to date nor mixed, and repair makes it as it was."""
-    rules = ConvertRequest.rules
-    with monkeypatch.context() as older:
-        older.setattr(ConvertRequest, "rules", lambda self, made: replace(rules(self, made), by_key=False))
-        write_lines(tmp_path / "a.jsonl", rows(60))
-        shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe(), **KEYED)
-    before, whole = split_of(tmp_path / "out"), sums(tmp_path / "out")
-    said = "An earlier version chose the splits by the numbers of the records, and now their keys decide .* Use overwrite=True"
-    for options, message in (({}, "differs in its settings"), ({"update": True}, said)):
-        with pytest.raises(DatasetError, match=message):
-            shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe(), **KEYED, **options)
-    (tmp_path / "out" / "val-00000.arrow").unlink()
-    (tmp_path / "out" / "plan.arrow").unlink()
-    assert shardctl.repair(tmp_path / "out", [tmp_path / "a.jsonl"], workers=0).status == "repaired"
-    assert sums(tmp_path / "out") == whole
-    shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe(), overwrite=True, **KEYED)
-    assert split_of(tmp_path / "out") != before
 
 
 def grown(path: Path, of: list[dict[str, Any]], second: int) -> None:

@@ -60,7 +60,7 @@ that cannot give a file a second name, which the lease needs."""
 class _Mark:
     """What gives way: the names of its files, the SHA-256 of its manifest, and that of the new one.
 
-    Both are "" where an earlier version of shardctl made the mark, the first one too where there was no dataset.
+    The first one is "" where there was no dataset.
     """
 
     names: tuple[str, ...]
@@ -183,8 +183,6 @@ def _read_mark(job: Path) -> _Mark:
         record = json.loads(read_bytes(path))
     except ValueError:
         record = None
-    if isinstance(record, list):  # of an earlier version
-        record = {"replaced": record, "old": "", "new": ""}
     try:
         names, digests = record["replaced"], (record["old"], record["new"])
         sound = isinstance(names, list) and all(map(is_file_name, names)) and all(isinstance(each, str) for each in digests)

@@ -60,9 +60,6 @@ _OF_A_RUN = "workers engine max_rejects if_running worker_memory input_timeout c
 NOT_OF_THE_PLAN = frozenset(_OF_A_RUN.split())
 """Options that may differ between parts of the same conversion."""
 
-_FIRST_NAMES = {"boxes_outside": "boxes", "yolo_task": "task", "keep_generations": "keep"}
-"""Options that were renamed, and the names that they have in what stands for the arguments: so parts begun before go on."""
-
 
 @dataclass(frozen=True)
 class Parted:
@@ -179,8 +176,8 @@ def parted_jobs(folder: LocalFolder) -> list[LocalFolder]:
 
 def _digest(request: ConvertRequest) -> str:
     """Return what stands for the arguments that decide the plan."""
-    given = {each.name: getattr(request.options, each.name) for each in fields(Options)}
-    decides = {_FIRST_NAMES.get(name, name): value for name, value in given.items() if name not in NOT_OF_THE_PLAN}
+    names = (each.name for each in fields(Options) if each.name not in NOT_OF_THE_PLAN)
+    decides = {name: getattr(request.options, name) for name in names}
     roots = [root.recorded for root in request.roots]
     record = json.dumps([roots, dict(request.recipe), decides], sort_keys=True, default=str)
     return hashlib.sha256(record.encode()).hexdigest()[:32]

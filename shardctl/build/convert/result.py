@@ -7,29 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardctl.build.convert.columns import renamed, unmoved_members
 from shardctl.build.convert.estimate import Estimate
 from shardctl.build.convert.update.changes import Changes
 from shardctl.build.plan.listing import Listing
-from shardctl.build.shards.record_reading import RecordReading
 from shardctl.format.jpeg_record import jpeg_costs
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import REJECTS
-from shardctl.format.roles import Mask, Objects
 from shardctl.format.step_counts import Counts
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import Reject, count_reasons, failures, read_rejects
 from shardctl.images.defaults import KEPT_SHARE
-from shardctl.sources.annotations.huggingface import has_objects
-from shardctl.sources.annotations.objects import OBJECTS
-from shardctl.sources.boxes import place_columns, without_texts
-from shardctl.sources.image_columns import MAIN, marked_columns
 from shardctl.sources.label_table import hash_names, some
 from shardctl.system.dataclass import dataclass
 from shardctl.system.html import WARNING, in_notebook, lines_in_notebook, marked, rows_in_notebook
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import counted, format_bytes, printable
-from shardctl.transforms.recipe import Recipe
 
 if TYPE_CHECKING:
     from shardctl.build.convert.explain import Explanation
@@ -209,27 +201,6 @@ def warnings_of(manifest: Manifest, reasons: dict[str, int], examples: tuple[Rej
         f"{what}. Most frequent ({reasons[reason]:,}): {reason}, for instance {printable(example.key)}:"
         f" {printable(example.message)}. {REJECTS} of the dataset lists all of them; --max-rejects 5% makes this an error",
     )
-
-
-def left_behind(manifest: Manifest, recipe: Recipe) -> tuple[str, ...]:
-    """Say which fields of a dataset an older version has not moved with the images: a conversion refuses or moves them now."""
-    fields = RecordReading.from_json(manifest.records).fields
-    if not recipe.moving or fields is None:
-        return ()
-    columns, kept = renamed(fields, recipe.renames), dict(manifest.schema)
-    moved = {name for name, facts in manifest.fields.items() if facts["role"] in (Mask.name, Objects.name)} | set(
-        recipe.unmoved
-    )
-    moved |= {recipe.renames.get(name, name) for name in marked_columns(fields, MAIN)}
-    has_table = has_objects(columns) and OBJECTS not in moved
-    left = unmoved_members(columns.field(OBJECTS).type) if has_table and OBJECTS in kept else []
-    moved |= {OBJECTS} if has_table else set()
-    named = without_texts(f for f in columns if f.name in kept and f.name not in moved)  # the values of texts are not known
-    names = [*place_columns(named), *left]
-    if not names:
-        return ()
-    they = "was not moved with the images" if len(names) == 1 else "were not moved with the images"
-    return (f"{some(names)} {they} by the version of shardctl that made this dataset; --overwrite converts it again",)
 
 
 def empty_splits(manifest: Manifest) -> tuple[str, ...]:

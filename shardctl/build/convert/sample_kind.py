@@ -31,50 +31,51 @@ LOOKED_AT = 64
 def settle_kind(recipe: dict[str, Any], roots: Sequence[SourceRoot], engine: Engine, labels: str) -> list[str]:
     """Write into a recipe what the sources decide, and return notices. Raises InputError, UsageError.
 
-    `labels` is the mode of the rule for labels: of tars, labels and keys are in members.
-
     That is the kind where it is not given, and for images that come from tables `image_field`. Tables are sources of images
-    where no file is an image, or where a field of them is named. Options that only tables have choose tables.
+    where no file is an image, or where a field of them is named. Options that only tables have choose tables. Of tars it is
+    also where keys and labels are; `labels` is the mode of the rule for labels.
     """
     if recipe.get("kind") in FORMAT_NAMES:
         recipe |= {"kind": "auto", "format": recipe["kind"]}
     notices = _settle_export(recipe, roots)
-    is_plain = not notices and recipe.get("kind") != "table" and not recipe.get("fields") and not recipe.get("schema")
+    is_open = recipe.get("kind") in (None, "auto")
+    are_members = not notices and recipe.get("kind") != "table" and not recipe.get("fields") and not recipe.get("schema")
     reading = Recipe.reading_of(recipe)
     field = recipe.get("image_field")
-    if recipe.get("kind") in (None, "auto"):
+    if is_open:
         recipe["kind"] = _kind_of(roots, reading, field)
+    elif recipe["kind"] == "image" and field is None and (reading.format or _has_only_tables(roots, reading)):
+        recipe["image_field"] = Recipe.image_source(recipe) or AUTO
+    if not (is_open or are_members) or (recipe["kind"] != "table" and recipe.get("image_field") is None):
+        return notices
+    types = _first_types(roots, reading, engine)
+    if is_open and recipe["kind"] == "table" and field is None:
         chosen = Recipe.image_source(recipe)
-        wants_table = recipe["kind"] == "table" and field is None
-        column = chosen or _image_column(_first_types(roots, reading, engine)) if wants_table else None
+        column = chosen or (None if types is None else without_doubt(types.found()))
         if column is not None:
             recipe |= {"kind": "image", "image_field": column}
         if column is not None and chosen is None:
             notices.append(f"the images are in the column {printable(column)}; --kind table keeps the columns as they are")
-    elif recipe["kind"] == "image" and field is None and (reading.format or _has_only_tables(roots, reading)):
-        recipe["image_field"] = Recipe.image_source(recipe) or AUTO
-    if is_plain and (recipe["kind"] == "table" or recipe.get("image_field") is not None):
-        notices += _settle_members(recipe, labels, _first_types(roots, reading, engine))
+    if are_members and types is not None:
+        _settle_members(recipe, labels, types)
     return notices
 
 
-def _settle_members(recipe: dict[str, Any], labels: str, types: Types | None) -> list[str]:
+def _settle_members(recipe: dict[str, Any], labels: str, types: Types) -> None:
     """Have the keys and the labels of tars be those that WebDataset names, or the folders of members that are images alone."""
     from shardctl.sources.formats.webdataset import IMAGES, KEY  # only tars need it
 
-    names = set() if types is None else set(types.found().names)
+    names = set(types.found().names)
     if FOLDER not in names:
-        return []
-    if recipe.get("key_field") is None:
-        recipe["key_field"] = KEY
+        return
+    recipe |= {"key_field": KEY} if recipe.get("key_field") is None else {}
     if recipe.get("label_field") is not None or LABEL in names:
-        return []
-    has_folders = types is not None and types.labels() not in (None, ["."])
+        return
+    has_folders = types.labels() not in (None, ["."])
     if labels == "auto" and "cls" in names:
         recipe["label_field"] = "cls"
     elif labels == "folder" or (labels == "auto" and has_folders and names <= {KEY, FOLDER, "image", *IMAGES}):
         recipe["label_field"] = FOLDER
-    return []
 
 
 def _settle_export(recipe: dict[str, Any], roots: Sequence[SourceRoot]) -> list[str]:
@@ -122,11 +123,6 @@ def _has_only_tables(roots: Sequence[SourceRoot], reading: Reading) -> bool:
     if first_file(roots, KINDS["image"], reading, (Form.ONE, Form.UNKNOWN)) is not None:
         return False
     return first_file(roots, KINDS["table"], reading, (Form.MANY,)) is not None
-
-
-def _image_column(types: Types | None) -> str | None:
-    """Return the column that makes the first table one of images; None for tables that do not say the types of columns."""
-    return None if types is None else without_doubt(types.found())
 
 
 def _first_types(roots: Sequence[SourceRoot], reading: Reading, engine: Engine) -> Types | None:

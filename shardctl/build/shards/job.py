@@ -61,7 +61,7 @@ J = TypeVar("J", bound="Job")
 class Job:
     """What a worker needs to build any shard. `folder` holds everything of it until the commit.
 
-    `fields`, `by_field`, `upright` and `draw` say how files of many records are read (RecordReading). `shuffle` is the seed of
+    `fields`, `by_field` and `draw` say how files of many records are read (RecordReading). `shuffle` is the seed of
     the order, None where it is that of the inputs. `recorded` says that the plan is that of a finished dataset. `url` is the
     dataset's where that is on an object store, with its files in the folder `base` there; then `folder` holds a copy of the
     job.
@@ -74,7 +74,6 @@ class Job:
     splits: tuple[SplitPlan, ...]
     fields: pa.Schema | None = None
     by_field: bool = False
-    upright: bool = True
     draw: Draw | None = None
     shuffle: int | None = None
     recorded: bool = False
@@ -183,7 +182,6 @@ class Job:
         if recipe and record["recipe"] != json.loads(json.dumps(recipe.to_json())):
             raise ValueError("it has another recipe")
         return {
-            "upright": False,  # of an older version that does not say it
             **{f.name: record[f.name] for f in fields(Job) if f.name in record},
             "folder": folder,
             "roots": tuple(Root(**root) for root in record["roots"]),
@@ -220,7 +218,7 @@ class Job:
 
         Those that an export tells the role of are in the frame of the upright image already, and not among them.
         """
-        if self.fields is None or self.main_image is None or not self.upright:
+        if self.fields is None or self.main_image is None:
             return {}
         frames, boxes = said_of(self.fields, FRAME), said_of(self.fields, BOXES)
         objects = objects_of_records(self.fields, self.recipe)

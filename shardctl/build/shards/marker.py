@@ -55,7 +55,6 @@ def read_finished(job: Job, shard: int) -> ShardMarker | None:
         whole = whole and (bool(job.url) or bool(done.rejected) == job.rejects_path(shard).exists())
     except (OSError, pa.ArrowException, KeyError, ValueError, TypeError, AttributeError, IndexError):
         return None
-    whole = whole and (done.jpegs is not None) == job.keeps_sources  # an older shardctl recorded none
     return done if whole and done.units.num_rows == job.place(shard).units else None
 
 

@@ -21,9 +21,6 @@ class RecordReading:
     by_field: bool = False
     """Whether the field `label` of the records names the classes."""
 
-    upright: bool = True
-    """Whether masks and objects of records are turned with their image (EXIF). Datasets of older versions have False."""
-
     draw: Draw | None = None
     """Decides the split of each record; None where a unit belongs to one split."""
 
@@ -36,7 +33,6 @@ class RecordReading:
         return cls(
             fields=decode_schema(record["schema"]),
             by_field=bool(record["by_field"]),
-            upright=record.get("upright") is True,
             draw=Draw.from_json(draw) if draw else None,
         )
 

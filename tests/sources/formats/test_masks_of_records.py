@@ -205,35 +205,6 @@ def test_a_preview_shows_masks_of_16_bits(tmp_path: Path, cli: Any) -> None:
     assert "16 bits" not in (tmp_path / "a.html").read_text()
 
 
-def test_a_dataset_that_left_masks_behind_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    write_tar(source / "a.tar", {f"s{number}": {"png": PHOTO, "seg.png": GREY} for number in range(20)})
-    with monkeypatch.context() as older:
-        older.setattr("shardctl.build.convert.columns.is_named_mask", lambda _: False)
-        older.setattr("shardctl.build.convert.columns.why_unmoved", lambda *_: ([], ""))
-        older.setattr("shardctl.build.shards.probing.refuse_unmoved", lambda *_: None)
-        older.setattr("shardctl.build.shards.record_images.holds_image", lambda _: False)
-        shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
-    assert stored(tmp_path / "out", "seg.png")[0] == GREY
-    same = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0, update=True)
-    assert same.status == "up-to-date"
-    assert any("seg.png" in warning and "overwrite=True" in warning for warning in same.warnings)
-    write_tar(source / "b.tar", {f"t{number}": {"png": PHOTO, "seg.png": GREY} for number in range(20)})
-    updated = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0, update=True)
-    assert updated.changes is not None
-    assert updated.changes.anew == "seg.png looks like a mask, and was not moved with the images"
-    write_tar(source / "c.tar", {f"u{number}": {"png": PHOTO, "seg.png": GREY} for number in range(20)})
-    more = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0, update=True)
-    assert more.changes is not None
-    assert (more.changes.anew, more.warnings) == ("", ())
-    again = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0, update=True)
-    assert (again.status, again.warnings) == ("up-to-date", ())
-    masks = stored(tmp_path / "out", "seg.png")
-    assert len(masks) == 60
-    assert all(np.array_equal(decoded(mask), NUMBERS[:, ::-1]) for mask in masks)
-
-
 def test_a_mask_of_hugging_face_has_its_role_without_steps_that_move_pixels(tmp_path: Path) -> None:
     struct = {name: ({"bytes": data, "path": "b.png"}, ENCODED_IMAGE) for name, data in {"seg": PHOTO, "mask": GREY}.items()}
     source = of_table(image=({"bytes": PHOTO, "path": "a.png"}, ENCODED_IMAGE), **struct)(tmp_path)

@@ -54,11 +54,6 @@ def why_not_followed(
             " the dataset again"
         )
     names = [name for name in differing_parts(before, parts) if name not in FOLLOWED]
-    if names == ["settings"] and _is_drawn_by_numbers(manifest):
-        return DatasetError(
-            f"{shown}: cannot be brought up to date. An earlier version chose the splits by the numbers of the records, and now"
-            " their keys decide (--key-field). Use --overwrite to make the dataset again"
-        )
     if names:
         return DatasetError(
             f"{shown}: cannot be brought up to date, since this conversion differs in its {' and '.join(names)}. Use the same"
@@ -77,12 +72,6 @@ def why_not_followed(
             " sources in the same order, or if they have moved, say where each was with --moved-from"
         )
     return None
-
-
-def _is_drawn_by_numbers(manifest: Manifest) -> bool:
-    """Return whether a dataset has keys of its own that have not decided its splits, as earlier versions made it."""
-    draw = (manifest.records or {}).get("draw")
-    return manifest.has_own_keys and isinstance(draw, dict) and not draw.get("by_key", False)
 
 
 def _listed(sources: Sequence[str]) -> str:

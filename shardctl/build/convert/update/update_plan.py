@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.build.convert.columns import with_masks
 from shardctl.build.convert.conversion_plan import (
     EMPTY,
     SMALLEST_SHARD_BLOCKS,
@@ -55,7 +54,6 @@ from shardctl.format.names import FILES, PLAN, number_of_shard, shard_name
 from shardctl.format.roles import Label
 from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.loader.order import Permutation
-from shardctl.sources.image_columns import MAIN, marked_columns, marked_masks
 from shardctl.sources.label_table import some
 from shardctl.sources.types import Types
 from shardctl.system.dataclass import dataclass
@@ -281,12 +279,7 @@ class _Planning:
         """Say in what columns or names of classes the samples of the sources as they are now differ, "" for nothing."""
         before = self.before.layout
         reading = self.before.reading
-        if why := self._unmoved_masks(reading.fields):
-            return why
         job = Job(self.folder, self.roots, self.recipe, EMPTY, (), fields=reading.fields, by_field=reading.by_field)
-        left = [] if reading.upright else list(replace(job, layout=before).annotation_rules)
-        if left:
-            return f"an older version read {some(left)} without a look at how EXIF turns the images"
         now = layout_before_functions(job, labelling, self.listing)
         if now.classes != before.classes:
             come, gone = (
@@ -303,15 +296,6 @@ class _Planning:
         ]
         same = known[0] == known[1] and _fits(now, before, exactly=not self.recipe.sample_transforms)
         return "" if same else "the columns, or what is known of them, are others"
-
-    def _unmoved_masks(self, fields: pa.Schema | None) -> str:
-        """Say which columns of the dataset look like masks that an older version has not moved, "" for none."""
-        if fields is None or not self.recipe.moving or not marked_columns(fields, MAIN):
-            return ""
-        moved = marked_masks(fields)
-        unmoved = [name for name in marked_masks(with_masks(fields, self.recipe, self.listing)) if name not in moved]
-        they = "looks like a mask, and was" if len(unmoved) == 1 else "look like masks, and were"
-        return f"{some(unmoved)} {they} not moved with the images" if unmoved else ""
 
     def _other_types(self, discovery: Discovery, units: Units, splitting: Splitting) -> str:
         """Say which other types, or labels that were not there, the new records need; "" for none."""
