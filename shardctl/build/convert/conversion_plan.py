@@ -287,7 +287,7 @@ def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) ->
     roles: Mapping[str, Role] = masks_of(fields, job.renames)
     roles = {**roles, **{name: each.role for name, each in said.items() if each.role is not None}}
     for step in recipe.batch_transforms:
-        before = content.names
+        before = [] if content is None else content.names
         content, roles = step.schema(content), step.roles(roles)
         listing.notices += left_out_by(step.name, [name for name in before if name not in content.names]) if step.joins else []
     return known_layout(recipe, labelling, listing, content, job.kept_images, roles)

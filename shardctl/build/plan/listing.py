@@ -539,7 +539,7 @@ def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -
 
 def idle_roots(count: int, used: npt.NDArray[Any]) -> list[int]:
     """Return which of so many sources are not among the `used` ones."""
-    return np.flatnonzero(np.bincount(used, minlength=count) == 0).tolist()
+    return [number for number, times in enumerate(np.bincount(used, minlength=count)) if not times]
 
 
 def refuse_idle(root: SourceRoot, kind: str, ignored: Counter[str]) -> NoReturn:

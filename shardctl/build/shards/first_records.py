@@ -181,7 +181,7 @@ class _Look:
         """Return whether an image with a number for each pixel, of so many bits at most, has more numbers than classes are."""
         recipe = self._job.recipe
         values = decode_mask(data, recipe.max_pixels, recipe.keep_truncated)
-        return 8 * values.itemsize <= most_bits and np.count_nonzero(np.bincount(values.ravel())) > MOST_CLASSES
+        return 8 * values.itemsize <= most_bits and int(np.count_nonzero(np.bincount(values.ravel()))) > MOST_CLASSES
 
     def _add_boxes(self, boxes: Any, opened: Opened, rule: AnnotationRule) -> None:
         try:
