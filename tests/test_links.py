@@ -365,16 +365,6 @@ def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stay
     assert not trash.exists()
 
 
-def test_a_folder_of_an_earlier_version_is_completed(here: Path) -> None:
-    """It lists names only."""
-    job = here / ".out.shardctl.old" / ".shardctl" / FINGERPRINT
-    shutil.copytree(here / "out", here / ".out.shardctl.old", ignore=shutil.ignore_patterns("generations"))
-    job.mkdir(parents=True)
-    (job / "replaced.json").write_text(json.dumps([path.name for path in (here / "out").iterdir() if path.is_file()]))
-    assert COMMANDS["up to date"](here).status == "up-to-date"
-    assert not (here / ".out.shardctl.old").exists()
-
-
 @pytest.mark.parametrize("record", ["[]", '{"replaced": [], "old": "", "new": ""}'])
 @pytest.mark.parametrize("manifest", [True, False])
 def test_a_job_that_only_looks_as_if_it_took_its_place_replaces_nothing(here: Path, record: str, manifest: bool) -> None:

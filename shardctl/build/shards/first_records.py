@@ -101,12 +101,10 @@ def inspect_first_records(job: Job, units: list[PlannedUnit], progress: WorkerPr
     are_masks = [name for name in masks if isinstance(job.layout.roles.get(name), Mask)]
     frames, notices = dict[str, str](), list[str]()
     if doubtful := [name for name in unnamed if name not in are_masks and masks[name].has_numbers]:
-        read = (
-            "is read as grey pictures, and may be masks"
-            if len(doubtful) == 1
-            else "are read as grey pictures, and may be masks"
+        are = "is" if len(doubtful) == 1 else "are"
+        notices.append(
+            f"{some(doubtful)} {are} read as grey pictures, and may be masks: --kind image --mask-fields {','.join(doubtful)}"
         )
-        notices.append(f"{some(doubtful)} {read}: --kind image --mask-fields {','.join(doubtful)}")
     among = f" of the {look.count:,} that were looked at"
     for name, evidence in look.evidence.items():
         if name == OBJECTS or name in are_masks:
