@@ -62,9 +62,6 @@ _ADAPTERS = ("torch", "tensorflow", "jax")
 _COMMANDS = ("preview", "recipe", "tokenizer", "cache", "demo")
 """Commands without a function in Python."""
 
-_RENAMED = {"merge": "finish"}
-"""Old names of public functions."""
-
 
 def __dir__() -> list[str]:
     """Return all public names, including the functions that are imported at first use."""
@@ -75,11 +72,6 @@ def __getattr__(name: str) -> Any:
     """Import a public function at its first use, so that `shardctl --help` does not wait for Arrow."""
     import importlib
 
-    if name in _RENAMED:
-        import warnings
-
-        warnings.warn(f"shardctl.{name} is now called shardctl.{_RENAMED[name]}", FutureWarning, stacklevel=2)
-        name = _RENAMED[name]
     if name in _ADAPTERS:
         return importlib.import_module(f"shardctl.{name}")
     if name in _COMMANDS:

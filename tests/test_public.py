@@ -40,11 +40,6 @@ def test_public_functions_can_be_handed_to_other_processes() -> None:
         assert pickle.loads(pickle.dumps(getattr(shardctl, name))) is getattr(shardctl, name)
 
 
-def test_an_old_name_is_taken_with_a_warning() -> None:
-    with pytest.warns(FutureWarning, match=r"shardctl\.merge is now called shardctl\.finish"):
-        assert shardctl.merge is shardctl.finish  # type: ignore[attr-defined]
-
-
 CALLERS = """
 import shardctl
 
@@ -97,7 +92,6 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path: Path) -> None:
         (lambda: shardctl.convert("", "out"), "the source is a path; it is ''"),
         (lambda: shardctl.convert("in", "out", listener=print), "listener must be a shardctl.build.convert.listener.Listener"),
         (lambda: shardctl.bench("out", listener=print), "listener must be a shardctl.benchmark.measure.Listener"),
-        (lambda: shardctl.convert("in", "out", boxes="clip", boxes_outside="keep"), "boxes is its old name; leave one out"),
         (lambda: shardctl.convert("in", "out", shard_size="64 megs"), "shard_size: '64 megs' is not a size"),
     ],
 )
@@ -125,14 +119,3 @@ def test_messages_name_arguments(call: Callable[[], object], message: str) -> No
 )
 def test_python_says_the_same_in_its_own_types(given: dict[str, Any], typed: dict[str, Any]) -> None:
     assert chosen_options("convert", None, given) == chosen_options("convert", None, typed)
-
-
-def test_the_warning_of_an_old_name_shows_the_line_of_the_caller() -> None:
-    for call in (
-        lambda: shardctl.convert("in", "out", keep=-1),
-        lambda: shardctl.snapshot("out", "in", keep=-1),
-        lambda: shardctl.advise("in", quality=["gofer"]),
-    ):
-        with pytest.warns(FutureWarning, match="is now called") as warned, pytest.raises(ShardctlError):
-            call()
-        assert [each.filename for each in warned] == [__file__]

@@ -93,8 +93,7 @@ def _row(option: click.Option, context: click.Context) -> str:
 
 
 def _names(option: click.Option) -> str:
-    was = option.was if isinstance(option, Option) else None
-    return ", ".join(name for name in [*option.opts, *option.secondary_opts] if name != was)
+    return ", ".join([*option.opts, *option.secondary_opts])
 
 
 def _by_long_name(row: tuple[str, list[str]]) -> str:

@@ -151,7 +151,6 @@ class Options:
         "Boxes that reach outside of their image: keep the boxes, clip them, or drop their objects.",
         shows_default=True,
         heading=LABELS,
-        was="boxes",
         alike={"clip-boxes clip": "clip"},
     )
     annotation_frame: str = option(
@@ -169,7 +168,6 @@ class Options:
         "What each line of a YOLO file has: a box (detect), a polygon (segment), keypoints (pose) or a rotated box (obb)."
         " Default: the task in data.yaml, else decided by the length of the line.",
         heading=LABELS,
-        was="task",
     )
     classes: str | Path | None = option(
         FilePath(),
@@ -339,7 +337,6 @@ class Options:
         " order.",
         metavar="OLD",
         heading=TARGET,
-        was="source",
     )
     keep_generations: int | None = option(
         Whole(),
@@ -348,7 +345,6 @@ class Options:
         " they share are stored once. Default: the number used last time; 0 for a new dataset.",
         metavar="N",
         heading=TARGET,
-        was="keep",
         alike={"history versions": "1"},
         limit=at_least(0, "{} generations cannot be kept; give 0 or more"),
     )

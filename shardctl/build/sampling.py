@@ -106,7 +106,7 @@ def settled(recipe: dict[str, Any], roots: Sequence[SourceRoot], workers: int | 
     """
     found, engine = dict(recipe), local_engine(workers, Limits(seconds=INPUT_TIMEOUT))
     try:
-        settle_kind(found, roots, engine, LabelRule.parse("auto"))
+        settle_kind(found, roots, engine, LabelRule.parse("none"))
     finally:
         engine.close()
     return {**recipe, **{name: found[name] for name in ("kind", "image_field", "format") if found.get(name) is not None}}

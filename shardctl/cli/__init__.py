@@ -17,7 +17,7 @@ from typing import NoReturn, TextIO
 import click
 
 from shardctl.cli.command import WIDTH, Group
-from shardctl.cli.lines import as_typed, color_choice, complain, hint, note
+from shardctl.cli.lines import as_typed, color_choice, complain, hint
 from shardctl.errors import ShardctlError
 
 INTERRUPTED = 130
@@ -57,9 +57,6 @@ COMMANDS = {
     },
 }
 """The commands in the order of use, under their headings, each with a line about it."""
-
-RENAMED = {"merge": "finish"}
-"""Old names of commands, which are still accepted."""
 
 WORDS = {
     "info show stat stats ls list describe view cat head print look": "`shardctl inspect DST` shows the content of a dataset",
@@ -103,17 +100,10 @@ class Commands(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, or None if there is none of this name."""
-        name = RENAMED.get(cmd_name, cmd_name)
-        if not any(name in commands for commands in COMMANDS.values()):
+        if not any(cmd_name in commands for commands in COMMANDS.values()):
             return None
-        command: click.Command = getattr(importlib.import_module(f"shardctl.cli.{name}"), name)
+        command: click.Command = getattr(importlib.import_module(f"shardctl.cli.{cmd_name}"), cmd_name)
         return command
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the arguments name. Prints a note for an old name."""
-        if (name := RENAMED.get(args[0])) is not None and {"--json", "-q", "--quiet"}.isdisjoint(args):
-            note(f"`shardctl {args[0]}` is now called `shardctl {name}`")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands under their headings; none of them is imported."""

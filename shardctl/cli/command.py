@@ -9,8 +9,6 @@ from typing import Any
 
 import click
 
-from shardctl.cli.lines import note
-
 WIDTH = 80
 
 _LONG_DASHES = ("\u2013", "\u2014")
@@ -28,7 +26,7 @@ SHORT_EXAMPLES = 4
 
 
 class Option(click.Option):
-    """An option: the heading in `--help`, its line in `-h`, its old name, and other tools' words for it (system/options.py)."""
+    """An option: the heading in `--help`, its line in `-h`, and other tools' words for it (system/options.py)."""
 
     def __init__(
         self,
@@ -36,27 +34,16 @@ class Option(click.Option):
         *arguments: Any,
         heading: str = "",
         brief: str = "",
-        was: str | None = None,
         alike: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
         self.heading, self.brief, self.alike = heading, brief, alike or {}
-        self.was = None if was is None else f"--{was.replace('_', '-')}"
-        super().__init__([*declarations, *([] if self.was is None else [self.was])], *arguments, **more)
+        super().__init__(declarations, *arguments, **more)
 
     @property
     def spelled(self) -> str:
         """How the option is written: its long name."""
         return next((name for name in self.opts if name.startswith("--")), self.opts[0])
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the names and the text in `--help`; the old name is hidden."""
-        names = self.opts
-        self.opts = [name for name in names if name != self.was]
-        try:
-            return super().get_help_record(ctx)
-        finally:
-            self.opts = names
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """Return how messages call the option."""
@@ -83,9 +70,8 @@ class Command(click.Command):
             self.params.append(_short_help_option())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments. An option's old name is told once; an unknown one is answered."""
+        """Read the arguments. An unknown option is answered."""
         ctx.meta[_TYPED] = list(args)
-        _tell_old_names(self, args)
         _refuse_second_number(self, ctx, args)
         names = {name for each in self.params for name in each.opts}
         for each in args:
@@ -243,16 +229,6 @@ def _write_examples(formatter: click.HelpFormatter, examples: Sequence[Example])
                 formatter.write(f"  {line.ljust(widest)}  {comment}".rstrip() + "\n")
             else:
                 formatter.write((f"  # {comment}\n" if comment else "") + f"  {line}\n")
-
-
-def _tell_old_names(command: click.Command, args: list[str]) -> None:
-    """Print a note for each option that was given under its old name."""
-    if not {"--json", "-q", "--quiet"}.isdisjoint(args):
-        return
-    given = {each.partition("=")[0] for each in args}
-    for each in command.params:
-        if isinstance(each, Option) and each.was in given:
-            note(f"{each.was} is now called {each.spelled}")
 
 
 def _refuse_second_number(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:

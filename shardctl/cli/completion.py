@@ -189,8 +189,7 @@ class _Completing(ShellComplete):
             for parameter in asked.params:
                 if found := _VALUES.get((path, parameter.name or "")):
                     _complete_with(parameter, found, args)
-            renamed = {getattr(parameter, "was", None) for parameter in asked.params}
-            items = [item for item in super().get_completions(args, incomplete) if item.value not in renamed]
+            items = super().get_completions(args, incomplete)
             if incomplete.startswith("--") and "=" in incomplete:  # the shell replaces all of --split=v
                 for item in items:
                     item.value = f"{incomplete.partition('=')[0]}={item.value}"

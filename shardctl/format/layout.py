@@ -16,6 +16,21 @@ ENCODED_IMAGE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.s
 """The type of an encoded image column, as Hugging Face datasets defines it."""
 
 
+NO_PICTURES = ("audio", "video", "speech", "sound", "pdf")
+"""Parts of the names of columns that have the type of images (Hugging Face gives it to all kinds of files) and are none."""
+
+
+def may_be_pictures(name: str) -> bool:
+    """Return whether a column of the type of images has them, by its name."""
+    return not any(word in name.lower() for word in NO_PICTURES)
+
+
+def image_lists(columns: pa.Schema) -> list[str]:
+    """Return the columns with a list of encoded images for each sample. They have no role: nothing is done with the images."""
+    of_lists = [f for f in columns if pa.types.is_list(f.type) or pa.types.is_large_list(f.type)]
+    return [f.name for f in of_lists if f.type.value_type.equals(ENCODED_IMAGE) and may_be_pictures(f.name)]
+
+
 def image_tensor(shape: tuple[int, ...]) -> pa.DataType:
     """Return the Arrow type of a raw image column, (height, width, 3) uint8, or of a raw mask column, (height, width)."""
     return pa.fixed_shape_tensor(pa.uint8(), list(shape))
@@ -107,11 +122,14 @@ class Layout:
     def huggingface_features(self) -> dict[str, Any] | None:
         """Name the types that Hugging Face datasets cannot guess. None if it has no such type (raw tensors)."""
         features: dict[str, Any] = {}
+        in_lists = image_lists(self.columns)
         for column in self.columns:
             if isinstance(column.type, pa.BaseExtensionType):
                 return None
             if column.name in self.roles.images:
                 features[column.name] = {"_type": "Image"}
+            elif column.name in in_lists:
+                features[column.name] = [{"_type": "Image"}]  # not a Sequence of List, as in _huggingface_feature
             elif self.roles.names.get(column.name):
                 features[column.name] = _class_label(self.roles.names[column.name])
             elif column.name in self.roles.objects:

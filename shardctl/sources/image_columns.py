@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.layout import ENCODED_IMAGE, may_be_pictures
 from shardctl.system.text import printable
 
 ROLE = b"shardctl.image"
@@ -55,9 +55,6 @@ PATH_NAMES = frozenset(
 )
 """Usual names of columns with the paths of images."""
 
-NO_PICTURES = ("audio", "video", "speech", "sound", "pdf")
-"""Parts of the names of columns that have the type of images (Hugging Face gives it to all kinds of files) and are none."""
-
 _BYTES = (pa.binary(), pa.large_binary())
 _STRINGS = (pa.string(), pa.large_string())
 
@@ -77,7 +74,7 @@ def can_hold_images(type_: pa.DataType) -> bool:
 
 def struct_columns(schema: pa.Schema) -> list[str]:
     """Return the columns that are structs of bytes and path, without those whose names say that they are no images."""
-    return [f.name for f in schema if is_struct(f.type) and not any(word in f.name.lower() for word in NO_PICTURES)]
+    return [f.name for f in schema if is_struct(f.type) and may_be_pictures(f.name)]
 
 
 def without_doubt(schema: pa.Schema) -> str | None:

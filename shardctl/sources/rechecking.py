@@ -21,7 +21,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.sources.roots import SourceRoot
-from shardctl.sources.walk import Folder, FoundFile, LeftOut, are_utf8, notice_of_loop, notices_of_left_out, place_in_walk
+from shardctl.sources.walk import (
+    OF_SYSTEMS,
+    Folder,
+    FoundFile,
+    LeftOut,
+    are_utf8,
+    is_hidden,
+    notice_of_loop,
+    notices_of_left_out,
+    place_in_walk,
+)
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import name_of
 from shardctl.system.machine import usable_cores
@@ -326,11 +336,11 @@ def _unlisted_below(
                 seen.notices.append(notice_of_loop(folder))
                 continue
             names = os.listdir(descriptor)
-            visible = [name for name in names if name[0] != "."]
+            visible = [name for name in names if name[0] != "." and name not in OF_SYSTEMS]
             below = f"{folder.path}/" if folder.path else ""
             within = folder.opened if folder.opened.endswith("/") else f"{folder.opened}/"
             if len(visible) < len(names):
-                for name in sorted((name for name in names if name[0] == "."), key=os.fsencode):
+                for name in sorted(filter(is_hidden, names), key=os.fsencode):
                     seen.hidden.add(within + name)
             count = listed.count_in(number, below, place, len(visible) + 1 if listed.changed is None else len(listed))
             listed_names, gone, others = _Names(listed, place, len(below)), list[int](), list[str]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,11 @@ UNREACHABLE = "unreachable"
 
 COMPRESSED = frozenset((".gz", ".bz2", ".xz", ".zst"))
 """Endings of names of compressed files, before which there is another one."""
+
+OF_SYSTEMS = frozenset(
+    ("__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information", ".DS_Store", ".git", ".ipynb_checkpoints")
+)
+"""What systems and tools put beside data: copies of attributes, thumbnails, what was deleted."""
 
 NAMES_AT_ONCE = 65536
 """Names of a folder that are looked at together."""
@@ -48,6 +54,19 @@ class FoundFile(NamedTuple):
         suffix = suffix_of(name)
         # Not cls(…), which takes twice as long: there may be millions.
         return tuple.__new__(cls, (root, path, opened, folder, suffix, status.st_size, status.st_mtime_ns, None))
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file or a folder of this name is left out."""
+    return name[0] == "." or name in OF_SYSTEMS
+
+
+_OF_SYSTEMS = re.compile(rf"(?:^|/)(?:\._|(?:{'|'.join(map(re.escape, sorted(OF_SYSTEMS)))})(?:/|\Z))")
+
+
+def is_of_system(path: str) -> bool:
+    """Return whether a member of an archive is none of its data: a system put it there, or what it is in; `._` is a Mac's."""
+    return _OF_SYSTEMS.search(path) is not None
 
 
 def suffix_of(name: str) -> str:
@@ -88,7 +107,7 @@ class LeftOut:
 def walk(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterator[FoundFile]:
     """Yield every file under the sources, the files of a folder by name and then its folders by name.
 
-    Hidden files and folders (their name begins with a dot), pipes, sockets and devices are skipped, and a notice at the end
+    Hidden files and folders (see `is_hidden`), pipes, sockets and devices are skipped, and a notice at the end
     gives their number; symbolic links are followed, but a link back to a folder that contains it is skipped with a notice.
     Raises InputError if a source or a folder cannot be read: its files
     would be missing silently.
@@ -111,7 +130,8 @@ def walk(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterator
 def notices_of_left_out(hidden: LeftOut, special: LeftOut) -> Iterator[str]:
     """Yield what is said of hidden files, and of pipes, sockets and devices."""
     if hidden.count:
-        yield f"left out: {hidden.counted('hidden file or folder', 'hidden files and folders')} (the name begins with a dot)"
+        count = hidden.counted("hidden file or folder", "hidden files and folders")
+        yield f"left out: {count} (a dot before the name, or of a system)"
     if special.count:
         count = special.counted("pipe, socket or device", "pipes, sockets and devices")
         yield f"left out: {count}, which are no ordinary files"
@@ -156,7 +176,7 @@ def _walk_folder(
             within = folder.opened if folder.opened.endswith("/") else f"{folder.opened}/"
             folders = []
             for name in names:
-                if name[0] == ".":
+                if name[0] == "." or name in OF_SYSTEMS:  # is_hidden(name), without a call for each of millions
                     hidden.add(within + name)
                     continue
                 try:
@@ -199,7 +219,7 @@ def _walk_store(number: int, url: str, hidden: LeftOut) -> Iterator[FoundFile]:
         for key, size, etag in _in_folder(keys, prefix, first, end, []):
             name = key[len(prefix) :]
             path, opened = key[start:], f"{url}/{key[start:]}"
-            if name[0] == ".":
+            if is_hidden(name):
                 hidden.add(opened)
                 continue
             fault = None
@@ -212,9 +232,9 @@ def _walk_store(number: int, url: str, hidden: LeftOut) -> Iterator[FoundFile]:
             found = (number, path, opened, folder, suffix_of(name), size, number_of(etag), fault)
             yield tuple.__new__(FoundFile, found)  # as in FoundFile.of
         for name, *_ in folders:
-            if name[0] == ".":
+            if is_hidden(name):
                 hidden.add(f"{url}/{prefix[start:]}{name}")
-        stack += [(below, low, high) for name, below, low, high in sorted(folders, reverse=True) if name[0] != "."]
+        stack += [(below, low, high) for name, below, low, high in sorted(folders, reverse=True) if not is_hidden(name)]
 
 
 def _in_folder(

@@ -7,7 +7,6 @@ imported here: `--help` does not wait for it.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real as RealNumber
@@ -16,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from shardctl.errors import UsageError
-from shardctl.system.arguments import caller_level, truth, whole_number
+from shardctl.system.arguments import truth, whole_number
 from shardctl.system.near_options import Known, meant_option
 from shardctl.system.text import parse_size
 
@@ -297,7 +296,6 @@ class Option(NamedTuple):
     - `spelling` is how the option is written, where that is not the name of its field: `--step`, `--decode/--no-decode`.
     - `heading` is the line in `--help` under which the option is. The short help of `-h` has those with a `brief`
       text, which is one line.
-    - `was` is the name of the option before it was renamed. It is still accepted, with a notice.
     - `alike` has other tools' words for the option, with spaces between them, and an example of a value. Who types such a word
       is told the option: {"jobs num-workers": "4"}.
     - `limit` raises UsageError for a value of the right type that is impossible.
@@ -311,7 +309,6 @@ class Option(NamedTuple):
     shows_default: bool = False
     heading: str = ""
     brief: str = ""
-    was: str | None = None
     alike: Mapping[str, str] = MappingProxyType({})
     limit: Check | None = None
     otherwise: Any = None
@@ -396,18 +393,12 @@ def taken_arguments(
 ) -> dict[str, Any]:
     """Return the keyword arguments of a call from Python under the names of their options, and as these want them.
 
-    Old names are taken with a warning. Raises UsageError for a name that no option has; `elsewhere` has answers to some.
+    Raises UsageError for a name that no option has; `elsewhere` has answers to some.
     """
-    renamed = {each.was: name for name, each in declared.items() if each.was is not None}
     taken = {}
-    for typed, value in given.items():
-        name = renamed.get(typed, typed)
+    for name, value in given.items():
         if name not in declared:
-            meant = meant_option(typed, known_options(declared), elsewhere, value)
-            raise UsageError(f"{function} has no argument {typed!r}; {meant or f'help(shardctl.{function}) lists all'}")
-        if name in taken or (name != typed and name in given):
-            raise UsageError(f"{function} has {name} twice: {typed} is its old name; leave one out")
-        if name != typed:
-            warnings.warn(f"the argument {typed} of shardctl.{function} is now called {name}", FutureWarning, caller_level())
+            meant = meant_option(name, known_options(declared), elsewhere, value)
+            raise UsageError(f"{function} has no argument {name!r}; {meant or f'help(shardctl.{function}) lists all'}")
         taken[name] = declared[name].type.take(name, value)
     return taken

@@ -93,9 +93,7 @@ SHORTCUTS = {
         metavar="FORM",
         alike={"unicode-normalization nfc nfkc": "NFC"},
     ),
-    "strip_control_chars": _alone(
-        "control_characters", "Remove control characters, but keep tabs and newlines.", was="strip_controls"
-    ),
+    "strip_control_chars": _alone("control_characters", "Remove control characters, but keep tabs and newlines."),
     "whitespace": _alone(
         "whitespace", "Make each run of white space one space, and remove blank lines and spaces at the edges."
     ),
@@ -128,7 +126,6 @@ SHORTCUTS = {
             (),
             "Reject texts by published rules about quality (`shardctl help text`). May be given several times.",
             heading=CLEANING,
-            was="quality",
             alike={"filter gopher c4 fineweb quality-filter": "gopher"},
         ),
     ),

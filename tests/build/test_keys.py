@@ -9,7 +9,6 @@ import json
 import os
 import re
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,6 @@ from PIL import Image
 from pyarrow import parquet
 
 import shardctl
-from shardctl.build.convert.request import ConvertRequest
-from shardctl.errors import DatasetError
 from shardctl.format.tables import read_rejects
 from shardctl.sources.formats.base import Parsed
 from shardctl.sources.formats.jsonl import JsonLines
@@ -289,26 +286,6 @@ def test_memory_that_runs_out_for_one_key_costs_its_record(tmp_path: Path, monke
     assert (reject.key, reject.error) == ("a.jsonl#8", "out-of-memory")
 
 
-def test_a_dataset_whose_splits_were_drawn_by_numbers_is_not_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an older shardctl has made it: it is neither up to date nor mixed, and repair makes it as it was."""
-    rules = ConvertRequest.rules
-    with monkeypatch.context() as older:
-        older.setattr(ConvertRequest, "rules", lambda self, made: replace(rules(self, made), by_key=False))
-        write_lines(tmp_path / "a.jsonl", rows(60))
-        shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe(), **KEYED)
-    before, whole = split_of(tmp_path / "out"), sums(tmp_path / "out")
-    said = "cannot be brought up to date, since this conversion differs in its settings"
-    for options, message in (({}, "differs in its settings"), ({"update": True}, said)):
-        with pytest.raises(DatasetError, match=message):
-            shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe(), **KEYED, **options)
-    (tmp_path / "out" / "val-00000.arrow").unlink()
-    (tmp_path / "out" / "plan.arrow").unlink()
-    assert shardctl.repair(tmp_path / "out", [tmp_path / "a.jsonl"], workers=0).status == "repaired"
-    assert sums(tmp_path / "out") == whole
-    shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe(), overwrite=True, **KEYED)
-    assert split_of(tmp_path / "out") != before
-
-
 def grown(path: Path, of: list[dict[str, Any]], second: int) -> None:
     write_lines(path, of)
     os.utime(path, (0, second))
@@ -347,25 +324,11 @@ def warned_json(ran: Any) -> list[str]:
     return [warning for warning in ran.json["warnings"] if "another split" in warning]
 
 
-def test_an_update_warns_of_files_that_have_another_name(tmp_path: Path) -> None:
-    """As logs that are rotated: the path is part of the key."""
-    (tmp_path / "in").mkdir()
-    options: dict[str, Any] = {"split": SHARES, "workers": 0, "update": True}
-    grown(tmp_path / "in" / "log.jsonl", rows(40), 1)
-    grown(tmp_path / "in" / "other.jsonl", rows(12), 1)
-    shardctl.convert(tmp_path / "in", tmp_path / "out", **options)
-    (tmp_path / "in" / "log.jsonl").rename(tmp_path / "in" / "log-1.jsonl")
-    grown(tmp_path / "in" / "more.jsonl", rows(15), 1)
-    (warning,) = warned(shardctl.convert(tmp_path / "in", tmp_path / "out", **options))
-    assert warning.startswith(
-        "1 file with 40 records is gone, and 2 others came. If the same records are in both, they may now"
-    )
-
-
 RENAMED: dict[str, Any] = {"split": SHARES, "workers": 0, "update": True}
 
 
 def test_an_update_says_that_files_went_and_others_came(tmp_path: Path) -> None:
+    """As logs that are rotated: the path is part of the key."""
     source = tmp_path / "in"
     source.mkdir()
     for number in range(3):

@@ -1,4 +1,4 @@
-"""Help in steps, answers to wrong names, and old names that still work."""
+"""Help in steps, and answers to wrong names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import shardctl
 from shardctl.build.options import ELSEWHERE, convert_options
-from shardctl.cli import COMMANDS, RENAMED, WORDS
+from shardctl.cli import COMMANDS, WORDS
 from shardctl.cli import cli as group
 from shardctl.cli.command import Command, Option
 from shardctl.system.near_options import WRITING
@@ -148,35 +148,6 @@ def test_nothing_that_is_merely_like_it_leads_to_an_option_that_changes_data(cli
     for typed in ("--writeover", "--upload", "--appendix", "--overlay", "--upto", "--moved"):
         said = cli("convert", "in", "out", typed).err.replace(typed, "")
         assert not any(f"--{name}" in said for name in WRITING), said
-
-
-OLD_NAMES = {
-    "--quality gopher": "--filter-quality",
-    "--task segment": "--yolo-task",
-    "--boxes clip": "--boxes-outside",
-    "--source old": "--moved-from",
-    "--keep 2": "--keep-generations",
-    "--strip-controls": "--strip-control-chars",
-}
-
-
-def test_every_old_name_of_an_option_still_works(cli: Any, tmp_path: Path) -> None:
-    assert {each.was for each in convert_options().values() if each.was} == {
-        name.split()[0].lstrip("-").replace("-", "_") for name in OLD_NAMES
-    }
-    (tmp_path / "in.txt").write_text("one\n")
-    for old, new in OLD_NAMES.items():
-        ran = cli("convert", tmp_path / "absent", tmp_path / "out", *old.split())
-        assert f"note: {old.split()[0]} is now called {new}\n" in ran.err
-        assert "no option" not in ran.err
-        assert "is now called" not in cli("convert", tmp_path / "absent", tmp_path / "out", *old.split(), "--json").err
-
-
-def test_every_old_name_of_a_command_still_works(cli: Any, tmp_path: Path) -> None:
-    for old, new in RENAMED.items():
-        ran = cli(old, "--help")
-        assert ran.code == 0
-        assert ran.err == f"note: `shardctl {old}` is now called `shardctl {new}`\n"
 
 
 def test_shuffle_needs_no_value(cli: Any, tmp_path: Path) -> None:

@@ -505,3 +505,12 @@ def test_packing_must_be_the_last_step(source: Path, tmp_path: Path) -> None:
     twice = [{"name": "pack", "method": "none", "eos": 1}, {"name": "pack", "length": 8, "eos": 1}]
     with pytest.raises(UsageError, match="pack must be the last step; pack comes after it"):
         shardctl.convert(source, tmp_path / "out", recipe={"transform": twice}, workers=0)
+
+
+@pytest.mark.parametrize("names", [("url", "label", "images"), tuple(f"f{number}" for number in range(40))])
+def test_each_field_that_blocks_cannot_have_is_named(names: tuple[str, ...], tmp_path: Path) -> None:
+    lines = [{"text": "a b", **{name: [name] for name in names}}] * 3
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", tokenizer="bytes", block_length=4, workers=0)
+    (notice,) = (notice for notice in result.notices if notice.startswith("left out: "))
+    assert notice.removeprefix("left out: ").partition(", as ")[0].split(", ") == list(names)

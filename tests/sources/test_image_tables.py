@@ -338,6 +338,40 @@ def test_a_table_keeps_several_images_that_decode(kind: str, tmp_path: Path, cli
     assert is_sound(cli, tmp_path / "out")
 
 
+def list_of_images(path: Path, *lists: list[bytes | None] | None) -> Path:
+    images = [None if each is None else [{"bytes": data, "path": "a.jpg"} for data in each] for each in lists]
+    path.parent.mkdir(exist_ok=True)
+    columns = {name: pa.array(images, pa.list_(ENCODED_IMAGE)) for name in ("images", "audio_clips")}
+    parquet.write_table(pa.table({**columns, "text": ["a"] * len(images)}), path)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside datasets and what it imports
+def test_lists_of_images_keep_their_type_for_hugging_face(folder: Path, tmp_path: Path) -> None:
+    import datasets
+
+    data = next(folder.rglob("*.jpg")).read_bytes()
+    shardctl.convert(list_of_images(tmp_path / "in" / "a.parquet", [data, data], [], None, [data]), tmp_path / "out", workers=0)
+    (shard,) = (tmp_path / "out").rglob("train-*.arrow")
+    read = datasets.load_dataset("arrow", data_files=[str(shard)], split="train", cache_dir=str(tmp_path / "cache"))
+    assert [None if each is None else [image.size for image in each] for each in read["images"]] == [
+        [Image.open(io.BytesIO(data)).size] * count if count is not None else None for count in (2, 0, None, 1)
+    ]
+    assert "Image" not in str(read.features["audio_clips"])
+
+
+def test_images_in_lists_are_decoded_by_deep_verification(folder: Path, tmp_path: Path) -> None:
+    good = next(folder.rglob("*.jpg")).read_bytes()
+    source = list_of_images(tmp_path / "in" / "a.parquet", [good], [good, b"no image"], [None], None, [good[: len(good) // 2]])
+    shardctl.convert(source, tmp_path / "out", workers=0)
+    assert shardctl.verify(tmp_path / "out", "full").ok
+    findings = shardctl.verify(tmp_path / "out", "deep").findings
+    assert [(each.kind, each.row, each.message.partition(" has")[0]) for each in findings] == [
+        ("does-not-decode", 1, "the image images[1]"),
+        ("does-not-decode", 4, "the image images[0]"),
+    ]
+
+
 def test_the_recipe_works_on_one_image_and_keeps_the_others(tmp_path: Path, cli: Any) -> None:
     with pytest.raises(
         UsageError,

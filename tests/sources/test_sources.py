@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from conftest import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
+from tars import tar
 
 import shardctl
 from shardctl.errors import InputError, TooManyRejectsError
@@ -52,7 +54,7 @@ def test_files_come_in_a_fixed_order_through_links_and_not_round_and_round(tmp_p
     assert found == ["b.png", "a/1.png", "a/2.png", "a-b/3.png", "linked/4.png"]
     assert notices == [
         f"{tmp_path}/in/a/loop: a link back to a folder that contains it; skipped",
-        f"left out: 2 hidden files and folders, for instance {tmp_path}/in/.git (the name begins with a dot)",
+        f"left out: 2 hidden files and folders, for instance {tmp_path}/in/.git (a dot before the name, or of a system)",
     ]
 
 
@@ -62,9 +64,20 @@ def test_hidden_files_and_pipes_are_left_out_with_a_notice(tmp_path: Path) -> No
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (1, 0)
     assert result.notices == (
-        f"left out: 1 hidden file or folder, for instance {tmp_path}/in/.2.png (the name begins with a dot)",
+        f"left out: 1 hidden file or folder, for instance {tmp_path}/in/.2.png (a dot before the name, or of a system)",
         f"left out: 1 pipe, socket or device, for instance {tmp_path}/in/pipe.png, which are no ordinary files",
     )
+
+
+@pytest.mark.parametrize("junk", ["__MACOSX/cat", "cat/@eaDir/1.png", "$RECYCLE.BIN", "System Volume Information"])
+def test_folders_that_systems_make_are_no_classes(junk: str, tmp_path: Path) -> None:
+    tree(tmp_path / "in", "cat/1.png", "dog/2.png", f"{junk}/3.png")
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    assert (result.samples, shardctl.open(tmp_path / "out").classes) == (2, ("cat", "dog"))
+    assert any("left out: 1 hidden file or folder" in notice for notice in result.notices)
+    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).status == "up-to-date"
+    tree(tmp_path / "in", f"{junk}/4.png", "dog/5.png")
+    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, update=True).samples == 3
 
 
 def test_an_empty_file_of_lines_is_called_empty(tmp_path: Path) -> None:
@@ -345,3 +358,31 @@ def test_a_file_that_cannot_be_looked_at_does_not_decide_the_kind(tmp_path: Path
     (source / "c.png").symlink_to("nowhere")
     with pytest.raises(TooManyRejectsError, match="no input could be converted"):
         shardctl.convert(source, tmp_path / "images", workers=0, max_rejects="100%")
+
+
+@pytest.mark.parametrize("idle", ["empty", "pdf", "header.csv", "none.jsonl", "empty.tar", "README.md"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_source_that_gives_nothing_beside_others_is_an_error(idle: str, place: int, tmp_path: Path) -> None:
+    made, tables = tree(tmp_path, "photos/1.png", "pdf/1.pdf"), idle.endswith((".csv", ".jsonl", ".tar"))
+    (made / "empty").mkdir()
+    (made / "header.csv").write_text("a,b\n")
+    (made / "none.jsonl").write_text("")
+    (made / "good.csv").write_text("a,b\n1,2\n")
+    (made / "README.md").write_text("Photos.")
+    tarfile.open(made / "empty.tar", "w").close()
+    sources = [made / ("good.csv" if tables else "photos")]
+    sources.insert(place, made / idle)
+    with pytest.raises(InputError, match=rf"{idle}: .*leave this one out"):
+        shardctl.convert(sources, tmp_path / "out", workers=0, kind="table" if tables else "image")
+    assert not (tmp_path / "out").exists()
+
+
+def test_sources_that_describe_or_label_others_give_something(tmp_path: Path) -> None:
+    made = tree(tmp_path / "in", "1.png")
+    (made / "labels.csv").write_text("file_name,label\n1.png,cat\n")
+    assert labels([made / "1.png", made / "labels.csv"], tmp_path / "out") == {"1.png": "cat"}  # type: ignore[arg-type]
+    (made / "00000.tar").write_bytes(tar([("a.txt", b"1")]))
+    (made / "00000_stats.json").write_text("{}")
+    (made / "00000.parquet").write_bytes(b"")
+    files = [made / name for name in ("00000.tar", "00000_stats.json", "00000.parquet")]
+    assert shardctl.convert(files, tmp_path / "table", workers=0).samples == 1

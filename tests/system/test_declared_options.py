@@ -38,7 +38,7 @@ RATE = Option(Real(), 1.0, "How fast.", metavar="R", limit=more_than(0, "a rate 
 class Driving:
     speed: float = option_as(RATE, 2.0, heading="first", alike={"pace tempo": "3"})
     gears: int = option(Whole(), 4, "Gears.", heading="second", limit=at_least(1, "{} gears are impossible"))
-    name: str | None = option(Text(), None, "Name.", heading="first", was="title")
+    name: str | None = option(Text(), None, "Name.", heading="first")
     colour: str = option(Word("red", "green", "blue"), "red", "Colour.", spelling="--paint", heading="first")
     stops: tuple[str, ...] = option(Many(FilePath()), (), "Where it stops.", heading="second")
     load: int = option(ByteSize(), 0, "What it carries.")
@@ -53,8 +53,6 @@ def test_options_are_those_of_the_fields() -> None:
 
 def test_keyword_arguments_are_taken_by_the_names_of_options() -> None:
     assert taken_arguments("drive", {"speed": 3, "load": "1KiB"}, declared_in(Driving)) == {"speed": 3, "load": 1024}
-    with pytest.warns(FutureWarning, match=r"the argument title of shardctl\.drive is now called name"):
-        assert taken_arguments("drive", {"title": "x"}, declared_in(Driving)) == {"name": "x"}
 
 
 @pytest.mark.parametrize(

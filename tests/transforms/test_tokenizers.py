@@ -675,12 +675,14 @@ def test_chats_that_cannot_be_trained_on_are_rejected_with_the_reason(folder: Pa
         ([{"role": "system", "content": "a"}, answer], "template"),
         ([{"role": "user", "content": "a"}], "no-answer"),
         ([{"role": "user", "content": "\ufdd0"}, answer], "noncharacter"),
+        ([{"role": "user", "content": "<image>\nWhat?"}, answer], "media"),
+        ([{"role": "user", "content": "x"}, {"role": "assistant", "content": "<video> y"}], "media"),
     ]
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat, _ in chats])
     recipe = {"transform": [{"name": "tokenize_chat", "tokenizer": str(folder)}]}
     shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, max_rejects="100%")
     rejects = {reject.key: reject for reject in read_rejects(LocalFolder(tmp_path / "out"))}
-    found = [rejects[f"in.jsonl#{number}"].error if f"in.jsonl#{number}" in rejects else "" for number in range(1, 10)]
+    found = [rejects[f"in.jsonl#{number}"].error if f"in.jsonl#{number}" in rejects else "" for number in range(1, 12)]
     assert found == [error for _, error in chats]
     assert rejects["in.jsonl#7"].message == "the chat template refuses it: role system"
     assert rejects["in.jsonl#6"].message == "a message has <|im_end|> in it, which would become the special token of this name"

@@ -17,12 +17,14 @@ from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import Image, Label, Mask, Objects, Role
 from shardctl.format.sample import RESERVED_FIELDS
 from shardctl.images.codecs import backend
+from shardctl.images.defaults import SUFFIXES
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import ITEMS, OBJECTS
 from shardctl.sources.boxes import is_named_mask, not_moved, place_columns, ways_out, why_unmoved
 from shardctl.sources.export_description import Description, described, name_in_records
 from shardctl.sources.formats import CHOSEN
+from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import (
     AUTO,
     BOXES,
@@ -34,7 +36,6 @@ from shardctl.sources.image_columns import (
     ROLE,
     can_hold_images,
     choose_column,
-    is_struct,
     mark_columns,
     mark_masks,
     marked_columns,
@@ -51,6 +52,8 @@ from shardctl.transforms.recipe import Recipe
 
 def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
     """Return the columns of records with those of images marked. Raises InputError if it is not clear which they are."""
+    if members := [f.name for f in fields if pa.types.is_binary(f.type) and "." in f.name and f.name.endswith(tuple(SUFFIXES))]:
+        listing.notices.append(f"{some(members)}: images by name, kept as bytes, as not every sample must have all of them")
     if recipe.kind == "image":
         return with_masks(mark_columns(fields, choose_column(fields, recipe.image_field or AUTO)), recipe, listing)
     if recipe.kind != "table" or recipe.image_field == NO_IMAGES:
@@ -66,16 +69,15 @@ def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schem
         notice = f"{what.format(', '.join(map(printable, kept)))}; --image-field none keeps the structs as they are"
         if notice not in listing.notices:
             listing.notices.append(notice)
-    return fields
+    return with_masks(fields, recipe, listing) if kept else fields
 
 
 def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
-    """Return the columns of records with images, those marked that have to be moved with the image as masks.
+    """Return the columns of records with images, those marked that may have to be moved with the image as masks.
 
-    These are the ones that the recipe names, and others by their names in the dataset and their types. Where no step moves
-    pixels, only those are among the others that hold images by their type; the rest is kept as it came. The first records must
-    show all of them. Those of exports have the roles that shardctl.json tells. Raises InputError for a field that the recipe
-    names and that cannot be a mask.
+    These are the ones that the recipe names, all that hold other images by their type, and where a step moves pixels, those
+    that are called masks. The first records tell which are masks. Those of exports have the roles that shardctl.json tells.
+    Raises InputError for a field that the recipe names and that cannot be a mask.
     """
     other = {*marked_columns(fields, MAIN), *marked_masks(fields)}
     names = {f.name: recipe.renames.get(f.name, f.name) for f in fields if f.name not in other}
@@ -87,9 +89,10 @@ def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema
         if not can_hold_images(fields.field(old).type):
             raise InputError(f"--mask-fields: {printable(name)} is of type {fields.field(old).type}; masks are images")
     found = [old for old, new in names.items() if new in recipe.mask_fields]
+    kept = marked_columns(fields, KEPT)
     for old, new in names.items():
-        may_be = bool(recipe.moving) or is_struct(fields.field(old).type)
-        if may_be and old not in found and new not in recipe.unmoved and is_named_mask(fields.field(old).with_name(new)):
+        may_be = old in kept or (bool(recipe.moving) and is_named_mask(fields.field(old).with_name(new)))
+        if may_be and old not in found and new not in recipe.unmoved:
             found.append(old)
     with_roles = {name for export in _exports(listing) for name in _columns_with_roles(export)} if found else set()
     return mark_masks(fields, {name: 8 for name in found if name not in with_roles})
@@ -242,6 +245,13 @@ def chosen_columns(fields: pa.Schema, recipe: Recipe) -> pa.Schema:
     return pa.schema([fields.field(name) for name in wanted], {CHOSEN: b"", **(fields.metadata or {})})
 
 
+def without_folders(fields: pa.Schema) -> pa.Schema:
+    """Return the columns of records without that of FOLDER, as if a person had not chosen it: it has no classes."""
+    if FOLDER not in fields.names:
+        return fields
+    return pa.schema([f for f in fields if f.name != FOLDER], {CHOSEN: b"", **(fields.metadata or {})})
+
+
 class Said(NamedTuple):
     """What shardctl.json says of a column that its values do not show: its role, and its type where that is a tensor."""
 
@@ -334,7 +344,7 @@ def _as_read(role: Role, type_: pa.DataType) -> Role:
 
 def renamed(fields: pa.Schema, renames: dict[str, str]) -> pa.Schema:
     """Return columns under the names that they have in the dataset. Raises InputError if there is no such field, or two."""
-    missing = [name for name in renames if name not in fields.names]
+    missing = [name for name in renames if name not in fields.names and name != FOLDER]
     if missing:
         raise _no_such_field(missing[0], fields)
     names = [renames.get(name, name) for name in fields.names]

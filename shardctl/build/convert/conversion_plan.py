@@ -24,11 +24,12 @@ from shardctl.build.convert.columns import (
     with_images,
     with_rule,
     with_tensors,
+    without_folders,
     without_key,
 )
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.options import Options
-from shardctl.build.plan.labels import Labelling, PlanRules, label_files, write_files
+from shardctl.build.plan.labels import Labelling, PlanRules, label_files, left_out_by, write_files
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.pinned import refuse_other_names
 from shardctl.build.plan.plan import Planner, SplitPlan, order_units
@@ -190,7 +191,7 @@ def plan_conversion(
     labelling = label_files(listing, rules, splitting, recipe, types)
     fields = recipe.typed_fields if types is None else chosen_columns(types.found(), recipe)
     if fields is not None and not listing.whole:
-        fields = recipe.with_json(fields)
+        fields = recipe.with_json(fields if labelling.by_field else without_folders(fields))
         fields = with_images(fields, recipe, listing)
         if SPLIT_COLUMN in fields.names and rules.split.mode == "auto":
             listing.notices.append("the field split of the records is kept as a field; it does not decide the splits")
@@ -278,7 +279,9 @@ def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) ->
     roles: Mapping[str, Role] = masks_of(fields, job.renames)
     roles = {**roles, **{name: each.role for name, each in said.items() if each.role is not None}}
     for step in recipe.batch_transforms:
+        before = [] if content is None else content.names
         content, roles = step.schema(content), step.roles(roles)
+        listing.notices += left_out_by(step.name, [name for name in before if name not in content.names]) if step.joins else []
     return known_layout(recipe, labelling, listing, content, job.kept_images, roles)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import field, replace
 from functools import cached_property
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.build.plan.listing import Listing, why_nothing
+from shardctl.build.plan.listing import Listing, idle_roots, refuse_idle, why_nothing
 from shardctl.build.plan.units import Units, UnitsInMaking
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.scan import ByteRange, Found, ScanTask
@@ -149,7 +150,11 @@ class Discovery:
                 made.add(file, [Cut(0, int(listing.table["size"][file].as_py()), 1, changed())])
         units = made.finish()
         if not len(units) and wanted is None:
-            raise InputError(why_nothing(listing.roots, listing.kind.name, listing.ignored))
+            raise InputError(why_nothing(listing.roots, "table", listing.ignored))
+        if wanted is None:
+            of_file, count = listing.table["root"].to_numpy(), len(listing.roots)
+            for number in set(idle_roots(count, of_file[units.file])).difference(idle_roots(count, of_file)):
+                refuse_idle(listing.roots[number], "table", Counter())
         return units
 
     def _pieces(self, made: UnitsInMaking, wanted: npt.NDArray[np.bool_] | None) -> _Ranges:

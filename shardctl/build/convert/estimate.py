@@ -9,6 +9,7 @@ from shardctl.build.plan.plan import SplitPlan
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import Job
 from shardctl.sources.annotations.counting import annotated_columns
+from shardctl.sources.formats.base import FOLDER
 from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
@@ -58,6 +59,8 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
     if listing.side is not None:
         return "labels file"
     named = job.recipe.label_source
+    if named == FOLDER:
+        return "folder"
     return f"field {printable(named)}" if job.by_field or (job.fields is not None and named in job.fields.names) else "folder"
 
 

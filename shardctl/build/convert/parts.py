@@ -176,8 +176,8 @@ def parted_jobs(folder: LocalFolder) -> list[LocalFolder]:
 
 def _digest(request: ConvertRequest) -> str:
     """Return what stands for the arguments that decide the plan."""
-    given = {each.name: getattr(request.options, each.name) for each in fields(Options)}
-    decides = {name: value for name, value in given.items() if name not in NOT_OF_THE_PLAN}
+    names = (each.name for each in fields(Options) if each.name not in NOT_OF_THE_PLAN)
+    decides = {name: getattr(request.options, name) for name in names}
     roots = [root.recorded for root in request.roots]
     record = json.dumps([roots, dict(request.recipe), decides], sort_keys=True, default=str)
     return hashlib.sha256(record.encode()).hexdigest()[:32]

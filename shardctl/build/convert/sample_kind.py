@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from shardctl.build.plan.labels import LABEL
 from shardctl.build.plan.listing import LabelRule, detect_kind, first_file
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.scan import ByteRange, ScanTask
@@ -14,6 +15,7 @@ from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.export_description import RESTORED, described, may_be_of_export, name_in_records
 from shardctl.sources.format_table import BINARY_SUFFIXES, FORMAT_NAMES, UNDECLARED_SUFFIXES
 from shardctl.sources.formats import Reading
+from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.label_table import DELIMITED_SUFFIXES
@@ -31,25 +33,49 @@ def settle_kind(recipe: dict[str, Any], roots: Sequence[SourceRoot], engine: Eng
 
     That is the kind where it is not given, and for images that come from tables `image_field`. Tables are sources of images
     where no file is an image, or where a field of them is named. Options that only tables have choose tables, but for
-    labels files of images.
+    labels files of images. Of tars it is also where keys and labels are.
     """
     if recipe.get("kind") in FORMAT_NAMES:
         recipe |= {"kind": "auto", "format": recipe["kind"]}
     notices = _settle_export(recipe, roots)
+    is_open = recipe.get("kind") in (None, "auto")
+    are_members = not notices and recipe.get("kind") != "table" and not recipe.get("fields") and not recipe.get("schema")
     reading = Recipe.reading_of(recipe)
     field = recipe.get("image_field")
-    if recipe.get("kind") in (None, "auto"):
+    if is_open:
         recipe["kind"] = _kind_of(roots, reading, field, labels)
+    elif recipe["kind"] == "image" and field is None and (reading.format or _has_only_tables(roots, reading)):
+        recipe["image_field"] = Recipe.image_source(recipe) or AUTO
+    if not (is_open or are_members) or (recipe["kind"] != "table" and recipe.get("image_field") is None):
+        return notices
+    types = _first_types(roots, reading, engine)
+    if is_open and recipe["kind"] == "table" and field is None:
         chosen = Recipe.image_source(recipe)
-        wants_table = recipe["kind"] == "table" and field is None
-        column = chosen or _image_column(roots, reading, engine) if wants_table else None
+        column = chosen or (None if types is None else without_doubt(types.found()))
         if column is not None:
             recipe |= {"kind": "image", "image_field": column}
         if column is not None and chosen is None:
             notices.append(f"the images are in the column {printable(column)}; --kind table keeps the columns as they are")
-    elif recipe["kind"] == "image" and field is None and (reading.format or _has_only_tables(roots, reading)):
-        recipe["image_field"] = Recipe.image_source(recipe) or AUTO
+    if are_members and types is not None:
+        _settle_members(recipe, labels.mode, types)
     return notices
+
+
+def _settle_members(recipe: dict[str, Any], labels: str, types: Types) -> None:
+    """Have the keys and the labels of tars be those that WebDataset names, or the folders of members that are images alone."""
+    from shardctl.sources.formats.webdataset import IMAGES, KEY  # only tars need it
+
+    names = set(types.found().names)
+    if FOLDER not in names:
+        return
+    recipe |= {"key_field": KEY} if recipe.get("key_field") is None else {}
+    if recipe.get("label_field") is not None or LABEL in names:
+        return
+    has_folders = types.labels() not in (None, ["."])
+    if labels == "auto" and "cls" in names:
+        recipe["label_field"] = "cls"
+    elif labels == "folder" or (labels == "auto" and has_folders and names <= {KEY, FOLDER, "image", *IMAGES}):
+        recipe["label_field"] = FOLDER
 
 
 def _settle_export(recipe: dict[str, Any], roots: Sequence[SourceRoot]) -> list[str]:
@@ -101,17 +127,17 @@ def _has_only_tables(roots: Sequence[SourceRoot], reading: Reading) -> bool:
     return first_file(roots, KINDS["table"], reading, (Form.MANY,)) is not None
 
 
-def _image_column(roots: Sequence[SourceRoot], reading: Reading, engine: Engine) -> str | None:
-    """Return the column that makes the first table one of images; None for tables that do not say the types of columns."""
+def _first_types(roots: Sequence[SourceRoot], reading: Reading, engine: Engine) -> Types | None:
+    """Return the types of the first table, and the folders of the first members of a tar; None for a table of text."""
     file = first_file(roots, KINDS["table"], reading, (Form.MANY,))
     if file is None or file.fault is not None:
         return None
     ending = ending_of(file.path, file.opened)
     if without_compression(ending) not in BINARY_SUFFIXES:
         return None
-    # Its types are looked at where all files are: one of them may end the process. No labels: their values need not be read.
+    # Its types are looked at where all files are: one of them may end the process. Of labels, only folders need be read.
     unit = (0, file.size, 0, 1, LOOKED_AT if without_compression(ending) in UNDECLARED_SUFFIXES else 0)
-    scan = ScanTask((ByteRange(file.opened, ending, 0, file.size, unit),), Reading(label="", image=AUTO), shuffled=False)
+    scan = ScanTask((ByteRange(file.opened, ending, 0, file.size, unit),), Reading(label=FOLDER, image=AUTO), shuffled=False)
     answers: list[Any] = []
     engine.examine([scan], lambda _, found: answers.extend(found))
-    return without_doubt(Types.unpacked(answers[0]["types"]).found()) if "types" in answers[0] else None
+    return Types.unpacked(answers[0]["types"]) if "types" in answers[0] else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
+from shardctl.sources.annotations.nested_records import refuse_nested_records
 from shardctl.sources.annotations.unused import Images, Unused, warnings_of_unused
 from shardctl.sources.export_description import may_be_of_export
 from shardctl.sources.kinds import KINDS, Form
@@ -36,7 +38,7 @@ from shardctl.transforms.recipe import Recipe
 MOST_ADDED = 100_000
 """Files that came, at most: each is an object in memory, and with so many of them a new list is hardly slower."""
 
-SETTLED = ("format", "image_field", "key_field", "fields")
+SETTLED = ("format", "image_field", "key_field", "label_field", "fields")
 """Keys of a recipe beside the kind that a conversion may take from its sources."""
 
 
@@ -99,6 +101,7 @@ class KnownInputs:
         )
         if request.labels.mode == "auto" and (self.unused.places or self._have_pngs):
             images = Images(request.roots, [group.folder for group in listing.groups], listing.table, listing.hashes)
+            refuse_nested_records(chain.from_iterable(self.unused.places.values()), images)
             listing.warnings += warnings_of_unused(self.unused, images)
         return listing
 

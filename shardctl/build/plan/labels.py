@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import column_of, rows_at
 from shardctl.format.tables import FILE_FIELDS
 from shardctl.sources.export_description import name_in_records
+from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.label_table import LabelTable, some
 from shardctl.sources.splits import GroupRule, named_as_splits
 from shardctl.sources.types import Types, in_order
@@ -127,6 +128,8 @@ def _main_label(listing: Listing, rules: PlanRules, by_folder: bool, types: Type
         return Labelling(listing.side.classes)
     if mode == "none":
         return Labelling()
+    if field == FOLDER and types is not None and mode in ("auto", "folder"):
+        return _label_by_member(listing, rules, types.labels() or [])
     if mode == "auto" and types is not None and field in types.schema().names:
         if field in types.classes:
             return Labelling(types.classes[field], declared={LABEL: types.classes[field]})
@@ -154,14 +157,25 @@ def _leave_out_labels(
     """Return that there are no labels, and drop the columns of labels files: a sample that the step `who` makes is of several
     records. The arguments are those of `_all_labels`. A notice says what is left out.
     """
-    names = [LABEL] if _would_be_labelled(listing, rules, by_folder, types, field) else []
+    of_records = types is not None and field in types.schema().names  # named with the other fields of the records
+    names = [LABEL] if not of_records and _would_be_labelled(listing, rules, by_folder, types, field) else []
     names += [f.name for f in side_fields(listing.side)]
     if listing.side is not None:
         for name in listing.side.columns.column_names:
             listing.side = listing.side.without(name)
-    if names:
-        listing.notices.append(f"left out: {some(names)}, as {who} makes samples of several records, which may differ in them")
+    listing.notices += left_out_by(who, names)
     return Labelling()
+
+
+def left_out_by(who: str, names: Sequence[str]) -> list[str]:
+    """Return what is said of fields that a step leaves out which joins records."""
+    if not names:
+        return []
+    return [f"left out: {some(names, MOST_NAMED)}, as {who} makes samples of several records, which may differ in them"]
+
+
+MOST_NAMED = 100
+"""Fields that a notice names."""
 
 
 def _would_be_labelled(listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str) -> bool:
@@ -177,6 +191,32 @@ def _would_be_labelled(listing: Listing, rules: PlanRules, by_folder: bool, type
 def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
     """Take the name of a file's folder as its class."""
     below = [group.folder.partition("/")[2] if by_folder else group.folder for group in listing.groups]
+    names, classes = _class_names(listing, mode, below)
+    if not classes:
+        return Labelling()
+    if "" in names:
+        rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), [row for row, name in enumerate(names) if not name]))
+        _tell_of_stray(listing, mode, f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})", classes)
+    numbers = {name: number for number, name in enumerate(classes)}
+    return Labelling(tuple(classes), of_group=np.array([numbers.get(name, -1) for name in names], np.int64))
+
+
+def _label_by_member(listing: Listing, rules: PlanRules, folders: Sequence[str]) -> Labelling:
+    """Take the folders of the members of tars as their classes; they are as FOLDER has them."""
+    tops = named_as_splits({folder.partition("/")[0] for folder in folders})
+    if len(tops) > 1 and rules.split.mode == "auto":
+        raise InputError(
+            f"members of the tars lie in folders named as splits ({some(sorted(tops))}), and a tar is in one split. Unpack the"
+            " tars, make one of each split, or use --split none for only one split"
+        )
+    names, classes = _class_names(listing, rules.labels.mode, ["" if folder == "." else folder for folder in folders])
+    if classes and "" in names:
+        _tell_of_stray(listing, rules.labels.mode, "members of the tars", classes)
+    return Labelling(tuple(classes), by_field=True) if classes else Labelling()
+
+
+def _class_names(listing: Listing, mode: str, below: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the class that each folder names, "" for none, and those of all; no classes where the folders are none."""
     names = [name.rpartition("/")[2] for name in below]
     classes = in_order(set(names) - {""})
     if mode == "folder" and not classes:
@@ -186,25 +226,20 @@ def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
             listing.notices.append(
                 f"all inputs in folders are in one, {printable(classes[0])}, which is not a class; --labels folder makes it one"
             )
-        return Labelling()
+        return names, []
     if mode == "auto" and len(named_as_splits(classes)) == len(classes):
         listing.notices.append(f"{some(classes)} are names of splits, not classes; --labels folder makes them classes")
-        return Labelling()
-    if "" in names:
-        _tell_of_stray_inputs(listing, mode, [number for number, name in enumerate(names) if not name], classes)
+        return names, []
     places = Counter(name for name, _ in set(zip(names, below, strict=True)))
     twice = sorted(name for name, count in places.items() if count > 1 and name)
     if twice:
         listing.notices.append(f"folders of the same name in different places are one class: {some(twice)}")
-    numbers = {name: number for number, name in enumerate(classes)}
-    return Labelling(tuple(classes), of_group=np.array([numbers.get(name, -1) for name in names], np.int64))
+    return names, classes
 
 
-def _tell_of_stray_inputs(listing: Listing, mode: str, groups: list[int], classes: list[str]) -> None:
+def _tell_of_stray(listing: Listing, mode: str, inputs: str, classes: list[str]) -> None:
     """Add a notice on inputs outside of class folders. Raises InputError unless --labels folder was given."""
-    rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), groups))
-    lie = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
-    lie += f" beside {len(classes):,} class folders ({some(classes)})"
+    lie = f"{inputs} beside {len(classes):,} class folders ({some(classes)})"
     if mode == "auto":
         raise InputError(
             f"{lie} would have no label. Move or remove these files, or use --labels folder to leave their labels empty, or"

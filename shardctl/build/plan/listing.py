@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ from shardctl.sources.annotations import (
 from shardctl.sources.annotations.base import InputPlace
 from shardctl.sources.annotations.counting import said_of_annotations
 from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
+from shardctl.sources.annotations.nested_records import refuse_nested_records
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.annotations.told_splits import ToldSplits, split_of_list, told_by_lists
 from shardctl.sources.annotations.unused import Images, Unused, warnings_of_unused
@@ -303,6 +304,7 @@ def list_files(
     side_files: list[tuple[str, str]] = []
     lists: list[FoundFile] = []
     ignored: Counter[str] = Counter()
+    wanted_kind = "table" if reading.image else kind.name
     groups: dict[Group, int] = {}
     unreachable = LeftOut()
     forms: dict[Form, str] = {}
@@ -340,8 +342,10 @@ def list_files(
                 f"{some([root.text for root in roots])}: holds no {reading.format}; --format is the format of the inputs: leave"
                 " it out; `shardctl export` writes other formats"
             )
-        raise InputError(why_nothing(roots, "table" if reading.image else kind.name, ignored))
+        raise InputError(why_nothing(roots, wanted_kind, ignored))
     listing = Listing(path, kind, roots, Form.MANY not in forms, list(groups), ignored)
+    for number in idle_roots(len(roots), listing.table["root"].to_numpy()):
+        _refuse_without_inputs(roots[number], rule, wanted_kind)
     listing.notices = notices
     _refuse_repeated_paths(listing)
     if side_files and known is not None:
@@ -386,6 +390,7 @@ def list_files(
     listing.notices += [notice for each in listing.annotations for notice in each.notices]
     if kind.name == "image" and listing.whole and known is None and rule.mode == "auto" and not rule.annotations:
         images = Images(roots, [group.folder for group in groups], listing.table, listing.hashes)
+        refuse_nested_records(chain.from_iterable(unused.places.values()), images)
         listing.warnings += warnings_of_unused(unused, images)
     return listing
 
@@ -568,6 +573,28 @@ def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -
     return f"{shown}: no {kind} among its {counted(ignored.total(), 'file')} ({held}); {_remedy(roots, ignored)}"
 
 
+def idle_roots(count: int, used: npt.NDArray[Any]) -> list[int]:
+    """Return which of so many sources are not among the `used` ones."""
+    return [number for number, times in enumerate(np.bincount(used, minlength=count)) if not times]
+
+
+def refuse_idle(root: SourceRoot, kind: str, ignored: Counter[str]) -> NoReturn:
+    """Raise InputError for a source that gives nothing beside others."""
+    raise InputError(f"{why_nothing([root], kind, ignored)}. To convert the other sources, leave this one out")
+
+
+def _refuse_without_inputs(root: SourceRoot, rule: LabelRule, kind: str) -> None:
+    """Raise InputError for a source without inputs, but for one that has labels, or what describes files of others."""
+    ignored: Counter[str] = Counter()
+    explicit = set(map(resolved, rule.files))
+    for file in inputs_among(_walked([root], lambda _: None), None, []):
+        if _is_sidecar(file) or split_of_list(file.opened) is not None or resolved(file.opened) in explicit:
+            return
+        ignored[file.suffix or "no suffix"] += 1
+    if ignored or not any(True for _ in walk([root], lambda _: None)):
+        refuse_idle(root, kind, ignored)
+
+
 _ARCHIVES = {".zip": "unzip {0} -d {1}", ".rar": "unrar x {0}", ".7z": "7z x {0}"}
 """Archives that are not read, and the commands that unpack them."""
 
@@ -591,6 +618,8 @@ def _remedy(roots: Sequence[SourceRoot], ignored: Counter[str]) -> str:
     """Say what may be done where no file can be converted: what most of them are decides."""
     root = Path(roots[0].text)
     suffix = ignored.most_common(1)[0][0]
+    if without_compression(suffix) in TABLE_SUFFIXES:
+        return "--kind table converts tables"
     if suffix in _ARCHIVES:
         name = root.name if len(roots) == 1 and not roots[0].is_folder else f"FILE{suffix}"
         stem = name.removesuffix(suffix)

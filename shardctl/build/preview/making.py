@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.build.commit.staging import begin
-from shardctl.build.convert.columns import known_layout, renamed
+from shardctl.build.convert.columns import known_layout, renamed, without_key
 from shardctl.build.convert.conversion_plan import ConversionPlan, plan_conversion
 from shardctl.build.convert.conversion_progress import ConversionProgress
 from shardctl.build.convert.field_types import with_types
@@ -251,7 +251,7 @@ class _Trial:
         recipe = replace(self._recipe, transform=(), variants=1, store=ImageEncoding.parse(SOURCE_STORE))
         content = self._listing.kind.columns
         if draft.fields is not None:
-            content = renamed(without_nulls(draft.fields), job.renames)
+            content = without_key(renamed(without_nulls(draft.fields), job.renames), recipe)
         roles = {name: role for name, role in job.layout.roles.by_name.items() if isinstance(role, Mask | Objects)}
         of_records = {name: role for name, role in roles.items() if content is not None and name in content.names}
         layout = known_layout(recipe, draft.labelling, self._listing, content, job.kept_images, of_records)

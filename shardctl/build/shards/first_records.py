@@ -21,20 +21,32 @@ from shardctl.images.codecs.image import Opened, decode_mask
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.frames import Evidence
 from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, are_shares, odd_boxes, said_of_boxes, why_shares
-from shardctl.sources.boxes import place_columns, why_no_masks, why_not_as_said
+from shardctl.sources.boxes import is_named_mask, place_columns, why_images, why_no_masks, why_not_as_said
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
 from shardctl.sources.label_table import some
 from shardctl.system.dataclass import dataclass
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import counted, printable
 
+MOST_CLASSES = 64
+"""Different numbers in an image of 8 bits above which it is a picture, where neither a name nor a person says that it is a
+mask."""
+
+NUMBERS = ("1", "L", "P", "I;16", "I")
+"""Pillow's modes of images with one number for each pixel."""
+
 
 @dataclass
 class _Masks:
-    """What the values of a field that may be one of masks are. `bits` are 0 until there is a mask."""
+    """What the values of a field that may be one of masks are. `bits` are 0 until there is a mask.
 
+    It is `named` where its name or a person says mask. Of others the numbers tell: they are not `odd` where there are few.
+    """
+
+    named: bool
     bits: int = 0
     odd: bool = False
+    has_numbers: bool = False
     lossy: str | None = None
 
 
@@ -71,10 +83,10 @@ def inspect_first_records(job: Job, units: list[PlannedUnit], progress: WorkerPr
     that are shares of the size of their image.
     """
     old_names = {job.renames.get(name, name): name for name in job.fields.names} if job.fields is not None else {}
-    masks = {job.renames.get(name, name): _Masks() for name in marked_masks(job.fields)}
+    masks = {job.renames.get(name, name): _Masks(_is_called_mask(job, name)) for name in marked_masks(job.fields)}
     places = _places(job)
     wanted = [planned for planned in units if masks or places or _may_have_boxes(job, planned)]
-    if job.recipe.store is None or not wanted:
+    if not wanted or (job.recipe.store is None and not masks):
         return FirstRecords(job)
     look = _Look(job, masks, progress)
     for planned, key, fields in _records(job, wanted, progress, hints):
@@ -82,9 +94,17 @@ def inspect_first_records(job: Job, units: list[PlannedUnit], progress: WorkerPr
         with suppress(Rejection):  # the record is a reject, whatever its masks are
             look.add(planned, key, fields)
     progress.leave()
+    unnamed = [name for name, found in masks.items() if not found.named]
+    for name in unnamed:
+        masks[name].odd |= not look.has_picture  # they may all be drawings: nothing says which of them marks what
     job = _with_masks(job, masks)
     are_masks = [name for name in masks if isinstance(job.layout.roles.get(name), Mask)]
     frames, notices = dict[str, str](), list[str]()
+    if doubtful := [name for name in unnamed if name not in are_masks and masks[name].has_numbers]:
+        are = "is" if len(doubtful) == 1 else "are"
+        notices.append(
+            f"{some(doubtful)} {are} read as grey pictures, and may be masks: --kind image --mask-fields {','.join(doubtful)}"
+        )
     among = f" of the {look.count:,} that were looked at"
     for name, evidence in look.evidence.items():
         if name == OBJECTS or name in are_masks:
@@ -107,16 +127,22 @@ class _Look:
         self.evidence = {name: Evidence() for name, rule in self._rules.items() if rule.frame == "auto"}
         self.boxes = _Boxes()
         self.count = self.turned = 0
+        self.has_picture = all(found.named for found in masks.values())
 
     def add(self, planned: PlannedUnit, key: str, fields: Sample) -> None:
         """Look at one record. Raises Rejection if its image cannot be opened."""
-        data = self._images.find(fields.get("image"), self._job.main_image or "image", planned)[0]
-        opened = self._job.recipe.open_image(data)
-        self.count += 1
-        self.turned += opened.orientation != 1
+        recipe, opened = self._job.recipe, None
+        if recipe.store is not None:
+            data = self._images.find(fields.get("image"), self._job.main_image or "image", planned)[0]
+            opened = recipe.open_image(data)
+            self.count += 1
+            self.turned += opened.orientation != 1
+            self.has_picture = self.has_picture or opened.mode not in NUMBERS or self._has_many(data)
         for name, found in self._masks.items():
-            if not is_nothing(value := fields.get(name)):
+            if not is_nothing(value := fields.get(name)) and not found.odd:
                 self._add_mask(value, name, found, planned, opened, key)
+        if opened is None:
+            return
         objects = fields.get(OBJECTS) if OBJECTS in self._rules else None
         if isinstance(objects, dict) and objects.get("bbox"):
             if opened.orientation != 1 and OBJECTS in self.evidence:
@@ -126,24 +152,34 @@ class _Look:
         if (given := _unsized(planned.file.columns)) is not None:
             self._add_boxes(given[OBJECTS]["bbox"], opened, AnnotationRule(given[ANNOTATED]["boxes"]))
 
-    def _add_mask(self, value: object, name: str, found: _Masks, planned: PlannedUnit, opened: Opened, key: str) -> None:
+    def _add_mask(self, value: object, name: str, found: _Masks, planned: PlannedUnit, opened: Opened | None, key: str) -> None:
         """Look at a value of a field that may be one of masks. What cannot be read shows nothing."""
         recipe = self._job.recipe
         try:
             data = self._images.find(value, name, planned)[0]
             mask = recipe.open_image(data)
+            found.has_numbers |= mask.mode in NUMBERS
+            if not found.named and (mask.mode not in NUMBERS or _lossy(data) or self._has_many(data, 8)):
+                self.has_picture = found.odd = True
+                return
             bits = 8 * decode_mask(data, recipe.max_pixels, recipe.keep_truncated).dtype.itemsize
         except Rejection as rejection:
             found.odd |= rejection.error == "not-a-mask"
             return
-        stored, upright = _frames_of(opened)
+        stored, upright = _frames_of(opened or mask)
         if mask.size not in (stored, upright):
             found.odd = True
             return
         found.bits = max(found.bits, bits)
         found.lossy = found.lossy or _lossy(data)
-        if opened.orientation != 1 and mask.orientation == 1 and name in self.evidence:
+        if opened is not None and opened.orientation != 1 and mask.orientation == 1 and name in self.evidence:
             self.evidence[name].add(key, stored, upright, mask.size)
+
+    def _has_many(self, data: bytes, most_bits: int = 16) -> bool:
+        """Return whether an image with a number for each pixel, of so many bits at most, has more numbers than classes are."""
+        recipe = self._job.recipe
+        values = decode_mask(data, recipe.max_pixels, recipe.keep_truncated)
+        return 8 * values.itemsize <= most_bits and int(np.count_nonzero(np.bincount(values.ravel()))) > MOST_CLASSES
 
     def _add_boxes(self, boxes: Any, opened: Opened, rule: AnnotationRule) -> None:
         try:
@@ -209,6 +245,12 @@ def _places(job: Job) -> dict[str, str]:
     return {place: of_column.get(place, place) for place in place_columns(columns)}  # xmin, ymin, … are places together
 
 
+def _is_called_mask(job: Job, old: str) -> bool:
+    assert job.fields is not None, "it has masks"
+    name = job.renames.get(old, old)
+    return name in job.recipe.mask_fields or is_named_mask(job.fields.field(old).with_name(name))
+
+
 def _with_masks(job: Job, masks: dict[str, _Masks]) -> Job:
     """Return the job once it is known which columns are masks, and of how many bits. Raises UsageError."""
     recipe = job.recipe
@@ -216,7 +258,8 @@ def _with_masks(job: Job, masks: dict[str, _Masks]) -> Job:
     if said := [name for name in none if name in recipe.mask_fields]:
         raise UsageError(why_not_as_said(said))
     if none and recipe.moving:
-        raise UsageError(why_no_masks(recipe.moving[0].name, none))
+        step, named = recipe.moving[0].name, [name for name in none if masks[name].named]
+        raise UsageError(why_no_masks(step, named) if named else why_images(step, none))
     roles = dict(job.layout.roles.by_name)
     for name, found in masks.items():
         if name in none:

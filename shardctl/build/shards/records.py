@@ -23,10 +23,11 @@ from shardctl.sources.companions import copy_to_read
 from shardctl.sources.endings import ending_of
 from shardctl.sources.files import local_copy
 from shardctl.sources.formats import Choose, Digest, Parsed, Reading, Unit, find_format
+from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.splits import GroupRule
 from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.transforms.pipeline.batches import check_keys, check_labels, encode_labels
+from shardctl.transforms.pipeline.batches import check_keys, check_labels, encode_labels, with_class_folders
 from shardctl.transforms.pipeline.functions import unshared
 
 FITTED_RECORDS = 1024
@@ -42,6 +43,8 @@ def read_unit(job: Job, planned: PlannedUnit, unit: Unit, choose: Choose | None,
     for parsed in read_fields(job, planned, unit, job.recipe.reading, job.fields, choose, digest):
         if job.renames:
             parsed = replace(parsed, batch=_renamed(parsed.batch, job.renames))
+        if job.recipe.label_source == FOLDER:
+            parsed = replace(parsed, batch=with_class_folders(parsed.batch))
         if job.by_field and job.layout.classes is not None:
             parsed = replace(parsed, batch=encode_labels(parsed.batch, job.layout.classes))
         if job.layout.roles.names:

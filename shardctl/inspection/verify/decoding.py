@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pyarrow as pa
+
 from shardctl.errors import Rejection
-from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.layout import ENCODED_IMAGE, image_lists
 from shardctl.format.roles import Image, Mask
 from shardctl.inspection.verify.check import Block, Fault, Shard
 from shardctl.inspection.verify.finding import CONVERT_AGAIN
@@ -23,21 +25,31 @@ def undecodable(shard: Shard, block: Block) -> Iterator[Fault]:
     Raw pixels and text have no form that could be wrong. Without its dataset nothing says that a shard may have truncated
     images: there they are faults.
     """
-    roles = shard.own_roles
+    roles, schema = shard.own_roles, block.data.schema
     keep_truncated = shard.record is not None and shard.record.manifest.recipe.get("truncated") == "keep"
-    encoded = [name for name in roles.images if block.data.schema.field(name).type.equals(ENCODED_IMAGE)]
-    for place, name in enumerate(encoded):
-        role = roles.images[name]
-        for row, data in enumerate(block.data.column(name).field("bytes")):
-            number = (block.first + row) * len(encoded) + place
-            if fault := _fault_of(data.as_py(), role, keep_truncated, shard, number):
-                what = f"{picture(name, role)} has not changed since it was written, and does not decode"
-                yield block.fault(row, UNDECODABLE, f"{what}: {fault}; {OTHER_BUILD}")
+    encoded = [name for name in roles.images if schema.field(name).type.equals(ENCODED_IMAGE)]
+    lists = image_lists(schema)
+    for place, name in enumerate((*encoded, *lists)):
+        role, column = roles.images.get(name, Image("source")), block.data.column(name)
+        for row, value in enumerate(column if name in lists else column.field("bytes")):
+            number = (block.first + row) * (len(encoded) + len(lists)) + place  # that of a list stands for all its images
+            images = _images_of(value) if name in lists else [("", value.as_py())]
+            for which, data in images:
+                if fault := _fault_of(data, role, keep_truncated, shard, number):
+                    what = f"{picture(name, role)}{which} has not changed since it was written, and does not decode"
+                    yield block.fault(row, UNDECODABLE, f"{what}: {fault}; {OTHER_BUILD}")
     if roles.objects:
         from shardctl.inspection.verify import object_faults  # brings the modules of the loader along, for 70 ms
 
         for row, what in object_faults.undecodable_objects(block.data, roles):
             yield block.fault(row, UNDECODABLE, f"{what}; {CONVERT_AGAIN}")
+
+
+def _images_of(value: pa.ListScalar) -> Iterator[tuple[str, bytes]]:
+    """Yield the images of a list that have bytes, with their places: others may be elsewhere."""
+    for number, image in enumerate(value.values or ()):
+        if image.is_valid and (data := image["bytes"].as_py()) is not None:
+            yield f"[{number}]", data
 
 
 def picture(name: str, role: Image) -> str:

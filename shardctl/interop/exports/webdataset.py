@@ -33,6 +33,7 @@ from shardctl.interop.exports.base import (
     form_of_raw,
 )
 from shardctl.interop.exports.compressed import SUFFIXES, check_compression, compressing
+from shardctl.interop.exports.file_names import IMAGE_SUFFIXES
 from shardctl.interop.exports.images import suffix_of
 from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import KEY, Source
@@ -73,6 +74,8 @@ class WebDataset(Export):
             form = "image" if column.is_image else form_of_raw(column)
             if form != "value":
                 return ColumnEncoding(MAIN if column.is_main_image else part + OTHERS, form)
+        if _is_image_member(column, part):
+            return ColumnEncoding(column.target)
         member = _member(column, part)
         if member is not None and not column.nulls and not (is_packed(column.type) and column.has_gaps):
             return ColumnEncoding(member)
@@ -104,6 +107,17 @@ class WebDataset(Export):
         return {IN_OBJECT: other} if other else {}
 
 
+def _is_image_member(column: Column, part: str) -> bool:
+    """Return whether a column of bytes is a member as a tar had it, such as left.png: its samples had several images."""
+    stem, _, suffix = column.target.rpartition(".")
+    plain = stem not in column.source.written_names.values() and part.replace("%2e", ".") == column.target
+    return _is_bytes(column) and bool(stem) and suffix in IMAGE_SUFFIXES and plain
+
+
+def _is_bytes(column: Column) -> bool:
+    return bool(pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type))
+
+
 def _member(column: Column, part: str) -> str | None:
     """Return the extension of the member that a column could be on its own, None if it goes into the JSON object."""
     if column.is_main_label and pa.types.is_integer(column.type):
@@ -113,7 +127,7 @@ def _member(column: Column, part: str) -> str | None:
         return "txt"
     if is_packed(column.type):
         return f"{part}.npy"
-    return f"{part}.bin" if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type) else None
+    return f"{part}.bin" if _is_bytes(column) else None
 
 
 @dataclass(frozen=True)
@@ -128,7 +142,7 @@ def _samples(source: Source, batch: pa.RecordBatch, fields: Sequence[Field]) -> 
     """Yield the samples of a batch."""
     keys = batch.column("__key__").to_pylist()
     makers = [
-        _MAKERS[_kind(field)](batch.column(place), field.written)
+        _MAKERS.get(_kind(field), _bytes)(batch.column(place), field.written)
         for place, field in enumerate(fields)
         if field.written != "__key__" and not field.written.startswith(IN_JSON)
     ]
@@ -195,7 +209,7 @@ def _texts(array: pa.Array, written: str) -> Maker:
 
 
 def _bytes(array: pa.Array, written: str) -> Maker:
-    return lambda row: (written, array[row].as_py())
+    return lambda row: (written, array[row].as_py()) if array[row].is_valid else None
 
 
 def _arrays(array: pa.Array, written: str) -> Maker:
@@ -213,7 +227,6 @@ _MAKERS: dict[str, Callable[[pa.Array, str], Maker]] = {
     "image": _images,
     "cls": _numbers,
     "txt": _texts,
-    "bin": _bytes,
     "npy": _arrays,
 }
 

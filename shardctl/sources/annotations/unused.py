@@ -30,7 +30,7 @@ from shardctl.system.text import printable
 
 ONE_EACH = (".txt", ".xml")
 TABLES = (".csv", ".tsv", ".jsonl")
-SUFFIXES = frozenset((".json", *TABLES, *ONE_EACH, *YAML))
+SUFFIXES = frozenset((".json", ".json.gz", *TABLES, *ONE_EACH, *YAML))
 
 MOST_PLACES = 32
 """Folders right below a source, for each ending, whose files are looked at."""
@@ -43,8 +43,10 @@ BEGIN_BYTES = 64 << 10
 MOST_FOLDERS = 64
 """Folders of images in which a name is looked for."""
 
-_OF_IMAGES = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".webp", ".bmp", ".tif", ".tiff")
-_NAME = re.compile(rf"[^\s\"',;|=#<>]+(?:{'|'.join(map(re.escape, _OF_IMAGES))})")
+OF_IMAGES = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".webp", ".bmp", ".tif", ".tiff")
+"""How names of images end, which are looked for in texts."""
+
+_NAME = re.compile(rf"[^\s\"',;|=#<>]+(?:{'|'.join(map(re.escape, OF_IMAGES))})")
 _OF_LABELS = re.compile(rb"(?i)\b(labels?|class(es)?|categor(y|ies)|captions?|text|target|species|breed|bbox|objects?|xmin)\b")
 _OF_MASKS = frozenset(("masks", "labels", "annotations", "segmentations", "SegmentationClass", "gtFine"))
 
@@ -109,7 +111,7 @@ def _looked_at(files: Sequence[FoundFile], images: Images) -> Iterator[tuple[str
     """Yield the options for the files of one place, each with a sentence."""
     suffix, folders = files[0].suffix, ["", *images.folders[:MOST_FOLDERS]]
     if suffix in ONE_EACH:
-        named = [file for file in files if images.have(stem(file.path.rpartition("/")[2]), [file.folder, *folders], _OF_IMAGES)]
+        named = [file for file in files if images.have(stem(file.path.rpartition("/")[2]), [file.folder, *folders], OF_IMAGES)]
         begin = _ends_of(named[0]) if named else b""
         form = next((form for form, (ending, pattern, _) in _EACH.items() if ending == suffix and pattern.match(begin)), None)
         if form is not None:
@@ -154,7 +156,7 @@ def _said_of_masks(images: Images) -> Iterator[str]:
 
         row = pc.index(images.table["group"], number).as_py()
         name = images.table["path"][row].as_py().rpartition("/")[2]
-        if name.lower().endswith(".png") and images.have(stem(name), others, _OF_IMAGES):
+        if name.lower().endswith(".png") and images.have(stem(name), others, OF_IMAGES):
             root = images.roots[images.table["root"][row].as_py()].text
             what = "looks like masks of other images, each of which becomes a sample of its own"
             yield _said(join(root, "/".join(parts[: place + 1])), "masks:", what)[1]

@@ -36,6 +36,9 @@ JSON text of values that fit no common type."""
 JSON = b"shardctl.json"
 """In the metadata of a field of strings: each is the JSON text of what a record has, strings in quotes."""
 
+FOLDER = "__folder__"
+"""The field with the folder that a member of a tar is in, "." for none. Only records whose label it is have it."""
+
 DETECT = "detect"
 """The name of an encoding that stands for: find out."""
 

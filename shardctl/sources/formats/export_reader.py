@@ -17,6 +17,7 @@ from shardctl.sources.export_description import Description, Field
 from shardctl.sources.formats.containers import Container, Declared, Frame
 from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import JsonForm, Record
+from shardctl.sources.formats.webdataset import IMAGES
 from shardctl.sources.formats.webdataset import KEY as MEMBERS_KEY
 from shardctl.sources.values import Feature
 from shardctl.system.text import printable
@@ -115,7 +116,8 @@ def _of_members(field: Field, record: Record, export: Description) -> Any:
     if field.written.startswith("json/"):
         return JsonForm(others[field.written.removeprefix("json/")])
     if field.form == "value":
-        return record[field.written]
+        may_lack = field.written.rpartition(".")[2] in IMAGES  # one of several images, which a sample need not have
+        return record.get(field.written) if may_lack else record[field.written]
     stem = field.written.removesuffix("*")
     data = next((value for name, value in record.items() if _is_image(name, stem) and type(value) is bytes), None)
     name = export.facts.get("images", {}).get(field.name, field.name)

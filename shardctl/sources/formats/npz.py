@@ -21,6 +21,7 @@ from shardctl.sources.formats.npy import Header, Stored, StoredRows, check_size,
 from shardctl.sources.formats.numbered import batch_of, runs_of
 from shardctl.sources.formats.ranges import read_range
 from shardctl.sources.splits import split_word
+from shardctl.sources.walk import is_of_system
 from shardctl.system.files import ordinary
 from shardctl.system.text import printable
 
@@ -63,7 +64,7 @@ def _damaged(error: Exception) -> Rejection:
 
 def _rows(file: BinaryIO, path: str) -> NpzRows | InflatedRows:
     archive = zipfile.ZipFile(file)
-    members = archive.infolist()
+    members = [each for each in archive.infolist() if not is_of_system(each.filename)]
     if not members:
         raise Rejection("read", "empty", "the archive has no arrays; save it again")
     headers = [_header(archive, each) for each in members]

@@ -13,13 +13,14 @@ from typing import ClassVar, NamedTuple
 import xxhash
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import RECORD_BYTES, Reading
+from shardctl.sources.formats.base import FOLDER, RECORD_BYTES, Reading
 from shardctl.sources.formats.containers import NOTHING_DECLARED, Declared, Frame, too_large
 from shardctl.sources.formats.content import Content, open_content
 from shardctl.sources.formats.found_values import Record
 from shardctl.sources.formats.members import value_of
 from shardctl.sources.formats.tar_headers import BLOCK, Header, parse_header
 from shardctl.sources.image_columns import AUTO
+from shardctl.sources.walk import is_of_system
 from shardctl.system.text import printable
 
 IMAGE = "image"
@@ -97,6 +98,7 @@ class TarSamples:
         self.content = content
         self._only = frozenset(reading.only)
         self._joins_images = reading.image in (AUTO, IMAGE)
+        self._has_folders = reading.label == FOLDER
         self._seen: dict[int, int] = {}
         self._samples = 0
         self._members: list[_Member] = []  # of the last sample
@@ -239,7 +241,10 @@ class TarSamples:
 
     def fields(self, frame: Frame, data: bytes) -> Record:
         """Return the fields of a sample: its key, and a field for each member. Raises Rejection."""
-        record: Record = {KEY: self._members[0].key or ""}
+        key = self._members[0].key or ""
+        record: Record = {KEY: key}
+        if self._has_folders:
+            record[FOLDER] = key.removeprefix("./").rpartition("/")[0] or "."
         for member in self._members:
             if member.field in record:
                 message = f"it has two members of the name {printable(member.field)}; keep one of them"
@@ -283,7 +288,7 @@ def _made(info: Header, names: dict[str, str], start: int) -> _Member:
     if size < 0:
         raise ValueError("a negative size")
     stop = start + size
-    if info.type == tarfile.DIRTYPE or (info.type in _FILES and _META.match(name)):
+    if info.type == tarfile.DIRTYPE or (info.type in _FILES and (_META.match(name) or is_of_system(name))):
         return _Member(None, "", start, stop, _next_block(stop))
     found = _NAME.match(name)
     key, field = (found[1], found[2].lower()) if found else (name, "")

@@ -47,6 +47,14 @@ def _keys_of_length(prefix: bytes, numbers: Numbers, digits: int) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(starts), pa.py_buffer(rows)], null_count=0)
 
 
+def with_class_folders(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the same records with the last part of the folders in `label`, "" where there is none."""
+    import pyarrow.compute as pc
+
+    place = batch.schema.get_field_index("label")
+    return batch if place < 0 else batch.set_column(place, "label", pc.replace_substring_regex(batch[place], r"^\.$|.*/", ""))
+
+
 def encode_labels(batch: pa.RecordBatch, classes: tuple[str, ...]) -> pa.RecordBatch:
     """Return the same records with the numbers of their classes in `label`, null for none. Raises Misfit for another name."""
     import pyarrow.compute as pc

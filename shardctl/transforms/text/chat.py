@@ -35,6 +35,9 @@ AUTO, BUILT_IN = "auto", "chatml"
 VERSION = 2
 """Which chats get which tokens and masks: a number for each change of that."""
 
+MEDIA = ("<image>", "<video>", "<audio>")
+"""What stands in a message where an image or the like belongs. As text, the loss would count answers about nothing."""
+
 
 @dataclass(frozen=True)
 class TokenizeChat(TokenStep):
@@ -160,6 +163,10 @@ class TokenizeChat(TokenStep):
         if found is not None:
             message = f"a message has {found} in it, which would become the special token of this name"
             raise Rejection("transform", "special-token", message)
+        media = next((mark for mark in MEDIA if mark in said), None)
+        if media is not None:
+            message = f"a message has {media} in it, which stands for what tokens of text do not have"
+            raise Rejection("transform", "media", message)
         written = self._template.write(chat.messages, chat.tools)
         if "tool_calls" in written.unwritten:
             message = "the chat template does not write tool_calls"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,9 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from made import write_gaps, write_photos, write_raw, write_texts
+from PIL import Image
 from round_trips import FORMS, facts_of
+from tars import write_tar
 
 import shardctl
 from shardctl.errors import InputError
@@ -141,3 +145,34 @@ def test_raw_images_come_back_as_png_from_arrays(tmp_path: Path) -> None:
     again = [sample["image"] for sample in shardctl.open(tmp_path / "back")]
     assert all(np.array_equal(one, other) for one, other in zip(pixels, again, strict=True))
     assert after["fields"]["image"]["store"] == "source"
+
+
+def test_members_that_are_several_images_leave_a_tar_as_they_came(tmp_path: Path) -> None:
+    """Two views of each sample; and images by number, of which not every sample has all."""
+    records = {
+        f"{number:03}": {
+            **{f"{side}.png": png_of(number + place) for place, side in enumerate(("left", "right"))},
+            **{f"{image}.jpg": png_of(image) for image in range(number % 3)},
+            "json": json.dumps({"n": number}).encode(),
+        }
+        for number in range(6)
+    }
+    write_tar(tmp_path / "a.tar", records)
+    shardctl.convert(tmp_path / "a.tar", tmp_path / "out", workers=0)
+    shardctl.export(tmp_path / "out", tmp_path / "tars", to="webdataset")
+    (made,) = (tmp_path / "tars").glob("*.tar")
+    with tarfile.open(made) as archive:
+        found = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]  # all are files
+    wanted = {f"{key}.{name}": data for key, members in records.items() for name, data in members.items()}
+    assert {name: data for name, data in found.items() if not name.endswith(".json")} == {
+        name: data for name, data in wanted.items() if not name.endswith(".json")
+    }
+    shardctl.convert(tmp_path / "tars", tmp_path / "again", workers=0)
+    before, after = shardctl.open(tmp_path / "out"), shardctl.open(tmp_path / "again")
+    assert [dict(sample) for sample in before] == [dict(sample) for sample in after]
+
+
+def png_of(number: int) -> bytes:
+    sink = io.BytesIO()
+    Image.new("RGB", (4, 4), (number, 0, 0)).save(sink, "PNG")
+    return sink.getvalue()

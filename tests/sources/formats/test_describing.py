@@ -8,6 +8,7 @@ import os
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -67,7 +68,7 @@ def test_what_img2dataset_could_not_get_is_told(tmp_path: Path) -> None:
     told = "5 of 11 samples could not be downloaded (3 of them: HTTP Error 404: Not Found)"
     assert [notice for notice in result.notices if told in notice and "2 tables of img2dataset" in notice]
     ds = shardctl.open(tmp_path / "out")
-    assert ds.schema.names == ["key", "image", "__key__", "json", "txt"]
+    assert ds.schema.names == ["key", "image", "json", "txt"]
     assert [each["image"].shape for each in ds][:3] == [(4, 4, 3), (4, 5, 3), (4, 6, 3)]
     assert ds[0]["json"] == {"url": "u0"}
 
@@ -217,11 +218,56 @@ def test_a_tar_of_images_is_a_dataset_of_images(tmp_path: Path) -> None:
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (5, 0)
     ds = shardctl.open(tmp_path / "out", split="val")
-    assert [(each["image"].shape, each["cls"], each["__key__"]) for each in ds] == [
+    assert [(each["image"].shape, each["label"], each["key"]) for each in ds] == [
         ((4, 4, 3), 0, "000"),
         ((4, 5, 3), 1, "001"),
     ]
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["kind"] == "image"
+    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).status == "up-to-date"
+    (tmp_path / "in" / "val-000001.tar").write_bytes(tar([("003.jpg", jpeg(1)), ("003.cls", b"1")]))
+    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, update=True).samples == 6
+
+
+@pytest.mark.parametrize("top", ["", "./", "photos/"])
+@pytest.mark.parametrize("ending", [".jpg", ".png"])
+def test_a_tar_of_class_folders_has_the_classes_of_its_folders(top: str, ending: str, tmp_path: Path) -> None:
+    names = [f"{top}{folder}/{number:03}{ending}" for folder in ("cat", "dog", "owl") for number in range(70)]
+    (tmp_path / "a.tar").write_bytes(tar([(name, jpeg(number % 3)) for number, name in enumerate(names)]))
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    shardctl.convert(tmp_path / "a.tar", tmp_path / "tar", workers=0)
+    shardctl.convert(tmp_path / "unpacked", tmp_path / "folder", workers=0)
+    of_tar, of_folder = shardctl.open(tmp_path / "tar"), shardctl.open(tmp_path / "folder")
+    assert of_tar.classes == of_folder.classes == ("cat", "dog", "owl")
+    assert of_tar.schema.names == of_folder.schema.names == ["key", "image", "label"]
+    wanted = {each["key"]: int(each["label"]) for each in of_folder}
+    assert {f"{each['key'].removeprefix('./')}{ending}": int(each["label"]) for each in of_tar} == wanted
+
+
+def test_folders_in_a_tar_are_as_those_of_a_disk(tmp_path: Path) -> None:
+    def convert(names: list[str], out: str, **options: Any) -> tuple[Any, list[str]]:
+        (tmp_path / "a.tar").write_bytes(tar([(f"{name}.jpg", jpeg(1)) for name in names]))
+        shardctl.convert(tmp_path / "a.tar", tmp_path / out, workers=0, **options)
+        ds = shardctl.open(tmp_path / out)
+        return ds.classes, ds.schema.names
+
+    assert convert(["one/1", "one/2"], "one") == (None, ["key", "image"])
+    assert convert(["one/1", "one/2"], "said", labels="folder") == (("one",), ["key", "image", "label"])
+    assert convert(["a/1", "b/2"], "none", labels="none") == (None, ["key", "image"])
+    with pytest.raises(InputError, match="would have no label"):
+        convert(["a/1", "b/2", "3"], "stray")
+    splits = ["train/a/1", "train/b/2", "val/a/1"]
+    with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
+        convert(splits, "splits")
+    assert convert(splits, "together", split="none") == (("a", "b"), ["key", "image", "label"])
+
+
+def test_members_beside_images_are_what_labels_them(tmp_path: Path) -> None:
+    """As WebDataset has them: the folder in a key is no class where a sample has more than an image."""
+    members = [m for n in range(4) for m in ((f"{n % 2}/{n}.jpg", jpeg(n)), (f"{n % 2}/{n}.json", b'{"a": 1}'))]
+    (tmp_path / "a.tar").write_bytes(tar(members))
+    shardctl.convert(tmp_path / "a.tar", tmp_path / "out", workers=0)
+    assert shardctl.open(tmp_path / "out").schema.names == ["key", "image", "json"]
 
 
 def test_a_format_is_told_by_name_or_by_content(tmp_path: Path) -> None:

@@ -228,3 +228,49 @@ def test_a_mask_whose_format_changes_numbers_is_warned_of(tmp_path: Path) -> Non
     assert any(said.startswith("mask.jpg: its masks are JPEG, which changes numbers") for said in result.warnings)
     result = shardctl.convert(of_tar(mask_png=GREY)(tmp_path), tmp_path / "png", recipe=FLIP, workers=0)
     assert not any("changes numbers" in said for said in result.warnings)
+
+
+def encoded(values: Any, form: str = "PNG", mode: str | None = None) -> dict[str, Any]:
+    sink = io.BytesIO()
+    image = Image.fromarray(values)
+    if mode == "P":
+        image.putpalette([channel for number in range(256) for channel in (number, 0, 255 - number)])
+    image.save(sink, form)
+    return {"bytes": sink.getvalue(), "path": None}
+
+
+CLASSES = np.zeros((32, 32), np.uint8)
+CLASSES[8:16, 4:20] = 3
+MANY = np.arange(1024, dtype=np.uint16).reshape(32, 32)
+SECOND: dict[str, tuple[dict[str, Any], str, Any]] = {
+    "numbers": (encoded(CLASSES), "mask", CLASSES),
+    "a palette": (encoded(CLASSES, mode="P"), "mask", CLASSES),
+    "16 bits": (encoded(MANY * 60), "mask", MANY * 60),
+    "a JPEG in grey": (encoded(CLASSES, "JPEG"), "image", None),
+    "a picture in grey": (encoded((MANY % 256).astype(np.uint8)), "image", None),
+    "colours": (encoded(np.dstack([MANY % 256] * 3).astype(np.uint8)), "image", None),
+}
+
+
+@pytest.mark.parametrize("kind", ["auto", "image"])
+@pytest.mark.parametrize("name", ["annotation", "label", "depth", "target", "conditioning_image"])
+@pytest.mark.parametrize("second", SECOND)
+def test_the_values_say_whether_another_image_is_a_mask(second: str, name: str, kind: str, tmp_path: Path) -> None:
+    value, role, numbers = SECOND[second]
+    photo = encoded(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
+    structs = {"image": pa.array([photo] * 3, ENCODED_IMAGE), name: pa.array([value] * 3, ENCODED_IMAGE)}
+    parquet.write_table(pa.table(structs), tmp_path / "a.parquet")
+    result = shardctl.convert(tmp_path / "a.parquet", tmp_path / "out", kind=kind, image_field=None, workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    assert {field: each.name for field, each in ds.roles.by_name.items()} == {"image": "image", name: role}
+    if numbers is not None:
+        assert all(np.array_equal(sample[name], numbers) for sample in ds)
+    assert second == "colours" or any(name in notice and "mask" in notice for notice in result.notices)
+
+
+def test_drawings_alone_are_no_masks_of_each_other(tmp_path: Path) -> None:
+    structs = {name: pa.array([encoded(CLASSES)] * 3, ENCODED_IMAGE) for name in ("image", "label")}
+    parquet.write_table(pa.table(structs), tmp_path / "a.parquet")
+    result = shardctl.convert(tmp_path / "a.parquet", tmp_path / "out", workers=0)
+    assert {each.name for each in shardctl.open(tmp_path / "out").roles.by_name.values()} == {"image"}
+    assert any("label are read as grey pictures, and may be masks" in notice for notice in result.notices)

@@ -275,3 +275,11 @@ def test_damage_to_archives_is_rejected(how: str, tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(Rejection, match="not a zip file"):
         read(NPZ, path)
+
+
+def test_what_a_mac_puts_into_an_archive_is_no_array(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", a=np.arange(3))
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        archive.writestr("__MACOSX/._a.npy", b"\0\5\x16\7")
+        archive.writestr("._b.npy", b"\0\5\x16\7")
+    assert read(NPZ, tmp_path / "a.npz").rows == [{"a": 0}, {"a": 1}, {"a": 2}]

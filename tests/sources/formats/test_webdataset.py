@@ -85,6 +85,18 @@ def test_samples_are_those_that_webdataset_reads(name: str) -> None:
     assert [row["txt"] is None for row in found.rows] == [False, True, False]
 
 
+@pytest.mark.parametrize("start", ["", "./", "d/"])
+def test_what_a_mac_puts_into_a_tar_is_no_member(start: str, tmp_path: Path) -> None:
+    double = b"\0\5\x16\7" + bytes(120)  # AppleDouble: before each file that has attributes
+    members = [(f"{start}{name}", b"%d" % number) for number in range(3) for name in (f"{number}.cls", f"{number}.txt")]
+    junk = [(f"{start}._{name.rpartition('/')[2]}", double) for name, _ in members]
+    mixed = [each for pair in zip(junk, members, strict=True) for each in pair]
+    others = [(f"{start}.git/1.txt", b"1"), (f"{start}__MACOSX/0.cls", double), (f"{start}@eaDir/0.cls/thumb.jpg", b"1")]
+    plain, mac = read_bytes(tar(members), tmp_path), read_bytes(tar([*others, *mixed]), tmp_path)
+    assert len(plain.rows) == 3
+    assert (mac.rows, mac.rejects) == (plain.rows, [])
+
+
 def test_names_are_split_as_webdataset_splits_them(tmp_path: Path) -> None:
     names: dict[str, Any] = json.loads((INTEROP / "expected" / "webdataset_names.json").read_text())
     assert len(names) > 10

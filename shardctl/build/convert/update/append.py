@@ -10,7 +10,7 @@ from shardctl.build.shards.planned import Root
 from shardctl.errors import InputError
 from shardctl.sources.kinds import Form
 from shardctl.sources.roots import SourceRoot, folder_of
-from shardctl.sources.walk import FoundFile, suffix_of, walk
+from shardctl.sources.walk import FoundFile, is_hidden, suffix_of, walk
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.locations.text import path_below, within
 from shardctl.system.text import printable
@@ -36,9 +36,9 @@ class Appending:
             found, below = next(((number, path) for number, path in lies if path is not None), (len(recorded), ""))
             if found == len(recorded):
                 recorded.append(place)
-            if any(part.startswith(".") for part in below.split("/")):
+            if any(map(is_hidden, filter(None, below.split("/")))):
                 raise InputError(
-                    f"{printable(root.text)}: is in a hidden folder of {printable(recorded[found])}; rename it without the dot"
+                    f"{printable(root.text)}: is in a hidden folder of {printable(recorded[found])}; give it another name"
                 )
             self._places.append((found, below))
         self.sources = recorded

@@ -180,19 +180,19 @@ def moved_records(job: Job, before: PreviousDataset, listing: Listing, matching:
             paths += listing.paths_at(np.array([row]))
             moved, records = moved + whole - same, records + whole
     gone = [file for file in np.flatnonzero(matching.now < 0).tolist() if len(units.of(file))]
-    new = np.flatnonzero(matching.before < 0)
+    new = int(np.count_nonzero(matching.before < 0))
     after = (
         "may now be in another split, for instance in train and not in val any more. With --key-field each record keeps its"
         " split"
     )
     warnings = []
-    if gone and len(new):
+    if gone and new:
         count = sum(int(units.last[units.of(file)[-1]]) for file in gone)
         are, came = ("is", "another one") if len(gone) == 1 else ("are", "others")
-        came = came if len(new) == 1 else f"{len(new):,} others"
+        came = came if new == 1 else f"{new:,} others"
         warnings.append(
-            f"{counted(len(gone), 'file')} with {counted(count, 'record')} {are} gone, and {came} came. If the same"
-            f" records are in both, they {after}"
+            f"{counted(len(gone), 'file')} with {counted(count, 'record')} {are} gone, and {came} came. If the same records are"
+            f" in both, they {after}"
         )
     if not paths:
         return warnings

@@ -1,0 +1,159 @@
+"""Conversations about images beside these: no image dataset without them, and the sentence that refuses it is true."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import shardctl
+from shardctl.build.convert import convert  # as the command line has it: messages name options
+from shardctl.cli import run
+from shardctl.errors import InputError
+
+Record = dict[str, Any]
+
+
+def messages(question: Any, answer: Any = "A cat.") -> list[Record]:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def turns(question: str) -> list[Record]:
+    return [{"from": "human", "value": question}, {"from": "gpt", "value": "A cat."}]
+
+
+FLAT: dict[str, Callable[[str], Record]] = {
+    "LLaVA": lambda image: {"id": "1", "image": image, "conversations": turns("<image>\nWhat?")},
+    "messages": lambda image: {"image": image, "messages": messages("What?")},
+    "objects": lambda image: {"file": image, "annotations": [{"label": "cat", "box": [1, 2, 3, 4]}]},
+}
+NESTED: dict[str, Callable[[str], Record]] = {
+    "LLaMA-Factory": lambda image: {"messages": messages("<image>What?"), "images": [image]},
+    "a list of one": lambda image: {"image": [image], "conversations": turns("<image>\nWhat?")},
+    "parts": lambda image: {"messages": messages([{"type": "image", "image": image}, {"type": "text", "text": "What?"}])},
+    "urls in parts": lambda image: {"messages": messages([{"type": "image_url", "image_url": {"url": image}}])},
+    "tags": lambda image: {"conversations": turns(f"Picture 1: <img>{image}</img>\nWhat?")},
+    "an object": lambda image: {"media": {"image": image}, "text": "A cat."},
+}
+
+
+def as_array(records: list[Record]) -> bytes:
+    return json.dumps(records, indent=1).encode()
+
+
+def as_lines(records: list[Record]) -> bytes:
+    return "".join(f"{json.dumps(each)}\n" for each in records).encode()
+
+
+FILES: dict[str, Callable[[list[Record]], bytes]] = {
+    "chats.json": as_array,
+    "chats.jsonl": as_lines,
+    "lines.json": as_lines,
+    "chats.json.gz": lambda records: gzip.compress(as_array(records)),
+}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "my data"
+    (folder / "imgs").mkdir(parents=True)
+    for number in range(4):
+        Image.new("RGB", (8, 8), (number * 9, 0, 0)).save(folder / "imgs" / f"{number}.jpg")
+    return folder
+
+
+def write(path: Path, make: Callable[[str], Record], image: str = "imgs/{}.jpg") -> None:
+    path.parent.mkdir(exist_ok=True)
+    records = [make(image.format(number)) for number in range(3)]
+    path.write_bytes(FILES[path.name](records))
+
+
+def refused(source: Path, out: Path, **options: Any) -> str:
+    with pytest.raises(InputError) as raised:
+        convert(source, out, workers=0, **options)
+    assert raised.value.exit_code == 3
+    assert not out.exists()
+    return str(raised.value)
+
+
+def command_in(sentence: str, out: Path) -> list[str]:
+    found = re.search("`(.*)`", sentence)
+    assert found is not None, sentence
+    return [word.replace("DST", str(out)) for word in shlex.split(found[1])[1:]]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("layout", FLAT)
+def test_records_of_one_image_are_refused_with_the_command_that_makes_samples_of_them(
+    layout: str, name: str, source: Path, tmp_path: Path
+) -> None:
+    write(source / name, FLAT[layout])
+    sentence = refused(source, tmp_path / "out")
+    assert sentence.startswith(f"{source}/{name}: its records name images of the source")
+    assert run(command_in(sentence, tmp_path / "out")) == 0
+    samples = list(shardctl.open(tmp_path / "out"))
+    assert [int(sample["image"][0, 0, 0]) // 8 for sample in samples] == [0, 1, 2]
+    (nested,) = (name for name, value in FLAT[layout]("x").items() if isinstance(value, list))
+    assert [json.loads(json.dumps(sample[nested])) for sample in samples] == [FLAT[layout]("x")[nested]] * 3
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("layout", NESTED)
+def test_records_with_images_in_lists_are_refused_with_the_command_that_keeps_the_rest(
+    layout: str, name: str, source: Path, tmp_path: Path
+) -> None:
+    write(source / name, NESTED[layout])
+    sentence = refused(source, tmp_path / "out")
+    assert "are not read as samples yet" in sentence
+    assert run(command_in(sentence, tmp_path / "out")) == 0
+    assert len(shardctl.open(tmp_path / "out")) == 3
+
+
+@pytest.mark.parametrize("option", ["none", "folder"])
+def test_the_images_alone_are_converted_where_a_person_says_so(option: str, source: Path, tmp_path: Path) -> None:
+    write(source / "chats.json", NESTED["parts"])
+    assert convert(source, tmp_path / "out", workers=0, labels=option).samples == 4
+
+
+@pytest.mark.parametrize("image", ["{}.jpg", "/home/me/{}.jpg", "C:\\data\\{}.jpg", "other/folder/{}.jpg"])
+def test_images_are_known_by_their_names_wherever_paths_begin(image: str, source: Path, tmp_path: Path) -> None:
+    write(source / "annotations" / "chats.json", FLAT["LLaVA"], image)
+    assert "move the file to the folder that its paths begin at" in refused(source, tmp_path / "out")
+
+
+def test_paths_out_of_the_folder_of_the_records_need_the_source_itself(source: Path, tmp_path: Path) -> None:
+    write(source / "annotations" / "chats.json", FLAT["LLaVA"], "../imgs/{}.jpg")
+    assert run(command_in(refused(source, tmp_path / "out"), tmp_path / "out")) == 0
+    assert len(shardctl.open(tmp_path / "out")) == 3
+
+
+def test_records_that_came_after_a_conversion_are_refused_too(source: Path, tmp_path: Path) -> None:
+    convert(source, tmp_path / "out", workers=0)
+    write(source / "chats.jsonl", NESTED["LLaMA-Factory"])
+    for options in ({}, {"update": True}):
+        with pytest.raises(InputError, match="are not read as samples yet"):
+            convert(source, tmp_path / "out", workers=0, **options)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"image": "elsewhere.jpg", "conversations": [{"value": "x"}]}]',
+        '[{"image": "imgs/0.jpg", "width": 8, "tags": ["a"]}]',  # a row, as in a table
+        '{"imagePath": "imgs/0.jpg", "shapes": [{"label": "cat"}]}',  # one object is no list of records
+        '[["imgs/0.jpg"], 1, null, "imgs/0.jpg"]',
+        "[" * 100_000,
+        '[{"image": "imgs/0.jpg", "conversations": [{"value": "',
+        "",
+    ],
+)
+def test_other_files_are_not_refused(text: str, source: Path, tmp_path: Path) -> None:
+    (source / "a.json").write_text(text)
+    assert convert(source, tmp_path / "out", workers=0).samples == 4
