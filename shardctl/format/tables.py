@@ -26,7 +26,7 @@ from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.locations.folder import FolderHere
 from shardctl.system.text import printable
 
-BRING_BACK = "copy it, under any name, into the dataset's folder, and `shardctl repair` puts it in its place"
+BRING_BACK = "copy the right one into the dataset's folder"
 """What to do about a lost file of a dataset that came from outside, for messages."""
 
 PRUNED = "pruned"

@@ -317,9 +317,9 @@ def test_text_of_the_data_is_no_part_of_the_page(tmp_path: Path) -> None:
 def test_a_line_of_convert_can_become_one_of_preview(photos: Path, cli: Any) -> None:
     of_the_dataset = [
         "--update",
-        "--source",
+        "--moved-from",
         "old",
-        "--keep",
+        "--keep-generations",
         1,
         "--explain",
         "--append",

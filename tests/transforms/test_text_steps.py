@@ -672,7 +672,7 @@ def test_flags_are_steps_in_a_fixed_order(cli: Any, tmp_path: Path) -> None:
 
 
 def test_quality_names_published_filters(cli: Any, tmp_path: Path) -> None:
-    ran = cli("convert", documents(tmp_path), tmp_path / "out", "--workers", 0, "--quality", "gopher", "--segment", "zh")
+    ran = cli("convert", documents(tmp_path), tmp_path / "out", "--workers", 0, "--filter-quality", "gopher", "--segment", "zh")
     assert ran.code == 0, ran.err
     steps = json.loads((tmp_path / "out" / "manifest.json").read_text())["recipe"]["transform"]
     assert [step["name"] for step in steps] == ["segment", "filter_gopher", "filter_gopher_repetition"]
