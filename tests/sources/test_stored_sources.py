@@ -28,13 +28,13 @@ from hypothesis import strategies as st
 from object_server import ObjectServer
 from object_stores import memory_store, new_bucket
 from pyarrow import parquet
-from shardctl.sources.formats.base import Reading
-from shardctl.sources.label_table import load
 
 import shardctl
 from shardctl.build.convert.listener import Listener
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError, StorageError, StoreError, UsageError
 from shardctl.sources import files
+from shardctl.sources.formats.base import Reading
+from shardctl.sources.label_table import load
 from shardctl.sources.remote import local_copies
 from shardctl.sources.remote.local_copies import LocalCopies, folder_of_copies
 from shardctl.sources.remote.object_faults import number_of
