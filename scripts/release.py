@@ -40,6 +40,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 LEFT = """
 - [ ] The tests passed on this commit (`make lint`, `make test`)
+- [ ] They pass on clean systems, and docs/install.md says which: `sh scripts/try_on_debian.sh trixie testing`
 - [ ] `git push --tags`
 - [ ] Upload the files: `twine upload dist/shardctl-{version}-py3-none-any.whl dist/shardctl-{version}.tar.gz`
 - [ ] Publish the image of `Dockerfile` and the site
