@@ -1,19 +1,24 @@
-"""What the first values of a column say on places, masks and other images that its name and its type leave open."""
+"""What the first values of a column say on places and images that its name and its type leave open."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import Any
-
-import pyarrow as pa
+from collections.abc import Iterator
+from itertools import islice
+from typing import Literal
 
 from shardctl.errors import Rejection
-from shardctl.format.list_types import is_list
-from shardctl.images.codecs.image import open_image
+from shardctl.images.codecs.image import SNIFF_BYTES, is_image, open_image
 from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
-from shardctl.images.geometry import Size
+
+LOOKED_AT = 32
+"""Values of a column that are looked at, and items of lists in one."""
+
+MOST_BYTES = 2**20
+"""What is looked at of a text."""
+
+Kind = Literal["image", "annotation", "numbers", "other"]
+"""What a text or bytes are: `numbers` are two or more, or the path of a file of them or of an image."""
 
 _SEPARATED = re.compile(r"[\s,;:|]+")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
@@ -30,48 +35,38 @@ A number ends before a space, so that no digit can be of two numbers: else a lon
 """
 
 
-def tell_places(values: pa.Array) -> bool | None:
-    """Return whether texts are coordinates, or paths of files of them or of images; None where they do not say.
-
-    One is enough, since others may say that there is nothing: n/a, or -1.
-    """
-    verdicts = [_tells_place(text) for text in _texts(values)]
-    return True if True in verdicts else False if False in verdicts else None
+def kinds_of(value: object) -> set[Kind]:
+    """Return what the texts and the bytes are that a value is, or has in lists and structs, where they say something."""
+    kinds = {_kind(data) for data in islice(leaves_of(value), LOOKED_AT)}
+    return {kind for kind in kinds if kind is not None}
 
 
-def _tells_place(text: str) -> bool | None:
-    words = [word for word in _SEPARATED.split(text) if word]
-    if not words:
-        return None
-    if all(map(_NUMBER.fullmatch, words)):
-        return True if len(words) > 1 else None
-    return bool(_BRACKETED.match(text) or _FILE.fullmatch(text)) or _is_image_path(text)
+def holds_image(value: object) -> bool:
+    """Return whether a value is an encoded image, or has one in lists and structs."""
+    return any(isinstance(data, bytes) and _opens(data) for data in leaves_of(value))
 
 
-def name_images(values: pa.Array) -> bool:
-    """Return whether texts are paths or addresses of images, going by how they end."""
-    return any(map(_is_image_path, _texts(values)))
+def leaves_of(value: object) -> Iterator[bytes | str]:
+    """Yield the texts and the bytes that a value is, or has in lists and structs."""
+    if isinstance(value, bytes | str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from leaves_of(each)
 
 
-def _is_image_path(text: str) -> bool:
-    return text.partition("?")[0].strip().lower().endswith(_IMAGE_ENDINGS)
+def _kind(data: bytes | str) -> Kind | None:
+    if isinstance(data, bytes) and _opens(data):
+        return "image"
+    start = data[:MOST_BYTES]
+    if _is_annotation(start.encode("utf-8", "replace") if isinstance(start, str) else start):
+        return "annotation"
+    return "other" if isinstance(start, bytes) else _kind_of_text(start)
 
 
-def show_annotations(values: pa.Array) -> bool:
-    """Return whether texts, or bytes, are the labels of YOLO, or annotations of VOC."""
-    return any(map(_is_annotation, _leaves(values)))
-
-
-def _is_annotation(data: bytes) -> bool:
-    return bool(_YOLO.fullmatch(data)) or (b"<annotation" in data and b"<bndbox" in data)
-
-
-def show_images(values: pa.Array) -> bool:
-    """Return whether bytes are images in a file format, or annotations as `show_annotations` finds them."""
-    return any(_is_image(data) or _is_annotation(data) for data in _leaves(values))
-
-
-def _is_image(data: bytes) -> bool:
+def _opens(data: bytes) -> bool:
+    if not is_image(data[:SNIFF_BYTES]):
+        return False
     try:
         open_image(data, max_pixels=2**62)
     except Rejection:
@@ -79,44 +74,16 @@ def _is_image(data: bytes) -> bool:
     return True
 
 
-def are_of_size(values: pa.Array, sizes: Sequence[Size | None]) -> bool:
-    """Return whether arrays have the height and the width of the image beside them, one behind the other in their shapes.
-
-    `sizes` are (width, height) of the images, None where that is not known. Arrays of images of one pixel tell nothing.
-    """
-    both = zip(map(_shape, values), sizes, strict=False)
-    known = [(shape, size[::-1]) for shape, size in both if shape and size and max(size) > 1]
-    return bool(known) and all(size in pairwise(shape) for shape, size in known)
+def _is_annotation(data: bytes) -> bool:
+    """Return whether a text is the labels of YOLO, or an annotation of VOC."""
+    return bool(_YOLO.fullmatch(data)) or (b"<annotation" in data and b"<bndbox" in data)
 
 
-def _shape(value: Any) -> tuple[int, ...]:
-    """Return the shape of an array of Arrow, going by the first list at each depth; () for none."""
-    if isinstance(value.type, pa.FixedShapeTensorType):
-        return tuple(value.type.shape) if value.is_valid else ()
-    shape: list[int] = []
-    while isinstance(value, pa.ListScalar) and value.values is not None:
-        shape.append(len(value.values))
-        if not shape[-1]:
-            break
-        value = value.values[0]
-    return tuple(shape)
-
-
-def members_of(values: pa.Array) -> tuple[dict[str, pa.Array], bool]:
-    """Return the members of structs, by name, and whether they have a value for each of `values`: those in lists have not."""
-    alone = True
-    while not pa.types.is_struct(values.type):
-        values, alone = values.flatten(), False
-    return dict(zip((field.name for field in values.type), values.flatten(), strict=True)), alone
-
-
-def _texts(values: pa.Array) -> Iterator[str]:
-    """Yield texts, which may have bytes that are no text in a damaged dataset."""
-    return (data.decode("utf-8", "replace") for data in _leaves(values))
-
-
-def _leaves(values: pa.Array) -> Iterator[bytes]:
-    """Yield the bytes of what is in lists, and in lists in them, without what is missing."""
-    while is_list(values.type):
-        values = values.flatten()
-    return (value for value in values.cast(pa.large_binary()).to_pylist() if value is not None)
+def _kind_of_text(text: str) -> Kind | None:
+    """Return what a text is; None where it does not say, as -1 in the place of coordinates."""
+    words = [word for word in _SEPARATED.split(text) if word]
+    if not words or (len(words) == 1 and _NUMBER.fullmatch(words[0])):
+        return None
+    is_path = text.partition("?")[0].strip().lower().endswith(_IMAGE_ENDINGS)
+    found = is_path or all(map(_NUMBER.fullmatch, words)) or _BRACKETED.match(text) or _FILE.fullmatch(text)
+    return "numbers" if found else "other"

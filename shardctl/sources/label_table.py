@@ -45,9 +45,6 @@ DELIMITED_SUFFIXES = (".csv", ".tsv")
 SIDECAR_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "labels.csv", "labels.jsonl")
 """Files that `--labels auto` looks for beside the inputs."""
 
-_LOOKED_AT = 1000
-"""Rows whose values say what a column holds."""
-
 READ_AT_ONCE = 16 << 20
 """Bytes of a labels file that are read at a time."""
 
@@ -74,11 +71,6 @@ class LabelTable:
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.names)
-
-    def first_values(self) -> dict[str, pa.Array]:
-        """Return the values of the first rows that have one, by column."""
-        found = {name: self.columns.column(name).slice(0, _LOOKED_AT).drop_null() for name in self.columns.column_names}
-        return {name: pa.concat_arrays(values.chunks) for name, values in found.items() if values.num_chunks}
 
     @property
     def shown(self) -> str:

@@ -237,8 +237,8 @@ class RecipeOptions:
     unmoved: str | None = _key(
         Anything("str | Sequence[str]"),
         (),
-        "Fields that look like places, masks or other images: keep them unchanged when steps move the pixels of the image. If"
-        " you do not name them here, such a conversion is refused.",
+        "Fields that are right as they are when steps move the pixels of the image. Without this, known places, masks and other"
+        " images are refused, and other numbers named in a note.",
         metavar="A,B,…",
         heading=FIELDS,
     )

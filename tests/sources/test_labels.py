@@ -22,19 +22,8 @@ from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import open_table, read_rejects
 from shardctl.sources import label_table
 from shardctl.sources.annotations import inputs as names
-from shardctl.sources.boxes import (
-    IMAGE_WORDS,
-    LABEL_WORDS,
-    MASK_WORDS,
-    PAIRS,
-    PLACE_WORDS,
-    RLE_WORDS,
-    SECOND_WORDS,
-    SIZES,
-    X_PARTS,
-    Y_PARTS,
-    place_columns,
-)
+from shardctl.sources.boxes import NUMBER_NAMES, PLACE_NAMES, Shown, beside_images, known_places
+from shardctl.sources.first_values import kinds_of
 from shardctl.sources.splits import ROLES
 from shardctl.sources.types import Types
 from shardctl.system.locations.local import LocalFolder
@@ -213,253 +202,99 @@ def test_the_error_names_the_columns_that_file_names_may_be_in(tmp_path: Path) -
 
 
 NUMBERS, BYTES, IMAGE = pa.list_(pa.float32()), pa.binary(), ENCODED_IMAGE
-ARRAY = pa.list_(NUMBERS)
+ARRAY, RUNS = pa.list_(NUMBERS), pa.struct([("size", pa.list_(pa.int64())), ("counts", pa.string())])
 
-NAMED_AS_PLACES = [
-    ("image/object/bbox/xmin", NUMBERS),
-    ("boxes.npy", ARRAY),
-    ("faceBBoxes", ARRAY),
-    ("bndbox", pa.list_(pa.int64())),
-    ("bounding boxes", NUMBERS),
-    ("bbox_xywh", pa.string()),
-    ("face_kpts", NUMBERS),
-    ("keypoints2d", ARRAY),
-    ("key_points", NUMBERS),
-    ("landmarks-5", NUMBERS),
-    ("corners", ARRAY),
-    ("quad", NUMBERS),
-    ("segm", ARRAY),
-    ("face_boxes", pa.list_(pa.struct([("l", pa.int64()), ("t", pa.int64())]))),
-    ("mask.png", BYTES),
-    ("seg.png", BYTES),
-    ("label_mask.png", BYTES),
-    ("masks", pa.list_(BYTES)),
+FORMS = [
+    ("bbox", NUMBERS),
+    ("Bounding Boxes", ARRAY),
+    ("boxes.npy", BYTES),
+    ("key_points", ARRAY),
+    ("segmentation", pa.list_(pa.list_(pa.float64()))),
+    ("polygons", pa.list_(pa.list_(pa.struct([("x", pa.int64()), ("y", pa.int64())])))),
+    ("bbox", pa.struct([("left", pa.int64())])),
+    ("keypoints", pa.fixed_shape_tensor(pa.float32(), (17, 3))),
+    ("counts_of", pa.list_(RUNS)),
+    ("masks", ARRAY),
     ("mask", pa.fixed_shape_tensor(pa.uint8(), (4, 4))),
-    ("seg_map.npy", pa.list_(pa.list_(pa.int64()))),
-    ("depth", ARRAY),
-    ("optical_flow", pa.list_(ARRAY)),
-    ("surface-normals.npy", pa.list_(ARRAY)),
-    ("disparity.png", BYTES),
-    ("image2.jpg", BYTES),
-    ("left.png", BYTES),
-    ("thumbnail", BYTES),
     ("conditioning_image", IMAGE),
-    ("label", IMAGE),
     ("frames", pa.list_(IMAGE)),
-    ("coords", ARRAY),
-    ("center", NUMBERS),
-    ("xywh", NUMBERS),
-    ("mask_rle", pa.list_(pa.int64())),
-    ("EncodedPixels", pa.string()),
-    ("seg_rle", pa.string()),
-    ("boxes_json", pa.string()),
-    ("mask", pa.string()),
-    ("mask_path", pa.string()),
-    ("depth_file_name", pa.string()),
-    ("seg_label.npy", pa.list_(pa.list_(pa.uint8()))),
-    ("label_mask.npy", pa.list_(pa.list_(pa.uint8()))),
-    ("instance_ids", pa.list_(pa.list_(pa.int32()))),
-    ("label_map", ARRAY),
-    ("ground_truth.npy", ARRAY),
-    ("image2.npy", pa.list_(ARRAY)),
-    ("left.npy", pa.list_(ARRAY)),
-    ("disp.pfm", BYTES),
-    ("a.flo", BYTES),
-    ("xml", BYTES),
 ]
 
-NAMED_OTHERWISE = [
+OTHERS = [
     ("points", pa.int64()),
-    ("boxes", pa.int64()),
-    ("bboxes", pa.int64()),
-    ("bboxes_count", pa.int64()),
-    ("score", pa.float32()),
-    ("depth", pa.float32()),
-    ("depth", NUMBERS),
-    ("flow", NUMBERS),
-    ("num_boxes", pa.list_(pa.int64())),
-    ("bbox_label", pa.list_(pa.int64())),
-    ("box_labels", pa.list_(pa.string())),
-    ("keypoint_names", pa.list_(pa.string())),
-    ("attention_mask", pa.list_(pa.int64())),
-    ("loss_mask", pa.list_(pa.list_(pa.int64()))),
-    ("image_id", pa.int64()),
-    ("image_embedding", NUMBERS),
-    ("image_hash", BYTES),
-    ("image/class/label", pa.int64()),
-    ("image/format", pa.string()),
+    ("mask", NUMBERS),
+    ("face_boxes", ARRAY),
+    ("attention_mask", ARRAY),
     ("bbox_area", pa.float64()),
-    ("bbox_iou", pa.float64()),
-    ("bboxes_valid", pa.bool_()),
-    ("image_md5", BYTES),
-    ("image_crc32", BYTES),
-    ("image_icc", BYTES),
-    ("mask_embedding", ARRAY),
-    ("image_path", pa.string()),
-    ("seg", pa.string()),
-    ("polygon_name", pa.string()),
+    ("joints", ARRAY),
+    ("xmin", NUMBERS),
     ("blob", BYTES),
-    ("latents.npy", ARRAY),
     ("audio", IMAGE),
-    ("text_segments", pa.list_(pa.string())),
-    ("masked", pa.list_(pa.int64())),
-    ("boxing", NUMBERS),
-    ("inbox", NUMBERS),
-    ("x", pa.int64()),
-    ("tokens", pa.list_(pa.int64())),
-    ("numbers", NUMBERS),
-    ("json", pa.struct([("caption", pa.string()), ("width", pa.int64()), ("height", pa.int64())])),
-    ("bbox_label", pa.string()),
-    ("bbox_class", pa.list_(pa.string())),
-    ("gps_coordinates", NUMBERS),
-    ("tile_center", NUMBERS),
-    ("geometry", pa.struct([("type", pa.string()), ("coordinates", NUMBERS)])),
+    ("json", pa.struct([("caption", pa.string()), ("width", pa.int64())])),
 ]
 
 
-@pytest.mark.parametrize(("name", "type_"), NAMED_AS_PLACES, ids=str)
-def test_names_and_types_tell_what_has_to_move_with_an_image(name: str, type_: pa.DataType) -> None:
-    assert place_columns([pa.field(name, type_)]) == [name]
+@pytest.mark.parametrize(("name", "type_"), FORMS, ids=str)
+def test_forms_of_tools_are_places(name: str, type_: pa.DataType) -> None:
+    assert known_places([pa.field(name, type_)]) == [name]
+    assert known_places([pa.field("info", pa.list_(pa.struct([(name, type_)])))]) == [f"info.{name}"]
+    assert beside_images([pa.field(name, type_)], {}, {}) == ([name], [])
 
 
-@pytest.mark.parametrize(("name", "type_"), NAMED_OTHERWISE, ids=str)
-def test_names_and_types_of_others_are_no_places(name: str, type_: pa.DataType) -> None:
-    assert place_columns([pa.field(name, type_)]) == []
+@pytest.mark.parametrize(("name", "type_"), OTHERS, ids=str)
+def test_other_numbers_and_bytes_may_be_places(name: str, type_: pa.DataType) -> None:
+    assert beside_images([pa.field(name, type_)], {}, {}) == ([], [name])
 
 
-@pytest.mark.parametrize("before", ["", "face_", "image/object/", "a.b."])
-@pytest.mark.parametrize(
-    "written",
-    [
-        "xmin ymin xmax ymax",
-        "xMin yMin xMax yMax",
-        "min_x min_y max_x max_y",
-        "startX startY endX endY",
-        "xtl ytl xbr ybr",
-        "x_center y_center width height",
-        "cx cy width height",
-        "X1 Y1 X2 Y2",
-        "x_1 y_1 width height",
-        "left top width height",
-        "left top right bottom",
-        "x y w h",
-        "x y r",
-        "x y",
-    ],
-)
-def test_coordinates_are_places_together(before: str, written: str) -> None:
-    fields = [pa.field(before + name, pa.float32()) for name in written.split()]
-    assert place_columns([*fields, pa.field("other_x1", pa.float32())]) == [f.name for f in fields]
-
-
-def numbers(names: str, type_: pa.DataType | None = None) -> list[pa.Field]:
-    return [pa.field(name, type_ or pa.int64()) for name in names.split()]
+@pytest.mark.parametrize("before", ["", "image/object/bbox/"])
+@pytest.mark.parametrize("names", [*map(sorted, NUMBER_NAMES), ["x_min", "y_min", "x_max", "y_max"]], ids=" ".join)
+def test_coordinates_are_places_together(before: str, names: list[str]) -> None:
+    fields = [pa.field(before + name, pa.float32()) for name in names]
+    assert known_places([*fields, pa.field("other/x1", pa.float32())]) == [f.name for f in fields]
+    assert known_places(fields[1:]) == []
 
 
 @pytest.mark.parametrize(
-    ("columns", "places"),
+    ("name", "value", "verdict"),
     [
-        ("lefteye_x lefteye_y righteye_x righteye_y", "lefteye_x lefteye_y righteye_x righteye_y"),
-        ("left_eye_center_x left_eye_center_y", "left_eye_center_x left_eye_center_y"),
-        ("xmin xmax", "xmin xmax"),  # part of a group
-        ("face_x_max", "face_x_max"),
-        ("width height xmin ymin xmax ymax", "xmin ymin xmax ymax"),  # the size of the image
-        ("box_0 box_1 box_2 box_3", "box_0 box_1 box_2 box_3"),
-        ("width height", ""),
-        ("x1 x2 x3 y", ""),  # what a regression takes and gives
-        ("left right", ""),
-        ("x", ""),
-        ("x y z", ""),
-        ("gps_x gps_y", ""),
-        ("tile_x tile_y", ""),
-        ("scale_x scale_y", ""),
-        ("tsne_x tsne_y", ""),
-        ("umap_x umap_y", ""),
-        ("pca_x pca_y", ""),
-        ("u v", ""),
-        ("try", ""),
-        ("tlx tly brx bry", "tlx tly brx bry"),
-        ("a_trx a_try b_try", "a_trx a_try"),
-        ("box_0 box_1", ""),
-        ("face_x hand_y", ""),
+        ("landmark", "Eiffel Tower", "none"),
+        ("points", "n/a", "none"),
+        ("points", "-1", "wrong"),
+        ("points", None, "wrong"),
+        ("bbox", "4;3;10;6", "wrong"),
+        ("polygon", "POLYGON ((1 2, 3 4))", "wrong"),
+        ("keypoints", '{"nose": [1, 2]}', "wrong"),
+        ("segmentation", "labels/0.json", "wrong"),
+        ("EncodedPixels", "1 3 10 5", "wrong"),
+        ("note", "0 0.5 0.5 0.25 0.25\n1 0.1 0.2 0.3 0.4\n", "wrong"),
+        ("note", "<annotation><object><bndbox></bndbox></object></annotation>", "wrong"),
+        ("note", "4;3;10;6", "unknown"),
+        ("note", "a/0.png?size=3", "unknown"),
+        ("note", ["a cat", {"points": "1, 2"}], "unknown"),
+        ("note", "-1", "none"),
+        ("caption", "2 dogs, and a cat (1889)", "none"),
     ],
 )
-def test_a_pair_of_coordinates_is_a_place_and_other_numbers_are_none(columns: str, places: str) -> None:
-    assert place_columns(numbers(columns)) == places.split()
-
-
-def test_texts_are_no_coordinates_because_of_their_names() -> None:
-    assert place_columns(numbers("left top right bottom", pa.string())) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "is_place"),
-    [
-        ("landmark", ["Eiffel Tower"], False),
-        ("box", ["carton-7"], False),
-        ("segmentation", ["premium customers"], False),
-        ("points", ["n/a", "n/a"], False),
-        ("points", ["n/a", "3 4 5 6"], True),
-        ("points", [], True),
-        ("box", ["-1", "[1, 2, 3, 4]"], True),
-        ("bbox_str", ["4;3;10;6"], True),
-        ("polygon", ["POLYGON ((1 2, 3 4))"], True),
-        ("keypoints_json", ['{"nose": [1, 2]}'], True),
-        ("keypoints", ["labels/0.json"], True),
-        ("rle", ["PPYo0"], True),
-        ("mask", ["no", "yes"], False),
-        ("mask", ["masks/0.png"], True),
-        ("label", ["masks/0.PNG"], True),
-        ("label", ["cat"], False),
-        ("right", ["https://a.org/b.jpg?c=1"], True),
-        ("file_name", ["0.png"], False),
-        ("txt", ["0 0.5 0.5 0.2 0.3\n1 0.1 0.1 0.2 0.2\n"], True),
-        ("txt", ["a photo of 2 dogs"], False),
-        ("yolo", ["0 0.5 0.5 0.2 0.2"], True),
-        ("landmark", ["Eiffel (1889)"], False),
-        ("box", ["20 x 30"], False),
-        ("box", ["1,200 pieces"], False),
-        ("bbox_label", ["person"], False),
-        ("bbox_label", ["1 2"], False),
-        ("coords", ["[12,13,40,50]"], True),
-        ("roi", ["1 2 3 4"], True),
-        ("polys_json", ["[[1,2],[3,4]]"], True),
-        ("center", ["New York"], False),
-        ("pose", [], False),
-        ("gps_coordinates", ["12.5, 13.5"], False),
-        ("contour_count", ["1 2"], False),
-    ],
-)
-def test_the_values_of_texts_decide_where_they_are_known(name: str, values: list[str], is_place: bool) -> None:
-    assert place_columns([pa.field(name, pa.string())], {name: pa.array(values, pa.string())}) == [name] * is_place
+def test_the_first_values_tell_what_texts_are(name: str, value: Any, verdict: str) -> None:
+    shown: Shown = {name: kinds_of(value)}
+    found = {"wrong": ([name], []), "unknown": ([], [name]), "none": ([], [])}
+    assert beside_images([pa.field(name, pa.string())], {}, shown) == found[verdict]
 
 
 def test_a_long_text_of_numbers_takes_no_time() -> None:
     text = "0 " + "0.12 " * 20_000
-    values = {"txt": pa.array([f"{text}x"]), "ann": pa.array([text.encode() + b"x"])}
-    fields = [pa.field("txt", pa.string()), pa.field("ann", BYTES)]
-    assert place_columns(fields, values) == []
-    assert place_columns(fields, {"txt": pa.array([text]), "ann": pa.array([text.encode()])}) == ["txt", "ann"]
+    assert kinds_of([text, text.encode()]) == {"annotation"}
+    assert kinds_of([f"{text}x", text.encode() + b"x"]) == {"other"}
 
 
-def test_the_page_on_inputs_names_what_looks_like_a_place_and_what_is_a_split() -> None:
+def test_the_page_on_inputs_names_the_forms_of_places_and_what_is_a_split() -> None:
     page = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text(encoding="utf-8")
-    plain = page.replace("_", "")
-    words = PLACE_WORDS | RLE_WORDS | MASK_WORDS | IMAGE_WORDS | SECOND_WORDS | LABEL_WORDS | X_PARTS | Y_PARTS | SIZES
-    for name in words | {" ".join(pair) for pair in PAIRS}:
-        assert re.search(rf"\b{name}\b", plain.lower()), name
+    plain = page.replace("_", "").lower()
+    for name in PLACE_NAMES:
+        assert re.search(rf"\b{name}\b", plain), name
+    assert {frozenset(each.split()) for each in re.findall("`([a-z0-9 ]+)`", plain)} >= set(NUMBER_NAMES)
     for word in (word for words in ROLES for word in words):
         assert f"`{word}`" in page
-
-
-@pytest.mark.parametrize(
-    ("type_", "is_place"),
-    [(pa.int64(), False), (pa.float32(), False), (pa.string(), True), (pa.list_(pa.float64()), True)],
-    ids=str,
-)
-def test_a_single_number_is_no_place_whatever_its_name(type_: pa.DataType, is_place: bool) -> None:
-    assert place_columns([pa.field("points", type_)]) == (["points"] if is_place else [])
-    assert place_columns([pa.field("bbox_left", type_)]) == ["bbox_left"]
 
 
 def test_strings_of_a_jsonl_labels_file_are_classes(tmp_path: Path) -> None:
@@ -577,7 +412,9 @@ def test_places_in_the_image_are_not_left_behind_by_what_moves_it(
 def test_sizes_and_other_columns_do_not_hinder_a_resize(tmp_path: Path) -> None:
     source = labelled(tmp_path / "in", "label,width,height,box_count,x", ["a,4,4,1,2"])
     said = notices_of(source, tmp_path / "out", recipe={"transform": [{"name": "resize", "size": 2}]})
-    assert said == ("width and height of the labels file stay as they are: the sizes of the images before the steps",)
+    assert [each.partition(". ")[0] for each in said] == [
+        "resize moves the content of the images, and 4 fields beside them not: width, height, box_count and 1 more"
+    ]
 
 
 def test_columns_can_be_left_out(tmp_path: Path, cli: Any) -> None:

@@ -21,7 +21,7 @@ from shardctl.images.defaults import SUFFIXES
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import ITEMS, OBJECTS
-from shardctl.sources.boxes import is_named_mask, not_moved, place_columns, ways_out, why_unmoved
+from shardctl.sources.boxes import is_named_mask, known_places, not_moved, ways_out
 from shardctl.sources.export_description import Description, described, name_in_records
 from shardctl.sources.formats import CHOSEN
 from shardctl.sources.formats.base import FOLDER
@@ -169,15 +169,12 @@ def known_layout(
     fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
     _refuse_reserved(f for f in content or [] if f.name not in kept_images)
     side = side_fields(listing.side)
-    moved = {name for name, role in of_steps.items() if isinstance(role, Mask | Objects)}
-    has_table = content is not None and has_objects(content) and OBJECTS not in moved and OBJECTS not in recipe.unmoved
+    has_role = isinstance(of_steps.get(OBJECTS), Objects)
+    has_table = content is not None and has_objects(content) and not has_role and OBJECTS not in recipe.unmoved
     if content is not None and has_table and recipe.moving:
         _refuse_members(recipe, content.field(OBJECTS).type)
         content = _with_places_in_parts_of_pixels(content)
         fields = [content.field(OBJECTS) if f.name == OBJECTS else f for f in fields]
-    moved |= {OBJECTS} if has_table else set()
-    others = [f for f in content or [] if f.name not in moved]
-    _refuse_places(recipe, side, others, of_steps, {} if listing.side is None else listing.side.first_values())
     by_number = LABEL in labelling.declared  # the label is a field of the records already
     if (labelling.classes is not None and not by_number) or (listing.side and "label" in listing.side.columns.column_names):
         if "label" in [f.name for f in fields]:
@@ -190,7 +187,6 @@ def known_layout(
             f"the labels file has a column that the inputs have too: {names}; rename it in the labels file, or leave it out"
             f" with --drop-columns {names}"
         )
-    _note_sizes(side, recipe, listing)
     fields += side
     taken = {f.name for f in fields}
     annotated = [f for each in listing.annotations for f in each.fields if f.name != LABEL]
@@ -211,15 +207,6 @@ def known_layout(
     roles = {**roles, **{name: Label(labelling.declared[name]) for name in sorted(labels)}}
     image = Image(str(recipe.store), shape) if recipe.store and recipe.store.name != "none" else None
     return Layout.by_name(recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles)
-
-
-def _note_sizes(side: Iterable[pa.Field], recipe: Recipe, listing: Listing) -> None:
-    """Note that columns of a labels file have sizes of images which the recipe changes."""
-    sizes = [field.name for field in side if field.name.casefold() in ("width", "height")]
-    if sizes and recipe.moving:
-        notice = f"{' and '.join(sizes)} of the labels file stay as they are: the sizes of the images before the steps"
-        if notice not in listing.notices:
-            listing.notices.append(notice)
 
 
 def _no_such_field(name: str, fields: pa.Schema) -> InputError:
@@ -453,22 +440,9 @@ def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, 
         )
 
 
-def unmoved_members(type_: pa.StructType) -> list[str]:
-    """Return the members of a column of objects that look like places or masks, and that nothing moves: objects.polygon."""
-    others = [f for f in type_ if f.name not in ITEMS]
-    runs = [f"{OBJECTS}.{f.name}" for f in others if _are_runs(f.type)]
-    return [*runs, *place_columns([pa.field(OBJECTS, pa.struct([f for f in others if not _are_runs(f.type)]))])]
-
-
-def _are_runs(type_: pa.DataType) -> bool:
-    """Return whether values are lists of masks as runs: structs with a size and counts."""
-    inner = type_.value_type if pa.types.is_list(type_) or pa.types.is_large_list(type_) else type_
-    return bool(pa.types.is_struct(inner)) and {"size", "counts"} <= {f.name for f in inner}
-
-
 def _refuse_members(recipe: Recipe, type_: pa.StructType) -> None:
     """Raise UsageError if objects of a table have places or masks that steps do not move."""
-    if left := unmoved_members(type_):
+    if left := known_places([f for f in type_ if f.name not in ITEMS], f"{OBJECTS}."):
         step = recipe.moving[0].name
         why = "looks like a place or a mask, and is not a member of objects that shardctl moves (`shardctl help annotations`)"
         raise UsageError(f"{not_moved(step, left, why)}. {ways_out(step, [OBJECTS], [])}")
@@ -514,23 +488,3 @@ def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:
     members = {f.name for f in type_} if isinstance(role, Objects) else set()
     named = {"bbox": "boxes", "segmentation": "polygons", "keypoints": "keypoints", "rle": "masks"}
     return frozenset(kind for member, kind in named.items() if member in members)
-
-
-def _refuse_places(
-    recipe: Recipe, side: list[pa.Field], others: list[pa.Field], roles: Mapping[str, Role], first: Mapping[str, pa.Array]
-) -> None:
-    """Raise UsageError if the recipe moves the pixels of the images, and columns look as if they had to move too.
-
-    `side` are the columns of labels files with their `first` values, `others` those of records, some of which have `roles`. The
-    first records tell of those that only values tell of, such as texts.
-    """
-    if not recipe.moving:
-        return
-    step = recipe.moving[0].name
-    of_side, of_others = ([f for f in fields if f.name not in recipe.unmoved] for fields in (side, others))
-    wrong, why = why_unmoved(step, of_side, of_others, roles, first)
-    if not wrong:
-        return
-    of_labels = [name for name in wrong if name in [f.name for f in side]]
-    of_records = [name for name in wrong if name not in of_labels]
-    raise UsageError(f"{why}. {ways_out(step, of_records, of_labels)}")

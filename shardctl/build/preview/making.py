@@ -33,7 +33,7 @@ from shardctl.build.shards.marker import read_marker
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.probe import Probe
 from shardctl.build.shards.scan import PrePlanTask
-from shardctl.build.shards.unmoved import columns_to_look_at
+from shardctl.build.shards.unmoved import columns_beside
 from shardctl.errors import InputError, UsageError
 from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.names import FILES
@@ -43,7 +43,6 @@ from shardctl.images.codecs import backend
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.inspection.content.blocks import StoredSample, all_blocks
 from shardctl.sources.annotations import AnnotationRule
-from shardctl.sources.boxes import place_columns
 from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
@@ -296,7 +295,7 @@ class _Unprobed:
 
     def probe(self, job: Job) -> Probe:
         """Return what is known without looking, unless values show what is a mask, an object or a place."""
-        if marked_masks(job.fields) or job.annotation_rules or place_columns(columns_to_look_at(job)):
+        if marked_masks(job.fields) or job.annotation_rules or columns_beside(job):
             return self._engine.probe(job)
         return Probe(job.layout, 0.0, 0.0, 0, 0.0, 0.0, 1.0, 0, 0)
 

@@ -21,7 +21,7 @@ from shardctl.images.codecs.image import Opened, decode_mask
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.frames import Evidence
 from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, are_shares, odd_boxes, said_of_boxes, why_shares
-from shardctl.sources.boxes import is_named_mask, place_columns, why_images, why_no_masks, why_not_as_said
+from shardctl.sources.boxes import column_of, is_named_mask, known_places, ways_out, why_no_masks, why_not_as_said, why_wrong
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
 from shardctl.sources.label_table import some
 from shardctl.system.dataclass import dataclass
@@ -241,8 +241,8 @@ def _places(job: Job) -> dict[str, str]:
         return {}
     skipped = {"image", *recipe.unmoved, *job.kept_images, *job.layout.roles.by_name, *job.annotation_rules}
     columns = [f for f in job.layout.columns if f.name not in skipped]
-    of_column = {place: f.name for f in columns for place in place_columns([f])}
-    return {place: of_column.get(place, place) for place in place_columns(columns)}  # xmin, ymin, … are places together
+    names = [f.name for f in columns]
+    return {place: column_of(place, names) or place for place in known_places(columns)}
 
 
 def _is_called_mask(job: Job, old: str) -> bool:
@@ -259,7 +259,7 @@ def _with_masks(job: Job, masks: dict[str, _Masks]) -> Job:
         raise UsageError(why_not_as_said(said))
     if none and recipe.moving:
         step, named = recipe.moving[0].name, [name for name in none if masks[name].named]
-        raise UsageError(why_no_masks(step, named) if named else why_images(step, none))
+        raise UsageError(why_no_masks(step, named) if named else f"{why_wrong(step, none)}. {ways_out(step, none, [])}")
     roles = dict(job.layout.roles.by_name)
     for name, found in masks.items():
         if name in none:

@@ -63,7 +63,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     notices: list[str] = []
     first = inspect_first_records(job, units, progress, hints)
     job = first.job
-    refuse_unmoved(job, units, progress, hints)
+    beside = refuse_unmoved(job, units, progress, hints)
     if job.recipe.sample_transforms:
         samples, setters, notices = _own_samples(job, units, progress, hints)
         layout = _with_own_fields(job, samples, setters)
@@ -94,7 +94,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         samples_per_record=full / max(1, records - totals.rejected),
         records=records,
         rejected=totals.rejected,
-        notices=[*first.notices, *notices],
+        notices=[*first.notices, *beside, *notices],
         warnings=[*first.warnings, *warnings_on_gray(gray)],
         frames=first.frames,
         reasons=reasons,

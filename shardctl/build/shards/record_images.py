@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from shardctl.format.list_types import is_list
 from shardctl.format.roles import Mask
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import image
+from shardctl.sources.first_values import holds_image
 from shardctl.sources.roots import resolved
 from shardctl.system.locations.text import follow, parent_of, path_below
 from shardctl.system.processes.progress_slot import WorkerProgress
@@ -172,30 +173,6 @@ def _has_bytes(type_: pa.DataType) -> bool:
     if is_list(type_):
         return _has_bytes(type_.value_type)
     return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_))
-
-
-def bytes_in(value: object) -> Iterator[bytes]:
-    """Yield the bytes that a value is, or has in lists and structs."""
-    if isinstance(value, bytes):
-        yield value
-    elif isinstance(value, list | dict):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from bytes_in(each)
-
-
-def holds_image(value: object) -> bool:
-    """Return whether a value is an encoded image, or has one in lists and structs."""
-    return any(map(_opens, bytes_in(value)))
-
-
-def _opens(data: bytes) -> bool:
-    if not image.is_image(data[: image.SNIFF_BYTES]):
-        return False
-    try:
-        image.open_image(data)
-    except Rejection:
-        return False
-    return True
 
 
 def is_nothing(value: object) -> bool:

@@ -41,8 +41,8 @@ class Transforms:
     ragged column of numbers to pad; a column NAME_length then has the original lengths. `fill` has the values that replace
     missing numbers; without it, they stay None. `relabel` has, by column, the new label of each label. Objects move with the
     main image; those stay of which at least the share `keep_objects` of the area is inside then, or the centre ("center").
-    `derive` are fields that are computed from those of tokens (token_features.py). `unmoved` are columns that look as if they
-    had to move with the images, and stay as they are. No image that is resized and cut has more pixels than `max_pixels`.
+    `derive` are fields that are computed from those of tokens (token_features.py). `unmoved` are columns that stay as they are,
+    even if they look like places in the images. No image that is resized and cut has more pixels than `max_pixels`.
     """
 
     decode: bool = True

@@ -125,7 +125,7 @@ def test_a_new_name_says_whether_a_field_is_a_mask(tmp_path: Path) -> None:
     recipe = {**FLIP, "fields": "image=jpg,mask=trimap.png"}
     shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
     assert [np.array_equal(decoded(mask), NUMBERS[:, ::-1]) for mask in stored(tmp_path / "out", "mask")] == [True] * 3
-    with pytest.raises(UsageError, match="not second: it is an image by its values"):
+    with pytest.raises(UsageError, match="not second: it looks like a place in the image, a mask or another image"):
         shardctl.convert(source, tmp_path / "no", recipe={**FLIP, "fields": "image=jpg,second=seg.png"}, workers=0)
 
 

@@ -150,7 +150,7 @@ def test_bytes_that_turn_out_to_be_images_are_found(tmp_path: Path) -> None:
     struct = pa.array([{"sem": GREY, "id": 1}] * records, pa.struct([("sem", pa.binary()), ("id", pa.int64())]))
     last = pa.array([None] * 90 + [GREY] * (records - 90), pa.binary())
     for name, values in {"gt": struct, "extra": last}.items():
-        with pytest.raises(UsageError, match=f"but not {name}: it is an image by its values"):
+        with pytest.raises(UsageError, match=f"but not {name}: it looks like a place in the image, a mask or another image"):
             shardctl.convert(write(**{name: values}), tmp_path / "out", recipe=FLIP, workers=0)
     late = pa.array([GREY if number == 110 else b"none" for number in range(records)], pa.binary())
     result = shardctl.convert(write(extra=late), tmp_path / "out", recipe=FLIP, workers=0)
