@@ -66,7 +66,9 @@ def beside_images(fields: Iterable[pa.Field], roles: Mapping[str, Role], shown: 
     wrong += known_places(plain)
     wrong += [f.name for f in plain if _is_shown(f, shown.get(f.name, ()))]
     columns = {column_of(place, [f.name for f in listed]) for place in wrong}
-    unknown = [f.name for f in plain if f.name not in columns and _may_be_place(f.type, shown.get(f.name, ()))]
+    unknown = [
+        f.name for f in plain if f.name not in columns and ("numbers" in shown.get(f.name, ()) or _may_be_places(f.type))
+    ]
     return Beside(list(dict.fromkeys(wrong)), unknown)
 
 
@@ -102,21 +104,13 @@ def has_values_to_see(type_: pa.DataType) -> bool:
     return any(has_values_to_see(f.type) for f in leaf) if pa.types.is_struct(leaf) else _is_text(leaf) or _is_bytes(leaf)
 
 
-def may_be_places(type_: pa.DataType) -> bool:
-    """Return whether values are numbers or bytes, or have some in lists and structs."""
-    leaf, depth = _leaf(type_)
-    if pa.types.is_struct(leaf):
-        return any(may_be_places(f.type) for f in leaf)
-    return _is_number(leaf) or _is_bytes(leaf) or (depth > 0 and pa.types.is_boolean(leaf))
-
-
 def why_wrong(step: str, places: Sequence[str]) -> str:
     """Return why a step is refused beside columns that are wrong then."""
     why = "looks like a place in the image, a mask or another image, and is no mask and no objects by role"
-    return not_moved(step, places, f"{why} (`shardctl help annotations`)")
+    return _not_moved(step, places, f"{why} (`shardctl help annotations`)")
 
 
-def not_moved(step: str, names: Sequence[str], why: str) -> str:
+def _not_moved(step: str, names: Sequence[str], why: str) -> str:
     """Return that a step of a recipe leaves columns where they are, and `why` not: what one of them is."""
     it = "it" if len(names) == 1 else "each"
     return f"{step} moves the content of the images, but not {some(names)}: {it} {why}"
@@ -150,7 +144,7 @@ def is_named_mask(field: pa.Field) -> bool:
 def why_no_masks(step: str, columns: list[str]) -> str:
     """Return why a step is refused beside columns that are called masks and are none, and what to do."""
     why = "is a mask by its name, and its first values are not images with one number for each pixel of the main image"
-    return f"{not_moved(step, columns, why)}. {ways_out(step, columns, [])}"
+    return f"{_not_moved(step, columns, why)}. {ways_out(step, columns, [])}"
 
 
 def why_not_as_said(columns: list[str]) -> str:
@@ -170,7 +164,7 @@ def _is_place(field: pa.Field) -> bool:
     names = _names(field)
     if names & PLACE_NAMES and (depth or _is_bytes(leaf) or pa.types.is_struct(leaf)):
         return not _is_text(leaf)
-    return bool(names & MASK_NAMES) and depth > 1 and may_be_places(leaf)
+    return bool(names & MASK_NAMES) and depth > 1 and _may_be_places(pa.list_(leaf))
 
 
 def _is_shown(field: pa.Field, kinds: Collection[Kind]) -> bool:
@@ -180,8 +174,12 @@ def _is_shown(field: pa.Field, kinds: Collection[Kind]) -> bool:
     return _is_text(_leaf(field.type)[0]) and bool(_names(field) & PLACE_NAMES) and ("numbers" in kinds or not kinds)
 
 
-def _may_be_place(type_: pa.DataType, kinds: Collection[Kind]) -> bool:
-    return "numbers" in kinds or may_be_places(type_)
+def _may_be_places(type_: pa.DataType) -> bool:
+    """Return whether values are numbers or bytes, or have some in lists and structs."""
+    leaf, depth = _leaf(type_)
+    if pa.types.is_struct(leaf):
+        return any(_may_be_places(f.type) for f in leaf)
+    return _is_number(leaf) or _is_bytes(leaf) or (depth > 0 and pa.types.is_boolean(leaf))
 
 
 def _names(field: pa.Field) -> set[str]:

@@ -215,6 +215,7 @@ FORMS = [
     ("keypoints", pa.fixed_shape_tensor(pa.float32(), (17, 3))),
     ("counts_of", pa.list_(RUNS)),
     ("masks", ARRAY),
+    ("mask", pa.list_(pa.list_(pa.bool_()))),
     ("mask", pa.fixed_shape_tensor(pa.uint8(), (4, 4))),
     ("conditioning_image", IMAGE),
     ("frames", pa.list_(IMAGE)),

@@ -20,8 +20,8 @@ from shardctl.images.codecs import backend
 from shardctl.images.defaults import SUFFIXES
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
-from shardctl.sources.annotations.objects import ITEMS, OBJECTS
-from shardctl.sources.boxes import is_named_mask, known_places, not_moved, ways_out
+from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.sources.boxes import is_named_mask
 from shardctl.sources.export_description import Description, described, name_in_records
 from shardctl.sources.formats import CHOSEN
 from shardctl.sources.formats.base import FOLDER
@@ -172,7 +172,6 @@ def known_layout(
     has_role = isinstance(of_steps.get(OBJECTS), Objects)
     has_table = content is not None and has_objects(content) and not has_role and OBJECTS not in recipe.unmoved
     if content is not None and has_table and recipe.moving:
-        _refuse_members(recipe, content.field(OBJECTS).type)
         content = _with_places_in_parts_of_pixels(content)
         fields = [content.field(OBJECTS) if f.name == OBJECTS else f for f in fields]
     by_number = LABEL in labelling.declared  # the label is a field of the records already
@@ -438,14 +437,6 @@ def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, 
             f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} moves; leave out the step, or leave"
             f" out {printable(marked[0])} of --unmoved"
         )
-
-
-def _refuse_members(recipe: Recipe, type_: pa.StructType) -> None:
-    """Raise UsageError if objects of a table have places or masks that steps do not move."""
-    if left := known_places([f for f in type_ if f.name not in ITEMS], f"{OBJECTS}."):
-        step = recipe.moving[0].name
-        why = "looks like a place or a mask, and is not a member of objects that shardctl moves (`shardctl help annotations`)"
-        raise UsageError(f"{not_moved(step, left, why)}. {ways_out(step, [OBJECTS], [])}")
 
 
 PLACES_IN_OBJECTS = ("bbox", "area", "segmentation", "keypoints")

@@ -20,7 +20,6 @@ from shardctl.sources.boxes import (
     beside_images,
     column_of,
     has_values_to_see,
-    may_be_places,
     said_of_unknown,
     ways_out,
     why_wrong,
@@ -32,20 +31,18 @@ from shardctl.system.processes.progress_slot import WorkerProgress
 def refuse_unmoved(job: Job, units: Sequence[PlannedUnit], progress: WorkerProgress, hints: RetryHints) -> list[str]:
     """Return notices on what the recipe leaves as it is beside moved pixels. Raises UsageError for places, masks, images."""
     columns = columns_beside(job)
-    if not columns:
-        return []
-    step = job.recipe.moving[0].name
     to_see = [f.name for f in columns if has_values_to_see(f.type)]
-    wrong, unknown = beside_images(columns, job.layout.roles.by_name, _first_kinds(job, to_see, units, progress, hints))
+    of_objects = _members_beside(job)
+    if not columns and not of_objects:
+        return []
+    step, shown = job.recipe.moving[0].name, _first_kinds(job, to_see, units, progress, hints)
+    wrong, unknown = beside_images([*columns, *of_objects], job.layout.roles.by_name, shown)
     if wrong:
         names = [f.name for f in columns]
-        stay = dict.fromkeys(name for place in wrong if (name := column_of(place, names)) is not None)
+        stay = dict.fromkeys(column_of(place, names) or OBJECTS for place in wrong)
         of_records = [name for name in stay if name in _names_of_records(job)]
         of_labels = [name for name in stay if name not in of_records]
         raise UsageError(f"{why_wrong(step, wrong)}. {ways_out(step, of_records, of_labels)}")
-    if OBJECTS in job.annotation_rules and OBJECTS not in job.recipe.unmoved:
-        members = job.layout.columns.field(OBJECTS).type
-        unknown += [f"{OBJECTS}.{f.name}" for f in members if f.name not in ITEMS and may_be_places(f.type)]
     return [said_of_unknown(step, unknown, "--unmoved")] if unknown else []
 
 
@@ -58,6 +55,14 @@ def columns_beside(job: Job) -> list[pa.Field]:
     return [f for f in job.layout.columns if f.name not in moved]
 
 
+def _members_beside(job: Job) -> list[pa.Field]:
+    """Return the members of objects of records that stay as they are while objects move, by names as objects.polygon."""
+    if not job.recipe.moving or OBJECTS not in job.annotation_rules:
+        return []
+    members = job.layout.columns.field(OBJECTS).type
+    return [f.with_name(f"{OBJECTS}.{f.name}") for f in members if f.name not in ITEMS]
+
+
 def _names_of_records(job: Job) -> set[str]:
     return set() if job.fields is None else {job.renames.get(name, name) for name in job.fields.names}
 
@@ -68,7 +73,7 @@ def _first_kinds(
     """Return what the first values of columns are.
 
     One unit that can be read is enough, as each of a compressed file may cost all that is before it; more are looked at only
-    while a column has no value yet.
+    while no value of a column says anything.
     """
     found: dict[str, set[Kind]] = {name: set() for name in names}
     for planned in units:

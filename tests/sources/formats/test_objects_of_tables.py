@@ -61,6 +61,7 @@ RUNS = {"size": [6, 8], "counts": rle.encode(np.ones((6, 8), bool)).decode()}
 MEMBERS = {
     "polygon": ([[1, 2, 3, 2, 3, 4]], NUMBERS),
     "landmarks": ([[1, 2]], NUMBERS),
+    "boxes": (["1 2 3 4"], pa.list_(pa.string())),
     "mask": ([RUNS], pa.list_(pa.struct([("size", pa.list_(pa.int64())), ("counts", pa.string())]))),
 }
 
