@@ -16,10 +16,24 @@ from shardctl.system.text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OPTION = re.compile(
-    r"(?<![\w./-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?: ('[^']*'|[A-Z]+\b|(?=\S*[0-9:=/,.]\w)(?:[^\s,;)]|,(?=\S))*[^\s,;.:)]))?"
+_AFTER = (
+    "or|to|for|is|does|changes|accepts|helps|sets|records|removes|keeps|takes|makes|writes|reads|leaves|converts|needs|decides"
+    "|divides"
 )
-"""An option, and what behind it can only be its value: in quotes, in capitals, or with a sign or a digit in it."""
+"""Words behind a value: `--split none makes one split`."""
+
+_NO_VALUES = "option|options|too|allows|gives|says|names|takes|makes|is"
+"""Words behind an option that are not its value, even at the end of a clause: `more than --max-rejects allows`."""
+
+_OPTION = re.compile(
+    r"(?<![\w./-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)"
+    r"(?: ("
+    r"'[^']*'|\"[^\"]*\""
+    r"|(?!\()(?=\S*(?:[0-9:=/']|,\S))(?:[^\s,;)]|,(?=\S))*[^\s,;.:)]"
+    rf"|[A-Z]+\b|(?!(?:{_NO_VALUES})\b)\w(?:[\w.-]*\w)?(?=[,;:)]|\.?$|\.\s| \(| (?:{_AFTER})\b)"
+    r"))?"
+)
+"""An option, and a value behind it: in quotes, not an ordinary word, in capitals, or the last word of its clause."""
 
 
 def with_options(declared: Mapping[str, Option]) -> Callable[[F], F]:

@@ -143,7 +143,7 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (["tokenizer", "train", "text"], 2, "SRC... OUT.json: an argument is missing; for instance: shardctl tokenizer train"),
     (["recipe", "check"], 2, "FILE.toml|@NAME is missing; for instance: shardctl recipe check recipe.toml"),
     (["export", READY, OUT], 2, "--to is missing; it is one of parquet, webdataset,"),
-    (["convert", IN, OUT, "--store"], 2, "--store needs a value: HOW, for instance --store jpeg:90"),
+    (["convert", IN, OUT, "--store"], 2, "--store needs a value: HOW"),
     (["convert", IN, OUT, "--kind"], 2, "--kind needs a value: one of auto, image,"),
     # what is too much
     (
@@ -393,7 +393,7 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: shardctl.export(READY, OUT, "wds"),
         UsageError,
-        "the form of an export 'wds' is not known; use webdataset for wds",
+        "the form of an export 'wds' is not known; did you mean mds?",
     ),
     (lambda: shardctl.export(READY, OUT, "parquet", compresion="zstd"), UsageError, "did you mean compression?"),
     (lambda: shardctl.verify(READY, "fast"), UsageError, "level 'fast' is not known; there are quick, full, deep"),

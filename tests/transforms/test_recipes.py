@@ -520,7 +520,6 @@ def test_values_of_a_step_option_are_toml_and_words_need_no_quotes(text: str, st
 @pytest.mark.parametrize(
     ("name", "step"),
     [
-        ("CenterCrop", "crop"),
         ("ColorJitter", "color_jitter"),
         ("v2.GaussianBlur", "gaussian_blur"),
         ("Random-Crop", "random_crop"),
