@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardctl.benchmark.advice_options import ELSEWHERE, PROOF_SECONDS, AdviceOptions, advise_options
+from shardctl.benchmark.advice_options import PROOF_SECONDS, AdviceOptions, advise_options
 from shardctl.benchmark.measure.consumers import ENOUGH, check_patience, feed_paced
 from shardctl.benchmark.measure.subjects import open_loader
 from shardctl.benchmark.measure.throughput import Throughput
@@ -188,7 +188,7 @@ def _advise(
     doing: Callable[[str], None],
     options: dict[str, Any],
 ) -> Advice:
-    taken = taken_arguments("advise", options, advise_options(), ELSEWHERE)
+    taken = taken_arguments("advise", options, advise_options())
     chosen = AdviceOptions(**{name: taken[name] for name in declared_in(AdviceOptions) if name in taken})
     chosen.check()
     given = recipe_with_options(recipe, taken)

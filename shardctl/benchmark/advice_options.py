@@ -38,11 +38,6 @@ OUTPUT = "What is printed"
 HEADINGS = (CONSUMER, TRIAL, NETWORK, OUTPUT)
 """The headings of the options in `--help`."""
 
-ELSEWHERE = {
-    "output out o dst save": "--write FILE writes the recipe that is recommended",
-    "store compression": "advise itself decides how samples are stored",
-}
-"""Answers to words for which advise has no option."""
 
 BORROWED = {
     name: each
@@ -93,7 +88,6 @@ class AdviceOptions:
         metavar="R",
         heading=CONSUMER,
         brief="samples/s of one GPU",
-        alike={"rate gpu-rate images-per-second fps": "2500"},
         limit=_check_rate,
     )
     consumer: str | None = option(
@@ -103,7 +97,6 @@ class AdviceOptions:
         metavar="PRESET",
         heading=CONSUMER,
         brief="a published run instead of a rate",
-        alike={"model gpu": "resnet50-a100"},
         limit=_check_preset,
     )
     gpus: int = option(
@@ -114,7 +107,6 @@ class AdviceOptions:
         shows_default=True,
         heading=CONSUMER,
         brief="number of such GPUs",
-        alike={"num-gpus ngpus": "8"},
     )
     inputs: int = option(
         Whole(),
@@ -123,12 +115,11 @@ class AdviceOptions:
         metavar="N",
         shows_default=True,
         heading=TRIAL,
-        alike={"samples n sample-size num-samples limit": "300"},
     )
     batch_size: int = option_as(BATCH_SIZE, 256, heading=TRIAL)
     threads: int | str = option_as(THREADS, "auto", heading=TRIAL)
     lossless: bool = option(Flag(), False, "Do not try jpeg and webp, which change pixels.", heading=TRIAL)
-    workers: int | str = option_as(WORKERS, "auto", heading=TRIAL, alike={"jobs j num-workers processes": "4"})
+    workers: int | str = option_as(WORKERS, "auto", heading=TRIAL)
     python: str | None = option(
         FilePath(),
         None,

@@ -98,15 +98,13 @@ class BenchOptions:
         "Read only this split, for instance val. Default: all.",
         metavar="NAME",
         heading=READING,
-        alike={"subset part partition": "val"},
     )
-    batch_size: int = option_as(BATCH_SIZE, 256, heading=READING, brief="samples in a batch", alike={"b bs batch": "256"})
+    batch_size: int = option_as(BATCH_SIZE, 256, heading=READING, brief="samples in a batch")
     threads: int | str = option_as(
         THREADS,
         "auto",
         heading=READING,
         brief="threads that read and decode",
-        alike={"workers num-workers num-threads j jobs": "4"},
     )
     processes: int | None = option(
         Whole(),
@@ -115,7 +113,6 @@ class BenchOptions:
         " help loader`).",
         metavar="N",
         heading=READING,
-        alike={"worker-processes": "4"},
     )
     shuffle: bool | str = option(
         Shuffle(),
@@ -124,7 +121,6 @@ class BenchOptions:
         spelling="--shuffle/--no-shuffle",
         shows_default=True,
         heading=READING,
-        alike={"random": ""},
     )
     decode: bool = option(
         Flag(),
@@ -140,7 +136,6 @@ class BenchOptions:
         "Each run reads DST N times, instead of for a number of seconds.",
         metavar="N",
         heading=RUN,
-        alike={"passes": "1"},
         limit=at_least(1, "there is nothing to measure in {} epochs; give at least 1"),
     )
     seconds: float | None = option(
@@ -150,7 +145,6 @@ class BenchOptions:
         metavar="S",
         heading=RUN,
         brief="seconds of each run",
-        alike={"duration time": "10"},
         limit=_check_seconds,
     )
     runs: int = option(
@@ -160,7 +154,6 @@ class BenchOptions:
         metavar="N",
         shows_default=True,
         heading=RUN,
-        alike={"n iterations repeat repeats rounds num-runs": "5"},
         limit=at_least(1, "{} runs are impossible; give at least 1"),
     )
     cold: bool = option(
@@ -170,7 +163,6 @@ class BenchOptions:
         " (20 seconds at most), unless --epochs or --seconds is given.",
         heading=RUN,
         brief="read from the disk, not from memory",
-        alike={"drop-cache drop-caches no-cache": ""},
     )
     consumer_rate: float | None = option(
         Real(),
@@ -179,7 +171,6 @@ class BenchOptions:
         metavar="R",
         heading=CONSUMER,
         brief="samples/s of the GPU that trains",
-        alike={"rate gpu-rate images-per-second fps target": "2500"},
         limit=check_rate,
     )
     consumer: str | None = option(
@@ -190,7 +181,6 @@ class BenchOptions:
         metavar="PRESET|MODULE:FUNCTION",
         heading=CONSUMER,
         brief="a published run, or your own step",
-        alike={"model gpu step": "resnet50-a100"},
     )
     gpus: int = option(
         Whole(),
@@ -199,7 +189,6 @@ class BenchOptions:
         metavar="N",
         shows_default=True,
         heading=CONSUMER,
-        alike={"num-gpus ngpus world-size": "8"},
         limit=at_least(1, "{} GPUs are impossible; give at least 1"),
     )
     device: str | None = option(
@@ -224,7 +213,6 @@ class BenchOptions:
         "Also measure training without shards: read, decode and transform the raw inputs, as in every epoch.",
         heading=COMPARED,
         brief="compare with training from raw files",
-        alike={"raw": ""},
     )
     transforms: tuple[str, ...] = option(
         Many(Text()),
@@ -240,7 +228,6 @@ class BenchOptions:
         "Also measure other numbers of threads, orders and batch sizes, and name the best.",
         heading=COMPARED,
         brief="try other threads, batches and orders",
-        alike={"tune grid": ""},
     )
     cache: str | Path | bool | None = option(
         CacheFolder(),

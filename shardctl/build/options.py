@@ -135,15 +135,6 @@ class Options:
         metavar="WHERE",
         heading=LABELS,
         brief="coco:FILE, yolo:FILE, voc:DIR, a CSV, or folder",
-        alike={
-            "coco annotations annotation ann ann-file ann-path instances": "coco:instances.json",
-            "yolo data-yaml": "yolo:data.yaml",
-            "voc xml": "voc:Annotations",
-            "masks mask-dir segmentation": "masks:masks",
-            "mask-suffix": "masks+suffix=_mask:DIR",
-            "captions caption": "captions:",
-            "csv metadata labels-file label-file": "labels.csv",
-        },
     )
     boxes_outside: str = option(
         Word(*BOXES),
@@ -151,7 +142,6 @@ class Options:
         "Boxes that reach outside of their image: keep the boxes, clip them, or drop their objects.",
         shows_default=True,
         heading=LABELS,
-        alike={"clip-boxes clip": "clip"},
     )
     annotation_frame: str = option(
         Word(*FRAMES),
@@ -160,7 +150,6 @@ class Options:
         " asks for. auto: decided by the image size in the annotations.",
         shows_default=True,
         heading=LABELS,
-        alike={"exif": "upright"},
     )
     yolo_task: str | None = option(
         Word(*TASKS),
@@ -175,7 +164,6 @@ class Options:
         "Names and numbers of the classes: a text file with one in each line, or a dataset of shardctl. Others are refused.",
         metavar="FILE|DATASET",
         heading=LABELS,
-        alike={"class-names names-file label-map": "classes.txt"},
     )
     lenient_labels: bool = option(
         Flag(),
@@ -189,7 +177,6 @@ class Options:
         "Columns of the labels files to leave out; fields of the inputs themselves stay.",
         metavar="A,B,…",
         heading=LABELS,
-        alike={"exclude-columns": "A,B"},
     )
     split: str = option(
         Written("str | Mapping[str, float]", example="train=0.9,val=0.1"),
@@ -201,10 +188,6 @@ class Options:
         shows_default=True,
         heading=SPLITS,
         brief="train=0.9,val=0.1, or folder, or source",
-        alike={
-            "splits val valid test train test-size val-size val-split test-split validation-split": "train=0.9,val=0.1",
-            "train-test-split split-ratio ratio holdout train-split train-size valid-split val-fraction": "train=0.9,val=0.1",
-        },
     )
     shuffle: int | None = option(
         Seed(),
@@ -215,7 +198,6 @@ class Options:
         shows_default=True,
         heading=SPLITS,
         brief="in random order",
-        alike={"shuffle-seed random-order": "0"},
         limit=_check_seed,
     )
     shard_size: int | None = option(
@@ -224,10 +206,6 @@ class Options:
         "Target size of a shard, for instance 64MiB. Default: 128MiB, and 16 shards or more.",
         metavar="SIZE",
         heading=STORAGE,
-        alike={
-            "max-size maxsize size-limit chunk-bytes chunk-size shard-bytes bytes-per-shard max-shard-size": "64MiB",
-            "num-shards n-shards shards number-of-shards shard-count": "64MiB",
-        },
         limit=at_least(4096, "a shard size of {} bytes is impossible; give at least 4 KiB, such as 64MiB"),
     )
     samples_per_shard: int | None = option(
@@ -236,7 +214,6 @@ class Options:
         "Maximum number of samples in a shard.",
         metavar="N",
         heading=STORAGE,
-        alike={"maxcount samples-per-file rows-per-shard examples-per-shard row-group-size": "10000"},
         limit=at_least(1, "{} samples per shard are impossible; give at least 1"),
     )
     workers: int | str = option_as(
@@ -244,7 +221,6 @@ class Options:
         "auto",
         heading=RUNNING,
         brief="worker processes, one for each core by default",
-        alike={"jobs j n-jobs num-workers n-workers num-proc nproc np processes threads num-threads parallel cores": "4"},
     )
     engine: str = option(
         Anything(),
@@ -255,7 +231,6 @@ class Options:
         metavar=registry.metavar(),
         shows_default=True,
         heading=RUNNING,
-        alike={"ray backend executor": "ray"},
     )
     max_rejects: str | int | None = option(
         Anything("int | str"),
@@ -264,7 +239,6 @@ class Options:
         " if more than half of the inputs in a first trial fail. 100% allows all rejects.",
         metavar="N|P%",
         heading=REJECTS,
-        alike={"max-errors ignore-errors skip-errors errors on-error tolerance": "100%"},
         limit=_check_max_rejects,
     )
     overwrite: bool = option(
@@ -273,7 +247,6 @@ class Options:
         "Replace the dataset at DST. The old one stays intact until the new one replaces it.",
         heading=TARGET,
         brief="replace the dataset at DST",
-        alike={"force f replace exist-ok override clobber delete": ""},
     )
     if_running: str = option_as(IF_RUNNING, "wait", heading=TARGET)
     worker_memory: int | None = option(
@@ -282,7 +255,6 @@ class Options:
         "Memory limit of each worker process; inputs that need more are rejected. Default: no limit.",
         metavar="SIZE",
         heading=RUNNING,
-        alike={"memory mem max-memory memory-limit": "2GiB"},
         limit=_check_memory,
     )
     input_timeout: float | None = option(
@@ -292,7 +264,6 @@ class Options:
         metavar="SECONDS|none",
         shows_default=True,
         heading=RUNNING,
-        alike={"timeout": "60"},
         limit=more_than(0, "an input timeout of {:g} seconds is impossible; give more, or none"),
     )
     copy_rejects: str | Path | None = option(
@@ -301,7 +272,6 @@ class Options:
         "Copy the inputs that could not be converted to this folder.",
         metavar="DIR",
         heading=REJECTS,
-        alike={"save-rejects bad-dir errors-dir": "DIR"},
     )
     dry_run: bool = option(
         Flag(),
@@ -310,7 +280,6 @@ class Options:
         " rejects are known only at the end.",
         heading=OUTPUT,
         brief="print the plan, and write nothing",
-        alike={"dryrun plan simulate check test-run": ""},
     )
     update: bool = option(
         Flag(),
@@ -319,7 +288,6 @@ class Options:
         " shards. Without a dataset at DST, make one.",
         heading=TARGET,
         brief="follow changes of the source",
-        alike={"sync incremental refresh": ""},
     )
     append: bool = option(
         Flag(),
@@ -328,7 +296,6 @@ class Options:
         " for logs, crawls and new days. Files inside a source of the dataset get the keys that they would have there. Without"
         " a dataset at DST, make one.",
         heading=TARGET,
-        alike={"add extend": ""},
     )
     moved_from: Sequence[str | Path] = option(
         Many(FilePath()),
@@ -345,7 +312,6 @@ class Options:
         " they share are stored once. Default: the number used last time; 0 for a new dataset.",
         metavar="N",
         heading=TARGET,
-        alike={"history versions": "1"},
         limit=at_least(0, "{} generations cannot be kept; give 0 or more"),
     )
     explain: bool = option(
@@ -353,7 +319,6 @@ class Options:
         False,
         "Print exactly how the request differs from the dataset at DST (settings, steps, inputs, versions), and write nothing.",
         heading=TARGET,
-        alike={"diff why": ""},
     )
     metrics: Sequence[str | Path] = option_as(METRICS, (), heading=RUNNING)
     part: str | None = option(
@@ -363,7 +328,6 @@ class Options:
         " plans the conversion for all. I is 1 to N, or 0 to N-1 (`shardctl help cluster`).",
         metavar="I/N",
         heading=RUNNING,
-        alike={"shard shard-index rank world-size node-rank array": "1/4"},
         limit=_check_part,
     )
 
@@ -402,38 +366,6 @@ class Options:
         return most_workers() if self.workers == "auto" else int(self.workers)
 
 
-ELSEWHERE = {
-    "output out o dst dest destination output-dir outdir output-folder save-dir save-path out-dir": (
-        "the last argument is the destination: shardctl convert SRC DST"
-    ),
-    "input in i src source-dir data data-dir dataset root path folder source-path": (
-        "the sources come first, without an option: shardctl convert SRC DST"
-    ),
-    "mean std normalize normalise normalization": "the loader normalizes: ds.loader(256, normalize={'image': (mean, std)})",
-    "batch-size bs batch": "batches are made by the loader: ds.loader(256); `shardctl bench DST --batch-size 256` measures it",
-    "epochs epoch": "a conversion reads SRC once; the loader makes epochs: for batch in ds.loader(256)",
-    "format-out to output-format out-format": "`shardctl export DST OUT --to FORMAT` writes other formats",
-    "resume continue restart resume-from": "run the same command again: it goes on where it was stopped",
-    "limit n max-samples num-samples head first max-images subset": (
-        "convert reads all of SRC; `shardctl preview SRC` and `shardctl advise SRC` try some inputs, --dry-run tries none"
-    ),
-    "glob pattern include exclude ext extensions recursive r": (
-        "convert reads all files under SRC that it knows; give the folders or files that you want: shardctl convert A B DST"
-    ),
-    "gpu device cuda": "a conversion runs on the processor; `shardctl bench DST --device cuda` feeds a GPU",
-    "bucket endpoint s3 upload region": (
-        "SRC and DST may be URLs: shardctl convert photos s3://bucket/out (`shardctl help stores`)"
-    ),
-    "log-level debug": "-v prints more, -q less",
-    "remove-columns remove-fields drop-fields": "name the fields to keep: --fields A,B; of a labels file, --drop-columns A,B",
-    "append-eod add-eos eos append-eos eod": "packed documents end with EOS; --step 'pack eos=false …' leaves it out",
-    "vocab-file merge-file merges-file": "use --tokenizer tokenizer.json, which has the vocabulary and the merges",
-    "language lang": "no filter knows languages; --stop-words en removes stop words, --transform module:function filters",
-    "y yes assume-yes": "convert asks nothing: leave it out",
-}
-"""Answers to words of other tools for which convert has no option."""
-
-
 def convert_options() -> dict[str, Option]:
     """Return all options of a conversion, by their names: the words of the command line and of Python."""
     return {**STEP_OPTIONS, **declared_in(Options), **declared_in(RecipeOptions)}
@@ -448,7 +380,7 @@ def chosen_options(
     """
     from shardctl.transforms.recipe_files.overriding import recipe_with_options
 
-    taken = taken_arguments(function, given, convert_options(), ELSEWHERE)
+    taken = taken_arguments(function, given, convert_options())
     names = [name for name in declared_in(Options) if name in taken]
     return Options(**{name: taken[name] for name in names}), recipe_with_options(recipe, taken)
 

@@ -58,30 +58,6 @@ COMMANDS = {
 }
 """The commands in the order of use, under their headings, each with a line about it."""
 
-WORDS = {
-    "info show stat stats ls list describe view cat head print look": "`shardctl inspect DST` shows the content of a dataset",
-    "check validate test fsck audit checksum": "`shardctl verify DST` checks a dataset",
-    "fix restore rebuild recover heal": "`shardctl repair DST` rebuilds damaged files",
-    "delete remove rm drop forget erase": "`shardctl prune DST --key KEY` removes samples; `rm -r DST` deletes a dataset",
-    "join combine concat complete commit": "`shardctl finish DST` completes a conversion that was built in parts;"
-    " `shardctl convert A B DST` makes one dataset of several sources",
-    "visualize visualise draw plot sample-images": "`shardctl preview SRC --html page.html` shows what a conversion would make",
-    "build create make write pack prepare preprocess shard import ingest run index dataset": (
-        "`shardctl convert SRC DST` makes a dataset"
-    ),
-    "update sync refresh append add": "`shardctl convert SRC DST --update` follows what changed in SRC",
-    "optimize optimise defrag defragment vacuum clean": "`shardctl compact DST` puts the shards in order",
-    "benchmark measure profile speed throughput perf time": "`shardctl bench DST` measures how fast a dataset is read",
-    "suggest recommend tune estimate": "`shardctl advise SRC --consumer-rate R` finds how to store SRC",
-    "tokenize tokenise tokens": "`shardctl convert SRC DST --tokenizer FILE` makes tokens",
-    "tokeniser train-tokenizer": "`shardctl tokenizer train SRC OUT.json` trains a tokenizer",
-    "steps transforms": "`shardctl recipe steps` lists the steps of recipes",
-    "schema": "`shardctl recipe schema` prints the schema of recipes; `shardctl inspect DST` shows the columns of a dataset",
-    "download upload cp copy sync-down fetch": "SRC and DST may be URLs: `shardctl convert s3://bucket/photos out`",
-    "version": "`shardctl --version` shows the version",
-}
-"""Answers to words of other tools for commands."""
-
 
 def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
@@ -114,7 +90,6 @@ class Commands(Group):
 
 @click.group(
     cls=Commands,
-    elsewhere=WORDS,
     examples=(
         ("shardctl demo demo", "a small dataset to try things on"),
         ("shardctl convert demo/photos out --resize 256 --crop 224 --store raw", ""),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.benchmark.advice_options import BORROWED, ELSEWHERE, HEADINGS, OUTPUT, AdviceOptions
+from shardctl.benchmark.advice_options import BORROWED, HEADINGS, OUTPUT, AdviceOptions
 from shardctl.cli.command import command, option
 from shardctl.cli.options import options_of
 from shardctl.cli.output import Output, print_json, print_table, printing_to_stderr, progress_options
@@ -53,7 +53,6 @@ RECIPE = OutputFileType("recipe", lambda content: content == _marked(content.par
     ),
     headings=HEADINGS,
     more=REFERENCE,
-    elsewhere=ELSEWHERE,
 )
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
 @options_of(declared_in(AdviceOptions))

@@ -26,10 +26,6 @@ if TYPE_CHECKING:
         ("shardctl cache ls /nvme/cache", ""),
         ("shardctl cache clear /nvme/cache s3://bucket/out", ""),
     ),
-    elsewhere={
-        "list show info": "`shardctl cache ls` lists the datasets",
-        "rm remove delete purge clean": "`shardctl cache clear` removes them",
-    },
 )
 def cache() -> None:
     """Show and remove what this machine keeps of datasets on object stores.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import click
@@ -26,7 +26,7 @@ SHORT_EXAMPLES = 4
 
 
 class Option(click.Option):
-    """An option: the heading in `--help`, its line in `-h`, and other tools' words for it (system/options.py)."""
+    """An option: the heading in `--help` and its line in `-h`."""
 
     def __init__(
         self,
@@ -34,10 +34,9 @@ class Option(click.Option):
         *arguments: Any,
         heading: str = "",
         brief: str = "",
-        alike: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
-        self.heading, self.brief, self.alike = heading, brief, alike or {}
+        self.heading, self.brief = heading, brief
         super().__init__(declarations, *arguments, **more)
 
     @property
@@ -51,19 +50,18 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command. `examples` are in both helps, `headings` order the options, `elsewhere` answers words that are no options."""
+    """A command. `examples` are in both helps, and `headings` order the options."""
 
     def __init__(
         self,
         *arguments: Any,
         examples: Sequence[Example] = (),
         headings: Sequence[str] = (),
-        elsewhere: Mapping[str, str] | None = None,
         more: str = "",
         **others: Any,
     ) -> None:
         super().__init__(*arguments, **others)
-        self.examples, self.headings, self.elsewhere, self.more = examples, headings, elsewhere or {}, more
+        self.examples, self.headings, self.more = examples, headings, more
         has_short_help = any(isinstance(each, Option) and each.brief for each in self.params)
         self.context_settings.setdefault("help_option_names", ["--help"] if has_short_help else ["-h", "--help"])
         if has_short_help:
@@ -81,10 +79,8 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            pairs = zip(given, [*given[1:], ""], strict=True)
-            found = next((each for each in pairs if each[0].startswith(error.option_name)), (error.option_name, ""))
-            typed, _, value = found[0].partition("=")
-            raise click.UsageError(_no_such_option(self, ctx, typed, value or found[1]), ctx) from None
+            typed = next((each for each in given if each.startswith(error.option_name)), error.option_name).partition("=")[0]
+            raise click.UsageError(_no_such_option(self, ctx, typed), ctx) from None
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the description, and the examples after it."""
@@ -127,11 +123,9 @@ class Group(click.Group):
 
     command_class = Command
 
-    def __init__(
-        self, *arguments: Any, examples: Sequence[Example] = (), elsewhere: Mapping[str, str] | None = None, **others: Any
-    ):
+    def __init__(self, *arguments: Any, examples: Sequence[Example] = (), **others: Any):
         super().__init__(*arguments, **others)
-        self.examples, self.elsewhere = examples, elsewhere or {}
+        self.examples = examples
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments before the name of a command. An option that is not known is answered."""
@@ -151,17 +145,10 @@ class Group(click.Group):
         """Return the command that the arguments name. Raises UsageError that says which one was meant."""
         if ctx.resilient_parsing or args[0].startswith("-") or self.get_command(ctx, args[0]) is not None:
             return super().resolve_command(ctx, args)
-        from shardctl.system.near_options import Known, meant_option  # a wrong name is rare, and no command waits for it
+        from shardctl.system.text import did_you_mean  # a wrong name is rare, and no command waits for it
 
-        known = [Known(f"--{name}", {}) for name in self.list_commands(ctx)]
-        word = args[0].lower()
-        answer = next((answer for words, answer in self.elsewhere.items() if word in words.split()), None)
-        meant = meant_option(word, known, {}) if answer is None else None
-        if meant is not None:
-            answer = meant.replace("did you mean --", f"did you mean {ctx.command_path} ")
-        raise click.UsageError(
-            f"there is no command {args[0]!r}; {answer or f'`{ctx.command_path} -h` lists the commands'}", ctx
-        )
+        answer = did_you_mean(args[0], self.list_commands(ctx)) or f"; `{ctx.command_path} -h` lists the commands"
+        raise click.UsageError(f"there is no command {args[0]!r}{answer}", ctx)
 
 
 def command(**settings: Any) -> Callable[[Callable[..., Any]], Command]:
@@ -239,20 +226,13 @@ def _refuse_second_number(command: click.Command, ctx: click.Context, args: Sequ
             raise click.UsageError(f"{name} takes one value, and {second} stands behind it; write {name} {first}x{second}", ctx)
 
 
-def _no_such_option(command: Command, ctx: click.Context, typed: str, value: str) -> str:
-    """Return the sentence about an option that there is not. `value` is what stands behind it."""
-    from shardctl.system.near_options import Known, meant_option  # as above
-    from shardctl.system.text import printable
+def _no_such_option(command: Command, ctx: click.Context, typed: str) -> str:
+    """Return the sentence about an option that there is not."""
+    from shardctl.system.text import did_you_mean, printable  # as above
 
-    options = [each for each in command.params if isinstance(each, click.Option)]
-    known = [
-        Known(name, getattr(each, "alike", {}))
-        for each in options
-        if (name := next((name for name in each.opts if name.startswith("--")), None)) is not None
-    ]
+    names = [name for each in command.params if isinstance(each, click.Option) for name in each.opts if name[:2] == "--"]
     if typed[1:2].isdigit():
         return f"there is no option {printable(typed)}; write a value that begins with a minus behind a =, as in --seed=-1"
-    if not typed.startswith("--") and any(f"-{typed}" in each.opts for each in options):
+    if f"-{typed}" in names:
         return f"an option has two dashes: -{typed}"
-    meant = meant_option(typed, known, command.elsewhere, value)
-    return f"there is no option {printable(typed)}; {meant or f'`{ctx.command_path} --help` lists all'}"
+    return f"there is no option {printable(typed)}{did_you_mean(typed, names) or f'; `{ctx.command_path} --help` lists all'}"

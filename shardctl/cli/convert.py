@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shardctl.build.options import ELSEWHERE, convert_options
+from shardctl.build.options import convert_options
 from shardctl.build.shards import WORKER
 from shardctl.cli.command import command
 from shardctl.cli.options import options_of
@@ -43,7 +43,6 @@ def _sources_and_destination(
         ("shardctl convert photos out --update", "follow what changed in photos"),
     ),
     headings=HEADINGS,
-    elsewhere=ELSEWHERE,
 )
 @click.argument("paths", nargs=-1, required=True, metavar="SRC... DST", type=click.Path(), callback=_sources_and_destination)
 @options_of(convert_options())

@@ -18,7 +18,7 @@ from shardctl.cli.output import Output, print_json, print_table, progress_option
 from shardctl.cli.values import OneOf
 from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.options import Choice, FormSettings
-from shardctl.interop.exports.table import CALLED_ELSEWHERE, EXPORTS, made_of
+from shardctl.interop.exports.table import EXPORTS, made_of
 from shardctl.system.files import free_bytes
 from shardctl.system.options import declared_in
 from shardctl.system.startup import quick_imports
@@ -58,24 +58,20 @@ tokens, a damaged dataset, a vocabulary too large for the form, files in OUT, a 
         ("shardctl export out yolo --to yolo --split val", ""),
         ("shardctl export out files --to parquet --columns key,text --dry-run", ""),
     ),
-    elsewhere={
-        "output out o dst": "the second argument is the folder to write: shardctl export DST OUT --to FORM",
-    },
 )
 @click.argument("dataset", metavar="DST", type=click.Path())
 @click.argument("out", metavar="OUT", type=click.Path())
 @option(
     "--to",
     required=True,
-    type=OneOf(EXPORTS, CALLED_ELSEWHERE),
+    type=OneOf(EXPORTS),
     metavar="FORM",
     help="The form to write: one of those above.",
-    alike={"format f t type to-format output-format target": "{webdataset}"},
 )
 @options_of(declared_in(Choice))
 @options_of(declared_in(FormSettings))
 @option_of("workers", WORKERS)
-@option("--overwrite", is_flag=True, help="Replace an earlier export in OUT.", alike={"force replace y": ""})
+@option("--overwrite", is_flag=True, help="Replace an earlier export in OUT.")
 @option("--dry-run", is_flag=True, help="Show how each column would be written, and which data would be lost. Write nothing.")
 @progress_options
 def export(

@@ -68,7 +68,6 @@ PICTURES = 64
     "--split",
     heading=CHOICE,
     brief="only this split",
-    alike={"subset part": "val"},
     metavar="NAME",
     help="Only this split, for instance val: alone, or with the options below.",
 )
@@ -77,7 +76,6 @@ PICTURES = 64
 @option(
     "--row",
     heading=CHOICE,
-    alike={"index i idx": "12"},
     type=WholeNumber(),
     metavar="N",
     help="One sample of the shard, or of its --block; rows are counted from 0.",
@@ -86,7 +84,6 @@ PICTURES = 64
     "--key",
     heading=CHOICE,
     brief="one sample, by its key",
-    alike={"id name sample-id": "KEY"},
     metavar="KEY",
     help="The sample with this key: the path of the input from which it was made.",
 )
@@ -94,7 +91,6 @@ PICTURES = 64
     "--where",
     heading=CHOICE,
     brief="samples that match a condition",
-    alike={"filter query q condition": "'label == 3'"},
     metavar="CONDITION",
     help="The samples that match a condition, as in 'label == 3 and width > 500'.",
 )
@@ -102,7 +98,6 @@ PICTURES = 64
     "--head",
     heading=CHOICE,
     brief="the first N samples",
-    alike={"n num limit count first top sample samples": "5"},
     type=WholeNumber(min=1),
     metavar="N",
     help="The first N samples; with --where the first N that match.",
@@ -111,7 +106,6 @@ PICTURES = 64
     "--columns",
     heading=CHOICE,
     brief="only these columns",
-    alike={"fields select": "key,label"},
     metavar="A,B",
     help="Show or save only these columns. Alone: of the first 10 samples.",
 )
@@ -119,7 +113,6 @@ PICTURES = 64
     "--stats",
     heading=CONTENT,
     brief="exact numbers: reads all shards",
-    alike={"statistics summary full": ""},
     is_flag=True,
     help="Read all shards, not only a few blocks. This shows exact bytes by column, objects by category, pixels of masks by"
     " class, and tokens. With --shard, also check the checksums of its blocks.",
@@ -128,7 +121,6 @@ PICTURES = 64
     "--save",
     heading=FILES,
     brief="samples as ordinary files",
-    alike={"output o out extract dump export": "DIR"},
     type=click.Path(),
     metavar="DIR",
     help="Write the samples of --key, --row, --where or --head as ordinary files.",
@@ -137,7 +129,6 @@ PICTURES = 64
     "--images",
     heading=FILES,
     brief="up to 64 samples as one picture",
-    alike={"image show-images sheet png grid": "sheet.png"},
     type=click.Path(),
     metavar="FILE",
     help="Draw up to 64 of the chosen samples into one PNG file; if none are chosen, samples from all over the dataset.",
@@ -146,7 +137,6 @@ PICTURES = 64
     "--html",
     heading=FILES,
     brief="a page with charts and samples",
-    alike={"report page web": "page.html"},
     type=click.Path(),
     metavar="FILE",
     help="Write an HTML page with charts, samples and rejects of the dataset.",
@@ -161,14 +151,12 @@ PICTURES = 64
 @option(
     "--history",
     heading=CONTENT,
-    alike={"log versions generations": ""},
     is_flag=True,
     help="The generations of the dataset: when each was made, what changed in it, and its digest.",
 )
 @option(
     "--diff",
     heading=CONTENT,
-    alike={"compare": "DST2"},
     type=click.Path(),
     metavar="DST",
     help="Compare with another dataset; exit code 1 if samples differ.",

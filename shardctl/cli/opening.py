@@ -25,7 +25,6 @@ def open_option(heading: str = "") -> Callable[[Callable[..., Any]], Callable[..
         "--open",
         heading=heading,
         is_flag=True,
-        alike={"browser show view display web-browser": ""},
         help="Open the page in your browser. Without --html, the page is a temporary file that stays.",
     )
 

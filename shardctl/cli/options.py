@@ -77,7 +77,6 @@ def _click_option(name: str, declared: Option, hidden: bool) -> Callable[[Comman
         hidden=hidden,
         heading=declared.heading,
         brief="" if hidden else declared.brief,
-        alike=declared.alike,
         **_click_type(type_.of if isinstance(type_, Many) else type_, spelling),
         **more,
     )

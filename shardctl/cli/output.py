@@ -64,8 +64,7 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def progress_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --no-progress, and what `output_options` adds, to a command that may run long."""
     help_text = "Do not show progress: a bar at a terminal, elsewhere a line every 30 seconds."
-    alike = {"no-progress-bar noprogress no-bar no-tqdm disable-progress disable-tqdm": ""}
-    return output_options(option("--no-progress", is_flag=True, help=help_text, alike=alike)(function))
+    return output_options(option("--no-progress", is_flag=True, help=help_text)(function))
 
 
 def waiting_teller(dst: str, output: Output) -> Callable[[str], None]:

@@ -58,7 +58,6 @@ REFERENCE = (
         ("shardctl preview photos --recipe recipe.toml --key cat/001.jpg", ""),
     ),
     more=REFERENCE,
-    elsewhere={"output out o dst save": "--html FILE writes a page, --images FILE a picture"},
 )
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
 @option("--html", type=click.Path(), metavar="FILE", help="Write an HTML page: each input beside its samples.")
@@ -69,7 +68,6 @@ REFERENCE = (
     type=WholeNumber(1, 1000),
     metavar="N",
     help=f"Show N inputs from all over the sources. Default: {INPUTS}.",
-    alike={"samples n num limit count head images-count": "12"},
 )
 @option("--key", "keys", multiple=True, metavar="KEY", help="Show this input. May be given several times.")
 @option(

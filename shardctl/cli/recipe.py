@@ -36,10 +36,6 @@ PROBLEMS_FOUND = 1
         ("shardctl recipe show @imagenet > recipe.toml", ""),
         ("shardctl recipe schema > recipe.schema.json", "for editors"),
     ),
-    elsewhere={
-        "validate lint test": "`shardctl recipe check FILE.toml` checks one",
-        "new init create": "`shardctl recipe show @imagenet > recipe.toml` writes one to change",
-    },
 )
 def recipe() -> None:
     """Write, check and reuse recipes. A recipe is a TOML file with the steps for every input.

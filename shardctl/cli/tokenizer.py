@@ -41,7 +41,6 @@ def tokenizer() -> None:
         ("shardctl tokenizer train texts more.jsonl tok.json --recipe clean.toml", ""),
         ("shardctl tokenizer train out tok.json --kind unigram --max-bytes 1GiB", ""),
     ),
-    elsewhere={"output o out": "the last argument is the file to write: shardctl tokenizer train SRC OUT.json"},
 )
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
 @click.argument("out", metavar="OUT.json", type=click.Path())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from shardctl.cli.values import OneOf, example_of, option_name
+from shardctl.cli.values import OneOf, option_name
 
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "eval")
 """Words that name a split."""
@@ -85,7 +85,7 @@ def _bad_use(error: click.BadOptionUsage, context: click.Context) -> str:
         return error.message.rstrip(".")
     if isinstance(parameter.type, OneOf):
         return f"{name} needs a value: one of {', '.join(map(str, parameter.type.choices))}"
-    return f"{name} needs a value: {parameter.make_metavar(context)}{example_of(parameter)}"
+    return f"{name} needs a value: {parameter.make_metavar(context)}"
 
 
 def _too_many(said: str, context: click.Context, command: str) -> str:

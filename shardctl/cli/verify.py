@@ -29,7 +29,6 @@ FOUND_SOMETHING = 1
         ("shardctl verify out --level deep", "decode every image too"),
         ("shardctl verify s3://bucket/out --level quick", "names, sizes and footers"),
     ),
-    elsewhere={"deep full quick mode fast checksum": "use --level quick, full or deep"},
 )
 @click.argument("target", metavar="DST|SHARD", type=click.Path())
 @option(

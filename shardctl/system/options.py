@@ -11,13 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real as RealNumber
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from shardctl.errors import UsageError
 from shardctl.system.arguments import truth, whole_number
-from shardctl.system.near_options import Known, meant_option
-from shardctl.system.text import parse_size
+from shardctl.system.text import did_you_mean, parse_size
 
 
 class OptionType(ABC):
@@ -296,8 +294,6 @@ class Option(NamedTuple):
     - `spelling` is how the option is written, where that is not the name of its field: `--step`, `--decode/--no-decode`.
     - `heading` is the line in `--help` under which the option is. The short help of `-h` has those with a `brief`
       text, which is one line.
-    - `alike` has other tools' words for the option, with spaces between them, and an example of a value. Who types such a word
-      is told the option: {"jobs num-workers": "4"}.
     - `limit` raises UsageError for a value of the right type that is impossible.
     """
 
@@ -309,7 +305,6 @@ class Option(NamedTuple):
     shows_default: bool = False
     heading: str = ""
     brief: str = ""
-    alike: Mapping[str, str] = MappingProxyType({})
     limit: Check | None = None
     otherwise: Any = None
 
@@ -383,22 +378,15 @@ def check_options(options: Any) -> None:
         declared.check(name, getattr(options, name))
 
 
-def known_options(declared: Mapping[str, Option]) -> list[Known]:
-    """Return options as `meant_option` wants them."""
-    return [Known(each.spelled(name), each.alike) for name, each in declared.items()]
-
-
-def taken_arguments(
-    function: str, given: Mapping[str, Any], declared: Mapping[str, Option], elsewhere: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, Any]:
+def taken_arguments(function: str, given: Mapping[str, Any], declared: Mapping[str, Option]) -> dict[str, Any]:
     """Return the keyword arguments of a call from Python under the names of their options, and as these want them.
 
-    Raises UsageError for a name that no option has; `elsewhere` has answers to some.
+    Raises UsageError for a name that no option has.
     """
     taken = {}
     for name, value in given.items():
         if name not in declared:
-            meant = meant_option(name, known_options(declared), elsewhere, value)
-            raise UsageError(f"{function} has no argument {name!r}; {meant or f'help(shardctl.{function}) lists all'}")
+            meant = did_you_mean(name, declared) or f"; help(shardctl.{function}) lists all"
+            raise UsageError(f"{function} has no argument {name!r}{meant}")
         taken[name] = declared[name].type.take(name, value)
     return taken

@@ -11,22 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shardctl.errors import ShardctlError, UsageError
-from shardctl.system.near_options import Known, meant_option
 from shardctl.system.options import Option
+from shardctl.system.text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_EXAMPLES = {
-    "src": '"photos"',
-    "out": '"files"',
-    "dst": '"out"',
-    "path": '"out"',
-    "to": '"webdataset"',
-    "datasets": "[a, b]",
-    "weights": "[0.5, 0.5]",
-    "batch_size": "256",
-}
-"""An example of each argument that a function must have, where its name is none."""
 
 _AFTER = (
     "or|to|for|is|does|changes|accepts|helps|sets|records|removes|keeps|takes|makes|writes|reads|leaves|converts|needs|decides"
@@ -94,28 +82,17 @@ def check_names(called: str, given: Iterable[str], names: Collection[str]) -> No
     """Raise UsageError for a name that is none of `names`; it says which one was meant."""
     for typed in given:
         if typed not in names:
-            known = [Known(f"--{name.replace('_', '-')}", {}) for name in names]
-            meant = meant_option(typed, known, {})
-            answer = _OPTION.sub(lambda found: found[1].replace("-", "_"), meant) if meant else f"there are {', '.join(names)}"
-            raise UsageError(f"{called} has no argument {typed!r}; {answer}")
+            answer = did_you_mean(typed, names) or f"; there are {', '.join(names)}"
+            raise UsageError(f"{called} has no argument {typed!r}{answer}")
 
 
 def _check_places(called: str, signature: inspect.Signature, arguments: Sequence[Any], given: Mapping[str, Any]) -> None:
     """Raise UsageError for a call with too few arguments, or with too many that have no name."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    places = [each for each in signature.parameters.values() if each.kind in kinds]
-    shown = [each.name for each in places if each.name != "self"]
-    takes_more = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in signature.parameters.values())
-    if len(arguments) > len(places) and not takes_more:
-        count = len(arguments) - len(places) + len(shown)
-        raise UsageError(
-            f"{called} takes {', '.join(shown)} without a name, and {count} were given; write the names of the others"
-        )
-    needed = [each.name for each in places if each.default is inspect.Parameter.empty]
-    missing = [each for each in needed[len(arguments) :] if each not in given]
-    if missing:
-        example = ", ".join(_EXAMPLES.get(each, each) for each in needed if each != "self")
-        raise UsageError(f"{called} needs {' and '.join(missing)}, as in {called}({example})")
+    try:
+        signature.bind(*arguments, **{name: value for name, value in given.items() if name in signature.parameters})
+    except TypeError as error:
+        names = [name for name in signature.parameters if name != "self"]
+        raise UsageError(f"{called}: {error}; its arguments are {', '.join(names)}") from None
 
 
 def for_python(function: F, name: str) -> F:

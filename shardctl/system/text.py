@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from shardctl.errors import UsageError
 
@@ -69,26 +69,19 @@ def _plain(name: str) -> str:
     return name.casefold().replace("_", "").replace("-", "")
 
 
-def did_you_mean(name: str, names: Iterable[str], most: int = 1, elsewhere: Mapping[str, str] | None = None) -> str:
-    """Return the end of a message about a wrong name, "; did you mean resize?", or "" where no name is similar.
-
-    `elsewhere` are words of other tools, in lower case, and the name for each.
-    """
-    if elsewhere and name.casefold() in elsewhere:
-        return f"; use {elsewhere[name.casefold()]} for {printable(name)}"
+def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
+    """Return the end of a message about a wrong name, "; did you mean resize?", or "" where no name is similar."""
     near = similar(name, names, most)
     return f"; did you mean {' or '.join(map(printable, near))}?" if near else ""
 
 
-def unknown(
-    what: str, name: object, known: Iterable[str], listing: str = "", elsewhere: Mapping[str, str] | None = None
-) -> str:
+def unknown(what: str, name: object, known: Iterable[str], listing: str = "") -> str:
     """Say that a word of shardctl is not known, which one is similar, and which there are.
 
-    `listing` is a command that prints all, where a message would be too long with them. For `elsewhere` see `did_you_mean`.
+    `listing` is a command that prints all, where a message would be too long with them.
     """
     names = list(known)
-    instead = _instead(name, names, f"there {is_or_are(len(names))}", listing, elsewhere)
+    instead = _instead(name, names, f"there {is_or_are(len(names))}", listing)
     return f"{what} {_quoted(name)} is not known{instead}"
 
 
@@ -102,8 +95,8 @@ def is_or_are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _instead(name: object, names: list[str], has: str, listing: str = "", elsewhere: Mapping[str, str] | None = None) -> str:
-    near = did_you_mean(str(name), names, elsewhere=elsewhere)
+def _instead(name: object, names: list[str], has: str, listing: str = "") -> str:
+    near = did_you_mean(str(name), names)
     before = f"{near} " if near.endswith("?") else f"{near}; "
     if len(names) <= FEW:
         return f"{before}{has} {printable(', '.join(names)) or 'none'}"

@@ -44,7 +44,6 @@ class RecipeOptions:
         " and the like. auto: decided by the content of the sources. A format: like auto, but only files of this format are"
         " read.",
         heading=READING,
-        alike={"type input-format input-type data-type modality": "image"},
     )
     record: str | None = _key(
         Word(*RECORDS),
@@ -59,7 +58,6 @@ class RecipeOptions:
         metavar="FIELD",
         heading=FIELDS,
         brief="the field that has the text",
-        alike={"text text-column text-key content json-key json-keys input-field": "{content}"},
     )
     label_field: str | None = _key(
         Text(),
@@ -67,7 +65,6 @@ class RecipeOptions:
         "Field of the records with the label. It is renamed to label.",
         metavar="FIELD",
         heading=FIELDS,
-        alike={"label label-column label-key class-field class-column target cls": "{category}"},
     )
     key_field: str | None = _key(
         Text(),
@@ -76,7 +73,6 @@ class RecipeOptions:
         " keys are made of the file and the number of the record, FILE#N.",
         metavar="FIELD",
         heading=FIELDS,
-        alike={"id id-field id-column index-column": "{id}"},
     )
     image_field: str | None = _key(
         Text(),
@@ -85,7 +81,6 @@ class RecipeOptions:
         " type and name. none, with --kind table: keep structs of bytes and path unchanged.",
         metavar="FIELD|none",
         heading=FIELDS,
-        alike={"image image-column image-key img img-field": "{photo}"},
     )
     format: str | None = _key(
         Word(*FORMATS),
@@ -107,7 +102,6 @@ class RecipeOptions:
         "Names of the columns of CSV files without a header.",
         metavar="A,B,…",
         heading=READING,
-        alike={"names header column-names": "A,B,C"},
     )
     delimiter: str | None = _key(
         Text(),
@@ -115,7 +109,6 @@ class RecipeOptions:
         "Character between the cells of CSV files, for instance ; or tab. Default: a comma, in .tsv files a tab.",
         metavar="C|tab",
         heading=READING,
-        alike={"sep separator": "{tab}"},
     )
     null_values: str | None = _key(
         Anything("str | Sequence[str]"),
@@ -131,7 +124,6 @@ class RecipeOptions:
         "Encoding of text files: a name that Python knows, for instance gbk. detect: it is guessed for each file.",
         metavar="NAME",
         heading=READING,
-        alike={"charset codepage": "gb18030"},
     )
     schema: str | None = _key(
         Written("str | Path | Mapping[str, str]", ":"),
@@ -140,7 +132,6 @@ class RecipeOptions:
         " fields are left out. Default: all fields, with the types found in the records.",
         metavar="TYPES",
         heading=FIELDS,
-        alike={"types dtypes features": "id:int64,name:string"},
     )
     store: str | None = _key(
         Text(),
@@ -150,12 +141,6 @@ class RecipeOptions:
         metavar="HOW",
         heading=STORAGE,
         brief="raw (pixels), jpeg:90, png, webp:80 or source",
-        alike={
-            "jpeg-quality jpg-quality quality-jpeg image-quality encode-quality": "jpeg:90",
-            "jpeg jpg encode encode-format image-format write-mode image-type": "jpeg:90",
-            "png": "png",
-            "raw pixels": "raw",
-        },
     )
     compression: str | None = _key(
         Text(),
@@ -164,11 +149,8 @@ class RecipeOptions:
         " are not compressed.",
         metavar="HOW",
         heading=STORAGE,
-        alike={"compress compressor zstd compression-level codec gzip lz4": "zstd:3"},
     )
-    seed: int | None = _key(
-        Whole(), 0, "Seed of random steps and splits.", metavar="S", heading=SPLITS, alike={"random-seed rng random-state": "1"}
-    )
+    seed: int | None = _key(Whole(), 0, "Seed of random steps and splits.", metavar="S", heading=SPLITS)
     group: str | None = _key(
         Text(),
         None,
@@ -183,7 +165,6 @@ class RecipeOptions:
         "Number of samples made of every input, each with its own random numbers.",
         metavar="K",
         heading=STEPS,
-        alike={"copies num-variants repeats augment-times": "4"},
     )
     max_pixels: int | None = _key(
         Whole(),
@@ -191,7 +172,6 @@ class RecipeOptions:
         "Reject images with more pixels.",
         metavar="N",
         heading=IMAGES,
-        alike={"max-image-pixels max-image-size": "50000000"},
     )
     truncated: str | None = _key(
         Word(*TRUNCATED),
@@ -223,7 +203,6 @@ class RecipeOptions:
         metavar="WHICH",
         heading=STEPS,
         brief="reject duplicates: exact, similar or near",
-        alike={"dedup dedupe deduplicate remove-duplicates drop-duplicates minhash": "exact"},
     )
     keep_objects: float | str | None = _key(
         NumberOrText(),
@@ -232,7 +211,6 @@ class RecipeOptions:
         " centre stays visible.",
         metavar="SHARE|center",
         heading=LABELS,
-        alike={"min-visibility min-area": "0.5"},
     )
     unmoved: str | None = _key(
         Anything("str | Sequence[str]"),

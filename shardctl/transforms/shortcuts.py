@@ -53,7 +53,6 @@ SHORTCUTS = {
         IMAGES,
         metavar="N|WxH",
         brief="resize the short side to N, or to WxH",
-        alike={"size image-size img-size imsize imgsz resolution max-resolution min-resolution width height": "256"},
     ),
     "crop": _giving(
         "crop",
@@ -63,7 +62,6 @@ SHORTCUTS = {
         IMAGES,
         metavar="N|WxH",
         brief="cut out the centre",
-        alike={"center-crop centre-crop crop-size": "224"},
     ),
     "random_crop": _giving(
         "random_resized_crop",
@@ -72,7 +70,6 @@ SHORTCUTS = {
         "Cut out a random part and resize it (RandomResizedCrop).",
         IMAGES,
         metavar="N|WxH",
-        alike={"random-resized-crop rrc": "224"},
     ),
     "flip": _giving(
         "hflip",
@@ -81,9 +78,8 @@ SHORTCUTS = {
         "Mirror left to right with probability P.",
         IMAGES,
         metavar="P",
-        alike={"hflip horizontal-flip mirror random-flip random-horizontal-flip": "0.5"},
     ),
-    "strip_html": _alone("html", "Remove HTML, with its scripts and styles.", alike={"remove-html clean-html": ""}),
+    "strip_html": _alone("html", "Remove HTML, with its scripts and styles."),
     "unicode": _giving(
         "normalize",
         "unicode",
@@ -91,7 +87,6 @@ SHORTCUTS = {
         "Bring texts into the form NFC, NFKC, NFD or NFKD.",
         CLEANING,
         metavar="FORM",
-        alike={"unicode-normalization nfc nfkc": "NFC"},
     ),
     "strip_control_chars": _alone("control_characters", "Remove control characters, but keep tabs and newlines."),
     "whitespace": _alone(
@@ -104,9 +99,8 @@ SHORTCUTS = {
         "Replace personal data by placeholders: email, ip, url, phone, …",
         CLEANING,
         metavar="NAME,…",
-        alike={"pii anonymize remove-pii": "email,phone"},
     ),
-    "lower_case": _alone("lower_case", "Make all letters lower case.", alike={"lower lowercase": ""}),
+    "lower_case": _alone("lower_case", "Make all letters lower case."),
     "segment": _giving("segment", "language", Text(), "Put spaces between the words of Chinese.", CLEANING, metavar="zh"),
     "min_chars": _giving(
         "filter_length",
@@ -115,7 +109,6 @@ SHORTCUTS = {
         "Reject texts with fewer characters.",
         CLEANING,
         metavar="N",
-        alike={"min-length min-len": "200"},
     ),
     "max_chars": _giving("filter_length", "max_chars", Whole(), "Reject texts with more characters.", CLEANING, metavar="N"),
     "filter_quality": Shortcut(
@@ -126,7 +119,6 @@ SHORTCUTS = {
             (),
             "Reject texts by published rules about quality (`shardctl help text`). May be given several times.",
             heading=CLEANING,
-            alike={"filter gopher c4 fineweb quality-filter": "gopher"},
         ),
     ),
     "stop_words": _giving(
@@ -136,7 +128,6 @@ SHORTCUTS = {
         "Remove the stop words of a language: en, de, …",
         CLEANING,
         metavar="LANGUAGE",
-        alike={"stopwords": "en"},
     ),
     "tokenizer": _giving(
         "tokenize",
@@ -147,7 +138,6 @@ SHORTCUTS = {
         TOKENS,
         metavar="FILE|DIR|bytes",
         brief="make tokens of texts",
-        alike={"tok vocab tokenizer-path tokenizer-name tokenizer-type tokenizer-model encoder": "tokenizer.json"},
     ),
     "chat_template": _giving(
         "tokenize_chat",
@@ -157,7 +147,6 @@ SHORTCUTS = {
         " the template in the tokenizer's folder.",
         TOKENS,
         metavar="auto|chatml|FILE",
-        alike={"chat messages template apply-chat-template": "auto"},
     ),
     "block_length": _giving(
         "pack",
@@ -167,10 +156,6 @@ SHORTCUTS = {
         TOKENS,
         metavar="L",
         brief="pack tokens into blocks of L tokens",
-        alike={
-            "seq-len seq-length seqlen sequence-length max-length max-len max-seq-length max-seq-len context-length": "2048",
-            "block-size context concat-tokens max-tokens chunk-length": "2048",
-        },
     ),
     "pack": _giving(
         "pack",
@@ -180,7 +165,6 @@ SHORTCUTS = {
         " in a block is not cut. none: one row for each document, or for each piece of at most L tokens.",
         TOKENS,
         otherwise="concat",
-        alike={"packing packing-method": "bfd"},
     ),
 }
 """The options that are short for steps, by their names, in the order in which the steps are done and `--help` lists them."""
@@ -195,7 +179,6 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
         metavar="FILE.toml|@NAME",
         heading=STEPS,
         brief="a file with all steps and keys, or @imagenet",
-        alike={"config cfg yaml conf c": "recipe.toml"},
     ),
     "steps": Option(
         Many(Text("hflip p=0.5")),
@@ -205,7 +188,6 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
         metavar="'NAME KEY=VALUE…'",
         spelling="--step",
         heading=STEPS,
-        alike={"augment augmentation augmentations op operation": "'color_jitter brightness=0.4'"},
     ),
     "transforms": Option(
         Many(Text(), alone=True),
@@ -215,7 +197,6 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
         metavar="MODULE:NAME",
         spelling="--transform",
         heading=STEPS,
-        alike={"map function fn map-fn preprocess": "my_module:my_function"},
     ),
 }
 """The options that say what steps are done, by their names."""

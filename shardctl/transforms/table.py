@@ -87,8 +87,6 @@ def _is_step(value: Any) -> bool:
 TRANSFORMS = Table()
 """The steps that a recipe may name."""
 
-_OF_LOADER = frozenset(("totensor", "toimage", "totensorv2", "piltotensor", "convertimagedtype", "todtype", "tofloat"))
-"""Steps of torchvision and Albumentations that are options of the loader here."""
 
 LISTING = "shardctl recipe steps"
 """The command that prints all steps."""
@@ -116,56 +114,9 @@ def checked_step(given: Any, report: Report) -> Transform | None:
     return None
 
 
-CALLED_ELSEWHERE = {
-    "randomhorizontalflip": "hflip",
-    "horizontalflip": "hflip",
-    "randomverticalflip": "vflip",
-    "verticalflip": "vflip",
-    "randomflip": "hflip",
-    "flip": "hflip",
-    "mirror": "hflip",
-    "centercrop": "crop",
-    "randomcrop": "random_resized_crop",
-    "randomresize": "random_resized_crop",
-    "elastictransform": "elastic",
-    "trivialaugmentwide": "trivial_augment",
-    "randomgrayscale": "grayscale",
-    "randominvert": "invert",
-    "randomposterize": "posterize",
-    "randomsolarize": "solarize",
-    "randomautocontrast": "autocontrast",
-    "randomequalize": "equalize",
-    "randomadjustsharpness": "adjust_sharpness",
-    "randomphotometricdistort": "photometric_distort",
-    "randomchannelpermutation": "channel_permutation",
-    "randomapply": "maybe",
-    "randomchoice": "choice",
-    "compose": "sequence",
-}
-"""What steps are called in torchvision and Albumentations, where that is more than another way to write our name."""
-
-
-_OF_BATCHES = frozenset(("mosaic", "mixup", "cutmix", "copypaste"))
-"""What needs several images."""
-
-
 def unknown_step(name: Any) -> str:
-    """Say that there is no such step, and which one is meant if that is how another library writes one."""
-    plain = _plain(str(name).rpartition(".")[2])
-    if plain in _OF_LOADER:
-        return (
-            f"step {str(name)!r} is not known; the loader makes arrays and tensors of images: ds.loader(dtype=…, normalize=…)"
-        )
-    if plain in _OF_BATCHES:
-        return f"step {str(name)!r} is not known; a step sees one image: mix images in the training loop, in each batch"
-    meant = next((step for step in TRANSFORMS if _plain(step) == plain), CALLED_ELSEWHERE.get(plain))
-    if meant is None:
-        return unknown("step", name, TRANSFORMS, LISTING)
-    return f"step {str(name)!r} is not known; did you mean {meant}? `{LISTING}` lists all {len(TRANSFORMS)}"
-
-
-def _plain(name: str) -> str:
-    return name.casefold().replace("_", "").replace("-", "")
+    """Say that there is no such step, and which one is similar."""
+    return unknown("step", name, TRANSFORMS, LISTING)
 
 
 class Steps(SettingType[tuple[Transform, ...]]):

@@ -9,7 +9,7 @@ from typing import Any
 from shardctl.errors import UsageError
 from shardctl.interop.exports.base import Export
 from shardctl.interop.exports.options import FormSettings
-from shardctl.interop.exports.table import CALLED_ELSEWHERE, EXPORTS
+from shardctl.interop.exports.table import EXPORTS
 from shardctl.system.options import declared_in
 from shardctl.system.text import did_you_mean, unknown
 
@@ -17,7 +17,7 @@ from shardctl.system.text import did_you_mean, unknown
 def chosen_export(to: str, settings: dict[str, Any]) -> Export:
     """Return the export of a name with its settings. Raises UsageError for an unknown name or setting."""
     if to not in EXPORTS:
-        raise UsageError(unknown("the form of an export", to, EXPORTS, elsewhere=CALLED_ELSEWHERE))
+        raise UsageError(unknown("the form of an export", to, EXPORTS))
     class_: Any = getattr(importlib.import_module(f"shardctl.interop.exports.{to.replace('-', '_')}"), EXPORTS[to].class_)
     known = [field.name for field in fields(class_)]
     odd = next((name for name in settings if name not in known), None)

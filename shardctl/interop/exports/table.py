@@ -86,15 +86,3 @@ def words_of(setting: str) -> str:
     return " ".join(
         f"{', '.join(each)}: {', '.join([f'{default} (default)', *others])}." for (default, *others), each in names.items()
     )
-
-
-CALLED_ELSEWHERE = {
-    **dict.fromkeys(("csv", "tsv", "jsonl", "json", "arrow", "huggingface", "hf", "datasets"), "parquet"),
-    **dict.fromkeys(("ultralytics", "yolov5", "yolov8", "yolo11"), "yolo"),
-    **dict.fromkeys(("tar", "wds"), "webdataset"),
-    **dict.fromkeys(("folder", "imagefolder", "images", "jpg", "png"), "files"),
-    **dict.fromkeys(("streaming", "mosaicml"), "mds"),
-    **dict.fromkeys(("bin", "megatron-lm", "nemo"), "megatron"),
-    **dict.fromkeys(("tensorflow", "tf", "tfrecords"), "tfrecord"),
-}
-"""What people write for a form: other forms that it is nearest to, and names of the tools that read it."""
