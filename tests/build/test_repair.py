@@ -85,7 +85,6 @@ DAMAGE: dict[str, Damage] = {
     "unlink rejects.jsonl": lambda out: (out / "rejects.jsonl").unlink(),
     "empty manifest": lambda out: (out / "manifest.json").write_bytes(b""),
     "grown shard": lambda out: (out / SHARD).write_bytes((out / SHARD).read_bytes() + b"more"),
-    "renamed shard": lambda out: (out / SHARD).rename(out / "other.arrow"),
     "swapped shards": lambda out: swap(out / SHARD, out / OTHER),
     "swapped plan and shards": lambda out: swap(out / "plan.arrow", out / "shards.arrow"),
     "many shards": lambda out: [path.unlink() for path in out.glob("train-*")],

@@ -97,11 +97,15 @@ def gets(server: ObjectServer, *endings: str) -> list[dict[str, Any]]:
 
 
 def told(result: Any, url: str, base: str, folder: Path) -> list[tuple[Any, ...]]:
-    """Return findings, with the places that a store has in the place of local ones."""
+    """Return findings, with the places that a store has in the place of local ones.
+
+    Of a manifest that cannot be read a store has another advice: what is between may have sent something else.
+    """
     found = []
     for each in result.findings:
         message = each.message.replace(f"{folder}/manifest.json", f"{url}/manifest.json")
         message = message.replace(f"{folder}/", f"{url}/{base}").replace(str(folder), url)
+        message = message.partition("; ")[0] if each.kind == "damaged-manifest" else message
         found.append((each.severity, each.shard, each.block, each.row, each.key, each.kind, message, each.source))
     return found
 
