@@ -156,6 +156,14 @@ def test_each_rank_counts_its_own_part(tmp_path: Path) -> None:
         keys_of(many.loader(10, on_error="skip", rank=0, world_size=2))
 
 
+def test_many_ranks_together_skip_no_more_than_one(tmp_path: Path) -> None:
+    """Each may skip its part of what one rank may, rounded up: one of 20 samples here, not ten."""
+    ds = shardctl.open(photos(tmp_path / "out", 320, range(320)))
+    for rank in range(16):
+        with pytest.raises(DatasetError, match=r"2 of 20 samples of epoch 0"):
+            keys_of(ds.loader(1, on_error="skip", rank=rank, world_size=16))
+
+
 def test_a_dataset_on_a_store_skips_as_few(tmp_path: Path, bucket: str) -> None:
     few, many = (upload(photos(tmp_path / str(count), 40, range(count)), f"{bucket}/{count}") for count in (10, 11))
     assert len(keys_of(shardctl.open(few, cache=False).loader(4, on_error="skip"))) == 30
