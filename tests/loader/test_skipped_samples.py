@@ -180,3 +180,16 @@ def test_a_dataset_of_torch_skips_as_few(tmp_path: Path) -> None:
         assert len(keys_of(made(few))) == 30
         with pytest.raises(DatasetError, match="11 of 40 samples of epoch 0"):
             keys_of(made(many))
+
+
+def test_a_state_of_a_dataset_of_torch_has_what_was_skipped_before_it(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from shardctl.torch import IterableDataset
+
+    ds = shardctl.open(photos(tmp_path / "out", 40, (*range(6), *range(30, 35))))
+    before, after = (IterableDataset(ds, 4, on_error="skip") for _ in range(2))
+    assert next(iter(before))["key"] == ["k00006", "k00007"]
+    after.load_state_dict(before.state_dict())
+    assert after.state_dict() == before.state_dict()
+    with pytest.raises(DatasetError, match="11 of 40 samples of epoch 0"):
+        keys_of(after)
