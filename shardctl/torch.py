@@ -158,9 +158,10 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
     def __init__(self, dataset: Dataset | Mix, batch_size: int, **options: Any) -> None:
         """Take a dataset or a mixture, and the arguments of its `loader`. Raises UsageError for wrong options."""
         self._dataset, self._options = dataset, {"batch_size": batch_size, **options}
-        # The epoch and the sample, by worker, where its next iteration begins: in memory that all processes share, so that
-        # `set_epoch` reaches workers that live on, and a new worker goes on after the one that had its number.
-        self._next = torch.zeros(MOST_WORKERS, 2, dtype=torch.int64).share_memory_()
+        # The epoch, the sample and what was skipped before it, by worker, where its next iteration begins: in memory that all
+        # processes share, so that `set_epoch` reaches workers that live on, and a new worker goes on after the one that had
+        # its number.
+        self._next = torch.zeros(MOST_WORKERS, 3, dtype=torch.int64).share_memory_()
         self._running: BatchLoader | None = None
         self._is_over = False
         self._place = distributed_rank()
@@ -183,7 +184,7 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         epoch, places = whole_number("epoch", epoch, 0), self._places()
         if places[0][1]:
             self._continued().set_epoch(epoch)  # warns if a rest is left
-        places[places[:, 0] != epoch] = torch.tensor([epoch, 0])
+        places[places[:, 0] != epoch] = torch.tensor([epoch, 0, 0])
         self._running = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -199,8 +200,8 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
     def _continued(self) -> BatchLoader:
         """Return the loader of this process, at the place where the next iteration begins."""
         loader = self._loader()
-        epoch, samples = self._places()[0].tolist()
-        loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "samples": samples})
+        epoch, samples, skipped = self._places()[0].tolist()
+        loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "samples": samples, "skipped": skipped})
         return loader
 
     def _loader(self) -> BatchLoader:
@@ -224,8 +225,8 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         self._begin_next_at(following)  # now, and not with the first batch: so do all workers
         return self._batches(loader, following)
 
-    def _begin_next_at(self, epoch: int, samples: int = 0) -> None:
-        self._places()[:] = torch.tensor([epoch, samples])
+    def _begin_next_at(self, epoch: int, samples: int = 0, skipped: int = 0) -> None:
+        self._places()[:] = torch.tensor([epoch, samples, skipped])
 
     def _batches(self, loader: BatchLoader, following: int) -> Iterator[dict[str, Any]]:
         for batch in loader:
@@ -251,7 +252,7 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state at the next iteration. Raises UsageError for the state of another dataset or order."""
         self._loader().load_state_dict(state)
-        self._begin_next_at(state["epoch"], state["samples"])
+        self._begin_next_at(state["epoch"], state["samples"], state.get("skipped", 0))
         self._running = None
 
 

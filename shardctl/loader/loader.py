@@ -407,11 +407,13 @@ class Loader:
     def _check_skipped(self, skipped: int, epoch: int, first: Indices) -> None:
         """Raise DatasetError where too many samples of an epoch were skipped: `first` (1,) is the first one.
 
-        A hundredth of this rank's part may be; of few samples ten, and never all: as many as are in a damaged block.
+        A hundredth of the epoch may be; of few samples ten, and never all: as many as are in a damaged block. The ranks divide
+        this number among them, rounded up.
         """
-        samples = -(-len(self.stream) // self.options.place[1])
-        if skipped <= max(samples // MOST_SKIPPED, min(FEW_SKIPPED, samples - 1)):
+        every, ranks = len(self.stream), self.options.place[1]
+        if skipped <= -(-max(every // MOST_SKIPPED, min(FEW_SKIPPED, every - 1)) // ranks):
             return
+        samples = -(-every // ranks)
         counts = f"{skipped:,} of {counted(samples, 'sample')} of epoch {epoch} cannot be read, which is too many to skip"
         try:
             self.stream.strict().gather(first, epoch, BatchMemory())

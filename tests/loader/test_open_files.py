@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from handmade import repeat_shard, write_dataset
+
+import shardctl
+from shardctl.loader.blocks import shards
 
 COLUMNS = pa.schema([("key", pa.string()), ("n", pa.int64())])
 
@@ -50,3 +54,22 @@ def test_many_datasets_share_the_descriptors_of_a_process(tmp_path: Path, limit:
     command = [sys.executable, "-c", READ, str(tmp_path / "out"), str(limit), options]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.stdout == "read\n", ran.stderr
+
+
+def test_only_one_thread_at_a_time_looks_for_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each one that looks is granted as many as all may have together."""
+    write_dataset(tmp_path / "out", COLUMNS, ((f"k{n}", n) for n in range(4)), 4, "zstd")
+    repeat_shard(tmp_path / "out", 60)
+    two, alone = threading.Barrier(2), []
+
+    def look(more: int) -> bool:
+        try:
+            two.wait(timeout=1)
+        except threading.BrokenBarrierError:
+            alone.append(more)
+        return True
+
+    monkeypatch.setattr(shards, "allow_open_files", look)
+    loader = shardctl.open(tmp_path / "out").loader(4, mmap=False, threads=4)
+    assert sum(len(batch["n"]) for batch in loader) == 240
+    assert len(alone) >= 3, "two looked at the same time"

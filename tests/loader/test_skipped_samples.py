@@ -156,6 +156,14 @@ def test_each_rank_counts_its_own_part(tmp_path: Path) -> None:
         keys_of(many.loader(10, on_error="skip", rank=0, world_size=2))
 
 
+def test_many_ranks_together_skip_no_more_than_one(tmp_path: Path) -> None:
+    """Each may skip its part of what one rank may, rounded up: one of 20 samples here, not ten."""
+    ds = shardctl.open(photos(tmp_path / "out", 320, range(320)))
+    for rank in range(16):
+        with pytest.raises(DatasetError, match=r"2 of 20 samples of epoch 0"):
+            keys_of(ds.loader(1, on_error="skip", rank=rank, world_size=16))
+
+
 def test_a_dataset_on_a_store_skips_as_few(tmp_path: Path, bucket: str) -> None:
     few, many = (upload(photos(tmp_path / str(count), 40, range(count)), f"{bucket}/{count}") for count in (10, 11))
     assert len(keys_of(shardctl.open(few, cache=False).loader(4, on_error="skip"))) == 30
@@ -172,3 +180,16 @@ def test_a_dataset_of_torch_skips_as_few(tmp_path: Path) -> None:
         assert len(keys_of(made(few))) == 30
         with pytest.raises(DatasetError, match="11 of 40 samples of epoch 0"):
             keys_of(made(many))
+
+
+def test_a_state_of_a_dataset_of_torch_has_what_was_skipped_before_it(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from shardctl.torch import IterableDataset
+
+    ds = shardctl.open(photos(tmp_path / "out", 40, (*range(6), *range(30, 35))))
+    before, after = (IterableDataset(ds, 4, on_error="skip") for _ in range(2))
+    assert next(iter(before))["key"] == ["k00006", "k00007"]
+    after.load_state_dict(before.state_dict())
+    assert after.state_dict() == before.state_dict()
+    with pytest.raises(DatasetError, match="11 of 40 samples of epoch 0"):
+        keys_of(after)

@@ -469,25 +469,34 @@ def _make_room(descriptors: bool) -> None:
     alive = [shards for shards in (found() for found in _ALIVE.copy()) if shards is not None]
     every = [shards.files if descriptors else shards.mapped for shards in alive]
     count = sum(map(len, every))
-    if count < MAPPED_AT_A_TIME and (not descriptors or (count < FILES_AT_A_TIME and _has_descriptors())):
+    if count < MAPPED_AT_A_TIME and (not descriptors or (count < FILES_AT_A_TIME and _DESCRIPTORS.take())):
         return
     opened = [(each.used, there, wanted) for there in every for wanted, each in there.copy().items()]
     for _, there, wanted in sorted(opened, key=itemgetter(0))[: 1 + count // 4]:
         there.pop(wanted, None)
 
 
-def _has_descriptors() -> bool:
-    """Return whether this process may open another file, and leaves some to the rest of the program. To count takes long."""
-    if not _ALLOWED:
-        _ALLOWED.extend([None] * (SPARE_FILES // 3 * allow_open_files(SPARE_FILES)))
-    with contextlib.suppress(IndexError):
-        _ALLOWED.pop()
-        return True
-    return False
+class _Descriptors:
+    """The descriptors that shards may take: `allowed` more before the next look, as to count them takes long."""
+
+    def __init__(self) -> None:
+        self.allowed = 0
+        self.renew()
+        keep_renewed(self)
+
+    def renew(self) -> None:
+        self.lock = threading.Lock()
+
+    def take(self) -> bool:
+        """Return whether this process may open another file, and leaves some to the rest of the program."""
+        with self.lock:
+            if not self.allowed and allow_open_files(SPARE_FILES):
+                self.allowed = SPARE_FILES // 3
+            self.allowed -= (there := self.allowed > 0)
+            return there
 
 
-_ALLOWED: list[None] = []
-"""An item for each file that may be opened before the next look. (Threads share it: a number would need a lock.)"""
+_DESCRIPTORS = _Descriptors()
 
 _ALIVE: set[weakref.ref[Shards]] = set()
 """Not a WeakSet: threads may add to this one while others look through it."""
