@@ -12,10 +12,13 @@ Needs PyTorch (`pip install shardctl[torch]`), and `detection` torchvision.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 import numpy as np
+import numpy.typing as npt
 
 from shardctl.system.packages import to_install
 
@@ -145,6 +148,9 @@ def distributed_rank() -> tuple[int, int]:
 MOST_WORKERS = 4096
 """Worker processes that a DataLoader may have."""
 
+VERSIONS = 8
+"""How often another epoch may be set before a worker that began under the first one has ended."""
+
 
 class IterableDataset(_IterableDataset[dict[str, Any]]):
     """Whole batches for `torch.utils.data.DataLoader(..., batch_size=None)`, one epoch per iteration.
@@ -160,8 +166,12 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         self._dataset, self._options = dataset, {"batch_size": batch_size, **options}
         # The epoch, the sample and what was skipped before it, by worker, where its next iteration begins: in memory that all
         # processes share, so that `set_epoch` reaches workers that live on, and a new worker goes on after the one that had
-        # its number.
-        self._next = torch.zeros(MOST_WORKERS, 3, dtype=torch.int64).share_memory_()
+        # its number. What is set is a new version of them: a worker that began before goes on with those of its own.
+        self._versions = torch.zeros(VERSIONS, MOST_WORKERS, 3, dtype=torch.int64).share_memory_()
+        self._version = torch.zeros(1, dtype=torch.int64).share_memory_()
+        self._at = 0
+        self._born: tuple[int, npt.NDArray[np.int64]] | None = None
+        _ALIVE.add(self)
         self._running: BatchLoader | None = None
         self._is_over = False
         self._place = distributed_rank()
@@ -181,21 +191,40 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         Each iteration increases the epoch by one, also in worker processes. What is set reaches them too, with
         `persistent_workers` as without. Raises UsageError for a negative epoch.
         """
-        epoch, places = whole_number("epoch", epoch, 0), self._places()
+        epoch, places = whole_number("epoch", epoch, 0), self._begin_version()
         if places[0][1]:
             self._continued().set_epoch(epoch)  # warns if a rest is left
         places[places[:, 0] != epoch] = torch.tensor([epoch, 0, 0])
         self._running = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Give a copy, which may be that of a worker, the places of now."""
+        return {**self.__dict__, "_born": self._current()}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Share the memory of a copy, too."""
         self.__dict__ = state
-        self._next.share_memory_()
+        self._versions.share_memory_()
+        self._version.share_memory_()
+        _ALIVE.add(self)
+
+    def _current(self) -> tuple[int, npt.NDArray[np.int64]]:
+        """Return the version of now, and a copy of its rows: an array, which is given to other processes by value."""
+        version = int(self._version)
+        return version, self._versions[version % VERSIONS].numpy().copy()
+
+    def _begin_version(self) -> torch.Tensor:
+        """Return the rows of a new version, which begin as those of now; in a worker its own rows of the version it has."""
+        if get_worker_info() is None:
+            version, rows = self._current()
+            self._versions[(version + 1) % VERSIONS] = torch.from_numpy(rows)
+            self._version += 1
+            self._at, self._born = version + 1, None
+        return self._places()
 
     def _places(self) -> torch.Tensor:
         """Return the rows that this worker writes; all are written in each iteration, however many workers there are."""
-        worker = get_worker_info()
-        return self._next if worker is None else self._next[worker.id :: worker.num_workers]
+        return _own(self._versions[self._at % VERSIONS])
 
     def _continued(self) -> BatchLoader:
         """Return the loader of this process, at the place where the next iteration begins."""
@@ -220,6 +249,10 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the batches of the next epoch as dicts of tensors."""
+        self._at = int(self._version)
+        if self._born is not None:  # another process may have set another epoch since this one began
+            self._at, rows = self._born
+            self._places()[:], self._born = torch.from_numpy(_own(rows)), None
         loader = self._running = self._continued()
         self._is_over, following = False, loader.next_epoch + 1
         self._begin_next_at(following)  # now, and not with the first batch: so do all workers
@@ -252,8 +285,36 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state at the next iteration. Raises UsageError for the state of another dataset or order."""
         self._loader().load_state_dict(state)
-        self._begin_next_at(state["epoch"], state["samples"], state.get("skipped", 0))
+        place = torch.tensor([state["epoch"], state["samples"], state.get("skipped", 0)])
+        self._begin_version()[:] = place
+        if self._born is not None:
+            _own(self._born[1])[:] = place.numpy()
         self._running = None
+
+
+_Rows = TypeVar("_Rows", torch.Tensor, npt.NDArray[np.int64])
+
+
+def _own(rows: _Rows) -> _Rows:
+    worker = get_worker_info()
+    return rows if worker is None else rows[worker.id :: worker.num_workers]
+
+
+_ALIVE: WeakSet[IterableDataset] = WeakSet()
+
+
+def _before_fork() -> None:
+    """Have a worker that is forked now begin where its parent is now, however late it begins."""
+    for each in list(_ALIVE):
+        each._born = each._current()
+
+
+def _after_fork() -> None:
+    for each in list(_ALIVE):
+        each._born = None
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)
 
 
 class Loader:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import itertools
+import multiprocessing
 import os
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,11 @@ def numbers(batches: Any) -> list[int]:
     return [int(n) for batch in batches for n in batch["n"]]
 
 
+def late(begin: Any, worker: int) -> None:
+    """Begin a worker when it may."""
+    assert begin.wait(60)
+
+
 class TestTorch:
     @pytest.fixture(autouse=True)
     def torch(self) -> Any:
@@ -78,6 +85,22 @@ class TestTorch:
             dataset = IterableDataset(shardctl.open(root), 16, shuffle=True, threads=1)
             loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers)
             assert sorted(numbers(loader)) == list(range(SAMPLES))
+
+    def test_a_worker_that_begins_late_reads_the_epoch_that_was_set_before_it(self, root: Path, torch: Any) -> None:
+        from shardctl.torch import IterableDataset
+
+        begin = multiprocessing.Event()
+        dataset = IterableDataset(shardctl.open(root), 16, shuffle=True, threads=1)
+        loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2, worker_init_fn=partial(late, begin))
+        first = iter(loader)
+        dataset.set_epoch(7)
+        begin.set()
+        assert sorted(numbers(first)) == list(range(SAMPLES))
+        alone = shardctl.open(root).loader(16, shuffle=True, threads=1)
+        alone.set_epoch(7)
+        seventh = numbers(loader)
+        assert sorted(seventh) == list(range(SAMPLES))
+        assert seventh[:16] == numbers(alone)[:16]
 
     @pytest.mark.parametrize("persistent", [False, True])
     def test_each_iteration_with_workers_is_the_next_epoch_or_the_one_that_is_set(
