@@ -257,8 +257,9 @@ def test_folders_in_a_tar_are_as_those_of_a_disk(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="would have no label"):
         convert(["a/1", "b/2", "3"], "stray")
     splits = ["train/a/1", "train/b/2", "val/a/1"]
-    with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
-        convert(splits, "splits")
+    for top in ("", "data/", "data/all/"):
+        with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
+            convert([f"{top}{name}" for name in splits], "splits")
     assert convert(splits, "together", split="none") == (("a", "b"), ["key", "image", "label"])
 
 
