@@ -138,7 +138,9 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
         raise InputError(f"{shown}: the same column has different types in two labels files ({error})") from error
     columns, classes, said = _encode_label(columns, shown, has_cells)
     if classes is None and LABEL_COLUMN in columns.column_names:
-        classes = _classes_of(exports, columns[LABEL_COLUMN])
+        declared = [*([()] * len(of_text)), *(part.classes for part in parts if part.classes is not None)]
+        names = {own or _names_in(export) for own, export in zip(declared, exports, strict=True)}
+        classes = _classes_of(names, columns[LABEL_COLUMN])
     if LABEL_COLUMN in drop:
         said = []  # that there is none was asked for
     if others := [name for name in columns.column_names if name.endswith(OTHER_FILES)]:
@@ -151,11 +153,11 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     return LabelTable(tuple(files), columns, classes, pa.concat_arrays([part.names for part in parts]), digests, notices)
 
 
-def _classes_of(exports: Sequence[Description | None], labels: pa.ChunkedArray) -> tuple[str, ...] | None:
-    """Return the names that all of the exports have for the numbers of their labels; None if they differ, or lack some."""
+def _classes_of(found: Collection[tuple[str, ...]], labels: pa.ChunkedArray) -> tuple[str, ...] | None:
+    """Return the names that all of the files have for the numbers of their labels; None if they differ, or lack some."""
     import pyarrow.compute as pc
 
-    names, *others = {_names_in(export) for export in exports}
+    names, *others = found
     limits = pc.min_max(labels).as_py()
     if others or limits["min"] is None:
         return None
@@ -175,7 +177,8 @@ def _names_in(export: Description | None) -> tuple[str, ...]:
 class _Read:
     """What labels files of one format hold: their columns but for those left out, and the file names (large_string).
 
-    `held` are the names of all columns, `digests` the SHA-256 of what was read of each file.
+    `held` are the names of all columns, `digests` the SHA-256 of what was read of each file. `classes` are the names that a
+    Parquet file has for the numbers of its labels, None for files of text.
     """
 
     columns: pa.Table
@@ -183,6 +186,7 @@ class _Read:
     held: tuple[str, ...]
     digests: tuple[str, ...]
     notices: tuple[str, ...]
+    classes: tuple[str, ...] | None = None
 
 
 def _sets_of(files: Sequence[str]) -> dict[str, str]:
@@ -249,7 +253,7 @@ def _read_parquet(file: str, folder: str, drop: Collection[str], sets: Mapping[s
     from pyarrow import parquet  # 20 ms to import, and few conversions have such a labels file
 
     from shardctl.sources.formats.base import Misfit
-    from shardctl.sources.formats.columns import fitted, plain_schema
+    from shardctl.sources.formats.columns import class_names, fitted, plain_schema
 
     shown = printable(file)
     try:
@@ -263,7 +267,8 @@ def _read_parquet(file: str, folder: str, drop: Collection[str], sets: Mapping[s
     table = table.drop_columns([name for name in drop if name in table.column_names])
     column = _file_column(table.schema, shown)
     names = _names_within(table[column], folder, shown)
-    return _Read(_in_set(table.drop_columns([column]), sets.get(file)), names, tuple(schema.names), (digest,), ())
+    classes = class_names(found.schema.metadata).get(LABEL_COLUMN, ())
+    return _Read(_in_set(table.drop_columns([column]), sets.get(file)), names, tuple(schema.names), (digest,), (), classes)
 
 
 def _refuse_rejects(parsed: Parsed, shown: str, of_cells: bool) -> None:

@@ -680,6 +680,21 @@ def test_metadata_parquet_is_read_as_metadata_csv(tmp_path: Path) -> None:
     assert any("depth_file_name: names of other files of the samples are kept as text" in notice for notice in said)
 
 
+def test_metadata_parquet_has_the_classes_of_hugging_face(tmp_path: Path) -> None:
+    features = {"label": {"names": ["owl", "cat"], "_type": "ClassLabel"}, "file_name": {"dtype": "string", "_type": "Value"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    for part in ("a", "b"):
+        images(tmp_path / "in" / part, 2)
+        table = pa.table({"file_name": ["0.png", "1.png"], "label": [1, 0]}).replace_schema_metadata(metadata)
+        parquet.write_table(table, tmp_path / "in" / part / "metadata.parquet")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.classes == ("owl", "cat")
+    assert {sample["key"]: int(sample["label"]) for sample in ds} == {
+        f"{part}/{number}.png": 1 - number for part in ("a", "b") for number in (0, 1)
+    }
+
+
 def test_metadata_parquet_without_file_names_and_a_broken_one_are_refused(tmp_path: Path) -> None:
     source = images(tmp_path / "in", 1)
     parquet.write_table(pa.table({"file_names": [["0.png"]]}), source / "metadata.parquet")

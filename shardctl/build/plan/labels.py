@@ -22,7 +22,7 @@ from shardctl.format.tables import FILE_FIELDS
 from shardctl.sources.export_description import name_in_records
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.label_table import LabelTable, some
-from shardctl.sources.splits import GroupRule, named_as_splits
+from shardctl.sources.splits import GroupRule, named_as_splits, split_word
 from shardctl.sources.types import Types, in_order
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import replacing
@@ -203,10 +203,14 @@ def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
 
 def _label_by_member(listing: Listing, rules: PlanRules, folders: Sequence[str]) -> Labelling:
     """Take the folders of the members of tars as their classes; they are as FOLDER has them."""
-    tops = named_as_splits({folder.partition("/")[0] for folder in folders})
-    if len(tops) > 1 and rules.split.mode == "auto":
+    named = named_as_splits({folder.partition("/")[0] for folder in folders})
+    words = {part: split_word(part) for folder in folders for part in folder.split("/")[1:]}
+    deeper = {part: word.role for part, word in words.items() if word and word.alone}
+    if len(set(deeper.values())) > 1:
+        named |= set(deeper)
+    if len(named) > 1 and rules.split.mode == "auto":
         raise InputError(
-            f"members of the tars lie in folders named as splits ({some(sorted(tops))}), and a tar is in one split. Unpack the"
+            f"members of the tars lie in folders named as splits ({some(sorted(named))}), and a tar is in one split. Unpack the"
             " tars, make one of each split, or use --split none for only one split"
         )
     names, classes = _class_names(listing, rules.labels.mode, ["" if folder == "." else folder for folder in folders])

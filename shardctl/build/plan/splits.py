@@ -242,6 +242,11 @@ def _look(listing: Listing) -> str:
     if by_top:
         return "folder"
     _refuse_deeper(listing)
+    if listing.told and len(listing.told.places) > 1 and not listing.told_sets[0] and listing.told_sets[1]:
+        raise InputError(
+            f"no line of {listing.told.shown} is the name of an input. Write one name a line, without a label, or use --split"
+            " none for only one split"
+        )
     return "none"
 
 

@@ -169,3 +169,15 @@ def test_a_text_that_lists_no_input_is_no_list(tmp_path: Path) -> None:
     write(tmp_path / "in" / "test.txt", "a cat on a mat\n")
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train"]
+
+
+def test_lists_of_several_splits_that_name_no_input_are_refused(tmp_path: Path) -> None:
+    """As Caffe and Places365 have them, with a label behind each name."""
+    for name in TRAIN + VAL:
+        image(tmp_path / "in" / "images" / f"{name}.jpg", int(name))
+    for split, names in (("train", TRAIN), ("val", VAL)):
+        write(tmp_path / "in" / f"{split}.txt", lines(names, "images/{}.jpg 0"))
+    with pytest.raises(InputError, match=r"no line of .*train\.txt, .*val\.txt is the name of an input"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    shardctl.convert(tmp_path / "in", tmp_path / "out", split="none", workers=0)
+    assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train"]

@@ -257,8 +257,9 @@ def test_folders_in_a_tar_are_as_those_of_a_disk(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="would have no label"):
         convert(["a/1", "b/2", "3"], "stray")
     splits = ["train/a/1", "train/b/2", "val/a/1"]
-    with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
-        convert(splits, "splits")
+    for top in ("", "data/", "data/all/"):
+        with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
+            convert([f"{top}{name}" for name in splits], "splits")
     assert convert(splits, "together", split="none") == (("a", "b"), ["key", "image", "label"])
 
 
@@ -268,6 +269,17 @@ def test_members_beside_images_are_what_labels_them(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(tar(members))
     shardctl.convert(tmp_path / "a.tar", tmp_path / "out", workers=0)
     assert shardctl.open(tmp_path / "out").schema.names == ["key", "image", "json"]
+
+
+def test_one_other_member_does_not_take_the_classes_without_a_word(tmp_path: Path) -> None:
+    members = [(f"{name}/{number}.jpg", jpeg(number)) for name in ("cat", "dog") for number in range(3)]
+    (tmp_path / "a.tar").write_bytes(tar([*members, ("README.md", b"about")]))
+    result = shardctl.convert(tmp_path / "a.tar", tmp_path / "out", workers=0)
+    assert any("(md), so that the folders (cat, dog) are not classes" in notice for notice in result.notices)
+    said = shardctl.convert(tmp_path / "a.tar", tmp_path / "said", workers=0, labels="folder")
+    assert not any("are not classes" in notice for notice in said.notices)
+    ds = shardctl.open(tmp_path / "said")
+    assert {sample["key"]: ds.classes[int(sample["label"])] for sample in ds} == {name[:-4]: name[:3] for name, _ in members}
 
 
 def test_a_format_is_told_by_name_or_by_content(tmp_path: Path) -> None:
