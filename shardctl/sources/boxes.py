@@ -62,7 +62,7 @@ def beside_images(fields: Iterable[pa.Field], roles: Mapping[str, Role], shown: 
     """Return what is wrong and what may be so in columns that stay as they are while the pixels of images move."""
     listed = list(fields)
     wrong = [f.name for f in listed if isinstance(role := roles.get(f.name), Image) or (role and role.name in PLACES)]
-    plain = [f for f in listed if f.name not in roles]
+    plain = [f for f in listed if f.name not in roles and f.name != "image_id"]  # COCO's own number of an image
     wrong += known_places(plain)
     wrong += [f.name for f in plain if _is_shown(f, shown.get(f.name, ()))]
     columns = {column_of(place, [f.name for f in listed]) for place in wrong}
