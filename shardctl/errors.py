@@ -97,9 +97,9 @@ class DatasetError(ShardctlError):
 
 
 class DamageError(DatasetError):
-    """Bytes of samples are not as they were written, or no decoder takes them: no fault of the machine, or of a store.
+    """The bytes of samples are not as they were written, or no decoder takes them. The machine and the store work.
 
-    `places` are those of the samples among the requested ones, where samples were requested.
+    `places` has the indices of the damaged samples among the requested samples. It is empty if none were requested.
     """
 
     def __init__(self, message: str, places: Any = ()) -> None:

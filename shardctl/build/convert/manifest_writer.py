@@ -78,9 +78,9 @@ def write_dataset(
     target: Target,
     report: Report = lambda done, total: None,
 ) -> tuple[str, ...]:
-    """Complete the new dataset in the folder of a job whose shards are all built, and return what must be said of these.
+    """Complete the new dataset in the folder of a job, and return notices for the user. All shards are built.
 
-    `before` is the dataset that it brings up to date, `target` where it is. `report` is told how many shards are joined.
+    The job brings the dataset `before` up to date, which is at `target`. `report` gets the number of joined shards.
     Raises TooManyRejectsError if not one input was converted, InputError if there was none.
     """
     clear_partial_files(job)

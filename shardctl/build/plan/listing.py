@@ -78,10 +78,11 @@ LISTING_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class LabelRule:
-    """Where labels come from: `auto`, `none`, `folder`, or `file` with the places of labels files; and annotations of images.
+    """Where labels and annotations of images come from.
 
-    `lenient` lets a labels file and the inputs differ; `drop` names columns of labels files that are left out. `annotations`
-    are read by `annotation_rule`. `classes` are pinned: their names and numbers are these.
+    `mode` is `auto`, `none`, `folder`, or `file`; then `files` has the labels files. With `lenient`, the files and the inputs
+    may differ. `drop` names columns of the files that are left out. `annotation_rule` says how `annotations` are read.
+    `classes` has the names of all classes in the order of their numbers, if the user pins them.
     """
 
     mode: str

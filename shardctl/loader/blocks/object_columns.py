@@ -42,9 +42,9 @@ Floats = npt.NDArray[np.float64]
 class Moves:
     """What is done to the coordinates of n things, in pixels from the corner of an upright image.
 
-    (x, y) of the stored image is at (x, y) * `scale` + `shift` of the image in the batch; the scale of x is negative where
-    it is mirrored. What is below `low` or above `high` is cut off: what is outside of an image, and nothing if it is as it is
-    stored. Each is (n, 2).
+    (x, y) of the stored image becomes (x, y) * `scale` + `shift` in the batch. The scale of x is negative in a mirrored image.
+    Parts below `low` or above `high` are cut off. These are the edges of the image, or infinite if the image stays as it is
+    stored. Each array is (n, 2).
     """
 
     scale: Floats

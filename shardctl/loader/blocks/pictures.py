@@ -31,8 +31,8 @@ from shardctl.system.dataclass import dataclass
 class DecodedImageCache:
     """Keeps decoded images until `limit` bytes are full. Threads may share it.
 
-    Nothing is dropped for something newer: an epoch meets every sample once, so that what was used last is needed last, and
-    each byte of a full cache is worth the same whichever samples are in it.
+    A full cache keeps what it has. An epoch reads every sample once, so the image that was used last is needed last, and a
+    newer image is not worth more.
     """
 
     def __init__(self, limit: int) -> None:
