@@ -179,6 +179,11 @@ class Types:
         """
         return without_nulls(self.found())
 
+    @property
+    def scattered(self) -> int:
+        """How many fields the leftmost part does not have: about all of them where each record has names of its own."""
+        return len(self._fields) - len(self._lead)
+
     def _field(self, name: str) -> pa.Field:
         type_ = self._type(name)
         written = self._fields[name].written

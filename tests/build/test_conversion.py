@@ -794,3 +794,13 @@ def test_the_settings_are_recorded(raw_dataset: Path) -> None:
     assert manifest["settings"]["shuffle"] == 1
     assert manifest["fields"]["image"] == {"role": "image", "store": "raw", "shape": [32, 32, 3]}
     assert sum(split["samples"] for split in manifest["splits"]) == manifest["samples"] == 60
+
+
+def test_records_that_each_have_fields_of_their_own_are_refused_until_some_are_named(tmp_path: Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("\n".join(json.dumps({"id": number, f"name {number}": number}) for number in range(5000)))
+    with pytest.raises(InputError, match="fields that the first ones do not have"):
+        shardctl.convert(lines, tmp_path / "out", workers=0)
+    result = shardctl.convert(lines, tmp_path / "out", workers=0, fields="id")
+    assert result.samples == 5000
+    assert sorted(sample["id"] for sample in shardctl.open(tmp_path / "out")) == list(range(5000))

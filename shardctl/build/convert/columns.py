@@ -44,7 +44,7 @@ from shardctl.sources.image_columns import (
     without_masks,
 )
 from shardctl.sources.label_table import some
-from shardctl.sources.types import WRITTEN
+from shardctl.sources.types import WRITTEN, Types
 from shardctl.system.text import printable
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.recipe import Recipe
@@ -217,13 +217,23 @@ def _no_such_field(name: str, fields: pa.Schema) -> InputError:
     return InputError(f"the records have no field {printable(name)}; they have {held}{inside}")
 
 
-def chosen_columns(fields: pa.Schema, recipe: Recipe) -> pa.Schema:
-    """Return those of the columns of records that the recipe keeps. Raises InputError if there is no such field."""
+def chosen_columns(types: Types, recipe: Recipe) -> pa.Schema:
+    """Return those of the columns of records that the recipe keeps.
+
+    Raises InputError if there is no such field, and if records have fields of their own, too many for a column each.
+    """
+    fields = types.found()
     named = (recipe.text_field, recipe.label_field, recipe.key_field)
     if absent := [name for name in named if name is not None and name not in fields.names]:
         raise _no_such_field(absent[0], fields)
     wanted = recipe.chosen_fields
     if not wanted:
+        if types.scattered > MOST_SCATTERED:
+            raise InputError(
+                f"the records have {types.scattered:,} fields that the first ones do not have, more than {MOST_SCATTERED:,}"
+                " columns that are nearly empty; name the fields to keep with --fields, or put the others into one object in"
+                " the files: it becomes JSON text"
+            )
         return fields
     missing = [name for name in wanted if name not in fields.names]
     if missing:
@@ -438,6 +448,9 @@ def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, 
             f" out {printable(marked[0])} of --unmoved"
         )
 
+
+MOST_SCATTERED = 4096
+"""Fields that the first records do not have: with more, and a column each, a dataset grows with the square of its records."""
 
 PLACES_IN_OBJECTS = ("bbox", "area", "segmentation", "keypoints")
 

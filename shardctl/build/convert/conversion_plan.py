@@ -189,7 +189,7 @@ def plan_conversion(
         types = types if types is not None else Types.of_schema(pa.schema([]), recipe.reading.label)
     splitting = split_files(listing, rules.split, rules.seed, rules.by_key, rules.group)
     labelling = label_files(listing, rules, splitting, recipe, types)
-    fields = recipe.typed_fields if types is None else chosen_columns(types.found(), recipe)
+    fields = recipe.typed_fields if types is None else chosen_columns(types, recipe)
     if fields is not None and not listing.whole:
         fields = recipe.with_json(fields if labelling.by_field else without_folders(fields))
         fields = with_images(fields, recipe, listing)
