@@ -1,4 +1,4 @@
-"""A damaged or lost manifest: found under another name, or rebuilt from the tables."""
+"""A damaged or lost manifest: rebuilt from the tables."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
-from shardctl.build.repair.evidence import list_names
 from shardctl.build.repair.outcomes import LOST
 from shardctl.errors import DatasetError
+from shardctl.format.footer import MAGIC
 from shardctl.format.generations import Generation, generations_of
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, are_class_counts, are_object_counts, are_versions, is_absolute_place
-from shardctl.format.names import CHECKSUMS, MANIFEST, MANIFEST_LIMIT, SHARDS, TABLES, UPDATE, is_shard_name
+from shardctl.format.names import CHECKSUMS, MANIFEST, SHARDS, TABLES, UPDATE, is_shard_name
 from shardctl.format.step_counts import are_counts
 from shardctl.format.tables import ShardEntry, ShardTable, read_checksums, read_rejects
 from shardctl.system.files import FileFacts
@@ -28,34 +28,6 @@ LOST_PART = ""
 """The digest of a lost part of the fingerprint. It equals no other digest, so that the dataset never looks up to date."""
 
 
-def find_manifest(folder: FolderHere) -> Manifest | None:
-    """Return the manifest of the tables in the folder, if a file of another name holds it, whole."""
-    for name in list_names(folder):
-        manifest = _read_manifest(folder, name)
-        if manifest is not None and vouches_for_tables(folder, manifest):
-            return manifest
-    return None
-
-
-def _read_manifest(folder: FolderHere, name: str) -> Manifest | None:
-    """Return the manifest that a file of any name holds; None if it is no manifest or cannot be read."""
-    try:
-        found = folder.stat(name)
-        if found is not None and found.kind == "file" and found.size < MANIFEST_LIMIT and begins_like_json(folder, name):
-            return Manifest.from_record(json.loads(folder.read(name).to_pybytes()), name)
-    except (DatasetError, OSError, ValueError, RecursionError):
-        pass
-    return None
-
-
-def vouches_for_tables(folder: FolderHere, manifest: Manifest) -> bool:
-    """Return whether SHA256SUMS or shards.arrow in the folder is the one that the manifest records.
-
-    Each of them has the SHA-256 of all shards, so that it is that of no other dataset.
-    """
-    return any(_has_hash(folder, name, manifest.files[name].sha256) for name in (CHECKSUMS, SHARDS))
-
-
 def _has_hash(folder: FolderHere, name: str, sha256: str) -> bool:
     """Return whether a file has this hash. Not if it cannot be read."""
     try:
@@ -65,20 +37,26 @@ def _has_hash(folder: FolderHere, name: str, sha256: str) -> bool:
 
 
 def refuse_other_manifest(folder: FolderHere, manifest: Manifest) -> None:
-    """Raise DatasetError for an undamaged manifest of another dataset than all other files in the folder."""
-    if not vouches_for_tables(folder, manifest) and _proven_sums(folder) is not None:
+    """Raise DatasetError for an undamaged manifest of another dataset than all other files in the folder.
+
+    SHA256SUMS and shards.arrow each have the SHA-256 of all shards, so that they are those of no other dataset.
+    """
+    ours = any(_has_hash(folder, name, manifest.files[name].sha256) for name in (CHECKSUMS, SHARDS))
+    if not ours and _proven_sums(folder) is not None:
         raise DatasetError(
             f"{folder.shown()}: {MANIFEST} belongs to another dataset than {SHARDS} and {CHECKSUMS}, which agree with"
             f" each other; put the right {MANIFEST} there, or remove this one, so that repair rebuilds it"
         )
 
 
-def begins_like_json(folder: FolderHere, name: str) -> bool | None:
-    """Tell by the first byte, so that not every shard is read. None if the file cannot be read."""
-    try:
-        return bool(folder.read(name, 0, 1).to_pybytes() == b"{")
-    except OSError:
-        return None
+def refuse_shard(folder: FolderHere) -> None:
+    """Raise DatasetError if the manifest has the bytes of an Arrow file: a shard of which they may be the only copy."""
+    with contextlib.suppress(OSError):
+        if folder.read(MANIFEST, 0, len(MAGIC)).to_pybytes() == MAGIC:
+            raise DatasetError(
+                f"{folder.shown(MANIFEST)}: it is an Arrow file, not a manifest; give it back the name of its shard or table,"
+                " then repair again"
+            )
 
 
 def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:

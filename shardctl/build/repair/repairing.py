@@ -22,10 +22,9 @@ from shardctl.build.repair.evidence import (
     shard_names,
 )
 from shardctl.build.repair.manifest import (
-    begins_like_json,
-    find_manifest,
     named_sources,
     refuse_other_manifest,
+    refuse_shard,
     remake_manifest,
     with_sizes,
 )
@@ -179,13 +178,8 @@ class Repair:
         for finding in findings:
             if finding.kind == UNREADABLE:  # it may be whole, and nothing else has the fingerprint
                 raise DatasetError(f"{self.dataset.shown()}: {finding.message}")
-        manifest = manifest or find_manifest(self.dataset)
-        if damaged and manifest is not None and begins_like_json(self.dataset, MANIFEST) is False:
-            raise DatasetError(
-                f"{self.dataset.shown(MANIFEST)}: it has the bytes of another file, and that name the manifest; give both"
-                " their names back, then repair again"
-            )
         if manifest is None:
+            refuse_shard(self.dataset)
             self.doubtful = named_sources(self.dataset)
             manifest = remake_manifest(self.dataset, self.sources)
         refuse_folders(self.dataset, manifest)
