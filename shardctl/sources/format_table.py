@@ -191,7 +191,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
     InputFormat("jsonl", (".jsonl", ".ndjson"), "jsonl:JsonLines", Family.TEXT, carrier="lines:LineFile", option=False),
     InputFormat("csv", (".csv",), "csv:Delimited", Family.TEXT, carrier="csv_file:DelimitedFile", option=False),
     InputFormat("tsv", (".tsv",), "csv:tab_delimited", Family.TEXT, carrier="csv_file:DelimitedFile", option=False),
-    InputFormat("json", (".json",), "json_array:JsonDocument", Family.OWN, streamed="json_stream:JsonStream", option=False),
+    InputFormat("json", (".json",), "json_stream:JsonDocument", Family.OWN, streamed="json_stream:JsonStream", option=False),
     InputFormat(
         "webdataset",
         (".tar",),
@@ -270,7 +270,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         ),
     ),
     InputFormat("npy", (".npy",), "npy:Npy", Family.ROWS, magic=((0, b"\x93NUMPY"),)),
-    InputFormat("npy", (".npz",), "npz:Npz", Family.ROWS),
+    InputFormat("npy", (".npz",), "npy:Npz", Family.ROWS),
     InputFormat(
         "megatron",
         (".megatron",),  # no file has this ending: an .idx of Megatron is known by its content, other files have it too

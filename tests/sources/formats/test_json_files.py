@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import Cut, Format, Reading, Unit, unmarked_wide
-from shardctl.sources.formats.json_array import JsonDocument
+from shardctl.sources.formats.json_stream import JsonDocument
 from shardctl.sources.types import Types
 
 READING = Reading()
