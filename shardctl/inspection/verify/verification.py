@@ -6,20 +6,37 @@ that crash such a process are one more finding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import UsageError, explaining_interrupts
-from shardctl.format.dataset_place import open_place, refuse_part_of_dataset
+from shardctl.errors import DatasetError, UsageError, explaining_interrupts
+from shardctl.format.dataset_place import DatasetFolder, check_unchanged, open_place, refuse_part_of_dataset
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import (
+    BESIDE_SHARDS,
+    CHECKSUMS,
+    FILES,
+    GENERATIONS,
+    PLAN,
+    SHARDS,
+    STAGING,
+    UPDATE,
+    is_file_name,
+    is_shard_name,
+)
+from shardctl.format.tables import ShardTable, read_checksums
 from shardctl.inspection.verify.check_pool import CheckPool
 from shardctl.inspection.verify.check_processes import pool_of_checks
-from shardctl.inspection.verify.dataset import DatasetCheck
-from shardctl.inspection.verify.finding import Finding
+from shardctl.inspection.verify.finding import MEND, MISSING, REBUILD, UNREADABLE, Finding, error, reading, warning
 from shardctl.inspection.verify.result import LEVELS, VerifyResult, result_of
+from shardctl.inspection.verify.tables import OF_SHARDS, TABLE_CHECKS, check_manifest
+from shardctl.system.locations.folder import hash_file, is_regular_file
 from shardctl.system.processes.pool import Pool, Task
 from shardctl.system.progress import counting
-from shardctl.system.text import counted, unknown
+from shardctl.system.sequences import LazySequence
+from shardctl.system.text import counted, printable, unknown
 
 
 def verify(path: str | Path, level: str = "full", progress: bool | Callable[[int, int], None] = True) -> VerifyResult:
@@ -68,3 +85,135 @@ def _verify_lone_shard(level: str, pool: CheckPool) -> VerifyResult:
 
     pool.run([{"check": "lone shard"}], on_answer, lambda _, crash: findings.append(crash))
     return result_of(level, 1, samples, findings)
+
+
+# --- the verification of a dataset: its manifest, the files beside the shards, every shard, and what does not belong to it ---
+
+
+class DatasetCheck:
+    """One check of everything in the folder of a dataset. `progress` is called with (shards done, shards)."""
+
+    def __init__(self, folder: DatasetFolder, level: str, progress: Callable[[int, int], None], pool: CheckPool) -> None:
+        self.folder, self.level, self.progress, self.pool = folder, level, progress, pool
+        self.findings: list[Finding] = []
+
+    def run(self) -> VerifyResult:
+        """Return the result of the check.
+
+        Raises DatasetError if there is no dataset at all, or another one at the end; WorkerError as CheckPool.run.
+        """
+        manifest, found = check_manifest(self.folder)
+        self.findings += found
+        if manifest is None:
+            return result_of(self.level, self._by_checksums(set()), 0, self.findings)
+        shards, samples = self._check_with(manifest)
+        check_unchanged(self.folder)
+        if not check_manifest(self.folder)[0] == manifest:
+            raise DatasetError(f"{self.folder.shown()}: was replaced while it was checked; check it again")
+        return result_of(self.level, shards, samples, self.findings)
+
+    def _check_with(self, manifest: Manifest) -> tuple[int, int]:
+        names = sorted(manifest.files)
+        found = dict(zip(names, self._check_all([{"check": "file", "name": name} for name in names]), strict=True))
+        broken = {name for name in names if found[name]}
+        # Not opened again: the same finding would come twice, and a pipe in the place of a file never answers.
+        closed = {name for name in names if any(finding.kind in (UNREADABLE, MISSING) for finding in found[name])}
+        wanted = [name for name, check in TABLE_CHECKS.items() if self.level != "quick" or check.level == "quick"]
+        contents = [name for name in wanted if not TABLE_CHECKS[name].reads & closed]
+        wrong = dict(zip(contents, self._check_all([{"check": name} for name in contents]), strict=True))
+        if SHARDS in broken or wrong[OF_SHARDS]:
+            return self._by_checksums(broken), 0
+        table = ShardTable(self.folder)
+        self._look_for_extra_files({*table.names, *manifest.own_files})
+        self._check_update(manifest)
+        use_plan = self.level != "quick" and not {FILES, PLAN} & broken and not wrong["files"] and not wrong["plan"]
+        of_shard = lambda number: {"check": "shard", "shard": number, "plan": use_plan}  # noqa: E731 - one line, used once
+        with self.folder.prefetch(table.names) as note:
+            self._check_all(LazySequence(len(table), of_shard), self.progress, note)
+        return len(table), int(table.rows.sum())
+
+    def _check_update(self, manifest: Manifest) -> None:
+        """Check what only `convert --update` needs: without it, a dataset is whole all the same."""
+        facts, found = manifest.update, self.folder.stat(UPDATE)
+        if facts is None:
+            return
+        what = "cannot be read"
+        with contextlib.suppress(OSError):
+            if found is None or found.kind != "file":
+                what = "is missing"
+            elif self.level == "quick" or found.size != facts.bytes:
+                what = "is damaged" if found.size != facts.bytes else ""
+            else:
+                what = "is damaged" if hash_file(self.folder, UPDATE) != facts.sha256 else ""
+        if what:
+            needs = "the samples are whole, but `convert --update` cannot tell any more which inputs have changed"
+            self.findings.append(warning("damaged-update", f"{UPDATE} {what}: {needs}"))
+
+    def _check_all(
+        self,
+        tasks: Sequence[Task],
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        note: Callable[[int], None] = lambda number: None,
+    ) -> list[list[Finding]]:
+        """Run these checks, add their findings in this order, and return those of each. `note` gets the number of each."""
+        found: dict[int, list[Finding]] = {}
+
+        def add(task: Task, findings: list[Finding]) -> None:
+            found[task["number"]] = findings
+            note(task["number"])
+            progress(len(found), len(tasks))
+
+        self.pool.run(
+            tasks,
+            lambda task, answer: add(task, [Finding(**finding) for finding in answer]),
+            lambda task, crash: add(task, [crash]),
+        )
+        ordered = [found.get(number, []) for number in range(len(tasks))]
+        self.findings += [finding for of_one in ordered for finding in of_one]
+        return ordered
+
+    def _by_checksums(self, checked: set[str]) -> int:
+        """Check what can still be checked if the manifest or the table of shards cannot be used, and count the shards.
+
+        SHA256SUMS still lists the files and their SHA-256. `checked` are files that already have a finding.
+        """
+        try:
+            sums = read_checksums(self.folder) if CHECKSUMS not in checked else {}
+        except DatasetError as problem:
+            self.findings.append(error("damaged-checksums", f"{problem}; {MEND}"))
+            sums = {}
+        names = [name for name in sums if is_file_name(name)]
+        with self.folder.prefetch(names) as note:
+            for place, name in enumerate(names):
+                if name not in checked:
+                    self.findings += self._by_checksum(name, sums[name])
+                note(place)
+                self.progress(place + 1, len(names))
+        shards = set(filter(is_shard_name, names))
+        if shards:
+            self._look_for_extra_files(set(names))
+        return len(shards)
+
+    def _by_checksum(self, name: str, sha256: str) -> list[Finding]:
+        shard, remedy = (name, REBUILD) if is_shard_name(name) else (None, MEND)
+        missing = error(MISSING if shard is None else "missing-shard", f"{name} is missing; {remedy}", shard)
+        if not is_regular_file(self.folder, name):
+            return [missing]
+
+        def compare() -> Iterator[Finding]:
+            if self.level != "quick" and hash_file(self.folder, name) != sha256:
+                yield error("wrong-checksum", f"{name}: its SHA-256 differs from {CHECKSUMS}; {remedy}", shard)
+
+        return list(reading(missing, name, remedy, compare()))
+
+    def _look_for_extra_files(self, listed: set[str]) -> None:
+        """Find files that do not belong to the dataset, beside those `listed`. Missing files are found by the other checks."""
+        known = listed | BESIDE_SHARDS | {STAGING, GENERATIONS}
+        try:
+            names = self.folder.names()
+        except OSError as fault:  # a folder whose files may be read need not be one that may be listed
+            what = f"{self.folder.shown()} cannot be listed ({fault.strerror or fault})"
+            self.findings.append(warning(UNREADABLE, f"{what}; whether it has files that are not part of it is unknown"))
+            return
+        for name in sorted(set(names) - known):
+            self.findings.append(warning("extra-file", f"{printable(name)} is not part of the dataset; it does no harm"))
