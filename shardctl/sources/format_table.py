@@ -235,18 +235,18 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "mds:Mds",
         Family.CONTAINER,
         spellings=((r"\.mds\.(zstd|zst|gz|bz2|br|snappy)$", ".mds"),),
-        companions="mds_index:companions",
-        check="mds_index:check_hashes",
+        companions="mds:companions",
+        check="mds:check_hashes",
         # Of MosaicML Streaming, or of LitData.
         sidecars=(
             Sidecar(
                 (".json",),
                 r"index\.json",
                 keys=(frozenset(("shards", "version")), frozenset(("chunks", "config"))),
-                missing="mds_index:refuse_missing_shards",
+                missing="mds:refuse_missing_shards",
             ),
         ),
-        excluded=Exclusion((".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2"), "mds_index:Unlisted"),
+        excluded=Exclusion((".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2"), "mds:Unlisted"),
     ),
     InputFormat(
         "recordio",

@@ -23,7 +23,7 @@ from stopping import stopped_at
 
 import shardctl
 from shardctl.build.commit import publish
-from shardctl.build.repair import Listener, evidence
+from shardctl.build.repair import Listener, manifest
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import image
@@ -558,14 +558,14 @@ def test_samples_in_a_shard_that_cannot_be_read_are_not_dropped(here: Path, made
 def test_a_file_that_is_deleted_while_repair_reads_is_built_again(
     here: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = evidence.hash_file
+    real = manifest.hash_file
 
     def deleted_first(folder: LocalFolder, name: str) -> str:
         if name == SHARD:
             folder.path(name).unlink()
         return real(folder, name)
 
-    monkeypatch.setattr(evidence, "hash_file", deleted_first)
+    monkeypatch.setattr(manifest, "hash_file", deleted_first)
     result = shardctl.repair(here / "out", workers=0)
     assert (result.status, result.repaired, result.notices) == ("repaired", (SHARD,), ())
     assert sums(here / "out") == sums(made / "out")

@@ -14,18 +14,16 @@ from shardctl.build.commit import publish
 from shardctl.build.convert.table_writer import TableWriter, WrittenTables, write_final_files
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
-from shardctl.build.repair.evidence import (
+from shardctl.build.repair.manifest import (
     damaged_files,
     expected_hashes,
     hash_files,
-    refuse_folders,
-    shard_names,
-)
-from shardctl.build.repair.manifest import (
     named_sources,
+    refuse_folders,
     refuse_other_manifest,
     refuse_shard,
     remake_manifest,
+    shard_names,
     with_sizes,
 )
 from shardctl.build.repair.outcomes import Outcomes, count_classes, lost_samples, shard_facts, shards_with_rejects
