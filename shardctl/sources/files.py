@@ -1,7 +1,7 @@
 """Files of sources by the texts of their locations: paths of this machine, and URLs of objects on stores.
 
 Formats open files by their paths, and read here and there in them. So an object is fetched whole, once for all processes of
-this machine. Its copy stays until its room is needed (remote/local_copies.py).
+this machine. Its copy stays until its room is needed (LocalCopies, below).
 """
 
 from __future__ import annotations

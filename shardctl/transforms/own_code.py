@@ -53,7 +53,7 @@ def samples_of(result: Any, target: str, known_names: set[str]) -> Sequence[Samp
 def code_digest(target: str, code: Any) -> str | None:
     """Return the SHA-256 of what decides what the code `target` does, None if nothing is known that does.
 
-    That is what was declared of it (declared.py), else the file of its module, and the file that it was written in where that
+    That is what was declared of it, else the file of its module, and the file that it was written in where that
     is another one.
     """
     said = declared(code) or declared(_innermost(code))
