@@ -201,7 +201,7 @@ def test_a_lone_shard_that_crashes_the_reader_is_a_finding(
 def test_an_image_that_crashes_its_decoder_is_a_finding(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, shardctl.inspection.verify.decoding as s\n"
+        "import os, shardctl.inspection.verify.shard_checks as s\n"
         "real = s._decode_fault\n"
         "s._decode_fault = lambda data, *more: os.abort() if len(data) % 7 == 3 else real(data, *more)\n"
     )
@@ -376,7 +376,7 @@ def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
     def arrange(times: int, name: str = "ShardReader", where: str = f"given[1] == {SHARD!r}", signal: str = "SIGKILL") -> Path:
         log = tmp_path / "kills"
         log.mkdir()
-        module = "worker" if name == "ShardReader" else "decoding"
+        module = "worker" if name == "ShardReader" else "shard_checks"
         program = KILLED.format(module=module, name=name, where=where, times=times, log=str(log), signal=signal)
         (tmp_path / "sitecustomize.py").write_text(program)
         monkeypatch.syspath_prepend(tmp_path)

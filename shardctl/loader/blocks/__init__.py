@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from shardctl.errors import DatasetError, UsageError
+from shardctl.errors import DatasetError, Rejection, UsageError
 from shardctl.format.exact_values import python_values
-from shardctl.format.roles import Image, Mask, Objects
+from shardctl.format.roles import Image, Mask, Objects, Roles
+from shardctl.images.codecs import image
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.block_sources import GatherOptions, in_place
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.headers import HEADER_FIELDS, askable_headers, headers_of
 from shardctl.loader.blocks.memory import Batch, BatchMemory, lend_free_memory, rounded, without_views
 from shardctl.loader.blocks.pictures import most_pixels
 from shardctl.loader.blocks.shards import Indices, Shards, identity
@@ -117,3 +118,36 @@ def _first_kinds(shards: Shards, names: Sequence[str], samples: Indices) -> Show
     except (DatasetError, UnicodeDecodeError):  # the batches tell of it, or leave it out
         return {}
     return {name: set().union(*map(kinds_of, listed)) for name, listed in values.items()}
+
+
+# --- what the headers of images say: width, height and bytes, without decoding them ---
+
+HEADER_FIELDS = {name: pa.int64() for name in ("width", "height", "image_bytes")}
+"""What can be asked of images and masks: their size in pixels, and the bytes that are stored."""
+
+HEADER = pa.struct(list(HEADER_FIELDS.items()))
+"""The fields of a header together."""
+
+
+def askable_headers(roles: Roles) -> dict[str, pa.DataType]:
+    """Return what a condition may ask of images: NAME.width, … of each field, and width, … of the main one alone."""
+    of_main = HEADER_FIELDS if roles.main_image is not None else {}
+    return {**of_main, **dict.fromkeys(roles.images, HEADER)}
+
+
+def headers_of(column: Column, values: pa.Array) -> pa.StructArray:
+    """Return the header of every image of a column, of type HEADER; its fields are null where it cannot be read."""
+    if column.shape:
+        known = {"width": column.shape[1], "height": column.shape[0], "image_bytes": column.width}
+        return pa.array([known] * len(values), HEADER)
+    return pa.array([_header(data.as_py()) for data in values.field("bytes")], HEADER)
+
+
+def _header(data: bytes | None) -> dict[str, Any] | None:
+    if data is None:
+        return None
+    try:
+        width, height = image.open_image(data, max_pixels=2**62).size
+    except Rejection:
+        return {"width": None, "height": None, "image_bytes": len(data)}
+    return {"width": width, "height": height, "image_bytes": len(data)}
