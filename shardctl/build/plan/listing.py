@@ -143,7 +143,8 @@ class Listing:
     `roots` are the sources. `whole` says that every file is one record; else all have many. The table has the index of each
     file's group in `groups`. `side_rows` is each file's row of the labels files, -1 where no row names it: (n,) int64.
     `beside` names the files that decide what is read of others, each with its size and time of change. `told` are the splits
-    that annotations or lists tell of. `split_by` says what names the splits, once somebody has looked (splits.py).
+    that annotations or lists tell of. `inside` are the folders named as splits within files, by file, once these are cut.
+    `split_by` says what names the splits, once somebody has looked (splits.py).
     `warnings` say what should be looked at before the work begins.
     """
 
@@ -160,6 +161,7 @@ class Listing:
     warnings: list[str] = field(default_factory=list)
     beside: list[str] = field(default_factory=list)
     told: ToldSplits | None = None
+    inside: dict[int, list[str]] = field(default_factory=dict)
     split_by: str | None = None
 
     @cached_property

@@ -318,6 +318,19 @@ def _refuse_deeper(listing: Listing) -> None:
         )
 
 
+def refuse_inside(listing: Listing, rule: SplitRule, splitting: Splitting) -> None:
+    """Raise InputError if folders within the files of a split, which are members of tars, are named as several splits."""
+    within: dict[int, set[str]] = {}
+    for file, names in listing.inside.items() if rule.mode == "auto" else ():
+        within.setdefault(int(_numbers(splitting)[file]), set()).update(names)
+    for names in map(named_as_splits, within.values()):
+        if len(set(map(_role, names))) > 1 and (any(map(_is_alone, names)) or are_sets_of_one(names)):
+            raise InputError(
+                f"members of the tars lie in folders named as splits ({some(_sorted(names))}), and a tar is in one split."
+                " Unpack the tars, make one of each split, or use --split none for only one split"
+            )
+
+
 def _refuse_contradiction(listing: Listing, placed: Splitting, by: str) -> None:
     """Raise InputError if inputs are in the folder or source of one split, and a labels file or list puts them into another."""
     told = _told(listing, by)
