@@ -144,8 +144,6 @@ def split_files(
     A column of labels files that decides the splits is taken out of the listing: samples do not have it. Raises InputError if
     the files do not have what the rule asks for, or it is not clear what they have.
     """
-    if group is not None and not rule.shares:
-        raise UsageError(f"--group {group} keeps samples together where --split divides them; add --split train=0.9,val=0.1")
     by = rule.mode if rule.mode != "auto" else _found(listing)
     if by != "column" and has_column(listing):
         listing.notices.append(f"{_files(listing)}: the column split is kept as a column; --split {rule} decides the splits")
