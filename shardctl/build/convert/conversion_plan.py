@@ -203,7 +203,7 @@ def plan_conversion(
     for name, other in probe_job.set_apart.items():
         listing.notices.append(f"the field {name} of the records is kept as {other}: shardctl makes a field {name} itself")
     if fields is not None and splitting.draw is not None:
-        refuse_groups(fields, recipe)
+        refuse_groups(fields, recipe, types)
     planner = Planner(units, order_units(units, splitting, rules.shuffle))
     probe_job = replace(probe_job, layout=layout_before_functions(probe_job, labelling, listing))
     if rules.labels.classes is not None:

@@ -464,12 +464,15 @@ def _by_shares(listing: Listing, draw: Draw, rule: SplitRule) -> Splitting:
 def _hashes_of_groups(listing: Listing, group: GroupRule) -> npt.NDArray[np.uint64]:
     """Return a hash of the group of each file. Raises InputError where there is no such column, and for files in no group."""
     named, side, rows = group.field, listing.side, listing.side_rows
-    columns = [name for name in side.columns.column_names if name != LABEL_COLUMN] if side else []
+    columns = side.columns.column_names if side else []
     if named is not None and named not in columns:
         raise InputError(
             f"--group {named}: no labels file has this column ({some(columns) or 'none'}); a regular expression has (…) in it"
         )
-    values = side.columns[named].cast(pa.string()) if side is not None and named is not None else None
+    values = side.columns[named] if side is not None and named is not None else None
+    if values is not None:
+        names = side.classes if side is not None and named == LABEL_COLUMN else None
+        values = values.cast(pa.string()) if names is None else pa.array(names).take(values)
     found, without = [np.zeros(0, np.uint64)], list[int]()
     for first in range(0, len(listing), CHUNK_ROWS):
         here = np.arange(first, min(first + CHUNK_ROWS, len(listing)))
