@@ -213,9 +213,9 @@ class Listing:
         return [column[row].as_py() for row in rows.tolist()]
 
     @cached_property
-    def told_sets(self) -> tuple[dict[str, npt.NDArray[np.bool_]], list[str]]:
-        """The inputs of each split that annotations or lists tell of, and what to say of names of none. Raises InputError."""
-        return self.told.found(Inputs(tuple(self.roots), self.table)) if self.told else ({}, [])
+    def told_sets(self) -> tuple[dict[str, npt.NDArray[np.bool_]], list[str], bool]:
+        """What annotations or lists tell of the inputs of each split (ToldSplits.found). Raises InputError."""
+        return self.told.found(Inputs(tuple(self.roots), self.table)) if self.told else ({}, [], False)
 
     @cached_property
     def total_bytes(self) -> int:
@@ -379,7 +379,7 @@ def list_files(
     if rule.annotations:
         _annotate(listing, rule)
     listing.told = next((each.splits for each in listing.annotations if each.splits is not None), None)
-    if listing.told is None and listing.whole and lists:
+    if listing.told is None and listing.whole and all(source.format != "imagenet" for source in rule.annotations):  # val.txt
         listing.told = told_by_lists([file.opened for file in lists])
         beside += lists
     listing.beside = [f"{file.root} {file.path} {file.size} {file.mtime_ns}" for file in beside]

@@ -240,7 +240,7 @@ def _look(listing: Listing) -> str:
     if by_top:
         return "folder"
     _refuse_deeper(listing)
-    if listing.told and len(listing.told.places) > 1 and not listing.told_sets[0] and listing.told_sets[1]:
+    if listing.told and not listing.told_sets[0] and listing.told_sets[2]:
         raise InputError(
             f"no line of {listing.told.shown} is the name of an input. Write one name a line, without a label, or use --split"
             " none for only one split"
@@ -411,7 +411,7 @@ def _of_lists(listing: Listing) -> _Told:
     """Return what annotations or lists say. Raises InputError if there are none, or they name an input twice."""
     if listing.told is None:
         raise InputError("--split lists: no data.yaml, COCO files or lists such as train.txt and test.txt name the splits")
-    sets, said = listing.told_sets
+    sets, said, _ = listing.told_sets
     number = np.full(len(listing), -1, np.int64)
     for place, (name, own) in enumerate(sets.items()):
         twice = np.flatnonzero(own & (number >= 0))
