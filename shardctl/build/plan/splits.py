@@ -316,17 +316,23 @@ def _refuse_deeper(listing: Listing) -> None:
         )
 
 
-def refuse_inside(listing: Listing, rule: SplitRule, splitting: Splitting) -> None:
-    """Raise InputError if folders within the files of a split, which are members of tars, are named as several splits."""
+def look_inside(listing: Listing, rule: SplitRule, splitting: Splitting) -> None:
+    """Raise InputError if folders within the files of a split, which are members of tars, are named as several splits.
+
+    Warn of them where shares divide the members all the same.
+    """
     within: dict[int, set[str]] = {}
-    for file, names in listing.inside.items() if rule.mode == "auto" else ():
-        within.setdefault(int(_numbers(splitting)[file]), set()).update(names)
-    for names in map(named_as_splits, within.values()):
-        if len(set(map(_role, names))) > 1 and (any(map(_is_alone, names)) or are_sets_of_one(names)):
-            raise InputError(
-                f"members of the tars lie in folders named as splits ({some(_sorted(names))}), and a tar is in one split."
-                " Unpack the tars, make one of each split, or use --split none for only one split"
-            )
+    for file, names in listing.inside.items() if rule.mode in ("auto", "shares") else ():
+        within.setdefault(0 if splitting.of_file is None else int(splitting.of_file[file]), set()).update(names)
+    for named in map(named_as_splits, within.values()):
+        if len(set(map(_role, named))) > 1 and (any(map(_is_alone, named)) or are_sets_of_one(named)):
+            lie = f"members of the tars lie in folders named as splits ({some(_sorted(named))})"
+            if not rule.shares:
+                raise InputError(
+                    f"{lie}, and a tar is in one split. Unpack the tars, make one of each split, or use --split none for only"
+                    " one split"
+                )
+            listing.warnings.append(f"{lie}, but --split {rule} divides all inputs in another way")
 
 
 def _refuse_contradiction(listing: Listing, placed: Splitting, by: str) -> None:

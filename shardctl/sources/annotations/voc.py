@@ -89,7 +89,7 @@ class Voc:
         classes: dict[str, int] = {}
         digest, at_zero = Digest(), 0
         faults: dict[int, Rejection] = {}
-        others = Others()
+        left_out = Others()
         for row in sorted(by_row):
             file = by_row[row]
             try:
@@ -99,8 +99,8 @@ class Voc:
                 objects, zeros = _objects(read, classes, offsets[row])
                 size = read.size()
                 for record in read.objects:
-                    said = {path.split("/")[2]: text for path, text in record.items() if text not in ("", UNSAID)}
-                    others.update(others_in(said, KNOWN))
+                    texts = {path.split("/")[2]: text for path, text in record.items() if text not in ("", UNSAID)}
+                    left_out.update(others_in(texts, KNOWN))
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else error
                 faults[row] = fault(f"{file.shown}: {reason}")
@@ -120,7 +120,7 @@ class Voc:
                 f" 0, use --labels voc+{ZERO_BASED}:PATH"
             )
         notices += said_of_boxes(writer.outside, writer.degenerate, rule)
-        notices += said_of_others_in("XML files", others)
+        notices += said_of_others_in("XML files", left_out)
         said, fields, role = tuple(notices), (objects_field(members),), Objects(tuple(names) or None)
         splits = told_by_lists(lists)
         return Annotations(table, rows, fields, (digest.hex(),), {OBJECTS: role}, None, faults, said, splits=splits)

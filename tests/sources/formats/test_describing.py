@@ -298,6 +298,8 @@ def test_folders_of_splits_in_tars_are_asked_about_whatever_labels_are(
         (tmp_path / "in" / f"{name}.tar").write_bytes(tar(own))
     with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
         shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels=labels)
+    drawn = shardctl.convert(tmp_path / "in", tmp_path / "drawn", workers=0, labels=labels, split="train=0.5,val=0.5")
+    assert any("folders named as splits (train, val), but split='train=0.5,val=0.5' divides" in each for each in drawn.warnings)
     (tmp_path / "in" / f"{tars[0]}.tar").rename(tmp_path / "in" / "train.tar")
     if len(tars) == 1:
         (tmp_path / "in" / "test.tar").write_bytes(tar([("c/0.jpg", jpeg(0)), ("d/1.jpg", jpeg(1))]))

@@ -35,8 +35,8 @@ _PARSED = pa.schema(
 )
 OF_OBJECT = frozenset(_PARSED.names)
 
-_LISTS = re.compile(r'\[[^"{}]+\]')
-"""Lists of numbers, of any depth: most of the text."""
+_LISTS = re.compile(r'\[[^][{}"]+\]')
+"""Lists of numbers: most of the text."""
 
 MOST = 2**24
 """Whole numbers up to it are exact in float32. Arrow refuses larger ones, and here they look like other numbers."""
