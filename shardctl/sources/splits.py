@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from shardctl.errors import UsageError
 from shardctl.system.dataclass import dataclass
@@ -92,6 +93,15 @@ def named_as_splits(names: Iterable[str]) -> set[str]:
     if alone or len({word.role for word in words.values() if word}) < 2:
         return alone
     return {name for name, word in words.items() if word}
+
+
+@lru_cache(maxsize=4096)
+def split_parts(folder: str) -> tuple[str, ...]:
+    """Return the words of splits alone in a path, and a first part with one: few, of millions of paths."""
+    if not may_name_a_split(folder):
+        return ()
+    words = [(part, split_word(part)) for part in folder.split("/")]
+    return tuple(word.word if word.alone else part for part, word in words if word and (word.alone or part == words[0][0]))
 
 
 def are_sets_of_one(names: Iterable[str]) -> bool:

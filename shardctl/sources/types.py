@@ -36,6 +36,7 @@ from shardctl.sources.values import (
     InferredTypes,
     arrow_type,
     columns_of,
+    is_time,
     join_fields,
     kinds_of,
     kinds_of_values,
@@ -78,8 +79,9 @@ class Types:
 
     Values of one field: whole numbers and floats are whole numbers where all floats are (pandas makes floats of a column with a
     missing value), else float64 if the whole numbers are within 2**53; whole numbers of several widths, or floats of several
-    widths, have the narrowest type that rounds none; lists and objects are joined by what is in them. Values that fit no common
-    type are JSON text in a string column, with everything else in the same field; objects with too many names are, too.
+    widths, have the narrowest type that rounds none; times of one zone have the finest unit; lists and objects are joined by
+    what is in them. Values that fit no common type are JSON text in a string column, with everything else in the same field;
+    objects with too many names are, too.
 
     `classes` has the names of the classes of fields of numbers, where files say them.
     """
@@ -340,6 +342,9 @@ def _label_strings(column: pa.Array) -> frozenset[str] | None:
 # --- the type that holds them ---
 
 
+TIMES = "times:"
+
+
 def _group(name: str) -> str:
     if name in WHOLE or name in FLOATS or name in (DECIMALS, TYPED):
         return "number"
@@ -347,6 +352,8 @@ def _group(name: str) -> str:
         return "string"
     if name in (LIST, LARGE_LIST, ONE) or name.startswith(FIXED_LIST):
         return LIST
+    if is_time(name):
+        return f"{TIMES}{arrow_type(name).tz}"
     return STRUCT if name == OBJECT else name
 
 
@@ -388,6 +395,8 @@ def _common(kinds: InferredTypes) -> pa.DataType | None:
         return _list(kinds)
     if group == STRUCT:
         return _struct(kinds)
+    if group.startswith(TIMES):
+        return max(map(arrow_type, kinds.names), key=lambda type_: ("s", "ms", "us", "ns").index(type_.unit))
     return arrow_type(group)
 
 

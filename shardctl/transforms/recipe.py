@@ -254,6 +254,11 @@ class Recipe(Settings):
         return self.key_field or next((old for old, new in self.chosen_fields.items() if new == "key"), None)
 
     @property
+    def undivided(self) -> GroupRule | None:
+        """What no shares of splits divide: groups, else all frames of a file."""
+        return self.group or (GroupRule("(?s)(.*)#") if self.frames == "all" else None)
+
+    @property
     def typed_fields(self) -> pa.Schema | None:
         """The types of the fields, where they are given."""
         return parse_schema(self.schema) if self.schema else None

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -113,6 +115,48 @@ def test_a_column_of_a_labels_file_has_the_groups(tmp_path: Path) -> None:
     (tmp_path / "in" / "labels.csv").write_text(f"file_name,patient\n{labels.replace('p3', '')}")
     with pytest.raises(InputError, match=r"5 inputs \(.*\) in no group"):
         shardctl.convert(tmp_path / "in", tmp_path / "two", group="patient", split=SHARES, workers=0)
+
+
+def test_the_label_of_a_labels_file_may_be_the_group(tmp_path: Path) -> None:
+    """By its name: its number changes where classes come."""
+    photos(tmp_path / "in", 40, 40)
+    names = sorted(path.name for path in (tmp_path / "in").iterdir())
+    labels = "".join(f"{name},{'klmnopqr'[number % 8]}\n" for number, name in enumerate(names))
+    (tmp_path / "in" / "labels.csv").write_text(f"file_name,label\n{labels}")
+    options = {"group": "label", "split": SHARES, "workers": 0}
+
+    def found() -> dict[str, str]:
+        classes = shardctl.open(tmp_path / "out").classes
+        return split_of_groups(tmp_path / "out", lambda sample: classes[sample["label"]])
+
+    shardctl.convert(tmp_path / "in", tmp_path / "out", **options)
+    before = found()
+    assert len(before) == 8
+    photos(tmp_path / "in" / "more", 4, 4)
+    more = "".join(f"more/{path.name},a\n" for path in (tmp_path / "in" / "more").iterdir())
+    (tmp_path / "in" / "labels.csv").write_text(f"file_name,label\n{labels}{more}")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", overwrite=True, **options)
+    assert before.items() < found().items()
+
+
+def test_groups_of_several_types_are_refused_as_3_and_3_0_are_two_texts(tmp_path: Path) -> None:
+    types = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
+
+    def convert(*names: str, **more: Any) -> None:
+        folder = tmp_path / "-".join(names)
+        folder.mkdir(exist_ok=True)
+        for name in names:
+            values = pa.array(range(30)).cast(types[name])
+            pq.write_table(pa.table({"doc": values, "x": pa.array(range(30))}), folder / f"{name}.parquet")
+        shardctl.convert(folder, tmp_path / "out", group="doc", split=SHARES, workers=0, **more)
+
+    for names in (("float", "text"), ("int", "float", "text")):
+        with pytest.raises(InputError, match="the field doc has values of several types"):
+            convert(*names)
+    convert("int")
+    (tmp_path / "int").rename(tmp_path / "int-float")
+    convert("int", "float", moved_from=[str(tmp_path / "int")], update=True)
+    assert len(split_of_groups(tmp_path / "out", lambda sample: sample["doc"])) == 30
 
 
 def test_a_group_that_cannot_be_is_refused(tmp_path: Path) -> None:

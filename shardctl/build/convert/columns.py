@@ -358,11 +358,13 @@ def without_key(columns: pa.Schema, recipe: Recipe) -> pa.Schema:
     return columns.remove(columns.get_field_index(KEY))
 
 
-def refuse_groups(fields: pa.Schema, recipe: Recipe) -> None:
-    """Raise InputError if the records do not have the field of the groups, or it cannot be one."""
+def refuse_groups(fields: pa.Schema, recipe: Recipe, types: Types | None) -> None:
+    """Raise InputError if the records do not have the field of the groups, or it cannot be one: 3 and 3.0 are two texts."""
     if recipe.group is not None and (name := recipe.group.field) is not None:
         if name not in fields.names:
             raise _no_such_field(name, fields)
+        if types is not None and name in types.mixed():
+            raise InputError(f"the field {printable(name)} has values of several types; write groups with one type")
         _refuse_names(fields.field(name).type, name, "groups")
 
 

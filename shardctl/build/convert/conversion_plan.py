@@ -33,7 +33,7 @@ from shardctl.build.plan.labels import Labelling, PlanRules, label_files, left_o
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.pinned import refuse_other_names
 from shardctl.build.plan.plan import Planner, SplitPlan, order_units
-from shardctl.build.plan.splits import split_files
+from shardctl.build.plan.splits import look_inside, split_files
 from shardctl.build.plan.units import Units
 from shardctl.build.shards.costs import Costs
 from shardctl.build.shards.dataset_job import DatasetJob, plan_job
@@ -183,6 +183,7 @@ def plan_conversion(
         types = discovery.find_types(units, all_types)
         types = types if types is not None else Types.of_schema(pa.schema([]), recipe.reading.label)
     splitting = split_files(listing, rules.split, rules.seed, rules.by_key, rules.group)
+    look_inside(listing, rules.split, splitting)
     labelling = label_files(listing, rules, splitting, recipe, types)
     fields = recipe.typed_fields if types is None else chosen_columns(types, recipe)
     if fields is not None and not listing.whole:
@@ -195,7 +196,7 @@ def plan_conversion(
     for name, other in probe_job.set_apart.items():
         listing.notices.append(f"the field {name} of the records is kept as {other}: shardctl makes a field {name} itself")
     if fields is not None and splitting.draw is not None:
-        refuse_groups(fields, recipe)
+        refuse_groups(fields, recipe, types)
     planner = Planner(units, order_units(units, splitting, rules.shuffle))
     probe_job = replace(probe_job, layout=layout_before_functions(probe_job, labelling, listing))
     if rules.labels.classes is not None:

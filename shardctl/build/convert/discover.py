@@ -190,7 +190,7 @@ class Discovery:
                 if len(answers) == count:
                     del begun[file]
                     in_order = [answers[place] for place in range(count)]
-                    self._note_encoding(file, in_order[0])
+                    self._note_found(file, in_order[0])
                     cuts = self._joined(part.suffix, int(sizes[file]), in_order)
                     if cuts is None:
                         again.append(file)
@@ -201,8 +201,10 @@ class Discovery:
         self._examine(pieces, take)
         return again
 
-    def _note_encoding(self, file: int, answer: dict[str, Any]) -> None:
+    def _note_found(self, file: int, answer: dict[str, Any]) -> None:
         scan = answer.get("scan")
+        if isinstance(scan, dict) and scan.get("folders"):
+            self.listing.inside[file] = scan["folders"]
         if self.reading.encoding == DETECT and isinstance(scan, dict) and "encoding" in scan:
             noted = self._encodings.setdefault(scan["encoding"], _Encoding(0, file))
             noted.files += 1

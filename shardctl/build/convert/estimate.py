@@ -8,6 +8,7 @@ from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import SplitPlan
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import Job
+from shardctl.format.roles import Image
 from shardctl.sources.annotations.counting import annotated_columns
 from shardctl.sources.formats.base import FOLDER
 from shardctl.system.dataclass import dataclass
@@ -52,7 +53,7 @@ class Estimate:
 
 
 def _origin_of_labels(job: Job, listing: Listing) -> str:
-    if LABEL not in job.layout.columns.names:
+    if LABEL not in job.layout.columns.names or isinstance(job.layout.roles.get(LABEL), Image):
         return "nothing"
     if any(each.classes is not None for each in listing.annotations):
         return "lists of ImageNet"

@@ -24,4 +24,6 @@ def with_types(make: Callable[[bool], Made], advice: str) -> Made:
     try:
         return make(True)
     except TypesDifferError as error:
-        raise InputError(f"{error}; it must have changed since its type was found, {advice}") from error
+        raise InputError(
+            f"{error}; if it has changed since its type was found, {advice}; else give all files one type"
+        ) from error

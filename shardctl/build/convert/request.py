@@ -90,9 +90,13 @@ class ConvertRequest:
         return rule if options.classes is None else replace(rule, classes=read_classes(str(options.classes)))
 
     def rules(self, recipe: Recipe) -> PlanRules:
-        """Return how the inputs are divided."""
+        """Return how the inputs are divided. Raises UsageError."""
+        if recipe.group is not None and not self.split.shares:
+            raise UsageError(
+                f"--group {recipe.group} keeps samples together where --split divides them; add --split train=0.9,val=0.1"
+            )
         by_key = recipe.key_source is not None
-        return PlanRules(self.split, self.labels, self.options.shuffle, recipe.seed, by_key, recipe.group)
+        return PlanRules(self.split, self.labels, self.options.shuffle, recipe.seed, by_key, recipe.undivided)
 
     def recorded_settings(self, recipe: Recipe) -> dict[str, Any]:
         """Return what the manifest records as settings."""

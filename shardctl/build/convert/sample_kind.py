@@ -18,7 +18,7 @@ from shardctl.sources.formats import Reading
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
-from shardctl.sources.label_table import DELIMITED_SUFFIXES, some
+from shardctl.sources.label_table import DELIMITED_SUFFIXES
 from shardctl.sources.roots import SourceRoot
 from shardctl.sources.types import Types
 from shardctl.system.text import printable
@@ -57,35 +57,24 @@ def settle_kind(recipe: dict[str, Any], roots: Sequence[SourceRoot], engine: Eng
         if column is not None and chosen is None:
             notices.append(f"the images are in the column {printable(column)}; --kind table keeps the columns as they are")
     if are_members and types is not None:
-        notices += _settle_members(recipe, labels.mode, types)
+        _settle_members(recipe, labels.mode, types)
     return notices
 
 
-def _settle_members(recipe: dict[str, Any], labels: str, types: Types) -> list[str]:
-    """Have the keys and the labels of tars be those that WebDataset names, or the folders of members that are images alone.
+def _settle_members(recipe: dict[str, Any], labels: str, types: Types) -> None:
+    """Have the keys and the labels of tars be those that WebDataset names, or the folders of images, as on a disk."""
+    from shardctl.sources.formats.webdataset import KEY  # only tars need it
 
-    Return a notice on folders that are no classes, as there are other members.
-    """
-    from shardctl.sources.formats.webdataset import IMAGE, IMAGES, KEY  # only tars need it
-
-    names = set(types.found().names)
+    names = types.found().names
     if FOLDER not in names:
-        return []
+        return
     recipe |= {"key_field": KEY} if recipe.get("key_field") is None else {}
     if recipe.get("label_field") is not None or LABEL in names:
-        return []
-    folders = [folder for folder in types.labels() or () if folder != "."]
-    others = names - {KEY, FOLDER, IMAGE, *IMAGES}
+        return
     if labels == "auto" and "cls" in names:
         recipe["label_field"] = "cls"
-    elif labels == "folder" or (labels == "auto" and folders and not others):
+    elif labels == "folder" or (labels == "auto" and {*(types.labels() or ())} - {"."}):
         recipe["label_field"] = FOLDER
-    elif labels == "auto" and len(folders) > 1 and others < names - {KEY, FOLDER}:
-        return [
-            f"the tars have other members than images ({some(sorted(others))}), so that the folders ({some(folders)}) are not"
-            " classes; --labels folder makes them classes"
-        ]
-    return []
 
 
 def _settle_export(recipe: dict[str, Any], roots: Sequence[SourceRoot]) -> list[str]:

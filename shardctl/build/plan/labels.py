@@ -22,7 +22,7 @@ from shardctl.format.tables import FILE_FIELDS
 from shardctl.sources.export_description import name_in_records
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.label_table import LabelTable, some
-from shardctl.sources.splits import GroupRule, named_as_splits, split_word
+from shardctl.sources.splits import GroupRule, named_as_splits
 from shardctl.sources.types import Types, in_order
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import replacing
@@ -129,7 +129,7 @@ def _main_label(listing: Listing, rules: PlanRules, by_folder: bool, types: Type
     if mode == "none":
         return Labelling()
     if field == FOLDER and types is not None and mode in ("auto", "folder"):
-        return _label_by_member(listing, rules, types.labels() or [])
+        return _label_by_member(listing, mode, types.labels() or [])
     if mode == "auto" and types is not None and field in types.schema().names:
         if field in types.classes:
             return Labelling(types.classes[field], declared={LABEL: types.classes[field]})
@@ -201,21 +201,11 @@ def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
     return Labelling(tuple(classes), of_group=np.array([numbers.get(name, -1) for name in names], np.int64))
 
 
-def _label_by_member(listing: Listing, rules: PlanRules, folders: Sequence[str]) -> Labelling:
+def _label_by_member(listing: Listing, mode: str, folders: Sequence[str]) -> Labelling:
     """Take the folders of the members of tars as their classes; they are as FOLDER has them."""
-    named = named_as_splits({folder.partition("/")[0] for folder in folders})
-    words = {part: split_word(part) for folder in folders for part in folder.split("/")[1:]}
-    deeper = {part: word.role for part, word in words.items() if word and word.alone}
-    if len(set(deeper.values())) > 1:
-        named |= set(deeper)
-    if len(named) > 1 and rules.split.mode == "auto":
-        raise InputError(
-            f"members of the tars lie in folders named as splits ({some(sorted(named))}), and a tar is in one split. Unpack the"
-            " tars, make one of each split, or use --split none for only one split"
-        )
-    names, classes = _class_names(listing, rules.labels.mode, ["" if folder == "." else folder for folder in folders])
+    names, classes = _class_names(listing, mode, ["" if folder == "." else folder for folder in folders])
     if classes and "" in names:
-        _tell_of_stray(listing, rules.labels.mode, "members of the tars", classes)
+        _tell_of_stray(listing, mode, "members of the tars", classes)
     return Labelling(tuple(classes), by_field=True) if classes else Labelling()
 
 

@@ -144,7 +144,8 @@ class Listing:
     `roots` are the sources. `whole` says that every file is one record; else all have many. The table has the index of each
     file's group in `groups`. `side_rows` is each file's row of the labels files, -1 where no row names it: (n,) int64.
     `beside` names the files that decide what is read of others, each with its size and time of change. `told` are the splits
-    that annotations or lists tell of. `split_by` says what names the splits, once somebody has looked (splits.py).
+    that annotations or lists tell of. `inside` are the folders named as splits within files, by file, once these are cut.
+    `split_by` says what names the splits, once somebody has looked (splits.py).
     `warnings` say what should be looked at before the work begins.
     """
 
@@ -161,6 +162,7 @@ class Listing:
     warnings: list[str] = field(default_factory=list)
     beside: list[str] = field(default_factory=list)
     told: ToldSplits | None = None
+    inside: dict[int, list[str]] = field(default_factory=dict)
     split_by: str | None = None
 
     @cached_property
@@ -212,9 +214,9 @@ class Listing:
         return [column[row].as_py() for row in rows.tolist()]
 
     @cached_property
-    def told_sets(self) -> tuple[dict[str, npt.NDArray[np.bool_]], list[str]]:
-        """The inputs of each split that annotations or lists tell of, and what to say of names of none. Raises InputError."""
-        return self.told.found(Inputs(tuple(self.roots), self.table)) if self.told else ({}, [])
+    def told_sets(self) -> tuple[dict[str, npt.NDArray[np.bool_]], list[str], bool]:
+        """What annotations or lists tell of the inputs of each split (ToldSplits.found). Raises InputError."""
+        return self.told.found(Inputs(tuple(self.roots), self.table)) if self.told else ({}, [], False)
 
     @cached_property
     def total_bytes(self) -> int:
@@ -378,7 +380,7 @@ def list_files(
     if rule.annotations:
         _annotate(listing, rule)
     listing.told = next((each.splits for each in listing.annotations if each.splits is not None), None)
-    if listing.told is None and listing.whole and lists:
+    if listing.told is None and listing.whole and all(source.format != "imagenet" for source in rule.annotations):  # val.txt
         listing.told = told_by_lists([file.opened for file in lists])
         beside += lists
     listing.beside = [f"{file.root} {file.path} {file.size} {file.mtime_ns}" for file in beside]

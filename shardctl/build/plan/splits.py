@@ -144,8 +144,6 @@ def split_files(
     A column of labels files that decides the splits is taken out of the listing: samples do not have it. Raises InputError if
     the files do not have what the rule asks for, or it is not clear what they have.
     """
-    if group is not None and not rule.shares:
-        raise UsageError(f"--group {group} keeps samples together where --split divides them; add --split train=0.9,val=0.1")
     by = rule.mode if rule.mode != "auto" else _found(listing)
     if by != "column" and has_column(listing):
         listing.notices.append(f"{_files(listing)}: the column split is kept as a column; --split {rule} decides the splits")
@@ -242,7 +240,7 @@ def _look(listing: Listing) -> str:
     if by_top:
         return "folder"
     _refuse_deeper(listing)
-    if listing.told and len(listing.told.places) > 1 and not listing.told_sets[0] and listing.told_sets[1]:
+    if listing.told and not listing.told_sets[0] and listing.told_sets[2]:
         raise InputError(
             f"no line of {listing.told.shown} is the name of an input. Write one name a line, without a label, or use --split"
             " none for only one split"
@@ -316,6 +314,25 @@ def _refuse_deeper(listing: Listing) -> None:
             f"folders or files further down are named as splits ({example}), but splits must be right below a source. Give the"
             " folder that contains them as the source, or use --split none"
         )
+
+
+def look_inside(listing: Listing, rule: SplitRule, splitting: Splitting) -> None:
+    """Raise InputError if folders within the files of a split, which are members of tars, are named as several splits.
+
+    Warn of them where shares divide the members all the same.
+    """
+    within: dict[int, set[str]] = {}
+    for file, names in listing.inside.items() if rule.mode in ("auto", "shares") else ():
+        within.setdefault(0 if splitting.of_file is None else int(splitting.of_file[file]), set()).update(names)
+    for named in map(named_as_splits, within.values()):
+        if len(set(map(_role, named))) > 1 and (any(map(_is_alone, named)) or are_sets_of_one(named)):
+            lie = f"members of the tars lie in folders named as splits ({some(_sorted(named))})"
+            if not rule.shares:
+                raise InputError(
+                    f"{lie}, and a tar is in one split. Unpack the tars, make one of each split, or use --split none for only"
+                    " one split"
+                )
+            listing.warnings.append(f"{lie}, but --split {rule} divides all inputs in another way")
 
 
 def _refuse_contradiction(listing: Listing, placed: Splitting, by: str) -> None:
@@ -400,7 +417,7 @@ def _of_lists(listing: Listing) -> _Told:
     """Return what annotations or lists say. Raises InputError if there are none, or they name an input twice."""
     if listing.told is None:
         raise InputError("--split lists: no data.yaml, COCO files or lists such as train.txt and test.txt name the splits")
-    sets, said = listing.told_sets
+    sets, said, _ = listing.told_sets
     number = np.full(len(listing), -1, np.int64)
     for place, (name, own) in enumerate(sets.items()):
         twice = np.flatnonzero(own & (number >= 0))
@@ -453,12 +470,15 @@ def _by_shares(listing: Listing, draw: Draw, rule: SplitRule) -> Splitting:
 def _hashes_of_groups(listing: Listing, group: GroupRule) -> npt.NDArray[np.uint64]:
     """Return a hash of the group of each file. Raises InputError where there is no such column, and for files in no group."""
     named, side, rows = group.field, listing.side, listing.side_rows
-    columns = [name for name in side.columns.column_names if name != LABEL_COLUMN] if side else []
+    columns = side.columns.column_names if side else []
     if named is not None and named not in columns:
         raise InputError(
             f"--group {named}: no labels file has this column ({some(columns) or 'none'}); a regular expression has (…) in it"
         )
-    values = side.columns[named].cast(pa.string()) if side is not None and named is not None else None
+    values = side.columns[named] if side is not None and named is not None else None
+    if values is not None:
+        names = side.classes if side is not None and named == LABEL_COLUMN else None
+        values = values.cast(pa.string()) if names is None else pa.array(names).take(values)
     found, without = [np.zeros(0, np.uint64)], list[int]()
     for first in range(0, len(listing), CHUNK_ROWS):
         here = np.arange(first, min(first + CHUNK_ROWS, len(listing)))

@@ -141,7 +141,7 @@ def make_preview(
             notices = [*notices, "store none: the images are shown as your functions get them, and these are not called"]
         variants = VARIANTS if given.get("variants") is None and checked.random else checked.variants
         backend.require_one()
-        rules = PlanRules(split, labels, None, checked.seed, checked.key_source is not None, checked.group)
+        rules = PlanRules(split, labels, None, checked.seed, checked.key_source is not None, checked.undivided)
         with scratch_folder() as scratch, progress_of(progress) as shown:
             told = ConversionProgress(shown)
             listing = list_files(roots, KINDS["image"], checked.reading, labels, scratch / "listing.arrow", told.listing)

@@ -193,7 +193,7 @@ def list_again(folder: Path, made: Made) -> Fresh:
         labels = replace(labels, classes=classes_of(made.layout.roles))
     by_key = settings.get("drawn_by") == "key"  # an older shardctl did not look at keys
     rules = PlanRules(
-        SplitRule.parse(settings["split"]), labels, settings["shuffle"], made.recipe.seed, by_key, made.recipe.group
+        SplitRule.parse(settings["split"]), labels, settings["shuffle"], made.recipe.seed, by_key, made.recipe.undivided
     )
     roots = [SourceRoot(normal(source)) for source in made.sources]
     reading = made.recipe.reading

@@ -19,12 +19,14 @@ from shardctl.sources.annotations.objects import (
     BEYOND,
     ITEMS,
     OBJECTS,
+    Others,
     annotated,
     are_shares,
     objects_field,
     objects_type,
     odd_boxes,
     said_of_boxes,
+    said_of_others_in,
     why_shares,
 )
 from shardctl.sources.types import in_order
@@ -103,6 +105,7 @@ def take_objects(
     there = np.flatnonzero(side_rows >= 0)
     taken = column.take(pa.array(side_rows[there]))
     objects: list[dict[str, Any] | None] = []
+    others = Others()
     faults: dict[int, Rejection] = {}
     degenerate = shares = with_boxes = 0
     for row, value in zip(there.tolist(), taken.to_pylist(), strict=True):
@@ -113,6 +116,7 @@ def take_objects(
             taken_over = None
         objects.append(taken_over)
         if taken_over is not None and taken_over["bbox"]:
+            others.update((name, "object") for name in left_out for item in value[name] or () if item is not None)
             with_boxes += 1
             degenerate += odd_boxes(taken_over["bbox"], (0, 0))[1]
             shares += are_shares(taken_over["bbox"])
@@ -123,8 +127,7 @@ def take_objects(
     how = pa.array([annotated(rule, None, False)] * len(there), ANNOTATED_TYPE)
     table = pa.table({OBJECTS: pa.array(objects, objects_type(members)), ANNOTATED: how})
     notices = [f"{shown}: {notice}" for notice in said_of_boxes(0, degenerate, rule)]
-    if left_out:
-        notices.append(f"{shown}: left out: {', '.join(left_out)} of objects, which the column of objects has no place for")
+    notices += said_of_others_in(shown, others)
     role = Objects(tuple(names) if names else None)
     return Annotations(table, rows, (objects_field(members),), (), {OBJECTS: role}, faults=faults, notices=tuple(notices))
 

@@ -6,6 +6,7 @@ column ANNOTATED says in which frame they are, and is not a column of the datase
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.sources.annotations.base import AnnotationRule
+from shardctl.sources.label_table import some
 from shardctl.system.files import naming_the_path
 from shardctl.system.text import counted
 
@@ -59,6 +61,12 @@ ROWS_AT_ONCE = 4096
 
 BEYOND = 2**31
 """Places from here on are in no image; and numbers up to it are finite in float32."""
+
+Others = Counter[tuple[str, str]]
+"""How often annotations have members without a column: by their name, and what they are of."""
+
+MOST_NAMED = 20
+"""Members that a notice names."""
 
 OUTSIDE_PIXELS = 0.5
 """How far a box may reach over the edge before it counts as outside: annotation tools round."""
@@ -188,6 +196,17 @@ def why_shares(shown: str) -> str:
         f"{shown}: all boxes of objects are numbers from 0 to 1, as shares of the size of an image are, and boxes are to be x,"
         " y, width, height in pixels; multiply x and width by the width of the image, y and height by its height"
     )
+
+
+def others_in(record: Mapping[str, Any], known: Collection[str], of: str = "object") -> list[tuple[str, str]]:
+    """Return the members of a record of annotations that say something and have no column, each with what it is `of`."""
+    return [(name, of) for name, value in record.items() if name not in known and value not in (None, "", [], {})]
+
+
+def said_of_others_in(shown: str, others: Others) -> list[str]:
+    """Say which members were left out, and of how many objects or images."""
+    names = [f"{name} of {counted(number, of)}" for (name, of), number in others.items()]
+    return [f"{shown}: left out: {some(names, MOST_NAMED)}"] if names else []
 
 
 def said_of_boxes(outside: int, degenerate: int, rule: AnnotationRule) -> list[str]:

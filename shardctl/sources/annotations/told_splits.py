@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -40,13 +41,14 @@ class ToldSplits:
         places = (place for places in self.places.values() for place in places)
         return [sha256_of(Path(local_copy(each))) for each in places if isinstance(each, str) and not is_folder(each)]
 
-    def found(self, inputs: Inputs) -> tuple[dict[str, npt.NDArray[np.bool_]], list[str]]:
-        """Return which inputs are in each split that has some, (n,) bool, and what to say of names of no input.
+    def found(self, inputs: Inputs) -> tuple[dict[str, npt.NDArray[np.bool_]], list[str], bool]:
+        """Return which inputs are in each split that has some, (n,) bool, what to say of names of no input, and whether these
+        are of lists: there are several of them, or there is the name of an image in a line.
 
         Splits of the same inputs are one. Raises InputError for a list that cannot be read, or a name that may be several.
         """
         sets: dict[str, npt.NDArray[np.bool_]] = {}
-        said = []
+        said, are_lists = [], len(self.places) > 1
         for name, places in self.places.items():
             own = np.zeros(len(inputs), bool)
             for place in places:
@@ -58,13 +60,14 @@ class ToldSplits:
                     rows, lost, few = _listed(place, inputs)
                     own[rows] = True
                     if lost:
+                        are_lists |= any(suffix_of(part) in SUFFIXES for each in few for part in re.split("[ ,\t]", each))
                         said.append(f"{printable(place)}: {counted(lost, 'name')} of no input ({some(few)}); skipped")
             same = next((other for other, its in sets.items() if np.array_equal(its, own)), None)
             if same is not None:
                 said.append(f"{self.shown}: {same} and {name} are the same {counted(int(own.sum()), 'input')}: one split")
             elif own.any():
                 sets[name] = own
-        return sets, said
+        return sets, said, bool(said) and are_lists
 
 
 def _listed(file: str, inputs: Inputs) -> tuple[npt.NDArray[np.int64], int, list[str]]:

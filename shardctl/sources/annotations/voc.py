@@ -14,7 +14,15 @@ from shardctl.errors import Rejection
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
 from shardctl.sources.annotations.inputs import Inputs
-from shardctl.sources.annotations.objects import OBJECTS, ObjectsWriter, objects_field, said_of_boxes
+from shardctl.sources.annotations.objects import (
+    OBJECTS,
+    ObjectsWriter,
+    Others,
+    objects_field,
+    others_in,
+    said_of_boxes,
+    said_of_others_in,
+)
 from shardctl.sources.annotations.per_image import (
     Beside,
     Digest,
@@ -39,6 +47,9 @@ OBJECT = "annotation/object"
 CORNERS = tuple(f"{OBJECT}/bndbox/{name}" for name in ("xmin", "ymin", "xmax", "ymax"))
 TURNED = tuple(f"{OBJECT}/robndbox/{name}" for name in ("cx", "cy", "w", "h", "angle"))
 FLAGS = ("difficult", "truncated")
+KNOWN = ("name", "bndbox", "robndbox", *FLAGS)
+UNSAID = "Unspecified"
+"""What tools write as `pose` where nobody said it."""
 
 _SETS = "ImageSets/Main"
 """Where lists of the images of each split are, beside the folder of the files."""
@@ -78,6 +89,7 @@ class Voc:
         classes: dict[str, int] = {}
         digest, at_zero = Digest(), 0
         faults: dict[int, Rejection] = {}
+        left_out = Others()
         for row in sorted(by_row):
             file = by_row[row]
             try:
@@ -86,6 +98,9 @@ class Voc:
                 read = parse(data)
                 objects, zeros = _objects(read, classes, offsets[row])
                 size = read.size()
+                for record in read.objects:
+                    texts = {path.split("/")[2]: text for path, text in record.items() if text not in ("", UNSAID)}
+                    left_out.update(others_in(texts, KNOWN))
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else error
                 faults[row] = fault(f"{file.shown}: {reason}")
@@ -105,6 +120,7 @@ class Voc:
                 f" 0, use --labels voc+{ZERO_BASED}:PATH"
             )
         notices += said_of_boxes(writer.outside, writer.degenerate, rule)
+        notices += said_of_others_in("XML files", left_out)
         said, fields, role = tuple(notices), (objects_field(members),), Objects(tuple(names) or None)
         splits = told_by_lists(lists)
         return Annotations(table, rows, fields, (digest.hex(),), {OBJECTS: role}, None, faults, said, splits=splits)

@@ -20,13 +20,14 @@ from shardctl.system.text import format_bytes
 class Frame(NamedTuple):
     """Where a record begins and ends in the content of its file, and why it is rejected, if it is.
 
-    `last`: from here on nothing of the file can be read; then the record is what is left of it.
+    `last`: from here on nothing of the file can be read; then the record is what is left of it. `folder` is that of its name.
     """
 
     offset: int
     end: int
     fault: Rejection | None = None
     last: bool = False
+    folder: str = ""
 
 
 class Container(Protocol):

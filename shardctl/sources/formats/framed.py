@@ -21,6 +21,7 @@ from shardctl.sources.formats.found_values import Record, parsed_records
 from shardctl.sources.formats.kept_open import KeptOpen
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.formats.sequential import with_count
+from shardctl.sources.splits import split_parts
 from shardctl.sources.types import Types
 
 
@@ -42,17 +43,17 @@ class Framed:
         return [(0, size)]
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Return the units, [offset, size, records, (stage, error, message) of the reject or None]."""
+        """Return the units, [offset, size, records, (stage, error, message) of the reject or None]; folders named as splits."""
         with closing(_Opened(self._form, path, reading)) as opened:
             cuts = _Cuts(size, self._unit_bytes, opened.is_compressed)
             for frame in opened.frames():
                 cuts.add(frame)
             opened.pass_rest()
-            return cuts.finish(opened.container.content.fault)
+            return {"cuts": cuts.finish(opened.container.content.fault), "folders": sorted(cuts.folders)}
 
     def join(self, scans: list[Any], size: int) -> list[Cut] | None:
         """Return the units."""
-        cuts = scans[0]
+        cuts = scans[0]["cuts"]
         return [Cut(start, length, records, Rejection(*fault) if fault else None) for start, length, records, fault in cuts]
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
@@ -99,10 +100,12 @@ class _Cuts:
         self._cuts: list[list[Any]] = []
         self._start = self._end = self._records = 0
         self._kept = 0  # records before what cannot be read
+        self.folders: set[str] = set()
 
     def add(self, frame: Frame) -> None:
         """Add a record. In a compressed file those that are rejected are found again when it is read."""
         self._kept += not frame.last
+        self.folders.update(split_parts(frame.folder))
         alone = frame.last or (frame.fault is not None and not self._is_compressed)
         if alone or (self._end - self._start >= self._unit_bytes and not self._is_compressed):
             self._finish_unit()

@@ -162,7 +162,7 @@ class TarSamples:
         if not self.content.reaches(last.next):
             message = "the tar ends within this sample; get the whole file"
             return Frame(offset, last.stop, self.content.fault or Rejection("read", "truncated", message), last=True)
-        return Frame(offset, last.next, fault)
+        return Frame(offset, last.next, fault, folder=_folder(last.key or ""))
 
     def _repeats(self, key: str) -> Rejection | None:
         """Return why a sample is rejected whose key another one had, whose members are not beside its own."""
@@ -244,7 +244,8 @@ class TarSamples:
         key = self._members[0].key or ""
         record: Record = {KEY: key}
         if self._has_folders:
-            record[FOLDER] = key.removeprefix("./").rpartition("/")[0] or "."
+            has_image = not self._joins_images or not IMAGES.isdisjoint(member.field for member in self._members)
+            record[FOLDER] = (_folder(key) or ".") if has_image else None
         for member in self._members:
             if member.field in record:
                 message = f"it has two members of the name {printable(member.field)}; keep one of them"
@@ -266,6 +267,10 @@ def note_on_end(path: str) -> tuple[str, str] | None:
         " compare its size with that of the original"
     )
     return "no-end", message
+
+
+def _folder(key: str) -> str:
+    return key.removeprefix("./").rpartition("/")[0]
 
 
 def _with_one_image(record: Record) -> Record:

@@ -520,7 +520,36 @@ def test_images_of_lvis_have_addresses_alone_and_what_is_left_out_is_said(tmp_pa
     file.write_text(json.dumps({"images": images, "annotations": [box(1), box(2)], "categories": categories}))
     said = notices(source, tmp_path, file)
     assert {key for key, sample in samples(tmp_path / "out").items() if sample["objects"]} == {"val2017/1.png", "val2017/2.png"}
-    assert any("images have neg_category_ids: left out" in notice for notice in said)
+    assert any("left out: neg_category_ids of 2 images" in notice for notice in said)
+
+
+@pytest.mark.parametrize("odd", [[], [{"segmentation": {"size": [6, 8], "counts": [4, 44]}}]])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_members_of_objects_without_a_column_are_named_and_counted(tmp_path: Path, odd: list[Any], indent: int | None) -> None:
+    """Also where all are plain, and read as columns: a stretch of these has 64 kB."""
+    source = photos(tmp_path / "in", "1.png")
+    others: list[dict[str, Any]] = [{"score": 0.5, "ignore": 0, "num_keypoints": 0}, {"attributes": {"a": [1]}}]
+    others += [{"attributes": {}, "score": None, "tags": [], "note": ""}, {"note": '[x] \\" {'}]
+    annotations = [{**box(1), "id": number, **others[number % 4]} for number in range(4000)]
+    annotations += [{**box(1), "id": 5000 + number, **each} for number, each in enumerate(odd)]
+    file = tmp_path / "coco.json"
+    record = {"images": [{"id": 1, "file_name": "1.png"}], "categories": [{"id": 3, "name": "cat"}], "annotations": annotations}
+    file.write_text(json.dumps(record, indent=indent))
+    (said,) = [notice for notice in notices(source, tmp_path, file) if "left out" in notice]
+    assert said.partition("left out: ")[2].split(", ") == [
+        "score of 1,000 objects",
+        "ignore of 1,000 objects",
+        "attributes of 1,000 objects",
+        "note of 1,000 objects",
+    ]
+
+
+def test_what_captions_say_beside_is_named(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "1.png")
+    said = [{"id": n, "image_id": 1, "caption": "x", "bbox": [1, 1, 2, 2], "is_rejected": False} for n in range(2)]
+    file = coco_file(tmp_path / "captions.json", [(1, "1.png")], said)
+    found = notices(source, tmp_path, file)
+    assert any("left out: bbox of 2 objects, is_rejected of 2 objects" in notice for notice in found)
 
 
 def test_an_rle_without_a_box_has_the_box_around_its_ones(tmp_path: Path, source: Path) -> None:

@@ -16,6 +16,7 @@ from making import box, coco_file, converted, photos, samples
 from shardctl.sources.annotations import json_parts
 from shardctl.sources.annotations.coco import plain, reading
 from shardctl.sources.annotations.coco.file import OBJECT_COLUMNS, CocoFile
+from shardctl.sources.annotations.objects import Others
 
 NUMBER = st.floats(-100, 700).map(lambda x: round(x, 2) + 0.0) | st.integers(-5, 700)
 ODD = st.sampled_from(
@@ -30,7 +31,11 @@ PLAIN = {
     "iscrowd": st.integers(0, 1),
     "segmentation": st.lists(st.integers(3, 5).flatmap(lambda n: st.lists(NUMBER, min_size=2 * n, max_size=2 * n)), max_size=2),
     "keypoints": st.integers(0, 3).flatmap(lambda n: st.lists(NUMBER, min_size=3 * n, max_size=3 * n)),
-    "other": st.text('a}é\\" ', max_size=3),
+    "other": st.text('a}é\\":[] ', max_size=3),
+    "num_keypoints": st.integers(0, 17),
+    "attributes": st.fixed_dictionaries({}, optional={"occluded": st.booleans(), "bbox": st.just([[1, 2], []])}),
+    "ignore": st.sampled_from([0, 1, None, 2.5]),
+    "tags": st.lists(st.sampled_from(["a", "[1]", "]"]), max_size=2),
 }
 NEEDED = ("image_id", "category_id", "bbox")
 ELEMENTS = st.fixed_dictionaries(
@@ -51,9 +56,12 @@ def text_of(elements: list[Any]) -> str:
 @examples(12)
 @given(st.lists(st.fixed_dictionaries(PLAIN), min_size=1, max_size=6))
 def test_plain_annotations_are_read_as_columns_with_the_same_values(elements: list[Any]) -> None:
-    found = plain.PlainObjects()(text_of(elements))
+    others = Others()
+    found = plain.PlainObjects(others)(text_of(elements))
     assert found is not None
     assert repr(found.to_pylist()) == repr(one_by_one(elements)[0])
+    said = ((name, each[name]) for each in elements for name in ("other", "attributes", "ignore", "tags"))
+    assert others == Others((name, "object") for name, value in said if value not in (None, "", {}, []))
 
 
 @examples(50)
@@ -66,7 +74,7 @@ def test_an_odd_value_is_never_read_otherwise(elements: list[Any], data: st.Data
         holder = holder.get(part) if isinstance(holder, dict) else holder[part] if holder else None
     if isinstance(holder, dict) or (isinstance(holder, list) and isinstance(last, int) and len(holder) > last):
         holder[last] = data.draw(ODD)
-    found = plain.PlainObjects()(text_of(elements))
+    found = plain.PlainObjects(Others())(text_of(elements))
     if found is not None:
         rows, file = one_by_one(elements)
         assert not file.faults
@@ -85,11 +93,11 @@ def test_an_odd_value_is_never_read_otherwise(elements: list[Any], data: st.Data
     ],
 )
 def test_what_is_not_plain_is_left_to_a_closer_look(text: str) -> None:
-    assert plain.PlainObjects()(text) is None
+    assert plain.PlainObjects(Others())(text) is None
 
 
 def test_after_some_stretches_that_are_not_plain_no_more_are_tried() -> None:
-    reader, good = plain.PlainObjects(), '{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}'
+    reader, good = plain.PlainObjects(Others()), '{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}'
     assert reader(good) is not None
     for _ in range(2 * plain.TRIES):
         assert reader("{}") is None

@@ -34,7 +34,7 @@ def test_objects_of_metadata_become_the_column_of_all_formats(tmp_path: Path) ->
     assert "bbox: list<item: fixed_size_list<item: float>[4]>" in schema["objects"]
     assert schema["note"] == "string"
     assert shardctl.open(tmp_path / "out").manifest.fields["objects"] == {"role": "objects", "names": None}
-    assert any("left out: colour of objects" in notice for notice in said)
+    assert any("left out: colour of 2 objects" in notice for notice in said)
 
 
 @pytest.mark.parametrize("name", ["categories", "label", "labels", "category_id"])
@@ -50,7 +50,7 @@ def test_names_under_another_name_become_numbers_too_and_the_first_name_counts(t
     said = converted(source, tmp_path / "out").notices
     assert objects_of(tmp_path / "out")[0]["category"] == [1, 0]
     assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["cat", "dog"]
-    assert any("left out: labels of objects" in notice for notice in said)
+    assert any("left out: labels of 2 objects" in notice for notice in said)
 
 
 def test_boxes_without_categories_stay_a_plain_column_and_a_note_says_so(tmp_path: Path) -> None:

@@ -48,6 +48,21 @@ def test_corners_count_pixels_from_1_and_the_last_one_is_within(tmp_path: Path, 
     assert any("1 of 3 inputs without XML file: not annotated" in notice for notice in said)
 
 
+def test_what_objects_say_beside_is_named_and_counted(tmp_path: Path, source: Path) -> None:
+    more = "<occluded>0</occluded><attributes><attribute><name>a</name><value>1</value></attribute></attributes></object>"
+    unsaid = marked("cat", 1, 1, 2, 2).replace("Left", "Unspecified").partition("<part>")[0]
+    other = f"{unsaid}{more}", f"{unsaid}<polygon><x1>1</x1><y1>2</y1></polygon></object>", f"{unsaid}</object>"
+    (source / "Annotations" / "b.xml").write_text(voc(*other))
+    said = converted(source, tmp_path / "out", f"voc:{source}").notices
+    (notice,) = [notice for notice in said if "left out" in notice]
+    names = [
+        "pose of 2 objects",
+        "part of 2 objects",
+        *(f"{name} of 1 object" for name in ("occluded", "attributes", "polygon")),
+    ]
+    assert notice.partition("left out: ")[2].split(", ") == names
+
+
 def test_files_that_count_from_0_say_so_and_are_read_as_they_are(tmp_path: Path, source: Path) -> None:
     (source / "Annotations" / "a.xml").write_text(voc(marked("cat", 0, 2, 4, 5)))
     said = converted(source, tmp_path / "1", f"voc:{source}/Annotations").notices

@@ -263,23 +263,75 @@ def test_folders_in_a_tar_are_as_those_of_a_disk(tmp_path: Path) -> None:
     assert convert(splits, "together", split="none") == (("a", "b"), ["key", "image", "label"])
 
 
-def test_members_beside_images_are_what_labels_them(tmp_path: Path) -> None:
-    """As WebDataset has them: the folder in a key is no class where a sample has more than an image."""
-    members = [m for n in range(4) for m in ((f"{n % 2}/{n}.jpg", jpeg(n)), (f"{n % 2}/{n}.json", b'{"a": 1}'))]
-    (tmp_path / "a.tar").write_bytes(tar(members))
+@pytest.mark.parametrize(
+    "others", [["README.md"], ["about.json"], ["cat/001.txt"], ["cat/001.json", "dog/069.json"], ["cat/notes.txt"]]
+)
+def test_other_members_do_not_take_the_classes_of_a_tar(others: list[str], tmp_path: Path) -> None:
+    images = [(f"{name}/{number:03}.jpg", jpeg(number % 3)) for name in ("cat", "dog") for number in range(70)]
+    (tmp_path / "a.tar").write_bytes(tar(sorted([*images, *((name, b"{}") for name in others)])))
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    shardctl.convert(tmp_path / "unpacked", tmp_path / "folder", workers=0)
+    shardctl.convert(tmp_path / "a.tar", tmp_path / "tar", workers=0)
+    of_tar, of_folder = shardctl.open(tmp_path / "tar"), shardctl.open(tmp_path / "folder")
+    assert of_tar.classes == of_folder.classes == ("cat", "dog")
+    wanted = {each["key"]: int(each["label"]) for each in of_folder}
+    assert {f"{each['key']}.jpg": int(each["label"]) for each in of_tar} == wanted
+
+
+@pytest.mark.parametrize("labels", ["auto", "none", "folder"])
+@pytest.mark.parametrize("beside", [{}, {"json": b"{}"}, {"cls": b"1"}, {"seg.png": b""}])
+@pytest.mark.parametrize("tars", [["a"], ["a", "b"]])
+def test_folders_of_splits_in_tars_are_asked_about_whatever_labels_are(
+    tars: list[str], beside: dict[str, bytes], labels: str, tmp_path: Path
+) -> None:
+    """After so many samples of training that none of the others is looked at for the types of fields."""
+    members = [
+        (f"{split}/{number:05}.{ending}", data)
+        for split, count in (("train", 3000), ("val", 2))
+        for number in range(count)
+        for ending, data in {"jpg": jpeg(1), **beside}.items()
+    ]
+    (tmp_path / "in").mkdir()
+    for place, name in enumerate(tars):
+        own = members if len(tars) == 1 else [each for each in members if each[0].startswith(("train", "val")[place])]
+        (tmp_path / "in" / f"{name}.tar").write_bytes(tar(own))
+    with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels=labels)
+    drawn = shardctl.convert(tmp_path / "in", tmp_path / "drawn", workers=0, labels=labels, split="train=0.5,val=0.5")
+    assert any("folders named as splits (train, val), but split='train=0.5,val=0.5' divides" in each for each in drawn.warnings)
+    (tmp_path / "in" / f"{tars[0]}.tar").rename(tmp_path / "in" / "train.tar")
+    if len(tars) == 1:
+        (tmp_path / "in" / "test.tar").write_bytes(tar([("c/0.jpg", jpeg(0)), ("d/1.jpg", jpeg(1))]))
+        with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
+            shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels=labels)
+    else:  # each in a split of its own
+        (tmp_path / "in" / "b.tar").rename(tmp_path / "in" / "val.tar")
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels=labels)
+        ds = {split: shardctl.open(tmp_path / "out", split=split) for split in ("train", "val")}
+        assert {name: {each["key"].partition("/")[0] for each in own} for name, own in ds.items()} == {
+            "train": {"train"},
+            "val": {"val"},
+        }
+
+
+def test_an_update_asks_about_the_folders_of_new_tars(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.tar").write_bytes(tar([("a.jpg", jpeg(1))]))
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels="none")
+    (tmp_path / "in" / "1.tar").write_bytes(tar([("train/b.jpg", jpeg(1)), ("val/c.jpg", jpeg(1))]))
+    with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels="none", update=True)
+
+
+def test_classes_with_a_word_of_splits_in_their_name_are_no_splits_in_a_tar(tmp_path: Path) -> None:
+    names = ["bullet_train/1", "test_tube/2", "car/3"]
+    (tmp_path / "a.tar").write_bytes(tar([(f"{name}.jpg", jpeg(1)) for name in names]))
     shardctl.convert(tmp_path / "a.tar", tmp_path / "out", workers=0)
-    assert shardctl.open(tmp_path / "out").schema.names == ["key", "image", "json"]
-
-
-def test_one_other_member_does_not_take_the_classes_without_a_word(tmp_path: Path) -> None:
-    members = [(f"{name}/{number}.jpg", jpeg(number)) for name in ("cat", "dog") for number in range(3)]
-    (tmp_path / "a.tar").write_bytes(tar([*members, ("README.md", b"about")]))
-    result = shardctl.convert(tmp_path / "a.tar", tmp_path / "out", workers=0)
-    assert any("(md), so that the folders (cat, dog) are not classes" in notice for notice in result.notices)
-    said = shardctl.convert(tmp_path / "a.tar", tmp_path / "said", workers=0, labels="folder")
-    assert not any("are not classes" in notice for notice in said.notices)
-    ds = shardctl.open(tmp_path / "said")
-    assert {sample["key"]: ds.classes[int(sample["label"])] for sample in ds} == {name[:-4]: name[:3] for name, _ in members}
+    assert shardctl.open(tmp_path / "out").classes == ("bullet_train", "car", "test_tube")
+    (tmp_path / "b.tar").write_bytes(tar([(f"seg_{name}.jpg", jpeg(1)) for name in ("train/1", "test/2")]))
+    with pytest.raises(InputError, match=r"folders named as splits \(seg_train, seg_test\)"):
+        shardctl.convert(tmp_path / "b.tar", tmp_path / "other", workers=0, labels="none")
 
 
 def test_a_format_is_told_by_name_or_by_content(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,29 @@ def test_each_frame_becomes_a_sample(source: Path, tmp_path: Path, store: str) -
     assert not any("frames" in notice for notice in result.notices)
     assert shardctl.verify(tmp_path / "out", level="deep").ok
     assert shardctl.convert(source, tmp_path / "out", frames="all", store=store, workers=0).status == "up-to-date"
+
+
+def test_shares_do_not_divide_the_frames_of_a_file(source: Path, tmp_path: Path) -> None:
+    """They are drawn as the files are where each is one image, and stay there when others come."""
+    for number in range(30):
+        (source / "a" / f"{number}#x.gif").write_bytes((source / "a" / "x.gif").read_bytes())
+
+    def split_of_files(out: str, **more: Any) -> dict[str, set[str]]:
+        shardctl.convert(source, tmp_path / out, split="train=0.6,val=0.4", labels="none", workers=0, **more)
+        found: dict[str, set[str]] = {}
+        for split in ("train", "val"):
+            for sample in shardctl.open(tmp_path / out, split=split):
+                found.setdefault(re.sub(r"#\d+$", "", sample["key"]), set()).add(split)
+        return found
+
+    whole = split_of_files("whole")
+    assert split_of_files("frames", frames="all") == whole
+    assert {split for splits in whole.values() for split in splits} == {"train", "val"}
+    (source / "b" / "new.gif").write_bytes((source / "a" / "x.gif").read_bytes())
+    after = split_of_files("frames", frames="all", update=True)
+    assert len(after.pop("b/new.gif")) == 1
+    assert after == whole
+    assert {"train", "val"} in split_of_files("grouped", frames="all", group="(.*)").values(), "as it is said"
 
 
 def test_first_frames_are_counted(source: Path, tmp_path: Path) -> None:

@@ -268,6 +268,16 @@ def test_the_values_say_whether_another_image_is_a_mask(second: str, name: str, 
     assert second == "colours" or any(name in notice and "mask" in notice for notice in result.notices)
 
 
+@pytest.mark.parametrize("second", SECOND)
+def test_images_called_label_are_no_labels_in_the_header(second: str, tmp_path: Path, cli: Any) -> None:
+    photo = encoded(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
+    structs = {"image": pa.array([photo] * 3, ENCODED_IMAGE), "label": pa.array([SECOND[second][0]] * 3, ENCODED_IMAGE)}
+    parquet.write_table(pa.table(structs), tmp_path / "a.parquet")
+    ran = cli("convert", tmp_path / "a.parquet", tmp_path / "out", "--workers", "0")
+    assert "no labels" in ran.err
+    assert "from the field label" not in ran.err
+
+
 def test_drawings_alone_are_no_masks_of_each_other(tmp_path: Path) -> None:
     structs = {name: pa.array([encoded(CLASSES)] * 3, ENCODED_IMAGE) for name in ("image", "label")}
     parquet.write_table(pa.table(structs), tmp_path / "a.parquet")

@@ -18,7 +18,7 @@ from arrow_columns import columns_of_all_types
 from reading import cut, read, types_of, units_of
 
 import shardctl
-from shardctl.errors import Rejection
+from shardctl.errors import InputError, Rejection
 from shardctl.sources.formats.base import CHOSEN, Misfit, Reading, Unit
 from shardctl.sources.formats.columns import plain_schema
 from shardctl.sources.formats.parquet import ParquetFile
@@ -116,6 +116,28 @@ def test_mixed_columns_are_json_text(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", pa.table({"a": [[1, 2], None], "b": [1.0, 2.5]}))
     found = read(PARQUET, path, schema=pa.schema([("a", pa.string()), ("b", pa.string()), ("c", pa.int8())]))
     assert found.rows == [{"a": "[1, 2]", "b": "1.0", "c": None}, {"a": None, "b": "2.5", "c": None}]
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Paris"])
+@pytest.mark.parametrize(("units", "finest"), [(["ms", "ns"], "ns"), (["us", "s", "ms"], "us"), (["ns", "us"], "ns")])
+def test_times_of_several_units_have_the_finest(units: list[str], finest: str, zone: str | None, tmp_path: Path) -> None:
+    """pandas has written ns, ms and us, by its version and that of the file."""
+    times = pa.array([1_600_000_000, None, -1], pa.timestamp("s", zone))
+    tables = [pa.table({"t": times.cast(pa.timestamp(unit, zone)), "n": [[value] for value in times]}) for unit in units]
+    paths = [str(write(tmp_path / f"{number}.parquet", table)) for number, table in enumerate(tables)]
+    shardctl.convert(paths, tmp_path / "out", workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.schema.field("t").type == pa.timestamp(finest, zone)
+    wanted = times.cast(pa.timestamp(finest, zone)).cast(pa.int64()).to_pylist()
+    (shard,) = (tmp_path / "out").glob("train*.arrow")
+    assert pa.ipc.open_file(shard).read_all()["t"].cast(pa.int64()).to_pylist() == wanted * len(units)
+
+
+def test_times_that_the_finest_unit_does_not_hold_are_refused(tmp_path: Path) -> None:
+    tables = [pa.table({"t": pa.array([value], pa.timestamp(unit))}) for value, unit in ((253402214400000, "ms"), (1, "ns"))]
+    paths = [str(write(tmp_path / f"{number}.parquet", table)) for number, table in enumerate(tables)]
+    with pytest.raises(InputError, match=r"out of bounds timestamp.*else give all files one type"):
+        shardctl.convert(paths, tmp_path / "out", workers=0)
 
 
 @pytest.mark.parametrize(("values", "type_"), [([0.0, 1.0, None], pa.int64()), ([0.5, 1.0, None], pa.float64())])

@@ -125,6 +125,7 @@ def test_fields_of_the_first_part_come_first_then_the_others_by_name() -> None:
         (pa.dictionary(pa.int8(), pa.string()), pa.string(), pa.string()),
         (pa.run_end_encoded(pa.int32(), pa.string()), pa.string(), pa.string()),
         (pa.null(), pa.date32(), pa.date32()),
+        (pa.list_(pa.timestamp("s", "UTC")), pa.list_(pa.timestamp("ns", "UTC")), pa.list_(pa.timestamp("ns", "UTC"))),
         (pa.list_(pa.int8()), pa.large_list(pa.int16()), pa.large_list(pa.int16())),
         (pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 2)),
         (pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 3), pa.list_(pa.int8())),
@@ -211,7 +212,7 @@ def test_objects_with_names_of_their_own_are_text_once_they_are_too_many(by_arro
 def test_types_that_json_cannot_hold_and_others_are_one_sentence(value: Any) -> None:
     rigid = of(a=([value],))
     name = str(rigid.schema().field("a").type)
-    for other in (of(a=([1],)), of(a=(["x"],)), of(a=([[value]],))):
+    for other in (of(a=([1],)), of(a=(["x"],)), of(a=([[value]],)), of(a=([None], pa.timestamp("ms", "UTC")))):
         with pytest.raises(InputError, match="the field a holds values of several types") as raised:
             rigid.join(other).schema()
         assert name in str(raised.value)

@@ -38,7 +38,7 @@ from shardctl.build.plan.labels import (
 )
 from shardctl.build.plan.listing import CHUNK_ROWS, Listing
 from shardctl.build.plan.plan import JOB_PLAN_SCHEMA, NOT_KEPT, Order, Planner, SplitPlan, job_table, write_shards
-from shardctl.build.plan.splits import Splitting, split_files
+from shardctl.build.plan.splits import Splitting, look_inside, split_files
 from shardctl.build.plan.units import Units
 from shardctl.build.shards.costs import Costs
 from shardctl.build.shards.dataset_job import DatasetJob, plan_job
@@ -231,6 +231,7 @@ class _Planning:
         old = self._old_rows(matching, splitting)
         fresh = self._fresh_files(matching, old)
         units = discovery.find_units(fresh)
+        look_inside(listing, self.rules.split, splitting)
         if not listing.whole and len(units) and (why := self._other_types(discovery, units, splitting)):
             return Anew(why)
         planner = Planner(units, self._order(units, fresh, splitting, draw))

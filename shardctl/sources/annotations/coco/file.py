@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.sources.annotations.objects import ITEMS
+from shardctl.sources.annotations.objects import ITEMS, Others
 from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
@@ -40,7 +40,7 @@ class CocoFile:
     objects: Rows | None = None
     captions: Rows | None = None
     members: set[str] = field(default_factory=set)
-    others: set[str] = field(default_factory=set)
+    others: Others = field(default_factory=Others)
     faults: dict[int, str] = field(default_factory=dict)
     crowds: int = 0
     digest: str = ""

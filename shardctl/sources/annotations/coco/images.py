@@ -7,7 +7,7 @@ import numpy as np
 from shardctl.errors import InputError
 from shardctl.sources.annotations.coco.file import CocoFile
 from shardctl.sources.annotations.inputs import Inputs, said_of_absent
-from shardctl.sources.label_table import some
+from shardctl.sources.annotations.objects import said_of_others_in
 from shardctl.sources.roots import resolved
 from shardctl.system.locations.text import parent_of
 from shardctl.system.text import printable
@@ -24,5 +24,4 @@ def find_inputs(file: CocoFile, inputs: Inputs) -> list[str]:
             " give each image an id of its own"
         )
     file.rows = inputs.by_path.find(file.names, file.shown, [(resolved(parent_of(file.opened)), file.names)])
-    said = [f"{file.shown}: images have {some(sorted(file.others))}: left out"] if file.others else []
-    return [*said, *said_of_absent(file.shown, file.names, file.rows)]
+    return [*said_of_others_in(file.shown, file.others), *said_of_absent(file.shown, file.names, file.rows)]

@@ -6,6 +6,8 @@ this module never decides that something is wrong.
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import pyarrow as pa
 
 from shardctl.sources.annotations.coco.file import NO_ID, OBJECT_COLUMNS
 from shardctl.sources.annotations.json_parts import BETWEEN_OBJECTS
-from shardctl.sources.annotations.objects import POINTS, POLYGONS, RLE
+from shardctl.sources.annotations.objects import POINTS, POLYGONS, RLE, Others, others_in
 
 _NUMBERS = pa.list_(pa.float64())
 _PARSED = pa.schema(
@@ -27,9 +29,14 @@ _PARSED = pa.schema(
         ("iscrowd", pa.int64()),
         ("segmentation", pa.list_(_NUMBERS)),
         ("keypoints", _NUMBERS),
+        ("num_keypoints", pa.float64()),
         ("caption", pa.string()),
     ]
 )
+OF_OBJECT = frozenset(_PARSED.names)
+
+_LISTS = re.compile(r'\[[^][{}"]+\]')
+"""Lists of numbers: most of the text."""
 
 MOST = 2**24
 """Whole numbers up to it are exact in float32. Arrow refuses larger ones, and here they look like other numbers."""
@@ -42,18 +49,23 @@ TRIES = 3
 
 
 class PlainObjects:
-    """Reads stretches of the annotations of one file, as long as that is worth it."""
+    """Reads stretches of the annotations of one file, as long as that is worth it. Other members are counted in `others`."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Others) -> None:
         self._odd = 0
+        self._others = others
 
     def __call__(self, text: str) -> pa.RecordBatch | None:
         """Return the columns OBJECT_COLUMNS of JSON objects with commas between them, None where it takes a closer look."""
         if self._odd >= TRIES:
             return None
         try:
-            found = _columns(_parsed(text))
-        except _OddError:
+            parsed = _parsed(text)
+            found = _columns(parsed)
+            if text.count('"') != 2 * sum(len(column) - column.null_count for column in parsed.values()):  # other members
+                for element in json.loads(f"[{_LISTS.sub('0', text)}]"):
+                    self._others.update(others_in(element, OF_OBJECT))
+        except (ValueError, RecursionError):
             self._odd += 1
             return None
         self._odd = -TRIES

@@ -13,9 +13,9 @@ import pyarrow as pa
 from shardctl.errors import InputError
 from shardctl.sources.annotations.coco.elements import BadError, members_of
 from shardctl.sources.annotations.coco.file import CAPTION_COLUMNS, MEMBERS, NO_ID, OBJECT_COLUMNS, CocoFile, Numbers, Rows
-from shardctl.sources.annotations.coco.plain import PlainObjects
+from shardctl.sources.annotations.coco.plain import OF_OBJECT, PlainObjects
 from shardctl.sources.annotations.json_parts import JsonParts
-from shardctl.sources.annotations.objects import TableWriter
+from shardctl.sources.annotations.objects import TableWriter, others_in
 
 
 def read_file(opened: str, scratch: Path) -> CocoFile:
@@ -27,7 +27,7 @@ def read_file(opened: str, scratch: Path) -> CocoFile:
     names: list[pa.Array] = []
     sizes: list[npt.NDArray[np.int32]] = []
     seen: set[str] = set()
-    parts = JsonParts(opened, {"annotations": PlainObjects()})
+    parts = JsonParts(opened, {"annotations": PlainObjects(file.others)})
     for part in parts:
         seen.add(part.name)
         if part.name == "images":
@@ -70,6 +70,7 @@ def _of_int64(values: list[int], file: CocoFile, what: str) -> Numbers:
         raise InputError(f"{file.shown}: {what} is too large: an id has at most 64 bits") from None
 
 
+OF_CAPTION = ("id", "image_id", "caption")
 KNOWN = {"id", "file_name", "width", "height", "license", "coco_url", "flickr_url", "date_captured"}
 """What images of COCO say. A dataset has no use for the last four."""
 
@@ -78,7 +79,7 @@ def _check_images(file: CocoFile, first: int, images: list[Any]) -> None:
     for number, image in enumerate(images, first):
         if not isinstance(image, dict) or type(image.get("id")) is not int or type(_name_of(image)) is not str:
             raise InputError(f"{file.shown}: image {number} of images has no id that is a whole number, or no file_name")
-        file.others.update(image.keys() - KNOWN)
+        file.others.update(others_in(image, KNOWN, "image"))
 
 
 def _name_of(image: dict[str, Any]) -> Any:
@@ -107,6 +108,7 @@ def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: T
                 f"{file.shown}: annotation {number} of annotations has no image_id that is a whole number of 64 bits"
             )
         caption = element.get("caption")
+        file.others.update(others_in(element, OF_OBJECT if caption is None else OF_CAPTION))
         if caption is None:
             marked.append(_object(file, number, element))
         elif isinstance(caption, str):
