@@ -389,6 +389,7 @@ def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Tabl
     elif pa.types.is_floating(label.type) and (whole := _as_whole(label)) is not None:
         encoded, classes = whole, None
     elif pa.types.is_string(label.type):
+        label = pc.utf8_normalize(label, "NFC")
         names = in_order(name for name in pc.unique(label).to_pylist() if name)
         encoded = pc.index_in(label, value_set=pa.array(names, pa.string())).cast(pa.int64())
         classes = tuple(names)

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import starmap
 from typing import Any, NoReturn, TypeAlias
-from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ from shardctl.sources.splits import roles_of, split_word
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import folders_above, follow, is_stored, name_of, parent_of, path_below, within
 from shardctl.system.sequences import evenly_spaced
-from shardctl.system.text import counted, printable
+from shardctl.system.text import composed, counted, printable
 
 AT_ONCE = 65536
 """Names that are Python objects at a time."""
@@ -360,7 +359,7 @@ def _are_among(parts: list[str], others: list[str]) -> bool:
 
 def both_of(one: str, other: str) -> str:
     """Return two names for a message, so that they differ where only their Unicode form does."""
-    shown = ascii if normalize("NFC", one) == normalize("NFC", other) and one != other else printable
+    shown = ascii if composed(one) == composed(other) and one != other else printable
     return f"{shown(one)} and {shown(other)}"
 
 

@@ -20,7 +20,7 @@ from shardctl.sources.walk import FoundFile, walk
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 from shardctl.system.locations.text import is_stored, join, name_of, parent_of, within
-from shardctl.system.text import counted, format_bytes, printable
+from shardctl.system.text import composed, counted, format_bytes, printable
 
 LARGEST = 64 << 20
 """The largest file of annotations of one image that is read."""
@@ -86,7 +86,7 @@ def _names_in(file: str, digest: Digest) -> tuple[str, ...]:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{printable(file)}: the names of the classes cannot be read ({reason})") from error
     digest.add(name_of(file), data)
-    names = [line.strip() for line in lines] if any(lines) else []
+    names = [composed(line.strip()) for line in lines] if any(lines) else []
     for number, name in enumerate(names, 1):
         if not name or name in names[: number - 1]:
             wrong = f"repeats {printable(name)}" if name else "is blank"

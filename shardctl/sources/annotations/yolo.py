@@ -36,7 +36,7 @@ from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import join, name_of, normal, parent_of, path_below
 from shardctl.system.packages import to_install
-from shardctl.system.text import printable
+from shardctl.system.text import composed, printable
 
 SPLITS = ("train", "val", "test", "minival")
 
@@ -334,9 +334,10 @@ def _names_of(given: Any, shown: str) -> tuple[str, ...] | None:
         if set(given) != set(range(len(given))):
             raise InputError(f"{shown}: names must be numbered 0 to {len(given) - 1} without gaps")
         given = [given[number] for number in range(len(given))]
-    if not isinstance(given, list) or not given or len({str(name) for name in given}) < len(given):
+    names = [composed(str(name)) for name in given] if isinstance(given, list) else []
+    if not names or len(set(names)) < len(names):
         raise InputError(f"{shown}: names are a list of different names, or numbers with names")
-    return tuple(str(name) for name in given)
+    return tuple(names)
 
 
 def _shape_of(shape: Any, flip: Any, shown: str) -> tuple[tuple[int, int] | None, tuple[int, ...] | None]:
