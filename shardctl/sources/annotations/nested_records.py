@@ -24,6 +24,9 @@ from shardctl.system.text import printable
 BEGIN_BYTES, MOST_RECORDS = 1 << 20, 100
 """How much of a file is looked at."""
 
+LONGEST = 4096
+"""Characters of a path, at most."""
+
 _TAGS = re.compile(r"</?img>")
 """What some chats have around the name of an image within a text."""
 
@@ -101,7 +104,9 @@ def _texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 def _is_input(path: tuple[str, ...], text: str, file: FoundFile, images: Images) -> bool:
     """Return whether a text is the path of an input, or ends with the name of one, whatever ending it has. An answer may be 2
     beside 2.jpg: a text without an ending in a list or an object must have a folder."""
-    name = text.replace("\\", "/")
+    if len(text) > LONGEST:
+        return False
+    name = text.encode(errors="replace").decode().replace("\\", "/")
     has_ending = _has_ending((path, name))
     names = [name, name_of(name)] if has_ending or len(path) == 1 else [name] * ("/" in name)
     folders = [file.folder, *images.folders[:MOST_FOLDERS]]

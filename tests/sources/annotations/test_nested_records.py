@@ -163,6 +163,8 @@ def test_records_that_came_after_a_conversion_are_refused_too(source: Path, tmp_
         '{"imagePath": "imgs/0.jpg", "shapes": [{"label": "cat"}]}',  # one object is no list of records
         '[["imgs/0.jpg"], 1, null, "imgs/0.jpg"]',
         "[" * 100_000,
+        '[{"text": "\\ud83d", "image": "\\ud83d.jpg"}]',
+        json.dumps([{"text": "x" * 9999}]),
         '[{"image": "imgs/0.jpg", "conversations": [{"value": "',
         '[{"image": "elsewhere/9", "conversations": [{"value": "2"}], "answers": ["1", "0", "1/2"]}]',
         "",
