@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from itertools import starmap
 from typing import Any, NoReturn, TypeAlias
 
@@ -234,7 +234,7 @@ class Finder:
         told = [(resolved(parent_of(file)), name_of(file), count) for file, count in files]
         bases = [root.recorded if root.is_folder else root.base for root in self._inputs.roots]
 
-        @cache
+        @lru_cache(AT_ONCE)
         def differ(file: int, name: str, root: int, path: str) -> bool:
             return _are_of_other_splits(*told[file][:2], name, bases[root], path)
 

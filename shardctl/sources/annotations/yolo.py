@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from shardctl.errors import InputError, InstallError, Rejection, UsageError
 from shardctl.format.roles import Objects
 from shardctl.sources.annotation_words import TASKS
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
-from shardctl.sources.annotations.inputs import Inputs, stem
+from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, stem
 from shardctl.sources.annotations.objects import BEYOND, OBJECTS, ObjectsWriter, objects_field, said_of_boxes
 from shardctl.sources.annotations.per_image import (
     NAMES,
@@ -131,15 +131,16 @@ def _refuse_unread(inputs: Inputs, rows: Iterable[int], folders: Sequence[str], 
     """Raise InputError if one of some inputs has a file of labels in none of the folders that were read."""
     known = list(map(resolved, folders))
 
-    @cache
-    def is_unread(folder: str) -> bool:
-        return is_folder(folder) and all(path_below(folder, each) is None for each in known)
+    @lru_cache(AT_ONCE)
+    def unread(root: int, folder: str) -> str:
+        labels = _labels_of(join(inputs.bases[root], folder))
+        return labels if is_folder(labels) and all(path_below(labels, each) is None for each in known) else ""
 
     paths, roots = inputs.table["path"], inputs.table["root"]
     for row in rows:
-        image = join(inputs.bases[roots[row].as_py()], paths[row].as_py())
-        labels = f"{stem(_labels_of(image))}.txt"
-        if is_unread(parent_of(labels)) and exists(labels):
+        image = paths[row].as_py()
+        folder = unread(roots[row].as_py(), parent_of(image))
+        if folder and exists(labels := join(folder, f"{stem(name_of(image))}.txt")):
             raise InputError(
                 f"{shown}: names no folder that has {printable(image)}, and its labels are there ({printable(labels)}); add"
                 " the folder, or give --labels yolo:FOLDER"
