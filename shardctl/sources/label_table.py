@@ -57,14 +57,14 @@ class LabelTable:
     """The rows of the labels files.
 
     `columns` has every column but the one with the file names, `label` as int64 where there is one; `classes` are the
-    names of its values, `names` the paths relative to the source (large_string). `digests` are the SHA-256 of the bytes that
-    were read of each file, in hex; `notices` are messages for the user.
+    names of its values, `names` the paths relative to the source (large_string), a chunk for each file. `digests` are the
+    SHA-256 of the bytes that were read of each file, in hex; `notices` are messages for the user.
     """
 
     files: tuple[str, ...]
     columns: pa.Table
     classes: tuple[str, ...] | None
-    names: pa.Array
+    names: pa.ChunkedArray
     digests: tuple[str, ...]
     notices: tuple[str, ...]
 
@@ -150,7 +150,14 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
         said.append(f"the first column has no name: it is kept as {UNNAMED}; --drop-columns '{UNNAMED}' leaves it out")
     digests = tuple(digest for part in parts for digest in part.digests)
     notices = tuple(f"{shown}: {notice}" for notice in [*(notice for part in parts for notice in part.notices), *said])
-    return LabelTable(tuple(files), columns, classes, pa.concat_arrays([part.names for part in parts]), digests, notices)
+    return LabelTable(
+        tuple(files),
+        columns,
+        classes,
+        pa.chunked_array([chunk for part in parts for chunk in part.names.chunks]),
+        digests,
+        notices,
+    )
 
 
 def _classes_of(found: Collection[tuple[str, ...]], labels: pa.ChunkedArray) -> tuple[str, ...] | None:
@@ -178,11 +185,11 @@ class _Read:
     """What labels files of one format hold: their columns but for those left out, and the file names (large_string).
 
     `held` are the names of all columns, `digests` the SHA-256 of what was read of each file. `classes` are the names that a
-    Parquet file has for the numbers of its labels, None for files of text.
+    Parquet file has for the numbers of its labels, None for files of text. `names` have a chunk for each file.
     """
 
     columns: pa.Table
-    names: pa.Array
+    names: pa.ChunkedArray
     held: tuple[str, ...]
     digests: tuple[str, ...]
     notices: tuple[str, ...]
@@ -246,7 +253,7 @@ def _read_texts(found: Sequence[tuple[str, str]], drop: Collection[str], reading
     table = pa.concat_tables(tables, promote_options="default")
     table = table.select(dict.fromkeys([*kept, *([SPLIT_COLUMN] if sets else [])]))
     held, notices = tuple(every.found().names), tuple(every.notices("column", drop))
-    return _Read(table, pa.concat_arrays(all_names), held, tuple(digests), notices)
+    return _Read(table, pa.chunked_array(all_names), held, tuple(digests), notices)
 
 
 def _read_parquet(file: str, folder: str, drop: Collection[str], sets: Mapping[str, str]) -> _Read:
@@ -266,7 +273,7 @@ def _read_parquet(file: str, folder: str, drop: Collection[str], sets: Mapping[s
     table = pa.table(columns, schema=schema)
     table = table.drop_columns([name for name in drop if name in table.column_names])
     column = _file_column(table.schema, shown)
-    names = _names_within(table[column], folder, shown)
+    names = pa.chunked_array([_names_within(table[column], folder, shown)])
     classes = class_names(found.schema.metadata).get(LABEL_COLUMN, ())
     return _Read(_in_set(table.drop_columns([column]), sets.get(file)), names, tuple(schema.names), (digest,), (), classes)
 
@@ -382,6 +389,7 @@ def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Tabl
     elif pa.types.is_floating(label.type) and (whole := _as_whole(label)) is not None:
         encoded, classes = whole, None
     elif pa.types.is_string(label.type):
+        label = pc.utf8_normalize(label, "NFC")
         names = in_order(name for name in pc.unique(label).to_pylist() if name)
         encoded = pc.index_in(label, value_set=pa.array(names, pa.string())).cast(pa.int64())
         classes = tuple(names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from shardctl.errors import UsageError
@@ -75,6 +75,16 @@ def _is_word(parts: list[str], place: int) -> bool:
 
 def _is_short(part: str) -> bool:
     return part.isdigit() or len(part) <= 2
+
+
+_OF_TWO = {"trainval": {0, 1}, "eval": {1, 2}, "evaluation": {1, 2}}
+"""Words for two of ROLES."""
+
+
+def roles_of(folders: Sequence[str]) -> set[int]:
+    """Return the rows of ROLES of the last folder that is called as a split alone; none without one."""
+    word = next((word for word in map(split_word, reversed(folders)) if word and word.alone), None)
+    return _OF_TWO.get(word.word, {word.role}) if word else set()
 
 
 def may_name_a_split(name: str) -> bool:

@@ -42,7 +42,7 @@ from shardctl.sources.values import (
     kinds_of_values,
     ordered,
 )
-from shardctl.system.text import first_repeated, printable
+from shardctl.system.text import composed, first_repeated, printable
 
 WRITTEN = b"shardctl.written"
 """In the metadata of a field with numbers of CSV files: how many decimal places all of them have, `any` if they differ.
@@ -282,8 +282,11 @@ class Types:
 
 
 def in_order(classes: Iterable[str]) -> list[str]:
-    """Return names of classes in the order of their numbers: by name; by value where all of them are whole numbers."""
-    names = sorted(classes)
+    """Return names of classes in the order of their numbers: by name; by value where all of them are whole numbers.
+
+    Two that are one in NFC are one class.
+    """
+    names = sorted(set(map(composed, classes)))
     return sorted(names, key=int) if all(name.isascii() and name.isdecimal() for name in names) else names
 
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from unicodedata import normalize
 
 from shardctl.errors import UsageError
 
@@ -14,6 +15,11 @@ def printable(text: str) -> str:
     """Return `text` safe to show: control characters and undecodable bytes appear as escapes."""
     decoded = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in decoded)
+
+
+def composed(text: str) -> str:
+    """Return a text in the form of Unicode in which names are compared (NFC): a Mac writes é as e and an accent."""
+    return normalize("NFC", text)
 
 
 def format_bytes(count: float) -> str:

@@ -26,7 +26,7 @@ from shardctl.sources.splits import GroupRule, named_as_splits
 from shardctl.sources.types import Types, in_order
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import replacing
-from shardctl.system.text import counted, printable
+from shardctl.system.text import composed, counted, printable
 from shardctl.transforms.recipe import Recipe
 
 LABEL = "label"
@@ -211,7 +211,7 @@ def _label_by_member(listing: Listing, mode: str, folders: Sequence[str]) -> Lab
 
 def _class_names(listing: Listing, mode: str, below: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the class that each folder names, "" for none, and those of all; no classes where the folders are none."""
-    names = [name.rpartition("/")[2] for name in below]
+    names = [composed(name.rpartition("/")[2]) for name in below]
     classes = in_order(set(names) - {""})
     if mode == "folder" and not classes:
         raise InputError("no input is in a folder that could be its class; use --labels none or a labels file")

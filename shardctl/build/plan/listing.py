@@ -721,7 +721,9 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.
     """Return each input's row of the labels files, -1 for none. Raises InputError if rows or inputs do not match."""
     import pyarrow.compute as pc  # 40 ms to import, and most conversions have no labels file
 
-    found = Inputs(tuple(listing.roots), listing.table).by_path.find(side.names, side.shown)
+    found = Inputs(tuple(listing.roots), listing.table).by_path.find(
+        side.names, side.shown, zip(side.files, map(len, side.names.chunks), strict=True)
+    )
     rows, used = np.full(len(listing), -1, np.int64), found >= 0
     rows[found[used]] = np.flatnonzero(used)
     unnamed, unused = np.flatnonzero(rows < 0), np.flatnonzero(~used)

@@ -19,7 +19,7 @@ from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.files import is_folder, local_copy
 from shardctl.sources.label_table import LABEL_COLUMN, some
 from shardctl.system.files import read_named
-from shardctl.system.text import counted, first_repeated, printable
+from shardctl.system.text import composed, counted, first_repeated, printable
 
 
 def read_classes(place: str) -> tuple[str, ...]:
@@ -36,6 +36,7 @@ def read_classes(place: str) -> tuple[str, ...]:
             names = tuple(map(str.strip, read_named(Path(local_copy(place))).decode("utf-8-sig").splitlines()))
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{shown}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8'})") from None
+    names = tuple(map(composed, names))
     if not all(names) or first_repeated(names) is not None or not names:
         raise InputError(f"{shown}: it takes a text file with one class in each line, each once, or a dataset with classes")
     return names
@@ -84,6 +85,7 @@ def refuse_other_names(roles: Mapping[str, Role], pinned: tuple[str, ...]) -> No
 
 def _numbers(found: Sequence[str], pinned: tuple[str, ...]) -> npt.NDArray[np.int64]:
     numbers = {name: number for number, name in enumerate(pinned)}
+    found = list(map(composed, found))
     others = [name for name in found if name not in numbers]
     if others:
         raise InputError(f"--classes: {some(others)} not among the {counted(len(pinned), 'class', 'classes')} that it pins")

@@ -216,7 +216,7 @@ def _look(listing: Listing) -> str:
         by_top = set()  # the sources are these very files: their name decides no more than that of a folder would
     sources = listing.root_names if all(root.is_folder for root in listing.roots) else []
     by_source = named_as_splits(sources)
-    told = "column" if has_column(listing) else "lists" if listing.told and _divides(_of_lists(listing)) else ""
+    told = "column" if has_column(listing) else "lists" if listing.told and _of_lists(listing).names else ""
     placed = "folder" if by_top == tops else "source" if len(sources) > 1 and by_source == set(sources) else ""
     if told and placed:
         _refuse_contradiction(listing, _divided(listing, placed, base), told)
@@ -430,11 +430,6 @@ def _of_lists(listing: Listing) -> _Told:
         number[own] = place
     listing.notices += [each for each in said if each not in listing.notices]
     return _Told(listing.told.shown, list(sets), number)
-
-
-def _divides(told: _Told) -> bool:
-    """Return whether lists say more than nothing, or that all inputs are training data."""
-    return bool(told.names) and (told.names != ["train"] or bool(told.of_input.any()))
 
 
 def _as_told(listing: Listing, by: str) -> Splitting:

@@ -128,7 +128,7 @@ def _of_lines(path: str, inputs: Inputs) -> _Found:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{shown}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     names = pa.array(of_name, pa.large_string())
-    rows = inputs.by_path.find(names, shown, [(resolved(parent_of(path)), names)])
+    rows = inputs.by_path.find(names, shown, [(path, len(names))], [(resolved(parent_of(path)), names)])
     if not (rows >= 0).any():
         raise none_among_inputs(shown, names)
     texts, order = list(of_name.values()), [place for place in np.argsort(rows, kind="stable").tolist() if rows[place] >= 0]

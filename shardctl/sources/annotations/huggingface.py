@@ -30,7 +30,7 @@ from shardctl.sources.annotations.objects import (
     why_shares,
 )
 from shardctl.sources.types import in_order
-from shardctl.system.text import counted, printable
+from shardctl.system.text import composed, counted, printable
 
 READ = ("id", "category", "bbox", "area", "iscrowd", "difficult", "truncated", "segmentation", "keypoints")
 """Members that are taken over, as far as they are lists of what they should be."""
@@ -182,7 +182,7 @@ def _objects(value: dict[str, Any], members: list[str], names: list[str] | None)
         result[name] = _items(name, items, len(boxes))
     if names is not None:
         numbers = {name: number for number, name in enumerate(names)}
-        result["category"] = [numbers[name] for name in categories]
+        result["category"] = [numbers[composed(name)] for name in categories]
     return result
 
 

@@ -5,26 +5,35 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import starmap
 from typing import Any, NoReturn, TypeAlias
-from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError
+from shardctl.sources.files import exists
 from shardctl.sources.label_table import hash_names, some
 from shardctl.sources.roots import SourceRoot, resolved
+from shardctl.sources.splits import roles_of, split_word
 from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.text import folders_above, follow, is_stored, path_below, within
-from shardctl.system.text import counted, printable
+from shardctl.system.locations.text import folders_above, follow, is_stored, name_of, parent_of, path_below, within
+from shardctl.system.sequences import evenly_spaced
+from shardctl.system.text import composed, counted, printable
 
 AT_ONCE = 65536
 """Names that are Python objects at a time."""
 
 ABOVE = 3
 """Folders above a source from which names may start: images/train/1.jpg is 1.jpg where images/train is the source."""
+
+LOOKED_AT = 3
+"""Names that are looked for on the disk, to see whether they start from a folder."""
+
+FOLDERS = {"labels": "images", "Annotations": "JPEGImages", "annotations": "images", "masks": "images", "captions": "images"}
+"""Folders of annotations, and of their images beside them: of Ultralytics, of the development kit of VOC, of other tools."""
 
 Rows = npt.NDArray[np.int64]
 Texts: TypeAlias = "pa.Array | pa.ChunkedArray"
@@ -101,20 +110,28 @@ class Finder:
         self._bases = [within(base) for base in dict.fromkeys((*inputs.bases, *given))]
         self._resolved: dict[str, str] = {}
 
-    def find(self, names: Texts, shown: str, first: Sequence[tuple[str, Texts]] = (), written: Texts | None = None) -> Rows:
-        """Return the input of each name, -1 for none, (n,) int64.
+    def find(
+        self,
+        names: Texts,
+        shown: str,
+        files: Iterable[tuple[str, int]],
+        first: Sequence[tuple[str, Texts]] = (),
+        written: Texts | None = None,
+    ) -> Rows:
+        """Return the input of each name, -1 for none, (n,) int64. `files` are what has the names, each with how many.
 
         All names start from one folder: the first one from which some of them lead to an input. Those of `first` are tried
         before the sources and the folders above these; they have names of their own. Others of the names may still be inputs
         deeper in their folder. Where no folder is such a start, each name means the only input of the same last part whose
-        folders do not contradict its own. Raises InputError for names of which it is not clear which input they mean, and for
+        folders do not contradict its own. No name means an input of another split than it, or the file that has it, says, but
+        where one of `first` leads to it. Raises InputError for names of which it is not clear which input they mean, and for
         two of one input: `shown` is what has them, and `written` how a message calls each where that is not its name.
         """
         bases = dict.fromkeys(self._inputs.bases)
         above = dict.fromkeys(folder for base in bases for folder in folders_above(base)[:ABOVE])
-        for start, texts in (*first, *((folder, names) for folder in (*bases, *above))):
+        for number, (start, texts) in enumerate((*first, *((folder, names) for folder in (*bases, *above)))):
             rows = _joined(self._exact(placed) for placed in self._placed(texts, start))
-            if (rows >= 0).any():
+            if (rows >= 0).any() or (number < len(first) and self._has_endings and _are_there(start, texts)):
                 placed_names, is_known = self._placed(texts, start), True
                 break
         else:
@@ -125,6 +142,7 @@ class Finder:
             left = place + np.flatnonzero(rows[place : place + len(placed)] < 0)
             rows[left] = self._loose([placed[number - place] for number in left.tolist()], is_known)
             place += len(placed)
+        self._leave_other_splits(rows, is_exact & (number < len(first)), names, files)
         rows[~is_exact & np.isin(rows, rows[is_exact])] = -1  # another name leads to it as it is
         self._refuse_two_of_one(rows, names if written is None else written, shown)
         return rows
@@ -209,6 +227,25 @@ class Finder:
             rows[number] = places[ending[0]]
         return rows
 
+    def _leave_other_splits(
+        self, rows: Rows, is_sure: npt.NDArray[np.bool_], names: Texts, files: Iterable[tuple[str, int]]
+    ) -> None:
+        """Set -1 for each name whose input is of another split."""
+        told = [(resolved(parent_of(file)), name_of(file), count) for file, count in files]
+        bases = [root.recorded if root.is_folder else root.base for root in self._inputs.roots]
+
+        @lru_cache(AT_ONCE)
+        def differ(file: int, name: str, root: int, path: str) -> bool:
+            return _are_of_other_splits(*told[file][:2], name, bases[root], path)
+
+        of_file = np.repeat(np.arange(len(told)), [count for *_, count in told])
+        for begin in range(0, len(rows), AT_ONCE):
+            here = begin + np.flatnonzero(((rows >= 0) & ~is_sure)[begin : begin + AT_ONCE])
+            found = self._inputs.table.take(pa.array(rows[here]))
+            said, paths = (map(_folder, each.to_pylist()) for each in (names.take(pa.array(here)), found["path"]))
+            each = zip(of_file[here].tolist(), said, found["root"].to_pylist(), paths, strict=True)
+            rows[here[np.fromiter(starmap(differ, each), bool, len(here))]] = -1
+
     def _refuse_several(self, name: str, rows: list[int]) -> NoReturn:
         both = both_of(*self._inputs.paths_at(rows[:2]))
         raise InputError(
@@ -271,6 +308,39 @@ def _last_part(name: str) -> str:
     return name.rpartition("/")[2]
 
 
+def _folder(name: str) -> str:
+    return name.replace("\\", "/").rpartition("/")[0]
+
+
+def _are_there(start: str, names: Texts) -> bool:
+    """Return whether some of the names lead to files from a folder on, be they inputs or not: a few are looked at."""
+    return any(exists(f"{within(start)}{names[place].as_py()}") for place in evenly_spaced(len(names), LOOKED_AT))
+
+
+def _are_of_other_splits(home: str, file: str, name: str, source: str, path: str) -> bool:
+    """Return whether the last word of a split of a file in `home` and the folders that it says differs from that of the folders
+    of an input. Above these only the nearest folder counts, and what both lie in does not: there are users called dev."""
+    outer, above = _apart(home.split("/"), source.split("/"))
+    said, there = name.split("/"), path.split("/")
+    if name[:1] == "/" or ":/" in name:
+        same = len(said) - len(_apart(said[::-1], there[::-1])[0])
+        said = [*_nearest(said[: len(said) - same]), *said[len(said) - same :]]
+    word = split_word(file)
+    one = roles_of([*_nearest(outer), word.word if word else "", *said])
+    other = roles_of([*_nearest(above), *there])
+    return bool(one and other) and one.isdisjoint(other)
+
+
+def _apart(one: list[str], other: list[str]) -> tuple[list[str], list[str]]:
+    """Return two lists without what both begin with."""
+    same = next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return one[same:], other[same:]
+
+
+def _nearest(folders: list[str]) -> list[str]:
+    return [folder for folder in folders if folder not in FOLDERS and folder not in FOLDERS.values()][-1:]
+
+
 def _do_agree(name: str, path: str, is_known: bool) -> bool:
     """Return whether the folders of a name and of an input are in one order, and one has only more of them than the other.
 
@@ -289,7 +359,7 @@ def _are_among(parts: list[str], others: list[str]) -> bool:
 
 def both_of(one: str, other: str) -> str:
     """Return two names for a message, so that they differ where only their Unicode form does."""
-    shown = ascii if normalize("NFC", one) == normalize("NFC", other) and one != other else printable
+    shown = ascii if composed(one) == composed(other) and one != other else printable
     return f"{shown(one)} and {shown(other)}"
 
 

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 from shardctl.errors import InputError, Rejection
+from shardctl.sources.annotations.inputs import stem
 from shardctl.sources.annotations.unused import MOST_FOLDERS, OF_IMAGES, Images
 from shardctl.sources.files import begin_of, exists
 from shardctl.sources.walk import FoundFile
@@ -22,6 +23,9 @@ from shardctl.system.text import printable
 
 BEGIN_BYTES, MOST_RECORDS = 1 << 20, 100
 """How much of a file is looked at."""
+
+LONGEST = 4096
+"""Characters of a path, at most."""
 
 _TAGS = re.compile(r"</?img>")
 """What some chats have around the name of an image within a text."""
@@ -33,7 +37,8 @@ def refuse_nested_records(files: Iterable[FoundFile], images: Images) -> None:
         if file.suffix not in (".json", ".jsonl", ".json.gz"):
             continue
         records = list(_records(file))
-        named = [each for record in records for each in _texts(record) if _is_input(each[1], file, images)]
+        named = [each for record in records for each in _texts(record) if _is_input(*each, file, images)]
+        named = list(filter(_has_ending, named)) or named  # an id may be the name of its image without the ending
         nested = [each for each in named if len(each[0]) > 1]
         if nested or (named and any(_is_list_of_objects(value) for record in records for value in record.values())):
             raise InputError(_sentence(file, *(nested or named)[0], images.roots[file.root].text))
@@ -49,7 +54,7 @@ def _sentence(file: FoundFile, path: tuple[str, ...], image: str, source: str) -
     elif exists(found):
         way = f"{command} {field}` makes a sample of each record that has an image"
     else:
-        way = f"to convert the records with {field}, move the file to the folder that its paths begin at"
+        way = f"to convert the records with {field}, write paths that lead to the images from its folder on"
     return (
         f"{printable(file.opened)}: its records name images of the source ({place}: {printable(image)}), and nothing uses them."
         f" For the images alone, use --labels none; {way}"
@@ -96,12 +101,20 @@ def _texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
         yield from _texts(inner, (*path, "[]"))
 
 
-def _is_input(text: str, file: FoundFile, images: Images) -> bool:
-    """Return whether a text is the path of an input, or ends with the name of one."""
-    if not text.endswith(OF_IMAGES) or "\0" in text:
+def _is_input(path: tuple[str, ...], text: str, file: FoundFile, images: Images) -> bool:
+    """Return whether a text is the path of an input, or ends with the name of one, whatever ending it has. An answer may be 2
+    beside 2.jpg: a text without an ending in a list or an object must have a folder."""
+    if len(text) > LONGEST:
         return False
-    names = dict.fromkeys((text, name_of(text.replace("\\", "/"))))
-    return any(images.have(name, [file.folder, *images.folders[:MOST_FOLDERS]]) for name in names)
+    name = text.encode(errors="replace").decode().replace("\\", "/")
+    has_ending = _has_ending((path, name))
+    names = [name, name_of(name)] if has_ending or len(path) == 1 else [name] * ("/" in name)
+    folders = [file.folder, *images.folders[:MOST_FOLDERS]]
+    return any(images.have(stem(each) if has_ending else each, folders, OF_IMAGES) for each in dict.fromkeys(names))
+
+
+def _has_ending(named: tuple[tuple[str, ...], str]) -> bool:
+    return named[1].lower().endswith(OF_IMAGES)
 
 
 def _is_list_of_objects(value: Any) -> bool:

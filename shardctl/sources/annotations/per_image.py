@@ -5,22 +5,22 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.annotations.inputs import Inputs, stem
+from shardctl.sources.annotations.inputs import FOLDERS, Inputs, stem
 from shardctl.sources.files import exists, is_folder, local_copy
 from shardctl.sources.label_table import some
 from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import FoundFile, walk
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
-from shardctl.system.locations.text import is_stored, join, name_of, parent_of
-from shardctl.system.text import counted, format_bytes, printable
+from shardctl.system.locations.text import is_stored, join, name_of, parent_of, within
+from shardctl.system.text import composed, counted, format_bytes, printable
 
 LARGEST = 64 << 20
 """The largest file of annotations of one image that is read."""
@@ -86,16 +86,12 @@ def _names_in(file: str, digest: Digest) -> tuple[str, ...]:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{printable(file)}: the names of the classes cannot be read ({reason})") from error
     digest.add(name_of(file), data)
-    names = [line.strip() for line in lines] if any(lines) else []
+    names = [composed(line.strip()) for line in lines] if any(lines) else []
     for number, name in enumerate(names, 1):
         if not name or name in names[: number - 1]:
             wrong = f"repeats {printable(name)}" if name else "is blank"
             raise InputError(f"{printable(file)}, line {number}: it {wrong}, and each line is the name of one class")
     return tuple(names)
-
-
-FOLDERS = {"labels": "images", "Annotations": "JPEGImages", "annotations": "images", "masks": "images"}
-"""Folders of annotations, and of their images beside them: of Ultralytics, of the development kit of VOC, of other tools."""
 
 
 def match_files(
@@ -113,7 +109,8 @@ def match_files(
     places = [_absolute(beside(file)) for file in found]
     first = [("", _stems(map(_image_of, places))), ("", _stems(places))]
     written = pa.array((file.opened for file in found), pa.large_string())
-    rows = inputs.by_stem.find(_stems(map(called, found)), shown, first, written)
+    files = [(within(folder), len(list(own))) for folder, own in groupby(places, parent_of)]
+    rows = inputs.by_stem.find(_stems(map(called, found)), shown, files, first, written)
     matched = [Beside(int(rows[place]), found[place].opened) for place in np.argsort(rows, kind="stable") if rows[place] >= 0]
     return matched, [file for row, file in zip(rows.tolist(), found, strict=True) if row < 0]
 
@@ -138,7 +135,8 @@ def refuse_no_match(matched: Sequence[Beside], found: Sequence[FoundFile], input
     if not matched:
         one, other = printable(found[0].path), printable(inputs.paths_at([0])[0])
         raise InputError(
-            f"{printable(folder)}: none of the {len(found):,} {what} has the name of an input ({one}; an input is {other})"
+            f"{printable(folder)}: none of the {len(found):,} {what} has the name of an input of its split ({one}; an input is"
+            f" {other})"
         )
 
 

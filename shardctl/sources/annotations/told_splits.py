@@ -21,7 +21,7 @@ from shardctl.sources.splits import may_name_a_split, split_word
 from shardctl.sources.walk import suffix_of, walk
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import sha256_of
-from shardctl.system.locations.text import name_of, parent_of
+from shardctl.system.locations.text import name_of, parent_of, within
 from shardctl.system.text import counted, printable
 
 Place = str | npt.NDArray[np.int64]
@@ -87,7 +87,8 @@ def _listed(file: str, inputs: Inputs) -> tuple[npt.NDArray[np.int64], int, list
     if not len(names):
         return np.zeros(0, np.int64), 0, []
     finder = inputs.by_path if suffix_of(name_of(names[0].as_py())) in SUFFIXES else inputs.by_stem
-    rows = finder.find(names, printable(file), [(resolved(parent_of(file)), names)])
+    above = parent_of(file)
+    rows = finder.find(names, printable(file), [(within(above), len(names))], [(resolved(above), names)])
     absent = np.flatnonzero(rows < 0)
     return rows[rows >= 0], len(absent), names.take(pa.array(absent[:100])).to_pylist()
 

@@ -37,7 +37,7 @@ from shardctl.sources.files import fetch_all, is_folder
 from shardctl.sources.types import in_order
 from shardctl.sources.walk import FoundFile
 from shardctl.system.locations.text import beside, join, name_of, parent_of
-from shardctl.system.text import counted, printable
+from shardctl.system.text import composed, counted, printable
 
 ZERO_BASED = "zero-based"
 
@@ -226,7 +226,7 @@ def _objects(parsed: Parsed, classes: dict[str, int], offset: int) -> tuple[dict
             raise ValueError(f"line {line}: the bndbox of the object {name!r:.60} ends before it begins")
         first = 0 if polygon else offset  # the places of a turned box are no pixels
         at_zero += first and (left == 0 or top == 0)
-        objects["category"].append(classes.setdefault(name, len(classes)))
+        objects["category"].append(classes.setdefault(composed(name), len(classes)))
         objects["bbox"].append([left - first, top - first, right - left + first, bottom - top + first])
         objects["segmentation"].append([polygon] if polygon else [])
         for flag, values in flags.items():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from shardctl.errors import InputError, InstallError, Rejection, UsageError
 from shardctl.format.roles import Objects
 from shardctl.sources.annotation_words import TASKS
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
-from shardctl.sources.annotations.inputs import Inputs
+from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, stem
 from shardctl.sources.annotations.objects import BEYOND, OBJECTS, ObjectsWriter, objects_field, said_of_boxes
 from shardctl.sources.annotations.per_image import (
     NAMES,
@@ -30,11 +31,12 @@ from shardctl.sources.annotations.per_image import (
 from shardctl.sources.annotations.told_splits import Place, ToldSplits
 from shardctl.sources.files import exists, fetch_all, is_folder
 from shardctl.sources.label_table import some
+from shardctl.sources.roots import resolved
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import join, name_of, normal, parent_of, path_below
 from shardctl.system.packages import to_install
-from shardctl.system.text import printable
+from shardctl.system.text import composed, printable
 
 SPLITS = ("train", "val", "test", "minival")
 
@@ -93,6 +95,8 @@ class Yolo:
         matched, lost = match_files(list(chain(*labelled.values())), inputs, printable(given), _name_of_image)
         refuse_no_match(matched, lost, inputs, given, "labels")
         by_row = {file.row: file for file in matched}
+        if is_yaml:
+            _refuse_unread(inputs, (row for row in range(len(inputs)) if row not in by_row), setup.folders, printable(given))
         fetch_all(file.opened for file in matched)
         writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
         faults: dict[int, Rejection] = {}
@@ -121,6 +125,26 @@ class Yolo:
         role = Objects(setup.names, keypoints=setup.point_names, flip=setup.flip if setup.point_names else None)
         said, rows, fields = tuple(notices), np.arange(len(inputs)), (objects_field(members),)
         return Annotations(table, rows, fields, (digest.hex(),), {OBJECTS: role}, None, faults, said, splits=setup.splits)
+
+
+def _refuse_unread(inputs: Inputs, rows: Iterable[int], folders: Sequence[str], shown: str) -> None:
+    """Raise InputError if one of some inputs has a file of labels in none of the folders that were read."""
+    known = list(map(resolved, folders))
+
+    @lru_cache(AT_ONCE)
+    def unread(root: int, folder: str) -> str:
+        labels = _labels_of(join(inputs.bases[root], folder))
+        return labels if is_folder(labels) and all(path_below(labels, each) is None for each in known) else ""
+
+    paths, roots = inputs.table["path"], inputs.table["root"]
+    for row in rows:
+        image = paths[row].as_py()
+        folder = unread(roots[row].as_py(), parent_of(image))
+        if folder and exists(labels := join(folder, f"{stem(name_of(image))}.txt")):
+            raise InputError(
+                f"{shown}: names no folder that has {printable(image)}, and its labels are there ({printable(labels)}); add"
+                " the folder, or give --labels yolo:FOLDER"
+            )
 
 
 def _is_of_image(file: FoundFile) -> bool:
@@ -311,9 +335,10 @@ def _names_of(given: Any, shown: str) -> tuple[str, ...] | None:
         if set(given) != set(range(len(given))):
             raise InputError(f"{shown}: names must be numbered 0 to {len(given) - 1} without gaps")
         given = [given[number] for number in range(len(given))]
-    if not isinstance(given, list) or not given or len({str(name) for name in given}) < len(given):
+    names = [composed(str(name)) for name in given] if isinstance(given, list) else []
+    if not names or len(set(names)) < len(names):
         raise InputError(f"{shown}: names are a list of different names, or numbers with names")
-    return tuple(str(name) for name in given)
+    return tuple(names)
 
 
 def _shape_of(shape: Any, flip: Any, shown: str) -> tuple[tuple[int, int] | None, tuple[int, ...] | None]:
@@ -345,6 +370,7 @@ def _folders_of(said: dict[str, Any], file: str, shown: str) -> tuple[list[str],
         base = next((place for place in (join(base, said["path"]), normal(said["path"])) if is_folder(place)), base)
     folders: list[str] = []
     tried: list[str] = []
+    absent: list[str] = []
     places: dict[str, list[Place]] = {}
     others = [name for name, value in said.items() if name not in (*SPLITS, *KEYS) and _is_folder(base, above, value)]
     for split in (*SPLITS, *others):
@@ -353,12 +379,13 @@ def _folders_of(said: dict[str, Any], file: str, shown: str) -> tuple[list[str],
             images = next((each for each in _places_of(base, above, str(place)) if (exists(each) or is_folder(each))), None)
             tried.append(str(place))
             if images is None:
+                absent.append(f"{place} (not there)")
                 continue
             if split != "minival":  # a part of val
                 places.setdefault(split, []).append(images)
             found = [images] if is_folder(images) else _folders_in_list(images, base)
             folders += [_labels_of(folder) for folder in found]
-    missing = [folder for folder in dict.fromkeys(folders) if not is_folder(folder)]
+    missing = absent + [folder for folder in dict.fromkeys(folders) if not is_folder(folder)]
     folders = [folder for folder in dict.fromkeys(folders) if is_folder(folder)]
     if not folders:
         named = f" ({', '.join(map(printable, tried))})" if tried else ""

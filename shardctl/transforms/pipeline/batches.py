@@ -61,7 +61,8 @@ def encode_labels(batch: pa.RecordBatch, classes: tuple[str, ...]) -> pa.RecordB
 
     place = batch.schema.get_field_index("label")
     names = batch.column(place)
-    numbers = pc.index_in(names, value_set=pa.array(classes, pa.string())).cast(pa.int64())
+    known = pa.array(classes, pa.string())
+    numbers = pc.coalesce(*(pc.index_in(each, known) for each in (names, pc.utf8_normalize(names, "NFC")))).cast(pa.int64())
     empty = pc.sum(pc.equal(names, "")).as_py() or 0
     if numbers.null_count > names.null_count + empty:
         raise Misfit("a label that is not among the classes")

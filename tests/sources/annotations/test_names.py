@@ -218,7 +218,7 @@ def test_many_names_as_a_slow_rule_finds_them(tmp_path: Path) -> None:
     paths = [f"{rng.choice(folders)}/{number}.png" for number in range(300)]
     inputs = Inputs((SourceRoot(str(tmp_path)),), pa.table({"path": pa.array(paths), "root": pa.array([0] * len(paths))}))
     names = [f"x/{rng.choice(folders)}/{number}.png" for number in range(310)]
-    assert inputs.by_path.find(pa.array(names), "x").tolist() == slow(names, paths)
+    assert inputs.by_path.find(pa.array(names), "x", [("x/", len(names))]).tolist() == slow(names, paths)
 
 
 def test_all_that_a_json_file_names_is_found_or_counted(tmp_path: Path) -> None:
@@ -252,3 +252,115 @@ def test_captions_beside_images_that_are_sources_themselves(tmp_path: Path) -> N
     each(source, ".", "txt", "a cat", ["a", "b"])
     shardctl.convert([source / "a.png", source / "b.png"], tmp_path / "out", workers=0, labels=["captions:"])
     assert {key: sample["caption"] for key, sample in samples(tmp_path / "out").items()} == {"a.png": "a cat", "b.png": "a cat"}
+
+
+def instances(path: Path, names: list[str]) -> str:
+    images = [(number, f"{name}.png") for number, name in enumerate(names)]
+    return f"coco:{coco_file(path.with_suffix('.json'), images, [box(number) for number, _ in images])}"
+
+
+def lines(path: Path, names: list[str]) -> str:
+    path.with_suffix(".txt").write_text("".join(f"{name}.png#0\ta cat\n" for name in names))
+    return f"captions:{path.with_suffix('.txt')}"
+
+
+def rows(path: Path, names: list[str]) -> str:
+    path.with_suffix(".csv").write_text("file_name,label\n" + "".join(f"{name}.png,cat\n" for name in names))
+    return str(path.with_suffix(".csv"))
+
+
+FILES: dict[str, tuple[Callable[[Path, list[str]], str], str]] = {
+    "coco": (instances, "objects"),
+    "captions": (lines, "caption"),
+    "table": (rows, "label"),
+}
+"""Forms of which one file has the annotations of all images."""
+
+files = pytest.mark.parametrize("form", FILES)
+
+NOT_THERE = "among the inputs|has the name of an input|not there"
+
+
+def labelled(source: Path, out: Path, labels: str, column: str) -> set[str]:
+    """Return the keys of the images that have annotations."""
+    converted(source, out, labels, split="none", **({"lenient_labels": True} if labels.endswith(".csv") else {}))
+    found = {key: sample[column] for key, sample in samples(out).items()}
+    return {key for key, value in found.items() if value is not None and (column != "objects" or value["bbox"])}
+
+
+@forms
+@pytest.mark.parametrize("name", ["train/1", "train/a/1", "a/train2017/1"])
+def test_names_of_another_split_than_the_source_are_of_no_input(tmp_path: Path, form: str, name: str) -> None:
+    source = photos(tmp_path / "in" / "val", "1.png")
+    with pytest.raises(InputError, match=NOT_THERE):
+        converted(source, tmp_path / "out", FORMS[form][0](tmp_path, [name]))
+
+
+@forms
+def test_annotations_in_the_folder_of_a_split_are_not_of_another_one(tmp_path: Path, form: str) -> None:
+    source = photos(tmp_path / "in", "val/1.png", "train/2.png")
+    make, column = FORMS[form]
+    labels = make(photos(tmp_path / "train", "x/3.png"), ["1", "2"])
+    assert labelled(source, tmp_path / "out", labels, column) == {"train/2.png"}
+    with pytest.raises(InputError, match=NOT_THERE):
+        converted(source / "val", tmp_path / "val", labels)
+
+
+@files
+@pytest.mark.parametrize("file", ["train", "labels_train2017"])
+def test_the_name_of_a_file_says_of_which_split_its_bare_names_are(tmp_path: Path, form: str, file: str) -> None:
+    source = photos(tmp_path / "in", "val/1.png", "train/2.png", "x/3.png")
+    make, column = FILES[form]
+    labels = make(tmp_path / file, ["1", "2", "3"])
+    assert labelled(source, tmp_path / "out", labels, column) == {"train/2.png", "x/3.png"}
+    with pytest.raises(InputError, match=NOT_THERE):
+        converted(source / "val", tmp_path / "val", labels)
+
+
+@files
+@pytest.mark.parametrize("name", ["/data/x/train/1", "/data/train/a/1", "C:/data/train/1", "s3://b/train/1"])
+def test_paths_of_another_machine_and_another_split_are_of_no_input(tmp_path: Path, form: str, name: str) -> None:
+    source = photos(tmp_path / "in" / "val", "a/1.png" if "/a/" in name else "1.png")
+    with pytest.raises(InputError, match=NOT_THERE):
+        converted(source, tmp_path / "out", FILES[form][0](tmp_path / "all", [name]))
+
+
+@pytest.mark.parametrize("said", ["1.png", "JPEGImages/1.png"])
+@pytest.mark.parametrize("labels", ["xml", "xml/train"])
+def test_the_folder_of_an_xml_file_says_its_split(tmp_path: Path, labels: str, said: str) -> None:
+    source = photos(tmp_path / "images", "val/1.png")
+    each(tmp_path, "xml/train", "xml", VOC.replace("<size>", f"<filename>{said}</filename><size>"), ["0"])
+    with pytest.raises(InputError, match=NOT_THERE):
+        converted(source / "val", tmp_path / "out", f"voc:{tmp_path}/{labels}")
+
+
+@pytest.mark.parametrize("form", ["coco", "captions"])
+def test_a_file_beside_its_own_images_is_not_of_those_of_another_folder(tmp_path: Path, form: str) -> None:
+    photos(tmp_path, "a/1.png", "b/1.png")
+    with pytest.raises(InputError, match=NOT_THERE):
+        converted(tmp_path / "b", tmp_path / "out", FILES[form][0](tmp_path / "a" / "all", ["1"]))
+
+
+@files
+@pytest.mark.parametrize(
+    ("file", "name", "source", "path"),
+    [
+        ("trainval", "1", "val", "1"),
+        ("val", "1", "eval", "1"),
+        ("train", "1", "any", "1"),
+        ("test/all", "1", "test", "train/1"),
+        ("test/train", "val/1", "test", "val/1"),
+        ("dev/x/all", "1", "train", "1"),
+        ("all", "/home/dev/x/1", "images/train", "1"),
+        ("in/train/test", "1", "in", "train/1"),
+        ("all", "images/1/1", "in", "images/1"),
+        ("val", "1", "train/a", "bullet_train/1"),
+    ],
+)
+def test_words_that_tell_no_other_split_are_no_obstacle(
+    tmp_path: Path, form: str, file: str, name: str, source: str, path: str
+) -> None:
+    photos(tmp_path / source, f"{path}.png")
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    make, column = FILES[form]
+    assert labelled(tmp_path / source, tmp_path / "out", make(tmp_path / file, [name]), column) == {f"{path}.png"}

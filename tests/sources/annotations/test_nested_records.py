@@ -125,7 +125,20 @@ def test_the_images_alone_are_converted_where_a_person_says_so(option: str, sour
 @pytest.mark.parametrize("image", ["{}.jpg", "/home/me/{}.jpg", "C:\\data\\{}.jpg", "other/folder/{}.jpg"])
 def test_images_are_known_by_their_names_wherever_paths_begin(image: str, source: Path, tmp_path: Path) -> None:
     write(source / "annotations" / "chats.json", FLAT["LLaVA"], image)
-    assert "move the file to the folder that its paths begin at" in refused(source, tmp_path / "out")
+    assert "write paths that lead to the images from its folder on" in refused(source, tmp_path / "out")
+
+
+@pytest.mark.parametrize("image", ["imgs/{}", "{}", "imgs/{}.JPG", "imgs\\{}.Png", "/home/me/{}", "./imgs/{}"])
+def test_images_are_known_without_their_endings_and_with_other_ones(image: str, source: Path, tmp_path: Path) -> None:
+    write(source / "chats.json", FLAT["LLaVA"], image)
+    assert "write paths that lead to the images from its folder on" in refused(source, tmp_path / "out")
+
+
+@pytest.mark.parametrize("image", ["imgs/{}", "imgs/{}.JPG"])
+@pytest.mark.parametrize("layout", NESTED)
+def test_images_in_lists_are_known_without_their_endings_too(layout: str, image: str, source: Path, tmp_path: Path) -> None:
+    write(source / "chats.json", NESTED[layout], image)
+    assert "are not read as samples yet" in refused(source, tmp_path / "out")
 
 
 def test_paths_out_of_the_folder_of_the_records_need_the_source_itself(source: Path, tmp_path: Path) -> None:
@@ -150,7 +163,10 @@ def test_records_that_came_after_a_conversion_are_refused_too(source: Path, tmp_
         '{"imagePath": "imgs/0.jpg", "shapes": [{"label": "cat"}]}',  # one object is no list of records
         '[["imgs/0.jpg"], 1, null, "imgs/0.jpg"]',
         "[" * 100_000,
+        '[{"text": "\\ud83d", "image": "\\ud83d.jpg"}]',
+        json.dumps([{"text": "x" * 9999}]),
         '[{"image": "imgs/0.jpg", "conversations": [{"value": "',
+        '[{"image": "elsewhere/9", "conversations": [{"value": "2"}], "answers": ["1", "0", "1/2"]}]',
         "",
     ],
 )

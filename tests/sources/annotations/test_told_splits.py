@@ -204,3 +204,10 @@ def test_lists_of_several_splits_that_name_no_input_are_refused(tmp_path: Path) 
         shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     shardctl.convert(tmp_path / "in", tmp_path / "out", split="none", workers=0)
     assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train"]
+
+
+def test_a_list_of_training_images_does_not_name_those_of_another_folder(tmp_path: Path) -> None:
+    image(tmp_path / "in" / "val" / "1.jpg")
+    write(tmp_path / "in" / "train.txt", "val/1.jpg\n")
+    with pytest.raises(InputError, match="puts 1 input into another split than the folder"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)

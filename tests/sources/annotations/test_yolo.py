@@ -257,3 +257,32 @@ def test_a_data_yaml_that_is_odd_is_one_sentence(tmp_path: Path, text: str, why:
     (tmp_path / "data.yaml").write_text("train: images\n" + text.replace("*a0", "*a"))
     with pytest.raises(InputError, match=why):
         converted(source, tmp_path / "out", f"yolo:{tmp_path}/data.yaml")
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(tmp_path: Path, beside: bool) -> None:
+    names = ("train/a.png", "more/b.png", "none/c.png")
+    root = labelled(tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1", "more/b.txt": "0 0.5 0.5 1 1"}, names)
+    if beside:
+        (root / "images").rename(root / "pictures")
+        for file in (root / "labels").rglob("*.txt"):
+            file.rename(root / "pictures" / file.relative_to(root / "labels"))
+    folder = "pictures" if beside else "images"
+    given = {"split": "none", "workers": 0, "labels": [f"yolo:{root}/data.yaml"]}
+    (root / "data.yaml").write_text(f"train: {folder}/train\nnames: [cat]\n")
+    with pytest.raises(InputError, match=r"names no folder that has more/b\.png, and its labels are there"):
+        shardctl.convert(root / folder, tmp_path / "out", **given)
+    (root / "data.yaml").write_text(f"train: {folder}/train\nval: {folder}/more\nnames: [cat]\n")
+    shardctl.convert(root / folder, tmp_path / "out", **given)
+    assert {key: len(sample["objects"]["bbox"]) for key, sample in samples(tmp_path / "out").items()} == {
+        "train/a.png": 1,
+        "more/b.png": 1,
+        "none/c.png": 0,
+    }
+
+
+def test_a_folder_of_a_data_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    root = labelled(tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1"}, ("train/a.png",))
+    (root / "data.yaml").write_text("train: images/train\nval: images/vall\nnames: [cat]\n")
+    said = converted(root / "images", tmp_path / "out", f"yolo:{root}/data.yaml").notices
+    assert any("no labels in images/vall (not there)" in notice for notice in said)

@@ -13,7 +13,7 @@ from shardctl.format.roles import Objects
 from shardctl.sources.annotations.coco.file import CocoFile, Numbers
 from shardctl.sources.label_table import some
 from shardctl.system.dataclass import dataclass
-from shardctl.system.text import printable
+from shardctl.system.text import composed, printable
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ def joined_categories(files: list[CocoFile]) -> tuple[Categories, list[str]]:
                     f"{file.shown}: the id of the category {printable(category['name'])} is too large:"
                     " an id has at most 64 bits"
                 )
+            category["name"] = composed(category["name"])
             before = found.setdefault(category["id"], category)
             if before["name"] != category["name"]:
                 raise InputError(

@@ -23,5 +23,6 @@ def find_inputs(file: CocoFile, inputs: Inputs) -> list[str]:
             f"{file.shown}: the images {printable(one)} and {printable(other)} have the same id {int(ordered[again[0]])};"
             " give each image an id of its own"
         )
-    file.rows = inputs.by_path.find(file.names, file.shown, [(resolved(parent_of(file.opened)), file.names)])
+    told, first = (file.opened, len(file.names)), (resolved(parent_of(file.opened)), file.names)
+    file.rows = inputs.by_path.find(file.names, file.shown, [told], [first])
     return [*said_of_others_in(file.shown, file.others), *said_of_absent(file.shown, file.names, file.rows)]
