@@ -49,7 +49,7 @@ _PUBLIC = {
     "repair": ("shardctl.build.repair", "repair"),
     "snapshot": ("shardctl.build.snapshot", "snapshot"),
     "train_tokenizer": ("shardctl.build.train_tokenizer", "train_tokenizer"),
-    "transform": ("shardctl.transforms.declared", "transform"),
+    "transform": ("shardctl.transforms.own_code", "transform"),
     "verify": ("shardctl.inspection.verify.verification", "verify"),
     "watch": ("shardctl.loader.metrics.watching", "watch"),
     "write": ("shardctl.build.write", "write"),

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
-from shardctl.cli.command import WIDTH, command
+from shardctl.cli.command import command
 from shardctl.cli.output import Output, output_options, print_json
-from shardctl.cli.show.markdown import headings, terminal_text
 from shardctl.errors import UsageError
 from shardctl.system.documents import documents, pages
 from shardctl.system.messages import Entry, all_entries, entries_with, entry_for
@@ -61,9 +59,9 @@ def help(context: click.Context, words: tuple[str, ...], output: Output) -> None
         _show({"command": named, "text": text}, text, output)
     elif topic is not None:
         page = page_text(topic)
-        _show({"topic": topic, "text": page}, _in_lines(page), output)
+        _show({"topic": topic, "text": page}, page, output)
     elif (entry := _message(named)) is not None:
-        _show({"message": entry.name, "text": entry.markdown}, _in_lines(entry.markdown), output)
+        _show({"message": entry.name, "text": entry.markdown}, entry.markdown, output)
     else:
         _search(context, named, output)
 
@@ -113,10 +111,6 @@ def _message(named: str) -> Entry | None:
 def _with_words(named: str, entries: list[Entry]) -> list[Entry]:
     """Return the entries about messages that have these words. A word alone is looked for in all pages."""
     return entries_with(named, entries) if " " in named else []
-
-
-def _in_lines(markdown: str) -> str:
-    return terminal_text(markdown, min(WIDTH, shutil.get_terminal_size().columns))
 
 
 def _show(record: dict[str, str], text: str, output: Output) -> None:
@@ -190,6 +184,7 @@ def _pages_with(word: str) -> list[_Found]:
     found = []
     for topic, path in pages().items():
         page = path.read_text(encoding="utf-8")
-        heading = next((heading for heading in headings(page) if is_there.search(heading)), None)
+        prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)  # no comments of code
+        heading = next(filter(is_there.search, re.findall(r"^#+ (.*)$", prose, re.MULTILINE)), None)
         found.append(_Found(topic, len(is_there.findall(page)), heading))
     return sorted((page for page in found if page.times), key=lambda page: (page.heading is None, -page.times))

@@ -1,7 +1,7 @@
 """Files of sources by the texts of their locations: paths of this machine, and URLs of objects on stores.
 
 Formats open files by their paths, and read here and there in them. So an object is fetched whole, once for all processes of
-this machine. Its copy stays until its room is needed (remote/local_copies.py).
+this machine. Its copy stays until its room is needed (LocalCopies, below).
 """
 
 from __future__ import annotations
@@ -11,23 +11,29 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache
+from contextlib import ExitStack
+from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from shardctl.errors import NotPermittedError, Rejection, SourceGoneError
-from shardctl.sources.remote.local_copies import LocalCopies, folder_of_copies
+from shardctl.errors import DiskFullError, NotPermittedError, Rejection, SourceGoneError
 from shardctl.sources.remote.object_faults import Object, asking, changed, number_of, object_at
-from shardctl.system.files import ordinary
+from shardctl.system.files import naming_the_path, ordinary
 from shardctl.system.locations.text import is_stored
+from shardctl.system.object_cache import Limits, NewFile, ObjectCache
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.shared_folder import SharedFolder
 from shardctl.system.stores import client_of, forget_clients
 from shardctl.system.stores.base import PIECE, Entry
 from shardctl.system.stores.listing import Keys, list_keys, under
+from shardctl.system.text import format_bytes
 
 REQUESTS = 32
 """Objects that are fetched at the same time: with 30 ms for each, 1,000 in a second."""
@@ -356,3 +362,119 @@ def leave() -> None:
     if _copies is not None:
         here, _copies = _copies, None
         here.leave()
+
+
+# --- the folder of this machine with copies of objects, which all processes of a user share ---
+
+LIMIT = "SHARDCTL_SOURCES_BYTES"
+"""Variable: how many bytes of objects are kept on this machine while they are read."""
+
+HELD_FILES, HELD_BYTES, LEAST_HELD = 256, 1 << 30, 4
+"""Of the files that this process has asked for last, so many are not removed by others: they may be open, or about to be."""
+
+_BEGINS = ".begins"
+
+
+def folder_of_copies() -> str:
+    """Return the folder for copies: that of this user, where temporary files are."""
+    return _folder(tempfile.gettempdir(), os.geteuid() if hasattr(os, "geteuid") else 0)
+
+
+@lru_cache(8)
+def _folder(temporary: str, user: int) -> str:
+    return os.path.join(os.path.realpath(temporary), f"shardctl-sources-{user}")
+
+
+class LocalCopies:
+    """The folder, as this process uses it. Threads may share it.
+
+    s3/BUCKET/KEY   an object
+    .begins/        the first bytes of objects
+    """
+
+    def __init__(self, folder: str) -> None:
+        """Use the folder, which is made where it is not there. Raises StorageError if this user cannot have it."""
+        self.folder, self.process = folder, os.getpid()
+        said = os.environ.get(LIMIT, "")
+        limits = Limits(int(said) if said.isdecimal() else None, None, HELD_FILES, HELD_BYTES, LEAST_HELD)
+        with naming_the_path(Path(tempfile.gettempdir())):
+            self._shared = SharedFolder(folder)
+            self._cache = ObjectCache(folder, limits, lambda size: _on_disk(folder, size))
+            os.makedirs(f"{folder}/{_BEGINS}", exist_ok=True)  # noqa: PTH103 - see pyproject.toml
+        self._stack = ExitStack()
+
+    @cached_property
+    def scratch(self) -> Path:
+        """A folder for the lists of this process."""
+        return self._stack.enter_context(scratch_folder())
+
+    def leave(self) -> None:
+        """Let go of it, and remove it if no other process is there."""
+        self._cache.close()
+        self._shared.leave()
+        self._stack.close()
+
+    def fetch(self, what: Object, version: int) -> str:
+        """Return the path of the copy of an object, which this process holds there from now on."""
+
+        def fill(new: NewFile) -> int:
+            return self._fill(what, version, new)
+
+        return self._cache.hold(_name_of(what), version, fill)
+
+    def find(self, what: Object) -> str | None:
+        """Return the path of a copy that is here already, as `fetch` does; None if there is none."""
+        name = _name_of(what)
+        return f"{self.folder}/{name}" if self._cache.is_held(name) else None
+
+    @contextlib.contextmanager
+    def with_begin(self, data: bytes) -> Iterator[str]:
+        """Yield a file with the first bytes of an object."""
+        place = f"{self.folder}/{_BEGINS}/{secrets.token_hex(8)}"
+        with _on_disk(self.folder, len(data)):
+            Path(place).write_bytes(data)
+        try:
+            yield place
+        finally:
+            os.unlink(place)  # noqa: PTH108 - see pyproject.toml
+
+    def _fill(self, what: Object, version: int, new: NewFile) -> int:
+        """Write an object, and return the number of its version. The first piece says how large it is: no request for that."""
+        store = client_of(what.bucket)
+        with asking(what):
+            first, found = store.fetch(what.key, PIECE)
+        number = number_of(found.version)
+        if version and number != version:
+            raise changed()
+        new.expect(found.size)
+        if found.size > shutil.disk_usage(self.folder).free:
+            raise _full(found.size)
+        new.write(first)
+        with asking(what):
+            for piece in store.pieces(found, start=PIECE):
+                new.write(piece)
+        if new.size != found.size:
+            raise changed()
+        return number
+
+
+def _name_of(what: Object) -> str:
+    """Return what the copy of an object is called: those of one folder lie beside each other, as their formats need it."""
+    return what.url.replace("://", "/", 1)
+
+
+@contextlib.contextmanager
+def _on_disk(folder: str, size: int) -> Iterator[None]:
+    """Say where objects are written, if the disk is full: it is not where they come from."""
+    try:
+        with naming_the_path(Path(folder)):
+            yield
+    except DiskFullError as error:
+        raise _full(size) from error
+
+
+def _full(size: int) -> DiskFullError:
+    return DiskFullError(
+        f"{tempfile.gettempdir()}: the disk is full ({format_bytes(size)} of an object must be stored there); set TMPDIR to a"
+        " folder on a larger disk"
+    )

@@ -191,7 +191,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
     InputFormat("jsonl", (".jsonl", ".ndjson"), "jsonl:JsonLines", Family.TEXT, carrier="lines:LineFile", option=False),
     InputFormat("csv", (".csv",), "csv:Delimited", Family.TEXT, carrier="csv_file:DelimitedFile", option=False),
     InputFormat("tsv", (".tsv",), "csv:tab_delimited", Family.TEXT, carrier="csv_file:DelimitedFile", option=False),
-    InputFormat("json", (".json",), "json_array:JsonDocument", Family.OWN, streamed="json_stream:JsonStream", option=False),
+    InputFormat("json", (".json",), "json_stream:JsonDocument", Family.OWN, streamed="json_stream:JsonStream", option=False),
     InputFormat(
         "webdataset",
         (".tar",),
@@ -235,18 +235,18 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "mds:Mds",
         Family.CONTAINER,
         spellings=((r"\.mds\.(zstd|zst|gz|bz2|br|snappy)$", ".mds"),),
-        companions="mds_index:companions",
-        check="mds_index:check_hashes",
+        companions="mds:companions",
+        check="mds:check_hashes",
         # Of MosaicML Streaming, or of LitData.
         sidecars=(
             Sidecar(
                 (".json",),
                 r"index\.json",
                 keys=(frozenset(("shards", "version")), frozenset(("chunks", "config"))),
-                missing="mds_index:refuse_missing_shards",
+                missing="mds:refuse_missing_shards",
             ),
         ),
-        excluded=Exclusion((".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2"), "mds_index:Unlisted"),
+        excluded=Exclusion((".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2"), "mds:Unlisted"),
     ),
     InputFormat(
         "recordio",
@@ -270,7 +270,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         ),
     ),
     InputFormat("npy", (".npy",), "npy:Npy", Family.ROWS, magic=((0, b"\x93NUMPY"),)),
-    InputFormat("npy", (".npz",), "npz:Npz", Family.ROWS),
+    InputFormat("npy", (".npz",), "npy:Npz", Family.ROWS),
     InputFormat(
         "megatron",
         (".megatron",),  # no file has this ending: an .idx of Megatron is known by its content, other files have it too

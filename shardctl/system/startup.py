@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import ModuleType
 
 NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Variables that keep numpy's linear algebra, and an unused allocator of Arrow, from starting threads at import."""
@@ -26,7 +25,6 @@ def quick_imports() -> Iterator[None]:
     try:
         import_without_threads()
         keep_pandas_out_of_arrow()
-        _leave_out_arrow_docs()
         yield
     finally:
         gc.freeze()
@@ -76,27 +74,6 @@ def keep_pandas_out_of_arrow() -> None:
         pa.array([0])
     finally:
         sys.meta_path.remove(refusal)
-
-
-_ARROW_DOCS = "pyarrow.vendored.docscrape"
-
-
-def _leave_out_arrow_docs() -> None:
-    """Have `pyarrow.compute` write no documentation of options for its functions when it is imported, if it ever is.
-
-    It parses the docstrings of a hundred classes for that: half of the 25 ms of its import (measured 2026-11-27, pyarrow 26).
-    """
-    if "pyarrow.compute" not in sys.modules:
-        sys.modules.setdefault(_ARROW_DOCS, _NoDocs(_ARROW_DOCS))
-
-
-class _NoDocs(ModuleType):
-    """Stands for Arrow's own parser of docstrings, of which `pyarrow.compute` uses one class."""
-
-    @staticmethod
-    def NumpyDocString(_text: str) -> dict[str, list[object]]:
-        """Return that there are no parameters."""
-        return {"Parameters": []}
 
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

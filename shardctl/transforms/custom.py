@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,10 +16,10 @@ from shardctl.errors import Rejection, UsageError
 from shardctl.format.sample import Sample
 from shardctl.system.dataclass import dataclass
 from shardctl.system.importing import find_function
-from shardctl.transforms.base import SampleTransform, Transform
-from shardctl.transforms.model import Model, is_model
+from shardctl.transforms.base import GroupTransform, SampleTransform, Transform
 from shardctl.transforms.own_code import code_digest, rejection_of, samples_of
-from shardctl.transforms.settings import Text, setting
+from shardctl.transforms.settings import Table, Text, Whole, setting
+from shardctl.transforms.values import describe
 
 
 @dataclass(frozen=True)
@@ -92,3 +94,111 @@ def _can_call(signature: inspect.Signature, *positional: Any, **named: Any) -> b
     except TypeError:
         return False
     return True
+
+
+# --- a person's own class, which is set up once and called on many samples ---
+
+MODELS_KEPT = 4
+"""Objects of users' classes that a process keeps: with `workers=0` one process may do many conversions."""
+
+
+@dataclass(frozen=True)
+class Model(GroupTransform):
+    """Makes an object of a class once in each worker, `Class(**arguments)`, and calls it with lists of `batch` samples.
+
+    The samples are dicts as a function gets them. The object returns a list of the same length: for each sample the changed
+    dict, a list of several, or None, which leaves it out.
+    """
+
+    name: ClassVar[str] = "model"
+    target: str = setting(Text(), doc="MODULE:CLASS.")
+    batch: int = setting(Whole(1, 65536), 32, "Most samples in a call.")
+    arguments: str = setting(Table(), "{}", "A table with the keywords for the class.")
+
+    def loaded(self, folder: Path | None = None) -> Transform:
+        """Import the class, to be sure that it can be used. No object is made. Raises UsageError."""
+        self._class  # noqa: B018 - imported once, and kept
+        return self
+
+    def code_digest(self) -> str | None:
+        """Return the digest of what decides what the class does, and of its `version`."""
+        digest, version = code_digest(self.target, self._class), getattr(self._class, "version", None)
+        if version is None:
+            return digest
+        return hashlib.sha256(f"{digest} {version}".encode()).hexdigest()
+
+    def begin(self) -> None:
+        """Make the object, or find the one that this process has made already. Raises UsageError if that fails."""
+        self._model()
+
+    def apply_together(self, samples: list[Sample]) -> list[Sequence[Sample] | Rejection]:
+        """Call the object. Raises Rejection (stage `transform`) where it raises, or returns no list with an item for each."""
+        count = len(samples)
+        try:
+            results = self._model()(samples)
+        except (Rejection, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:  # sys.exit() must not end a conversion that runs in this process
+            raise rejection_of(self.target, error) from error
+        if not isinstance(results, list | tuple) or len(results) != count:
+            message = (
+                f"{self.target} returned {describe(results)} for a list of {count}; it must return a list of the same length."
+                " For each sample, it has a dict, a list of dicts, or None"
+            )
+            raise Rejection("transform", "not-a-list", message)
+        return [self._made(result) for result in results]
+
+    def _made(self, result: Any) -> Sequence[Sample] | Rejection:
+        try:
+            return samples_of(result, self.target, self._known_names)
+        except Rejection as rejection:
+            return rejection
+
+    @cached_property
+    def _known_names(self) -> set[str]:
+        """Names of fields that were checked already."""
+        return set()
+
+    @cached_property
+    def _class(self) -> type[Any]:
+        """The class. Raises UsageError."""
+        found = find_function(self.target, "transform")
+        if not inspect.isclass(found):
+            raise UsageError(f"transform {self.target}: is not a class; a step model needs one, and custom takes functions")
+        call = next((vars(base)["__call__"] for base in found.__mro__ if "__call__" in vars(base)), None)
+        if call is None:
+            raise UsageError(f"transform {self.target}: is a class without __call__, which is called with a list of samples")
+        if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call):
+            raise UsageError(f"transform {self.target}: its __call__ is async or a generator; an ordinary method is needed")
+        try:
+            inspect.signature(call).bind(None, [])
+        except TypeError:
+            raise UsageError(
+                f"transform {self.target}: its __call__ takes {inspect.signature(call)}; it is called with a list of samples"
+            ) from None
+        except ValueError:  # some methods written in C do not say
+            pass
+        version = getattr(found, "version", None)
+        if version is not None and not isinstance(version, str):
+            raise UsageError(f"transform {self.target}: its version must be a string; it is {describe(version)}")
+        return found
+
+    def _model(self) -> Callable[[list[Sample]], Any]:
+        # Made for a class, and not for its name: a module may have been imported again.
+        return _made_once(self._class, self.target, self.arguments)  # type: ignore[arg-type]  # classes are hashable
+
+
+def is_model(found: Any) -> bool:
+    """Return whether this is a class to make objects of, rather than to call with a sample: `dict` is a function too."""
+    return inspect.isclass(found) and not issubclass(found, dict)
+
+
+@lru_cache(maxsize=MODELS_KEPT)
+def _made_once(class_: type[Any], target: str, arguments: str) -> Callable[[list[Sample]], Any]:
+    try:
+        return class_(**json.loads(arguments))  # type: ignore[no-any-return]  # whatever a person's class makes
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as error:
+        shown = f" with arguments {arguments}" if arguments != "{}" else ""
+        raise UsageError(f"transform {target}: making it{shown} failed: {rejection_of(target, error).message}") from error

@@ -41,8 +41,7 @@ _MODULES = {
     "text.tokens": ("tokenize",),
     "text.chat": ("tokenize_chat",),
     "text.pack": ("pack",),
-    "custom": ("custom",),
-    "model": ("model",),
+    "custom": ("custom", "model"),
 }
 """The modules of this package, and the names of the steps in each, in the order of the documentation."""
 

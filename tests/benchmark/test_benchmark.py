@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
-from shardctl.benchmark.measure import BenchOptions, Listener
-from shardctl.benchmark.measure.baseline import compare
+from shardctl.benchmark.measure import BenchOptions, Listener, compare
 from shardctl.benchmark.measure.comparison import compare_records
 from shardctl.benchmark.measure.meters import CpuUse, Latencies, RateSeries
 from shardctl.errors import DatasetError, InputError, UsageError
@@ -28,7 +27,7 @@ CROP = {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardctl.benchmark.measure.throughput.WARM_UP_SECONDS", 0.05)
-    monkeypatch.setattr("shardctl.benchmark.measure.baseline.SECONDS", 0.5)
+    monkeypatch.setattr("shardctl.benchmark.measure.BASELINE_SECONDS", 0.5)
 
 
 @pytest.mark.parametrize("shuffle", [False, True, "block"])
@@ -306,7 +305,7 @@ def test_a_baseline_runs_no_code_that_only_the_dataset_names(
 
 @pytest.mark.thorough
 def test_a_sweep_tries_every_order_and_says_the_best(cli: Any, raw_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardctl.benchmark.measure.sweeping.SECONDS", 0.02)
+    monkeypatch.setattr("shardctl.benchmark.measure.SETTING_SECONDS", 0.02)
     shown = cli("bench", raw_dataset, "--sweep", "--runs", 1, "--epochs", 1)
     assert "best random order: --order " in shown.out
     assert re.search(r'in Python: dataset\.loader\(batch_size=\d+, shuffle="(global|window|block)", threads=\d+\)', shown.out)

@@ -24,7 +24,7 @@ from store_contents import done_on, keys, nothing_is_left
 
 import shardctl
 from shardctl.build.convert.targets import store as destination
-from shardctl.build.snapshot.places import OnAStore
+from shardctl.build.snapshot import OnAStore
 from shardctl.errors import DatasetError, InputError, StorageError, UsageError
 from shardctl.system.lease import store_lease
 from shardctl.system.lease.store_lease import LeaseTiming

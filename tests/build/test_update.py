@@ -23,7 +23,7 @@ from stopping import some_changes, stopped_at
 import shardctl
 from shardctl.build.commit import publish
 from shardctl.build.convert import ConvertResult, Listener, run
-from shardctl.build.convert.existing import ExistingDataset
+from shardctl.build.convert.conversion import ExistingDataset
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.generations import kept_generations
 from shardctl.format.names import SHARDS, UPDATE

@@ -148,7 +148,7 @@ def test_preview(check: Any, source: Path, tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_bench(check: Any, raw_dataset: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch, bucket: str) -> None:
-    monkeypatch.setattr("shardctl.benchmark.measure.sweeping.SECONDS", 0.01)
+    monkeypatch.setattr("shardctl.benchmark.measure.SETTING_SECONDS", 0.01)
     short = [raw_dataset, "--seconds", 0.02, "--runs", 1, "--threads", 1]
     before = tmp_path / "before.json"
     before.write_text(cli("bench", *short, "--json").out)

@@ -12,67 +12,10 @@ from typing import Any
 
 import pytest
 
-from shardctl.cli.show.markdown import terminal_text
 from shardctl.system.documents import pages
 from shardctl.system.messages import all_entries
 
 PAGES = list(pages().values())
-
-MARKDOWN = """# A page
-
-<!-- written by a script -->
-Words with a [link](inputs.md#labels), [inputs](inputs.md), **bold words** and `code **as it is**`,
-which are wrapped at the width.
-
-![a picture](images/a.webp)
-
-- one item that is longer than the width of the terminal is
-  and goes on
-- `--two`
-
-```sh
-shardctl convert photos out --a-line-of-code-is-never-wrapped-however-long-it-is
-```
-
-| option | what |
-| --- | --- |
-| `a\\|b` | words that need more room than there is<br>![x](images/x.webp) |
-| `c` | |
-"""
-
-SHOWN = """A page
-======
-
-Words with a link (help inputs), inputs,
-bold words and `code **as it is**`,
-which are wrapped at the width.
-
-- one item that is longer than the width
-  of the terminal is and goes on
-- `--two`
-
-    shardctl convert photos out --a-line-of-code-is-never-wrapped-however-long-it-is
-
-option  what
-------  --------------------------------
-`a|b`   words that need more room than
-        there is
-
-`c`
-"""
-
-
-def test_a_page_is_plain_text_of_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert terminal_text(MARKDOWN, 40).replace("\x1b[1m", "").replace("\x1b[0m", "") == SHOWN
-
-
-def test_no_word_of_a_page_is_lost() -> None:
-    """Every word of every page is on the screen, in the order of the page where it is no wide table."""
-    for page in PAGES:
-        shown = terminal_text(page.read_text(encoding="utf-8"), 80)
-        for line in shown.splitlines():
-            assert len(line) <= 80 or line.startswith("    ") or " " not in line.strip(), f"{page.name}: {line}"
-        assert "](" not in shown.replace("`[", ""), page.name
 
 
 def test_the_pages_for_developers_are_not_shown() -> None:
@@ -91,8 +34,7 @@ def test_the_list_has_every_page(cli: Any) -> None:
 def test_a_page_is_found_by_its_name_and_as_links_write_it(cli: Any, name: str) -> None:
     shown = cli("help", name)
     assert (shown.code, shown.err) == (0, "")
-    assert shown.out.startswith("Inputs: files, splits, labels and columns\n====")
-    assert "\x1b" not in shown.out, "stdout is no terminal"
+    assert shown.out == pages()["inputs"].read_text(encoding="utf-8")
 
 
 def test_a_command_has_the_same_help_as_with_the_option(cli: Any) -> None:
@@ -104,7 +46,7 @@ def test_a_page_with_the_name_of_a_command_is_named_and_can_be_read(cli: Any) ->
     command = cli("help", "bench").out
     assert command.startswith("Usage: shardctl bench")
     assert "shardctl help bench.md" in command
-    assert cli("help", "bench.md").out.startswith("Is the loader fast enough?\n")
+    assert cli("help", "bench.md").out.startswith("# Is the loader fast enough?\n")
 
 
 def test_another_word_leads_to_the_pages_that_have_it(cli: Any) -> None:
@@ -133,8 +75,8 @@ def test_a_name_that_is_nearly_right_gets_the_right_one(cli: Any, word: str, mea
 def test_a_message_is_explained_by_its_name_and_by_its_words(cli: Any, asked: list[str]) -> None:
     shown = cli("help", *asked)
     assert (shown.code, shown.err) == (0, "")
-    assert shown.out.startswith("no-such-input\n\n- `…: holds no files`\n")
-    assert "\nDo: Check the path" in shown.out
+    assert shown.out.startswith("### no-such-input\n\n- `…: holds no files`\n")
+    assert "\n**Do:** Check the path" in shown.out
     assert cli("help", *asked, "--json").json["message"] == "no-such-input"
 
 

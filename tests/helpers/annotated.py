@@ -12,7 +12,7 @@ import pyarrow as pa
 from PIL import Image as Pictures
 
 from shardctl.build.write.commit import finish
-from shardctl.build.write.series import ShardSeries
+from shardctl.build.write.writer import ShardSeries
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.roles import Image, Mask, Objects, Role, Roles
 from shardctl.format.shard import Compression

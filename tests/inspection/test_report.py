@@ -106,12 +106,14 @@ class Seen:
 @pytest.fixture(scope="module")
 def bench_report(raw_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A page of everything that bench can show, and the record behind it."""
-    from shardctl.benchmark.measure import bench, sweeping
+    from shardctl.benchmark import measure
     from shardctl.benchmark.page import bench_page
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweeping, "SECONDS", 0.02)
-        result = bench(raw_dataset, runs=2, seconds=0.4, batch_size=4, consumer_rate=50, gpus=2, baseline=True, sweep=True)
+        patch.setattr(measure, "SETTING_SECONDS", 0.02)
+        result = measure.bench(
+            raw_dataset, runs=2, seconds=0.4, batch_size=4, consumer_rate=50, gpus=2, baseline=True, sweep=True
+        )
     path = tmp_path_factory.mktemp("report") / "bench.html"
     path.write_text(bench_page(result, "shardctl bench out"), encoding="utf-8")
     return path, json.loads(json.dumps(result.record()))

@@ -15,7 +15,7 @@ from shardctl.system.locations.local import LocalFolder
 SHARD = "train-00002.arrow"
 
 MADE_UP = """
-import shardctl.inspection.verify.shards as shards
+import shardctl.inspection.verify.worker as shards
 from shardctl.inspection.verify.check import Fault, by_block, without_blocks
 from shardctl.inspection.verify.shard_checks import ShardCheck
 

@@ -161,7 +161,7 @@ def test_only_deep_decodes_every_sample(undecodable: tuple[Path, str]) -> None:
 def test_what_crashes_the_reader_is_a_finding(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The processes that check get a reader that aborts at one shard, as a fault in Arrow could make it."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, shardctl.inspection.verify.shards as s\n"
+        "import os, shardctl.inspection.verify.worker as s\n"
         "real = s.ShardReader\n"
         f"s.ShardReader = lambda folder, name: os.abort() if name == {SHARD!r} else real(folder, name)\n"
     )
@@ -191,7 +191,7 @@ def test_a_lone_shard_that_crashes_the_reader_is_a_finding(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, shardctl.inspection.verify.shards as s\ns.ShardReader = lambda folder, name: os.abort()\n"
+        "import os, shardctl.inspection.verify.worker as s\ns.ShardReader = lambda folder, name: os.abort()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (finding,) = shardctl.verify(dataset / SHARD).findings
@@ -201,7 +201,7 @@ def test_a_lone_shard_that_crashes_the_reader_is_a_finding(
 def test_an_image_that_crashes_its_decoder_is_a_finding(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, shardctl.inspection.verify.decoding as s\n"
+        "import os, shardctl.inspection.verify.shard_checks as s\n"
         "real = s._decode_fault\n"
         "s._decode_fault = lambda data, *more: os.abort() if len(data) % 7 == 3 else real(data, *more)\n"
     )
@@ -339,7 +339,7 @@ def test_a_shard_that_is_deleted_while_it_is_checked_is_missing(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import shardctl.inspection.verify.shards as s\n"
+        "import shardctl.inspection.verify.worker as s\n"
         "real = s.is_regular_file\n"
         f"gone = lambda folder, name: name != {SHARD!r} or folder.path(name).unlink() is None\n"
         "s.is_regular_file = lambda folder, name: real(folder, name) and gone(folder, name)\n"
@@ -376,7 +376,7 @@ def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
     def arrange(times: int, name: str = "ShardReader", where: str = f"given[1] == {SHARD!r}", signal: str = "SIGKILL") -> Path:
         log = tmp_path / "kills"
         log.mkdir()
-        module = "shards" if name == "ShardReader" else "decoding"
+        module = "worker" if name == "ShardReader" else "shard_checks"
         program = KILLED.format(module=module, name=name, where=where, times=times, log=str(log), signal=signal)
         (tmp_path / "sitecustomize.py").write_text(program)
         monkeypatch.syspath_prepend(tmp_path)

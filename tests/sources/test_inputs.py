@@ -573,16 +573,6 @@ def test_the_index_that_pandas_writes_into_a_labels_file_is_kept_and_told(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("data", "is_header"),
-    [("a,b\nx,1\ny,2\n", True), ("a,b\nx,y\n", False), ("a,1\nb,2\n", False), ("a,a\n1,2\n", False), ("a,b\n", False)],
-)
-def test_a_header_that_becomes_a_record_is_told(data: str, is_header: bool, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(data)
-    told = shardctl.convert(tmp_path / "a.csv", tmp_path / "out", recipe={"columns": "c,d"}, workers=0).notices
-    assert any("the first row (a, b) looks like a header" in notice for notice in told) == is_header
-
-
-@pytest.mark.parametrize(
     ("rows", "is_record"),
     [
         ("3,Fears for pensions,a text\n4,Other,more\n", True),

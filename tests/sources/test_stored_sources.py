@@ -33,10 +33,9 @@ import shardctl
 from shardctl.build.convert.listener import Listener
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError, StorageError, StoreError, UsageError
 from shardctl.sources import files
+from shardctl.sources.files import LocalCopies, folder_of_copies
 from shardctl.sources.formats.base import Reading
 from shardctl.sources.label_table import load
-from shardctl.sources.remote import local_copies
-from shardctl.sources.remote.local_copies import LocalCopies, folder_of_copies
 from shardctl.sources.remote.object_faults import number_of
 from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import FoundFile, order_in_walk, walk
@@ -499,7 +498,7 @@ def test_what_becomes_of_objects_that_change_or_go(photos: Path, bucket: str, tm
 
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have objects of more than 1 KiB come by several requests."""
-    for module in (objects, local_copies):
+    for module in (objects, files):
         monkeypatch.setattr(module, "PIECE", 1 << 10)
 
 
@@ -587,9 +586,9 @@ def test_objects_make_room_for_others(bucket: str, tmp_path: Path, monkeypatch: 
     for number in range(12):
         (folder / f"{number}.jsonl").write_bytes(lines_of(records(200, number)))
     size = (folder / "11.jsonl").stat().st_size
-    monkeypatch.setenv(local_copies.LIMIT, str(3 * size))
-    monkeypatch.setattr(local_copies, "LEAST_HELD", 1)
-    monkeypatch.setattr(local_copies, "HELD_BYTES", size)
+    monkeypatch.setenv(files.LIMIT, str(3 * size))
+    monkeypatch.setattr(files, "LEAST_HELD", 1)
+    monkeypatch.setattr(files, "HELD_BYTES", size)
     most = 0
 
     def measure(_: object) -> None:

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
+from shardctl.build.train_tokenizer import KINDS, SPECIAL
 from shardctl.errors import InputError, Rejection, StorageError, UsageError
 from shardctl.format.tables import read_rejects
 from shardctl.system.locations.local import LocalFolder
@@ -31,7 +32,6 @@ from shardctl.transforms.tokenizers.huggingface import HuggingFace, pieces_of
 from shardctl.transforms.tokenizers.table import open_tokenizer
 from shardctl.transforms.tokenizers.templates import Template
 from shardctl.transforms.tokenizers.tiktoken import ENCODINGS
-from shardctl.transforms.tokenizers.training import KINDS, SPECIAL
 
 tokenizers = pytest.importorskip("tokenizers")
 

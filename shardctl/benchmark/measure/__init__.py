@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardctl.benchmark.measure.baseline import run_baseline
+import numpy as np
+import xxhash
+
 from shardctl.benchmark.measure.environment import environment
 from shardctl.benchmark.measure.feeding import find_consumer
+from shardctl.benchmark.measure.page_cache import drop
 from shardctl.benchmark.measure.result import (
     AgainstResult,
     BaselineResult,
@@ -19,21 +28,43 @@ from shardctl.benchmark.measure.result import (
     SweepPoint,
     best_of,
 )
-from shardctl.benchmark.measure.subjects import OwnDataset, opened
+from shardctl.benchmark.measure.subjects import IN_ORDER, OwnDataset, open_loader, opened
 from shardctl.benchmark.measure.summary import Measured, summarize
-from shardctl.benchmark.measure.sweeping import sweep
-from shardctl.benchmark.measure.throughput import measure
+from shardctl.benchmark.measure.throughput import Throughput, measure
 from shardctl.benchmark.measure.tokens import samples_per_s, tokens_per_sample
 from shardctl.benchmark.options import BenchOptions
-from shardctl.errors import UsageError, explaining_interrupts
+from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
+from shardctl.build.shards.job import Job
+from shardctl.build.shards.planned import PlannedUnit, Root
+from shardctl.build.shards.record_choice import choice_of
+from shardctl.build.shards.record_reading import RecordReading
+from shardctl.build.shards.records import read_unit, sample_of
+from shardctl.build.shards.retry_hints import RetryHints
+from shardctl.errors import InputError, Rejection, UsageError, explaining_interrupts
+from shardctl.format.exact_values import python_rows
+from shardctl.format.layout import Layout
+from shardctl.format.manifest import Manifest
+from shardctl.format.sample import Sample
+from shardctl.format.stored import StoredDataset
+from shardctl.format.tables import ShardTable, is_written
+from shardctl.images.codecs.image import ImageEncoding
 from shardctl.loader.dataset import Dataset
+from shardctl.loader.order import MODES, Permutation
+from shardctl.sources.formats import Misfit
+from shardctl.sources.kinds import KINDS
 from shardctl.system.arguments import instance
 from shardctl.system.dataclass import dataclass
+from shardctl.system.files import ordinary
+from shardctl.system.locations.local import LocalFolder
+from shardctl.system.machine import usable_cores
 from shardctl.system.options import declared_in, taken_arguments
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.python_names import with_options
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
+from shardctl.transforms.pipeline.samples import SamplePipeline
+from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions
 
 __all__ = [
     "AgainstResult",
@@ -127,3 +158,263 @@ def _measured(place: str, read: Dataset) -> Measured:
         "recipe": manifest.recipe,
     }
     return Measured(samples, stored, dataset, environment(read.root), tokens_per_sample(read))
+
+
+# --- the baseline: the same recipe on the raw inputs in every epoch, as a training job without shards works ---
+
+INPUTS = 2048
+"""The largest number of files that are read, where a file is one record, from all over the dataset."""
+
+UNITS = 64
+"""The largest number of units of files of many records that are read."""
+
+BASELINE_SECONDS = 4.0
+
+_AHEAD = 2
+"""Finished batches that may wait, beyond those being made."""
+
+
+def run_baseline(
+    root: Path, manifest: Manifest, options: BenchOptions, found: Throughput, report: Callable[[int], None]
+) -> BaselineResult:
+    """Measure batches from the raw inputs with as many threads as `found` had. `report` gets the samples of every batch.
+
+    Raises InputError if the raw inputs no longer exist, UsageError for user functions that the options do not allow.
+    """
+    refuse_unnamed_functions(manifest.recipe, options.transforms, printable(str(root)), "a baseline")
+    inputs = _Inputs(root, manifest, options)
+    inputs.drop() if options.cold else inputs.read()
+    samples, rejected, seconds = inputs.run(found.threads, options, report)
+    if not samples:
+        raise InputError(f"{printable(str(root))}: all of its raw inputs have changed or are gone; --baseline reads them again")
+    splits = [split for split in manifest.splits if options.split in (None, split.name)]
+    size, rate = sum(split.samples for split in splits), samples / seconds
+    return compare(size, rate, found.rate, manifest.seconds, rejected)
+
+
+def compare(samples: int, raw: float, shards: float, conversion: float | None, rejected: int) -> BaselineResult:
+    """Compare an epoch from raw inputs with one from shards; rates in samples/s, `conversion` in s."""
+    raw_epoch, shards_epoch = samples / raw, samples / shards
+    cost = raw_epoch if conversion is None else conversion
+    return BaselineResult(
+        raw_samples_per_s=round(raw, 1),
+        raw_epoch_s=round(raw_epoch, 3),
+        shards_epoch_s=round(shards_epoch, 3),
+        ratio=round(raw_epoch / shards_epoch, 2),
+        conversion_s=round(cost, 3),
+        conversion_measured=conversion is not None,
+        pays_after=math.ceil(cost / (raw_epoch - shards_epoch)) if raw_epoch > shards_epoch else None,
+        rejected=rejected,
+    )
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The results of some inputs."""
+
+    samples: int
+    rejected: int
+
+
+class _Inputs:
+    """Some units of the raw inputs of a dataset, and its recipe."""
+
+    def __init__(self, root: Path, manifest: Manifest, options: BenchOptions) -> None:
+        if not manifest.sources:
+            why = "its samples were written by shardctl.write" if is_written(manifest.settings) else "its manifest names none"
+            raise InputError(f"{printable(str(root))}: has no raw inputs ({why}), and --baseline reads them")
+        if strange := manifest.strange_sources():
+            raise InputError(
+                f"{printable(str(root))}: its manifest names a source that is not an absolute path or a URL:"
+                f" {printable(strange[0])}"
+            )
+        for source in manifest.sources:
+            if is_url(source):
+                raise UsageError(
+                    f"{printable(source)}: is on a store, and --baseline reads raw inputs from a disk; leave it out"
+                )
+            if not Path(source).exists():
+                raise InputError(f"{printable(source)}: is gone, and --baseline reads the raw inputs of {printable(str(root))}")
+        recipe = Recipe.from_json(manifest.recipe, root)
+        bases = (source if Path(source).is_dir() else str(Path(source).parent) for source in manifest.sources)
+        if recipe.store and recipe.store.name != "none":
+            # Training needs pixels: they are not encoded again, and stored bytes are decoded.
+            recipe = dataclasses.replace(recipe, store=ImageEncoding.parse("raw"))
+        layout = Layout.loads(ShardTable(LocalFolder(root)).making.layout)
+        self._job = Job(
+            root,
+            tuple(map(Root.anywhere, bases)),
+            recipe,
+            layout,
+            (),
+            **vars(RecordReading.from_json(manifest.records)),
+            recorded=True,
+        )
+        self._splits = [split.name for split in manifest.splits]
+        self._units = list(_some_units(StoredDataset(LocalFolder(root)), options.split, self._job.fields is None))
+
+    def _paths(self) -> Iterator[Path]:
+        for number, _ in self._units:
+            yield Path(self._job.path_of(self._job.planned_at(number).file))
+
+    def drop(self) -> None:
+        """Drop the files from the page cache."""
+        drop(set(self._paths()))
+
+    def read(self) -> None:
+        """Read the inputs once, so that they are in the page cache as the shards are."""
+        for number, _ in self._units:
+            planned = self._job.planned_at(number)
+            with contextlib.suppress(OSError), open(self._job.path_of(planned.file), "rb", opener=ordinary) as file:
+                file.seek(planned.unit.offset)
+                file.read(planned.unit.size)
+
+    def run(self, threads: int, options: BenchOptions, report: Callable[[int], None]) -> tuple[int, int, float]:
+        """Make batches for BASELINE_SECONDS, or once if the cache is cold. Return samples, rejected records and seconds.
+
+        A rejected record counts once, however often its batch is made. A unit of many records is a batch of its own.
+        """
+        size = options.batch_size if self._job.fields is None else 1
+        batches = [self._units[first : first + size] for first in range(0, len(self._units), size)]
+        tasks = iter(batches) if options.cold else itertools.cycle(batches)
+        began, samples, rejected, first_time = time.perf_counter(), 0, 0, len(batches)
+        with ThreadPoolExecutor(threads) as pool:
+            ahead: list[Future[_Batch]] = [pool.submit(self._make, rows) for rows in itertools.islice(tasks, threads + _AHEAD)]
+            while ahead:
+                made = ahead.pop(0).result()
+                samples, first_time = samples + made.samples, first_time - 1
+                rejected += made.rejected if first_time >= 0 else 0
+                report(made.samples)
+                if time.perf_counter() - began < (options.seconds or BASELINE_SECONDS) or (not samples and first_time > 0):
+                    ahead += [pool.submit(self._make, rows) for rows in itertools.islice(tasks, 1)]
+        return samples, rejected, time.perf_counter() - began
+
+    def _make(self, units: list[tuple[int, str]]) -> _Batch:
+        """Make a batch: read, decode, transform, and stack images of one shape."""
+        samples, rejected = 0, 0
+        images: dict[str, list[Any]] = {}
+        job = self._job
+        pipeline = SamplePipeline(job.recipe, None, lambda stage: None, job.layout, job.annotation_rules)
+        for number, split in units:
+            planned = self._job.planned_at(number)
+            made, refused = 0, 0
+            try:
+                for record in self._records(planned, split):
+                    if isinstance(record, int):
+                        made += record
+                        continue
+                    try:
+                        finished = pipeline.make(record)
+                    except Rejection:
+                        refused += 1
+                        continue
+                    made += len(finished)
+                    for sample in finished:
+                        for name, value in sample.fields.items():
+                            if isinstance(value, np.ndarray):
+                                images.setdefault(name, []).append(value)
+            except (Rejection, Misfit):
+                made, refused = 0, planned.unit.records
+            samples, rejected = samples + made, rejected + refused
+        for values in images.values():
+            _stack(values)
+        return _Batch(samples, rejected)
+
+    def _records(self, planned: PlannedUnit, split: str) -> Iterator[Sample | int]:
+        """Yield the records of a unit of a split; where nothing more is done to them, how many were read at once.
+
+        Raises Rejection for a unit that is not what the dataset was made from.
+        """
+        job, file = self._job, planned.file
+        if job.fields is None:
+            data = read_whole(job, planned)
+            check_digest(job, planned, digest_of(data))
+            yield sample_of(job, planned, None, KINDS[job.recipe.kind].fields(data, file.path, job.recipe.reading))
+            return
+        digest = xxhash.xxh3_64()
+        choose = choice_of(job, planned, self._splits.index(split), WorkerProgress(), RetryHints())
+        for parsed in read_unit(job, planned, planned.unit, choose, digest):
+            if not job.recipe.sample_transforms and job.recipe.store is None:
+                yield len(parsed.batch.to_pydict() and parsed.numbers)
+                continue
+            for record, fields in zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True):
+                yield sample_of(job, planned, record, fields)
+        check_digest(job, planned, digest.intdigest())
+
+
+def _stack(values: list[Any]) -> None:
+    """Make a batch of images of one shape, as a loader does."""
+    if all(isinstance(value, np.ndarray) for value in values) and len({value.shape for value in values}) == 1:
+        np.stack(values)
+
+
+def _some_units(stored: StoredDataset, split: str | None, whole: bool) -> Iterator[tuple[int, str]]:
+    """Yield rows of the plan that became samples, from all over the dataset, each with its split. Raises DatasetError."""
+    splits = [entry.split for entry in stored.shards]
+    most = INPUTS if whole else UNITS
+    count = stored.plan.num_rows
+    checked: set[int] = set()
+    for number in Permutation(count, 0)(np.arange(count, dtype=np.int64)).tolist():
+        shard = stored.shard_of_unit(number)
+        if split not in (None, splits[shard]) or not most:
+            continue
+        if shard not in checked:
+            stored.units(shard)  # that none of its numbers leads astray
+            checked.add(shard)
+        if stored.plan["samples"][number].as_py():
+            most -= 1
+            yield number, splits[shard]
+
+
+# --- A search for better settings: short measurements with other numbers of threads, orders and batch sizes ---
+
+SETTING_SECONDS = 0.7
+"""Seconds that each setting is read in a round; the faster of two rounds counts, because noise only slows down."""
+
+ROUNDS = 2
+BATCH_SIZES = (32, 128, 512, 2048)
+
+_Setting = tuple[str, int, int]
+
+
+def sweep(place: str | Path, options: BenchOptions, report: Callable[[int], None]) -> tuple[SweepPoint, ...]:
+    """Measure every order with every number of threads, then other batch sizes with the best random order.
+
+    Settings take turns, round after round, so that a slow minute of the machine affects all of them.
+    """
+    threads = [count for count in _thread_counts() if count >= (options.processes or 0)] or [options.processes or 1]
+    first = [(order, count, options.batch_size) for order in (IN_ORDER, *_random_orders()) for count in threads]
+    points = _measure(place, options, first, report)
+    best = next(point for point in best_of(points) if point.shuffle != IN_ORDER)
+    sizes = [(best.shuffle, best.threads, size) for size in BATCH_SIZES if size != options.batch_size]
+    return points + _measure(place, options, sizes, report)
+
+
+def _thread_counts() -> list[int]:
+    """Return 1, 2, 4, … up to twice the cores."""
+    return [2**power for power in range(12) if 2**power <= 2 * usable_cores()]
+
+
+def _random_orders() -> list[str]:
+    return [mode for mode in MODES if mode]
+
+
+def _measure(
+    place: str | Path, options: BenchOptions, settings: list[_Setting], report: Callable[[int], None]
+) -> tuple[SweepPoint, ...]:
+    rates: dict[_Setting, float] = dict.fromkeys(settings, 0.0)
+    for _ in range(ROUNDS):
+        for setting in settings:
+            rates[setting] = max(rates[setting], _rate(place, options, setting, report))
+    return tuple(SweepPoint(*setting, round(rate, 1)) for setting, rate in rates.items())
+
+
+def _rate(place: str | Path, options: BenchOptions, setting: _Setting, report: Callable[[int], None]) -> float:
+    order, threads, batch_size = setting
+    chosen = replace(options, shuffle=False if order == IN_ORDER else order, threads=threads, batch_size=batch_size)
+    if options.cold:
+        OwnDataset(place, chosen).evict()
+    loader, run = open_loader(place, chosen, 1 if options.cold else None), Throughput()
+    run.run(loader, SETTING_SECONDS, report)
+    loader.close()
+    return run.rate

@@ -48,7 +48,6 @@ from shardctl.format.names import FILES
 from shardctl.format.roles import Role
 from shardctl.format.tables import failures
 from shardctl.sources.formats import DETECT, is_json
-from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import null_label_notice
 from shardctl.sources.label_table import SPLIT_COLUMN, some
@@ -59,7 +58,6 @@ from shardctl.system.progress import Report
 from shardctl.system.text import counted, printable
 from shardctl.transforms.duplicates.pictures import Repeats
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.text.chat_forms import form_of
 
 if TYPE_CHECKING:
     from shardctl.build.convert.dedup_text import Compared
@@ -84,9 +82,6 @@ Text is cheap to read, and compresses better in large blocks than in small ones:
 
 PROBED_WITH_FILTERS = 4
 """So many times as many images are tried where filters reject some of them: else none may be left to learn the size from."""
-
-WRAPPED_FILES = 8
-"""With more files than this, of one record each, nobody is told that the records may be in a list of these."""
 
 PROBE_RUNS, PROBE_RUN = 4, 256
 """How many records of files of many records are tried: so many runs, of so many neighbours each."""
@@ -196,8 +191,6 @@ def plan_conversion(
         if SPLIT_COLUMN in fields.names and rules.split.mode == "auto":
             listing.notices.append("the field split of the records is kept as a field; it does not decide the splits")
     fields = with_rule(fields, recipe, listing, rules.labels.annotation_rule)
-    if types is not None:
-        listing.warnings += _warnings_on_wrapped(fields, listing, len(units), int(units.records.sum()))
     probe_job = Job(folder, roots, recipe, EMPTY, (), fields=fields, by_field=labelling.by_field)
     for name, other in probe_job.set_apart.items():
         listing.notices.append(f"the field {name} of the records is kept as {other}: shardctl makes a field {name} itself")
@@ -316,29 +309,6 @@ def _notice_on_duplicates(recipe: Recipe, repeats: Repeats) -> str:
     return f"{of_all} {are} of others, and rejected (--duplicates {recipe.duplicates})"
 
 
-def _warnings_on_wrapped(fields: pa.Schema, listing: Listing, units: int, records: int) -> list[str]:
-    """Say where the records seem to be in a list, or in columns, within the one object of a file of JSON."""
-    name = listing.paths_at(np.zeros(1, np.int64))[0] if units == records == len(listing) <= WRAPPED_FILES else ""
-    if split_compression(name)[0] not in (".json", ".jsonl", ".ndjson") or form_of(fields.names):
-        return []
-    if not (any(map(_has_objects, fields)) or _are_alike([f.type for f in fields])):
-        return []
-    return [f"{printable(name.rpartition('/')[2])} is one record: one object. If it has records, write each as a line"]
-
-
-def _has_objects(field: pa.Field) -> bool:
-    """Return whether a field is a list of objects, or has one in it."""
-    if pa.types.is_list(field.type):
-        return bool(pa.types.is_struct(field.type.value_type))
-    return pa.types.is_struct(field.type) and any(map(_has_objects, field.type))
-
-
-def _are_alike(types: list[pa.DataType]) -> bool:
-    """Return whether these are several objects that share a name: records, or the columns of pandas with rows by name."""
-    names = [{f.name for f in type_} for type_ in types if pa.types.is_struct(type_)]
-    return len(names) == len(types) > 1 and bool(set.intersection(*names))
-
-
 def _warnings_on_header(row: list[str]) -> list[str]:
     """Say that the header of a CSV file looks like a record."""
     if not row:
@@ -356,11 +326,6 @@ def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:
         notices.append(
             f"the first column has no name, as pandas writes its index: it is kept as the field {UNNAMED}; --fields names those"
             " to keep"
-        )
-    if row := discovery.given_header():
-        notices.append(
-            f"the first row ({some(row)}) looks like a header, and is a record, because --columns gives the names; leave out"
-            " --columns, and --fields NEW=OLD renames"
         )
     path, name = discovery.only_column()
     if path:

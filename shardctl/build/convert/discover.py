@@ -286,14 +286,6 @@ class Discovery:
             return self.listing.paths_at(np.array([file]))[0], name
         return "", ""
 
-    def given_header(self) -> list[str]:
-        """Return the first row of the first file if it looks like a header though the names of the columns are given."""
-        if not self.reading.columns:
-            return []
-        from shardctl.sources.formats.csv import looks_like_header
-
-        return looks_like_header(*self._first_delimited())
-
     def header_like_a_record(self) -> list[str]:
         """Return the header of the first file if it looks like a record: a name is a number, or as long as a sentence."""
         if self.reading.columns:

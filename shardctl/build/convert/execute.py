@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,14 +14,15 @@ import numpy.typing as npt
 from shardctl.build.commit.staging import finished_shards
 from shardctl.build.convert.estimate import SPARE_DISK
 from shardctl.build.convert.listener import Listener
-from shardctl.build.convert.reject_limit import Tally
+from shardctl.build.convert.result import count_rejects
 from shardctl.build.convert.update.previous import PreviousDataset
+from shardctl.build.options import reject_limit
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.work_done import WorkDone
-from shardctl.errors import DiskFullError, SourceGoneError, StorageError
+from shardctl.errors import DiskFullError, SourceGoneError, StorageError, TooManyRejectsError
 from shardctl.system.files import free_bytes
 from shardctl.system.text import format_bytes, printable
 
@@ -92,3 +93,26 @@ def _what_is_done(job: Job, chosen: Chosen) -> tuple[str, float]:
         return f"shardctl cannot read what is done ({job.working.shown()}: {error.strerror})", 0.0
     sentence = f"{len(done):,} of {int(chosen.sum()):,} shards are done; run the same command again to continue"
     return sentence, sum(done) / max(1, job.records)
+
+
+# --- the work that is done so far, and its limit of rejects ---
+
+
+class Tally:
+    """Counts the work that the workers report, and stops the conversion if too much is rejected."""
+
+    def __init__(self, limit: str | int | None, inputs: int, listen: Callable[[WorkDone], None]) -> None:
+        self._limit = reject_limit(limit, inputs)
+        self._inputs, self._listen = inputs, listen
+        self.rejected = self.samples = 0
+
+    def add(self, progress: WorkDone) -> None:
+        """Add finished work. Raises TooManyRejectsError."""
+        self.rejected += progress.rejected
+        self.samples += progress.samples
+        self._listen(progress)
+        if self.rejected > self._limit:
+            raise TooManyRejectsError(
+                f"{count_rejects(self.rejected, self._inputs)} so far, more than --max-rejects allows;"
+                " nothing was committed. Fix or remove them, or run the same command with a higher limit to continue"
+            )

@@ -71,7 +71,7 @@ def plan(conversion: Conversion, inputs: Inputs, before: PreviousDataset | None,
         return _plan_anew(conversion, inputs, before, folder, found.why, all_types)
     conversion.target.refuse_lost(before, found.kept)
     job = found.job(folder, inputs.bases, inputs.parts)
-    warnings = tuple(moved_records(job, before, listing, found.matching))
+    warnings = tuple(moved_records(job, listing, found.matching))
     inputs, new_inputs = replace(inputs, listing=listing), NewInputs.of(found.matching, before)
     return PlannedJob(job, inputs, _status(conversion), before, warnings, found, new_inputs)
 
@@ -104,7 +104,7 @@ def _plan_anew(
     new = _plan_new(conversion, inputs, folder, all_types)
     assert isinstance(new.tables, ConversionPlan), "that of a new dataset"
     matching = matching_anew(before, new.tables, inputs.scratch)
-    warnings = tuple(moved_records(new.job, before, new.inputs.listing, matching))
+    warnings = tuple(moved_records(new.job, new.inputs.listing, matching))
     changes = asdict(changes_anew(before, matching, new.job.shards, why))
     job = replace(new.job, lineage=replace(new.job.lineage, changes=changes, updates=before.digest))
     return replace(new, job=job, before=before, warnings=warnings, new_inputs=NewInputs.of(matching, before))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +16,14 @@ from shardctl.build.convert.answers import answer, use_as_it_is
 from shardctl.build.convert.conversion import Conversion
 from shardctl.build.convert.conversion_plan import ConversionPlan
 from shardctl.build.convert.decision import UPDATING, Action
+from shardctl.build.convert.estimate import Estimate
 from shardctl.build.convert.execute import build, telling_what_is_done
 from shardctl.build.convert.field_types import with_types
 from shardctl.build.convert.inputs import Inputs, discover
 from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.manifest_writer import changes_of, leave_out_others, manifest_facts, write_dataset
-from shardctl.build.convert.metrics_listener import metered
 from shardctl.build.convert.new_inputs import Checked, NewInputs, check_new
+from shardctl.build.convert.pace import Pace
 from shardctl.build.convert.planning import RUN_AGAIN, PlannedJob, announce, check_space, plan
 from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.reporting import finished
@@ -33,10 +37,12 @@ from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards.engines import registry
 from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST
 from shardctl.inspection.verify.check_processes import checks_ahead
+from shardctl.loader.metrics import CONVERSION, EVERY_SECONDS, Sink, sinks_at, tell
 from shardctl.sources.files import in_use
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.pool import Pool
@@ -187,3 +193,67 @@ def _check_new(planned: PlannedJob, before: PreviousDataset) -> Checked:
     # None where the job was planned by a process that was stopped.
     new_inputs = planned.new_inputs or NewInputs.of(match_files(before, listing, job.folder / FILES), before)
     return check_new(job, new_inputs, listing)
+
+
+# --- the progress of a conversion, for the tools that watch jobs ---
+
+
+@contextmanager
+def metered(listener: Listener, targets: Sequence[str | Path]) -> Iterator[Listener]:
+    """Yield a listener that also writes figures to `targets` every few seconds, and in the end."""
+    if not targets:
+        yield listener
+        return
+    with sinks_at(targets) as sinks:
+        meter = _Meter(listener, sinks)
+        try:
+            yield replace(listener, announce=meter.announce, building=meter.building, progress=meter.progress)
+        finally:
+            if meter.has_begun:
+                meter.tell()
+
+
+class _Meter:
+    """Tells the sinks how far the conversion is, while its callbacks go on to the listener."""
+
+    def __init__(self, listener: Listener, sinks: list[Sink]) -> None:
+        self._listener, self._sinks = listener, sinks
+        self._pace, self._steps = Pace(), 0
+        self._due = time.monotonic()
+        self.has_begun = False
+
+    def announce(self, estimate: Estimate) -> None:
+        """The work begins."""
+        self.has_begun = True
+        self._listener.announce(estimate)
+        self._pace.begin(estimate.records)
+        self._due = time.monotonic() + EVERY_SECONDS
+
+    def building(self) -> None:
+        """The work of this run begins."""
+        self._listener.building()
+        self._pace.resume()
+
+    def progress(self, progress: WorkDone) -> None:
+        """Some more is done."""
+        self._listener.progress(progress)
+        self._pace.add(progress)
+        if time.monotonic() >= self._due:
+            self.tell()
+
+    def tell(self) -> None:
+        """Write the figures."""
+        self._due = time.monotonic() + EVERY_SECONDS
+        pace, done = self._pace, self._pace.done
+        values = {
+            "records": done.records,
+            "all_records": pace.records,
+            "samples": done.samples,
+            "rejected": done.rejected,
+            "bytes": done.bytes,
+            "records_per_s": round(pace.records_per_s, 3),
+        }
+        if (left := pace.seconds_left) is not None:
+            values["left_s"] = round(left, 1)
+        self._steps += 1
+        tell(self._sinks, CONVERSION, values, self._steps)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.staging import REPAIR_PREFIX, discard
@@ -17,18 +19,22 @@ from shardctl.build.options import Options
 from shardctl.build.paths import check_sources
 from shardctl.build.repair.repairing import Repair
 from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
-from shardctl.errors import CONTINUES, UsageError, explaining_interrupts
+from shardctl.errors import CONTINUES, BusyError, UsageError, explaining_interrupts
 from shardctl.format.dataset_place import DatasetPlace, open_place
-from shardctl.format.names import STAGING
-from shardctl.format.write_back import editable_dataset
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import LEASE_KEY, MANIFEST, STAGING
+from shardctl.format.on_store.dataset import DatasetOnStore
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.sources.files import in_use
 from shardctl.system.arguments import instance
-from shardctl.system.files import naming_the_path
-from shardctl.system.lease import file_lease
+from shardctl.system.dataclass import dataclass
+from shardctl.system.files import naming_the_path, write_atomically
+from shardctl.system.lease import file_lease, store_lease
+from shardctl.system.lease.probing import probe
 from shardctl.system.locations.folder import FolderHere
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.progress import progress_of
-from shardctl.system.stores import is_url
+from shardctl.system.stores import client_of, forget_clients, is_url
 from shardctl.system.text import printable
 
 __all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]
@@ -112,3 +118,66 @@ def _repair_in(
     if completed is None:
         return result
     return dataclasses.replace(result, notices=("an interrupted replacement of the dataset was completed", *result.notices))
+
+
+# --- a dataset that is changed file by file: one on a store in a folder of this machine, from which files are put back ---
+
+
+class EditableDataset(Protocol):
+    """A dataset that is changed in its `folder`."""
+
+    @property
+    def folder(self) -> FolderHere: ...
+
+    def put_back(self, names: Sequence[str]) -> None:
+        """Have the dataset get these files, as they are in the folder; the manifest last, if it is another one."""
+        ...
+
+
+@dataclass(frozen=True)
+class _InPlace:
+    folder: LocalFolder
+
+    def put_back(self, names: Sequence[str]) -> None:
+        """Do nothing: the folder is the dataset."""
+
+
+@dataclass(frozen=True)
+class _OnStore:
+    folder: DatasetOnStore
+    held: store_lease.Lease
+
+    def put_back(self, names: Sequence[str]) -> None:
+        folder, store = self.folder, client_of(self.folder.url)
+        for name in sorted(set(names) - {MANIFEST}):
+            self.held.check()
+            store.put(folder.key_of(name), folder.path(name))
+        manifest = Manifest.load(folder)
+        if manifest.base != folder.base:  # one that was made anew knows of no folder
+            write_atomically(folder.path(MANIFEST), replace(manifest, base=folder.base).to_json().encode())
+        data = folder.read(MANIFEST).to_pybytes()
+        if folder.version and store.get(MANIFEST, version=folder.version).to_pybytes() == data:
+            return
+        self.held.check()
+        put = store.replace(MANIFEST, data, folder.version) if folder.version else store.create(MANIFEST, data)
+        if put is None:
+            raise BusyError(f"{folder.shown()}: another process has replaced {MANIFEST}; run the same command again")
+
+
+@contextlib.contextmanager
+def editable_dataset(place: str | Path, waiting: Callable[[str], None] | None) -> Iterator[EditableDataset]:
+    """Yield a dataset that is to be changed. On a store, this process holds its lease while the block runs.
+
+    If another one does, call `waiting` with its name and wait. Raises DatasetError, StoreError, BusyError, InstallError.
+    """
+    if not is_url(place):
+        yield _InPlace(LocalFolder(Path(place).resolve()))
+        return
+    try:
+        store = client_of(str(place).rstrip("/"))
+        probe(store)
+        with store_lease.hold(store, LEASE_KEY, waiting) as held, open_place(place, "whole", listed=True) as there:
+            assert isinstance(there.folder, DatasetOnStore), "its URL was given"
+            yield _OnStore(there.folder, held)
+    finally:
+        forget_clients()

@@ -1,59 +1,45 @@
-"""A damaged or lost manifest: found under another name, or rebuilt from the tables."""
+"""A damaged or lost manifest: rebuilt from the tables."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
-from shardctl.build.repair.evidence import list_names
 from shardctl.build.repair.outcomes import LOST
 from shardctl.errors import DatasetError
+from shardctl.format.footer import MAGIC
 from shardctl.format.generations import Generation, generations_of
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, are_class_counts, are_object_counts, are_versions, is_absolute_place
-from shardctl.format.names import CHECKSUMS, MANIFEST, MANIFEST_LIMIT, SHARDS, TABLES, UPDATE, is_shard_name
+from shardctl.format.names import (
+    CHECKSUMS,
+    MANIFEST,
+    SHARDS,
+    STAGING,
+    TABLES,
+    UPDATE,
+    are_file_names,
+    is_shard_name,
+    shard_name,
+)
 from shardctl.format.step_counts import are_counts
 from shardctl.format.tables import ShardEntry, ShardTable, read_checksums, read_rejects
 from shardctl.system.files import FileFacts
-from shardctl.system.locations.folder import FolderHere, hash_file, is_regular_file
+from shardctl.system.locations.folder import Folder, FolderHere, hash_file, is_regular_file
+from shardctl.system.machine import usable_cores
 from shardctl.transforms.samples_per_record import samples_per_record
 from shardctl.version import __version__
 
 LOST_PART = ""
 """The digest of a lost part of the fingerprint. It equals no other digest, so that the dataset never looks up to date."""
-
-
-def find_manifest(folder: FolderHere) -> Manifest | None:
-    """Return the manifest of the tables in the folder, if a file of another name holds it, whole."""
-    for name in list_names(folder):
-        manifest = _read_manifest(folder, name)
-        if manifest is not None and vouches_for_tables(folder, manifest):
-            return manifest
-    return None
-
-
-def _read_manifest(folder: FolderHere, name: str) -> Manifest | None:
-    """Return the manifest that a file of any name holds; None if it is no manifest or cannot be read."""
-    try:
-        found = folder.stat(name)
-        if found is not None and found.kind == "file" and found.size < MANIFEST_LIMIT and begins_like_json(folder, name):
-            return Manifest.from_record(json.loads(folder.read(name).to_pybytes()), name)
-    except (DatasetError, OSError, ValueError, RecursionError):
-        pass
-    return None
-
-
-def vouches_for_tables(folder: FolderHere, manifest: Manifest) -> bool:
-    """Return whether SHA256SUMS or shards.arrow in the folder is the one that the manifest records.
-
-    Each of them has the SHA-256 of all shards, so that it is that of no other dataset.
-    """
-    return any(_has_hash(folder, name, manifest.files[name].sha256) for name in (CHECKSUMS, SHARDS))
 
 
 def _has_hash(folder: FolderHere, name: str, sha256: str) -> bool:
@@ -65,20 +51,26 @@ def _has_hash(folder: FolderHere, name: str, sha256: str) -> bool:
 
 
 def refuse_other_manifest(folder: FolderHere, manifest: Manifest) -> None:
-    """Raise DatasetError for an undamaged manifest of another dataset than all other files in the folder."""
-    if not vouches_for_tables(folder, manifest) and _proven_sums(folder) is not None:
+    """Raise DatasetError for an undamaged manifest of another dataset than all other files in the folder.
+
+    SHA256SUMS and shards.arrow each have the SHA-256 of all shards, so that they are those of no other dataset.
+    """
+    ours = any(_has_hash(folder, name, manifest.files[name].sha256) for name in (CHECKSUMS, SHARDS))
+    if not ours and _proven_sums(folder) is not None:
         raise DatasetError(
             f"{folder.shown()}: {MANIFEST} belongs to another dataset than {SHARDS} and {CHECKSUMS}, which agree with"
             f" each other; put the right {MANIFEST} there, or remove this one, so that repair rebuilds it"
         )
 
 
-def begins_like_json(folder: FolderHere, name: str) -> bool | None:
-    """Tell by the first byte, so that not every shard is read. None if the file cannot be read."""
-    try:
-        return bool(folder.read(name, 0, 1).to_pybytes() == b"{")
-    except OSError:
-        return None
+def refuse_shard(folder: FolderHere) -> None:
+    """Raise DatasetError if the manifest has the bytes of an Arrow file: a shard of which they may be the only copy."""
+    with contextlib.suppress(OSError):
+        if folder.read(MANIFEST, 0, len(MAGIC)).to_pybytes() == MAGIC:
+            raise DatasetError(
+                f"{folder.shown(MANIFEST)}: it is an Arrow file, not a manifest; give it back the name of its shard or table,"
+                " then repair again"
+            )
 
 
 def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
@@ -229,3 +221,90 @@ def _created(left: dict[str, Any], witness: Path) -> str:
         return str(left["created"])
     then = datetime.datetime.fromtimestamp(witness.stat().st_mtime, datetime.timezone.utc)
     return then.isoformat(timespec="seconds")
+
+
+# --- the state of a dataset's files by SHA-256: which are undamaged, and what the others should be ---
+
+
+def hash_files(folder: FolderHere, progress: Callable[[int, int], None]) -> tuple[dict[str, str], dict[str, OSError]]:
+    """Return the SHA-256 of every ordinary file in a dataset's folder, by name, and why others cannot be read.
+
+    A file that is deleted meanwhile is in neither. Raises DatasetError if the folder cannot be listed.
+    """
+    names = [name for name in list_names(folder) if name != STAGING]
+    hashes: dict[str, str] = {}
+    unreadable: dict[str, OSError] = {}
+    with folder.prefetch(names) as note, ThreadPoolExecutor(usable_cores()) as pool:  # hashing lets other threads run
+        for done, (name, found) in enumerate(zip(names, pool.map(partial(_hash, folder), names), strict=True), 1):
+            if isinstance(found, str):
+                hashes[name] = found
+            elif found is not None and not isinstance(found, FileNotFoundError):
+                unreadable[name] = found
+            note(done - 1)
+            progress(done, len(names))
+    return hashes, unreadable
+
+
+def list_names(folder: Folder) -> list[str]:
+    """Return the names in a dataset's folder, sorted. Raises DatasetError."""
+    try:
+        return sorted(folder.names())
+    except OSError as error:
+        raise DatasetError(f"{folder.shown()}: cannot be listed ({error.strerror or error})") from error
+
+
+def _hash(folder: Folder, name: str) -> str | OSError | None:
+    try:
+        return hash_file(folder, name) if is_regular_file(folder, name) else None
+    except OSError as fault:
+        return fault
+
+
+def numbered_names(manifest: Manifest) -> list[str]:
+    """Return the file names of all shards, in the order of the dataset, as a conversion numbers them."""
+    return [shard_name(split.name, number) for split in manifest.splits for number in range(split.shards)]
+
+
+def shard_names(folder: FolderHere, manifest: Manifest, hashes: dict[str, str]) -> list[str]:
+    """Return the file names of all shards, in the order of the dataset, from whatever is intact and knows them."""
+    if hashes.get(SHARDS) == manifest.files[SHARDS].sha256:
+        return ShardTable(folder).names
+    numbered = numbered_names(manifest)
+    if hashes.get(CHECKSUMS) == manifest.files[CHECKSUMS].sha256:
+        listed = [name for name in read_checksums(folder) if is_shard_name(name)]
+        if set(listed) != set(numbered) and are_file_names(listed):
+            places = {split.name: number for number, split in enumerate(manifest.splits)}
+            return sorted(listed, key=lambda name: (places.get(name.rpartition("-")[0], 0), len(name), name))
+    return numbered
+
+
+def expected_hashes(folder: FolderHere, manifest: Manifest, shards: list[str], hashes: dict[str, str]) -> dict[str, str]:
+    """Return what every file but the manifest should hash to, as far as that is still known.
+
+    The manifest has the SHA-256 of the tables, and two of the tables those of the shards. If both tables are damaged, each
+    shard is assumed to be undamaged: the table rebuilt from all of them shows whether that was right.
+    """
+    expected = {name: facts.sha256 for name, facts in manifest.files.items()}
+    if hashes.get(SHARDS) == expected[SHARDS]:
+        recorded = {entry.path: entry.sha256 for entry in ShardTable(folder)}
+    elif hashes.get(CHECKSUMS) == expected[CHECKSUMS]:
+        recorded = read_checksums(folder)
+    else:
+        recorded = hashes
+    return expected | {name: recorded[name] for name in shards if name in recorded}
+
+
+def refuse_folders(folder: Folder, manifest: Manifest) -> None:
+    """Raise DatasetError if a folder has the name of a file of the dataset: it may hold anything, and is not deleted."""
+    for name in (MANIFEST, *manifest.files, *numbered_names(manifest)):
+        found = folder.stat(name)
+        if found is not None and found.kind == "folder":
+            raise DatasetError(
+                f"{folder.shown(name)}: a folder, where a file of the dataset belongs; move it away, then repair again"
+            )
+
+
+def damaged_files(expected: dict[str, str], hashes: dict[str, str], names: Iterable[str]) -> set[str]:
+    """Return those of the files with these names that are missing or not what they should be."""
+    known = {name for name, sha256 in expected.items() if hashes.get(name) == sha256}
+    return {*names} - known

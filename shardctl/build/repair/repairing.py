@@ -14,19 +14,16 @@ from shardctl.build.commit import publish
 from shardctl.build.convert.table_writer import TableWriter, WrittenTables, write_final_files
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
-from shardctl.build.repair.evidence import (
+from shardctl.build.repair.manifest import (
     damaged_files,
     expected_hashes,
     hash_files,
-    refuse_folders,
-    shard_names,
-)
-from shardctl.build.repair.manifest import (
-    begins_like_json,
-    find_manifest,
     named_sources,
+    refuse_folders,
     refuse_other_manifest,
+    refuse_shard,
     remake_manifest,
+    shard_names,
     with_sizes,
 )
 from shardctl.build.repair.outcomes import Outcomes, count_classes, lost_samples, shard_facts, shards_with_rejects
@@ -179,13 +176,8 @@ class Repair:
         for finding in findings:
             if finding.kind == UNREADABLE:  # it may be whole, and nothing else has the fingerprint
                 raise DatasetError(f"{self.dataset.shown()}: {finding.message}")
-        manifest = manifest or find_manifest(self.dataset)
-        if damaged and manifest is not None and begins_like_json(self.dataset, MANIFEST) is False:
-            raise DatasetError(
-                f"{self.dataset.shown(MANIFEST)}: it has the bytes of another file, and that name the manifest; give both"
-                " their names back, then repair again"
-            )
         if manifest is None:
+            refuse_shard(self.dataset)
             self.doubtful = named_sources(self.dataset)
             manifest = remake_manifest(self.dataset, self.sources)
         refuse_folders(self.dataset, manifest)

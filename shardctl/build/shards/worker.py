@@ -39,7 +39,7 @@ Image.preinit()  # the usual formats: loaded once, before workers are forked, an
 
 
 def handle(task: dict[str, Any], tell: Tell, progress: WorkerProgress) -> Any:
-    """Do a task of retry.py, or one of those before there is a plan."""
+    """Do a task of engines/local.py, or one of those before there is a plan."""
     if task["do"] in PRE_PLAN_TASKS:
         places = {place: Rejection(*reason) for place, *reason in task["lost"]}
         return run_task(PRE_PLAN_TASKS[task["do"]](task["task"]), progress, places)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import pickle
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +21,6 @@ from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in, refus
 from shardctl.build.options import check_if_running
 from shardctl.build.paths import check_destination, check_writable
 from shardctl.build.shards.job import NEW_FOLDER
-from shardctl.build.write.call_identity import Stretches, identity_of
 from shardctl.build.write.commit import finish
 from shardctl.build.write.field_roles import roles_of
 from shardctl.build.write.fields import Fields, WriteSchema
@@ -30,6 +31,7 @@ from shardctl.errors import NOTHING_WRITTEN, DatasetError, InputError, UsageErro
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, STAGING
 from shardctl.format.sample import Sample
+from shardctl.format.shard import FORMAT_VERSION
 from shardctl.format.tables import MADE_BY
 from shardctl.system.arguments import names as names_of
 from shardctl.system.arguments import whole_number
@@ -41,7 +43,9 @@ from shardctl.system.lease import file_lease
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
+from shardctl.transforms.own_code import code_digest
 from shardctl.transforms.values import describe
+from shardctl.version import __version__
 
 FIRST_SAMPLES = 1024
 """How many samples are looked at for the types of their fields, where no schema is given."""
@@ -300,3 +304,55 @@ def _write_parts(
     held.check()
     publish.publish(new, target)
     return manifest
+
+
+# --- what stands for a call of `write` by parts: the same call goes on with the parts that are done ---
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Makes the samples of datasets by index, from one index to another."""
+
+    datasets: Sequence[Any]
+
+    def __call__(self, part: tuple[int, int, int]) -> Iterator[Any]:
+        """Yield the samples of a stretch: the number of the dataset, the first index and the one behind the last."""
+        place, first, end = part
+        return (self.datasets[place][index] for index in range(first, end))
+
+
+def identity_of(make: Callable[[Any], Iterable[Any]], parts: Sequence[Any], options: Any) -> str | None:
+    """Return what stands for a call: its arguments, the code that makes the samples, and the versions that write them.
+
+    None where nothing can tell: objects that cannot be pickled, code without a file.
+    """
+    codes = [type(dataset) for dataset in make.datasets] if isinstance(make, Stretches) else [make]
+    digest = _Digest()
+    try:
+        for code in codes:
+            found = code_digest(f"{getattr(code, '__module__', '')}:{getattr(code, '__qualname__', '')}", code)
+            if found is None:
+                return None
+            digest.write(found.encode())
+        digest.write(f"{__version__} {FORMAT_VERSION} {pa.__version__}".encode())
+        pickle.Pickler(digest, protocol=5).dump((make, list(parts), options))
+    except Exception:  # noqa: BLE001 - a person's objects may raise anything when they are pickled
+        return None
+    return digest.text
+
+
+class _Digest:
+    """Hashes what is written to it: a pickled dataset may be as large as the memory."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        """Hash some bytes."""
+        self._digest.update(data)
+        return memoryview(data).nbytes
+
+    @property
+    def text(self) -> str:
+        """The digest, 16 hex digits."""
+        return self._digest.hexdigest()[:16]

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from shardctl.build.options import check_shards
 from shardctl.build.plan.splits import Draw, SplitRule
 from shardctl.build.write.fields import Fields
-from shardctl.build.write.keys import Keys
-from shardctl.build.write.series import ShardSeries
-from shardctl.errors import UsageError
+from shardctl.errors import InputError, UsageError
+from shardctl.format.layout import Layout
+from shardctl.format.names import shard_name
 from shardctl.format.sample import Sample
-from shardctl.format.shard import Compression
+from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, shard_schema
 from shardctl.format.tables import ShardEntry
 from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import is_split_name
 from shardctl.system.dataclass import dataclass
+from shardctl.system.files import StreamedFile, naming_the_path
+from shardctl.system.locations.local import LocalFolder
+from shardctl.system.text import printable
 from shardctl.transforms.pipeline.sizes import row_size
 
 SHARD_BYTES = 128 << 20
@@ -126,3 +134,118 @@ def in_order(written: Iterable[WrittenSplit], names: Sequence[str]) -> list[Writ
 def new_keys(fields: Fields) -> Keys:
     """Return what takes the keys of samples with these fields."""
     return Keys(fields.layout.columns.get_field_index("variant"))
+
+
+# --- the keys of samples that are written: none may come twice ---
+
+_FEW = 1000
+"""Hashes of several samples whose keys are compared at a time."""
+
+
+class Keys:
+    """The keys of all samples, 8 bytes each: ten million are 80 MB. `variant` is the place of that column in a row, or -1.
+
+    Samples that are variants of one record have the same key.
+    """
+
+    def __init__(self, variant: int) -> None:
+        self._variant = variant
+        self._hashes = array("Q")
+
+    def add(self, values: tuple[Any, ...]) -> None:
+        """Take the key of the next sample, whose row is `values`."""
+        self._hashes.append(xxhash.xxh3_64_intdigest(self._name(values[0], values[self._variant])))
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """A hash of every key, (samples,) uint64."""
+        return np.frombuffer(self._hashes, np.uint64)
+
+    def extend(self, hashes: npt.NDArray[np.uint64]) -> None:
+        """Take keys that come after these, given what `hashes` gave of them."""
+        self._hashes.frombytes(hashes.tobytes())
+
+    def _name(self, key: str, variant: Any) -> bytes:
+        name = key if self._variant < 0 else f"{variant!r} {key}"
+        return name.encode("utf-8", "surrogatepass")
+
+    def refuse_repeated(self, shards: Sequence[Path]) -> None:
+        """Raise InputError if two samples have the same key.
+
+        Equal hashes prove nothing: such keys are read from the shards and compared.
+        """
+        ordered = np.sort(self.hashes)
+        again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+        for start in range(0, len(again), _FEW):
+            self._compare(shards, again[start : start + _FEW])
+
+    def _compare(self, shards: Sequence[Path], wanted: npt.NDArray[np.uint64]) -> None:
+        """Compare the keys that have some hashes; the rows of the shards are in the order of the samples."""
+        hashes, first = self.hashes, 0
+        seen: dict[bytes, int] = {}
+        for block in chain.from_iterable(ShardReader(LocalFolder(path.parent), path.name).blocks() for path in shards):
+            for row in np.flatnonzero(np.isin(hashes[first : first + block.num_rows], wanted)).tolist():
+                key = block.column("key")[row].as_py()
+                name = self._name(key, None if self._variant < 0 else block.column("variant")[row].as_py())
+                if name in seen:
+                    raise InputError(
+                        f"sample {first + row:,} has the key {printable(key)}, and sample {seen[name]:,} has it too; give every"
+                        " sample a key of its own (those without one have their number)"
+                    )
+                seen[name] = first + row
+            first += block.num_rows
+
+
+# --- the shards of one split, written one after the other ---
+
+
+class ShardSeries:
+    """Writes the rows of one split into one shard after the other; one block is in memory. `entries` are the shards so far."""
+
+    def __init__(
+        self, folder: Path, layout: Layout, split: str, compression: Compression, most_bytes: int, most_samples: int
+    ) -> None:
+        self._folder, self._layout, self._split, self._compression = folder, layout, split, compression
+        self._most_bytes, self._most_samples = most_bytes, most_samples
+        self._sink: StreamedFile | None = None
+        self._writer: ShardWriter | None = None
+        self._rows = self._raw_bytes = 0
+        self.entries: list[ShardEntry] = []
+
+    def add(self, values: tuple[Any, ...], size: int) -> None:
+        """Append one row: `values` in the order of the columns, `size` about their bytes. Raises StorageError."""
+        with naming_the_path(self._path):
+            if self._writer is None or self._sink is None:
+                self._sink = StreamedFile(self._path)
+                schema = shard_schema(self._layout, self._split, len(self.entries))
+                self._writer = ShardWriter(self._sink, schema, self._compression)
+            self._writer.add(values, size)
+            self._rows += 1
+            self._raw_bytes += size
+            waiting = self._raw_bytes - self._writer.raw_bytes  # a shard may be smaller than a block
+            full = self._rows >= self._most_samples or max(self._sink.tell(), waiting) >= self._most_bytes
+        if full:
+            self.close()
+
+    def close(self) -> None:
+        """End the shard that is being written, if there is one. Raises StorageError."""
+        if self._writer is None or self._sink is None:
+            return
+        with naming_the_path(self._path):
+            blocks = self._writer.finish()
+            self._sink.sync()
+            self._sink.close()
+        facts = ShardFacts(sum(blocks), self._sink.tell(), self._writer.raw_bytes, self._sink.sha256, blocks)
+        self.entries.append(ShardEntry.of_written(self._split, self._path.name, facts))
+        self._writer, self._sink, self._rows, self._raw_bytes = None, None, 0, 0
+
+    def abandon(self) -> None:
+        """Close the file of the shard that is being written, which is of no use."""
+        if self._sink is not None:
+            with contextlib.suppress(OSError):
+                self._sink.close()
+            self._writer, self._sink = None, None
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / shard_name(self._split, len(self.entries))

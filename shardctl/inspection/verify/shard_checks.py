@@ -1,17 +1,320 @@
-"""The table of the checks of shards. A new check is one module beside this one, and one row here."""
+"""The checks of shards, and their table. A new check is one module beside this one, and one row here; small ones are here."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from shardctl.inspection.verify.check import CheckOf, by_block, without_blocks
-from shardctl.inspection.verify.decoding import undecodable
-from shardctl.inspection.verify.file_facts import OtherBytes, other_facts
-from shardctl.inspection.verify.labels import LabelCheck
-from shardctl.inspection.verify.objects import wrong_objects
-from shardctl.inspection.verify.plain_jpegs import not_plain
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import Rejection
+from shardctl.format.layout import ENCODED_IMAGE, image_lists
+from shardctl.format.names import shard_name
+from shardctl.format.roles import Image, Mask, Roles, Tokens
+from shardctl.format.token_columns import (
+    DOCUMENT_COLUMNS,
+    DOCUMENT_KEYS,
+    DOCUMENT_LENGTHS,
+    DOCUMENT_STARTS,
+    LOSS_MASK,
+    Rows,
+    list_offsets,
+    main_tokens,
+    token_rows,
+)
+from shardctl.images.codecs.jpeg import jpeg_facts
+from shardctl.inspection.verify.check import Block, CheckOf, Fault, Shard, by_block, without_blocks
+from shardctl.inspection.verify.finding import CONVERT_AGAIN, REBUILD
 from shardctl.inspection.verify.planned_keys import KeyCheck
-from shardctl.inspection.verify.tokens import wrong_tokens
+from shardctl.system.locations.folder import hash_file
+from shardctl.system.text import counted
+
+OTHER_BUILD = "another build may read it (`shardctl --version` names this one), else convert without it"
+MOST_PIXELS = 2**40
+"""Largest stored image that is decoded: the conversion has had its own limit."""
+
+UNDECODABLE = "does-not-decode"
+
+
+def undecodable(shard: Shard, block: Block) -> Iterator[Fault]:
+    """Yield every encoded image and every RLE of a block that does not decode.
+
+    Raw pixels and text have no form that could be wrong. Without its dataset nothing says that a shard may have truncated
+    images: there they are faults.
+    """
+    roles, schema = shard.own_roles, block.data.schema
+    keep_truncated = shard.record is not None and shard.record.manifest.recipe.get("truncated") == "keep"
+    encoded = [name for name in roles.images if schema.field(name).type.equals(ENCODED_IMAGE)]
+    lists = image_lists(schema)
+    for place, name in enumerate((*encoded, *lists)):
+        role, column = roles.images.get(name, Image("source")), block.data.column(name)
+        for row, value in enumerate(column if name in lists else column.field("bytes")):
+            number = (block.first + row) * (len(encoded) + len(lists)) + place  # that of a list stands for all its images
+            images = _images_of(value) if name in lists else [("", value.as_py())]
+            for which, data in images:
+                if fault := _fault_of(data, role, keep_truncated, shard, number):
+                    what = f"{picture(name, role)}{which} has not changed since it was written, and does not decode"
+                    yield block.fault(row, UNDECODABLE, f"{what}: {fault}; {OTHER_BUILD}")
+    if roles.objects:
+        from shardctl.inspection.verify import object_faults  # brings the modules of the loader along, for 70 ms
+
+        for row, what in object_faults.undecodable_objects(block.data, roles):
+            yield block.fault(row, UNDECODABLE, f"{what}; {CONVERT_AGAIN}")
+
+
+def _images_of(value: pa.ListScalar) -> Iterator[tuple[str, bytes]]:
+    """Yield the images of a list that have bytes, with their places: others may be elsewhere."""
+    for number, image in enumerate(value.values or ()):
+        if image.is_valid and (data := image["bytes"].as_py()) is not None:
+            yield f"[{number}]", data
+
+
+def picture(name: str, role: Image) -> str:
+    """Return what messages call the image or mask in a field."""
+    return f"the {role.name}" if name == role.name else f"the {role.name} {name}"
+
+
+def _fault_of(data: bytes | None, role: Image, keep_truncated: bool, shard: Shard, number: int) -> str | None:
+    """Return why an image or a mask does not decode, None if it does. `number` is its number among those of the shard."""
+    if number in shard.fatal:
+        return shard.fatal[number]
+    shard.progress.begin(number, stage="decode")
+    fault = _decode_fault(data, role, keep_truncated)
+    shard.progress.leave()
+    return fault
+
+
+def _decode_fault(data: bytes | None, role: Image, keep_truncated: bool) -> str | None:
+    if data is None:
+        return None if isinstance(role, Mask) else "it is missing"  # not every image need have a mask
+    from shardctl.images.codecs import image  # brings the decoders along, for 25 ms
+
+    try:
+        decode = image.decode_mask if isinstance(role, Mask) else image.decode
+        decode(data, MOST_PIXELS, keep_truncated)
+    except Rejection as rejection:
+        return rejection.message
+    return None
+
+
+BAD_TOKENS, BAD_DOCUMENTS, BAD_LOSS_MASK = "bad-tokens", "bad-documents", "bad-loss-mask"
+
+
+def wrong_tokens(shard: Shard, block: Block) -> Iterator[Fault]:
+    """Yield the first fault of each kind and row of a block whose tokens are not as docs/format.md describes them."""
+    found: dict[tuple[int, str], str] = {}
+    for row, kind, what in _wrong_rows(block.data, shard.own_roles):
+        found.setdefault((row, kind), what)
+    for (row, kind), what in sorted(found.items()):
+        yield block.fault(row, kind, f"{what}; {CONVERT_AGAIN}")
+
+
+def _wrong_rows(block: pa.RecordBatch, roles: Roles) -> Iterator[tuple[int, str, str]]:
+    """Yield the row of each fault in a block, its kind and its message."""
+    main = main_tokens(roles)
+    if main is None or not block.num_rows:
+        return
+    for name, role in roles.tokens.items():
+        try:
+            tokens = token_rows(block.column(name))
+        except ValueError as error:
+            yield 0, BAD_TOKENS, f"{name}: {error}"
+            continue
+        yield from ((row, BAD_TOKENS, f"{name} {what}") for row, what in _outside(tokens, role))
+        if role.packed:
+            yield from ((row, BAD_DOCUMENTS, what) for row, what in _wrong_documents(block, tokens, role))
+        if name == main[0] and LOSS_MASK in block.schema.names:
+            yield from ((row, BAD_LOSS_MASK, what) for row, what in _wrong_mask(block.column(LOSS_MASK), tokens, name))
+
+
+def _outside(tokens: Rows, role: Tokens) -> Iterator[tuple[int, str]]:
+    if role.vocabulary is None or not len(tokens.values):
+        return
+    ids = tokens.values
+    least, most = int(ids.min()), int(ids.max())
+    if least >= 0 and most < role.vocabulary:
+        return
+    for place in _first_of_each_row(tokens, (ids < 0) | (ids >= role.vocabulary)):
+        row = _row_of(tokens, place)
+        at = place - int(tokens.offsets[row])
+        yield row, f"has the token {ids[place]} at place {at}, and its vocabulary has the numbers 0 to {role.vocabulary - 1}"
+
+
+def _wrong_documents(block: pa.RecordBatch, tokens: Rows, role: Tokens) -> Iterator[tuple[int, str]]:
+    missing = [name for name in DOCUMENT_COLUMNS if name not in block.schema.names]
+    if missing:
+        yield 0, f"its tokens are packed, and there is no column {' and no column '.join(missing)}"
+        return
+    keys = block.column(DOCUMENT_KEYS)
+    try:
+        lengths, starts = token_rows(block.column(DOCUMENT_LENGTHS)), token_rows(block.column(DOCUMENT_STARTS))
+        counts = np.diff(list_offsets(keys))
+    except (ValueError, pa.ArrowException) as error:
+        yield 0, f"the columns of documents cannot be read: {error}"
+        return
+    for row in np.flatnonzero((lengths.lengths != counts) | (starts.lengths != counts)).tolist():
+        several = f"{counts[row]} of {DOCUMENT_KEYS}, {lengths.lengths[row]} of {DOCUMENT_LENGTHS}"
+        yield row, f"has {several} and {starts.lengths[row]} of {DOCUMENT_STARTS}; there must be one for each document"
+    for row in np.flatnonzero(lengths.lengths == 0).tolist():
+        yield row, "is a block without a document"
+    for rows, name, low, least in ((lengths, DOCUMENT_LENGTHS, 1, "1"), (starts, DOCUMENT_STARTS, 0, "0")):
+        for place in _first_of_each_row(rows, rows.values < low):
+            yield _row_of(rows, place), f"has {rows.values[place]} in {name}, and the least is {least}"
+    row_of = np.repeat(np.arange(block.num_rows), lengths.lengths)
+    filled = np.bincount(row_of, np.maximum(lengths.values, 0), minlength=block.num_rows).astype(np.int64)
+    size = tokens.lengths
+    for row in np.flatnonzero(filled > size).tolist():
+        yield row, f"has documents of {filled[row]} tokens together in a block of {size[row]}"
+    if role.pad is not None:
+        within = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], size)
+        for place in _first_of_each_row(tokens, (within >= np.repeat(filled, size)) & (tokens.values != role.pad)):
+            yield (
+                _row_of(tokens, place),
+                f"has the token {tokens.values[place]} behind its documents, where padding is {role.pad}",
+            )
+
+
+def _wrong_mask(column: pa.Array, tokens: Rows, name: str) -> Iterator[tuple[int, str]]:
+    try:
+        mask = token_rows(column)
+    except ValueError as error:
+        yield 0, f"{LOSS_MASK}: {error}"
+        return
+    for row in np.flatnonzero(mask.lengths != tokens.lengths).tolist():
+        yield row, f"{LOSS_MASK} has {mask.lengths[row]} numbers, and {name} has {tokens.lengths[row]}"
+    for place in _first_of_each_row(mask, (mask.values != 0) & (mask.values != 1)):
+        yield _row_of(mask, place), f"{LOSS_MASK} has the number {mask.values[place]}, and it is 0 or 1"
+
+
+def _first_of_each_row(rows: Rows, wrong: npt.NDArray[np.bool_]) -> list[int]:
+    """Return the first place of each row that is wrong: a row may have millions of them."""
+    places = np.flatnonzero(wrong)
+    _, first = np.unique(np.searchsorted(rows.offsets, places, side="right"), return_index=True)
+    return [int(place) for place in places[first]]
+
+
+def _row_of(rows: Rows, place: int) -> int:
+    return int(np.searchsorted(rows.offsets, place, side="right")) - 1
+
+
+def other_facts(shard: Shard) -> Iterator[Fault]:
+    """Yield what the footer of a shard says otherwise than its dataset."""
+    if shard.record is None:
+        return
+    reader, entry = shard.reader, shard.record.entry
+    if len(reader) != len(entry.block_rows):
+        what = f"it has {counted(len(reader), 'block')} where {len(entry.block_rows):,} were written"
+        yield Fault("blocks-differ", f"{what}; {REBUILD}")
+    if tuple((f.name, str(f.type)) for f in reader.schema) != shard.record.manifest.schema:
+        yield Fault("schema-differs", f"its columns are not those of the dataset; {REBUILD}")
+    own = shard_name(reader.info["split"], reader.info["shard"])
+    if own != entry.path:
+        yield Fault("wrong-shard", f"this was written as {own}; give it its name back, or {REBUILD}")
+
+
+class OtherBytes:
+    """Whether the file has the bytes that were written.
+
+    It is read when the check begins, from its beginning to its end: a disk gives it faster so than as mapped blocks, which are
+    in the page cache then. A cold dataset of 2.6 GiB took 3.5 s the other way round, and takes 2.7 s (2026-11-27).
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        self._record, self._sha256, self._fault = shard.record, "", None
+        if self._record is not None:
+            try:
+                self._sha256 = hash_file(shard.reader.folder, shard.reader.name)
+            except OSError as fault:
+                self._fault = fault
+
+    def look(self, block: Block) -> None:
+        """Leave out the block."""
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield that the bytes are others. Raises OSError if the file cannot be read."""
+        if self._fault is not None:
+            raise self._fault
+        if self._record is not None and self._sha256 != self._record.entry.sha256:
+            what = "its SHA-256 differs, outside the blocks: in the file's own metadata"
+            yield Fault("wrong-checksum", f"{what}; {REBUILD}")
+
+
+def not_plain(shard: Shard, block: Block) -> Iterator[Fault]:
+    """Yield the images of a block that the loader takes for plain JPEG, and are not.
+
+    Of the main images those that are recorded to be plain, and all images of a field that is stored as JPEG.
+    """
+    roles = shard.own_roles
+    for name, rows in _said_plain(shard).items():
+        if not block.data.schema.field(name).type.equals(ENCODED_IMAGE):
+            continue
+        images = block.data.column(name).field("bytes")
+        of_block = None if rows is None else rows[block.first : block.first + len(images)]
+        for row in range(len(images)) if of_block is None else np.flatnonzero(of_block).tolist():
+            data = images[row].as_py()
+            facts = None if data is None else jpeg_facts(data)
+            if facts is None or not facts.plain:
+                what = f"{picture(name, roles.images[name])} is not the plain JPEG that it is said to be"
+                yield block.fault(row, "not-plain", f"{what}: the loader may give other pixels; {CONVERT_AGAIN}")
+
+
+def _said_plain(shard: Shard) -> dict[str, npt.NDArray[np.bool_] | None]:
+    """Return the fields with plain JPEG, each with the rows (rows,) of the shard where it is plain; None for all of them."""
+    roles, recorded = shard.own_roles, None if shard.record is None else shard.record.plain
+    stored_so = {name: None for name, role in roles.images.items() if role.is_plain and not isinstance(role, Mask)}
+    if recorded is None or roles.main_image is None:
+        return dict(stored_so)
+    return {roles.main_image: recorded, **stored_so}
+
+
+NO_SUCH_CLASS = "no-such-class"
+
+
+class LabelCheck:
+    """The labels of one shard: where classes have names, a label is the number of one.
+
+    They are kept up to the last block, since faults come field by field.
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        self._names = shard.roles.names
+        self._blocks: list[Block] = []
+
+    def look(self, block: Block) -> None:
+        """Keep the labels of a block."""
+        if self._names:
+            self._blocks.append(block.with_columns({"key", *self._names}))
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield every label that is not the number of a class."""
+        for name, classes in self._names.items():
+            if self._blocks and name in self._blocks[0].data.schema.names:
+                yield from _unnamed(name, classes, self._blocks)
+
+
+def _unnamed(name: str, classes: Sequence[str], blocks: list[Block]) -> Iterator[Fault]:
+    for block in blocks:
+        labels = block.data.column(name)
+        if not pa.types.is_integer(labels.type):
+            what = f"{name} is of type {labels.type}, where classes have numbers"
+            yield block.fault(0, NO_SUCH_CLASS, f"{what}; {CONVERT_AGAIN}")
+            return
+        values = np.from_dlpack(labels.fill_null(0))
+        for row in np.flatnonzero((values < 0) | (values >= len(classes))).tolist():
+            what = f"its {name} is {values[row]}, and the classes have the numbers 0 to {len(classes) - 1}"
+            yield block.fault(row, NO_SUCH_CLASS, f"{what}; {CONVERT_AGAIN}")
+
+
+def wrong_objects(shard: Shard, block: Block) -> Iterator[Fault]:
+    """Yield the samples of a block whose objects are not as docs/annotations.md describes them, each with its first fault."""
+    if shard.roles.objects:
+        from shardctl.inspection.verify import object_faults  # brings the modules of the loader along, for 70 ms
+        from shardctl.sources.annotations.base import BAD
+
+        for row, what in object_faults.wrong_objects(block.data, shard.roles):
+            yield block.fault(row, BAD, f"{what}; {CONVERT_AGAIN}")
 
 
 class ShardCheck(NamedTuple):

@@ -6,20 +6,45 @@ that crash such a process are one more finding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import UsageError, explaining_interrupts
-from shardctl.format.dataset_place import open_place, refuse_part_of_dataset
-from shardctl.inspection.verify.check_pool import CheckPool
-from shardctl.inspection.verify.check_processes import pool_of_checks
-from shardctl.inspection.verify.dataset import DatasetCheck
-from shardctl.inspection.verify.finding import Finding
+from shardctl.errors import DatasetError, UsageError, WorkerError, explaining_interrupts
+from shardctl.format.dataset_place import (
+    DatasetFolder,
+    DatasetPlace,
+    check_unchanged,
+    open_place,
+    refuse_part_of_dataset,
+    to_json,
+)
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import (
+    BESIDE_SHARDS,
+    CHECKSUMS,
+    FILES,
+    GENERATIONS,
+    PLAN,
+    SHARDS,
+    STAGING,
+    UPDATE,
+    is_file_name,
+    is_shard_name,
+)
+from shardctl.format.tables import ShardTable, read_checksums
+from shardctl.inspection.verify.check_processes import LIMITS, pool_of_checks
+from shardctl.inspection.verify.finding import MEND, MISSING, REBUILD, UNREADABLE, Finding, error, reading, warning
 from shardctl.inspection.verify.result import LEVELS, VerifyResult, result_of
+from shardctl.inspection.verify.tables import OF_SHARDS, TABLE_CHECKS, check_manifest
+from shardctl.system.locations.folder import hash_file, is_regular_file
+from shardctl.system.processes.death import FATAL_KILLS, Death
 from shardctl.system.processes.pool import Pool, Task
 from shardctl.system.progress import counting
-from shardctl.system.text import counted, unknown
+from shardctl.system.sequences import LazySequence
+from shardctl.system.text import counted, printable, unknown
 
 
 def verify(path: str | Path, level: str = "full", progress: bool | Callable[[int, int], None] = True) -> VerifyResult:
@@ -68,3 +93,211 @@ def _verify_lone_shard(level: str, pool: CheckPool) -> VerifyResult:
 
     pool.run([{"check": "lone shard"}], on_answer, lambda _, crash: findings.append(crash))
     return result_of(level, 1, samples, findings)
+
+
+# --- the verification of a dataset: its manifest, the files beside the shards, every shard, and what does not belong to it ---
+
+
+class DatasetCheck:
+    """One check of everything in the folder of a dataset. `progress` is called with (shards done, shards)."""
+
+    def __init__(self, folder: DatasetFolder, level: str, progress: Callable[[int, int], None], pool: CheckPool) -> None:
+        self.folder, self.level, self.progress, self.pool = folder, level, progress, pool
+        self.findings: list[Finding] = []
+
+    def run(self) -> VerifyResult:
+        """Return the result of the check.
+
+        Raises DatasetError if there is no dataset at all, or another one at the end; WorkerError as CheckPool.run.
+        """
+        manifest, found = check_manifest(self.folder)
+        self.findings += found
+        if manifest is None:
+            return result_of(self.level, self._by_checksums(set()), 0, self.findings)
+        shards, samples = self._check_with(manifest)
+        check_unchanged(self.folder)
+        if not check_manifest(self.folder)[0] == manifest:
+            raise DatasetError(f"{self.folder.shown()}: was replaced while it was checked; check it again")
+        return result_of(self.level, shards, samples, self.findings)
+
+    def _check_with(self, manifest: Manifest) -> tuple[int, int]:
+        names = sorted(manifest.files)
+        found = dict(zip(names, self._check_all([{"check": "file", "name": name} for name in names]), strict=True))
+        broken = {name for name in names if found[name]}
+        # Not opened again: the same finding would come twice, and a pipe in the place of a file never answers.
+        closed = {name for name in names if any(finding.kind in (UNREADABLE, MISSING) for finding in found[name])}
+        wanted = [name for name, check in TABLE_CHECKS.items() if self.level != "quick" or check.level == "quick"]
+        contents = [name for name in wanted if not TABLE_CHECKS[name].reads & closed]
+        wrong = dict(zip(contents, self._check_all([{"check": name} for name in contents]), strict=True))
+        if SHARDS in broken or wrong[OF_SHARDS]:
+            return self._by_checksums(broken), 0
+        table = ShardTable(self.folder)
+        self._look_for_extra_files({*table.names, *manifest.own_files})
+        self._check_update(manifest)
+        use_plan = self.level != "quick" and not {FILES, PLAN} & broken and not wrong["files"] and not wrong["plan"]
+        of_shard = lambda number: {"check": "shard", "shard": number, "plan": use_plan}  # noqa: E731 - one line, used once
+        with self.folder.prefetch(table.names) as note:
+            self._check_all(LazySequence(len(table), of_shard), self.progress, note)
+        return len(table), int(table.rows.sum())
+
+    def _check_update(self, manifest: Manifest) -> None:
+        """Check what only `convert --update` needs: without it, a dataset is whole all the same."""
+        facts, found = manifest.update, self.folder.stat(UPDATE)
+        if facts is None:
+            return
+        what = "cannot be read"
+        with contextlib.suppress(OSError):
+            if found is None or found.kind != "file":
+                what = "is missing"
+            elif self.level == "quick" or found.size != facts.bytes:
+                what = "is damaged" if found.size != facts.bytes else ""
+            else:
+                what = "is damaged" if hash_file(self.folder, UPDATE) != facts.sha256 else ""
+        if what:
+            needs = "the samples are whole, but `convert --update` cannot tell any more which inputs have changed"
+            self.findings.append(warning("damaged-update", f"{UPDATE} {what}: {needs}"))
+
+    def _check_all(
+        self,
+        tasks: Sequence[Task],
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        note: Callable[[int], None] = lambda number: None,
+    ) -> list[list[Finding]]:
+        """Run these checks, add their findings in this order, and return those of each. `note` gets the number of each."""
+        found: dict[int, list[Finding]] = {}
+
+        def add(task: Task, findings: list[Finding]) -> None:
+            found[task["number"]] = findings
+            note(task["number"])
+            progress(len(found), len(tasks))
+
+        self.pool.run(
+            tasks,
+            lambda task, answer: add(task, [Finding(**finding) for finding in answer]),
+            lambda task, crash: add(task, [crash]),
+        )
+        ordered = [found.get(number, []) for number in range(len(tasks))]
+        self.findings += [finding for of_one in ordered for finding in of_one]
+        return ordered
+
+    def _by_checksums(self, checked: set[str]) -> int:
+        """Check what can still be checked if the manifest or the table of shards cannot be used, and count the shards.
+
+        SHA256SUMS still lists the files and their SHA-256. `checked` are files that already have a finding.
+        """
+        try:
+            sums = read_checksums(self.folder) if CHECKSUMS not in checked else {}
+        except DatasetError as problem:
+            self.findings.append(error("damaged-checksums", f"{problem}; {MEND}"))
+            sums = {}
+        names = [name for name in sums if is_file_name(name)]
+        with self.folder.prefetch(names) as note:
+            for place, name in enumerate(names):
+                if name not in checked:
+                    self.findings += self._by_checksum(name, sums[name])
+                note(place)
+                self.progress(place + 1, len(names))
+        shards = set(filter(is_shard_name, names))
+        if shards:
+            self._look_for_extra_files(set(names))
+        return len(shards)
+
+    def _by_checksum(self, name: str, sha256: str) -> list[Finding]:
+        shard, remedy = (name, REBUILD) if is_shard_name(name) else (None, MEND)
+        missing = error(MISSING if shard is None else "missing-shard", f"{name} is missing; {remedy}", shard)
+        if not is_regular_file(self.folder, name):
+            return [missing]
+
+        def compare() -> Iterator[Finding]:
+            if self.level != "quick" and hash_file(self.folder, name) != sha256:
+                yield error("wrong-checksum", f"{name}: its SHA-256 differs from {CHECKSUMS}; {remedy}", shard)
+
+        return list(reading(missing, name, remedy, compare()))
+
+    def _look_for_extra_files(self, listed: set[str]) -> None:
+        """Find files that do not belong to the dataset, beside those `listed`. Missing files are found by the other checks."""
+        known = listed | BESIDE_SHARDS | {STAGING, GENERATIONS}
+        try:
+            names = self.folder.names()
+        except OSError as fault:  # a folder whose files may be read need not be one that may be listed
+            what = f"{self.folder.shown()} cannot be listed ({fault.strerror or fault})"
+            self.findings.append(warning(UNREADABLE, f"{what}; whether it has files that are not part of it is unknown"))
+            return
+        for name in sorted(set(names) - known):
+            self.findings.append(warning("extra-file", f"{printable(name)} is not part of the dataset; it does no harm"))
+
+
+# --- the processes that check a dataset. One that dies of what it reads is a finding ---
+
+MOST_KILLS = 4 * FATAL_KILLS
+"""Deaths of processes that were killed from outside at one shard, wherever in it, after which the check is given up."""
+
+
+class CheckPool:
+    """The processes that check a dataset or a shard at a level. They end with the block of a `with`."""
+
+    def __init__(self, place: DatasetPlace, level: str, pool: Pool) -> None:
+        self._place, self._level, self._pool = place, level, pool
+
+    def __enter__(self) -> CheckPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.close()
+
+    def run(
+        self, tasks: Sequence[Task], on_answer: Callable[[Task, Any], None], crashed: Callable[[Task, Finding], None]
+    ) -> None:
+        """Do checks. `on_answer` gets what they return (worker.py), `crashed` the finding that a process has died of its check.
+
+        What a process did that was killed from outside is done again. Raises WorkerError if that goes on.
+        """
+        kills: Counter[tuple[int, int | None]] = Counter()
+        all_kills: Counter[int] = Counter()
+
+        def died(task: Task, death: Death) -> Task | None:
+            if death.from_outside:
+                kills[task["number"], death.place] += 1
+                all_kills[task["number"]] += 1
+                times = kills[task["number"], death.place]
+                if (death.place is None and times >= FATAL_KILLS) or all_kills[task["number"]] >= MOST_KILLS:
+                    raise WorkerError(self._kills(task, death, all_kills[task["number"]]))
+                if times < FATAL_KILLS:
+                    return task
+            if death.place is not None and death.place not in dict(task["fatal"]):
+                return {**task, "fatal": [*task["fatal"], [death.place, _why_fatal(death)]]}
+            crashed(task, self._crash(task, death))
+            return None
+
+        start = {"folder": to_json(self._place.folder), "lone": self._place.lone, "level": self._level, "fatal": []}
+        given = LazySequence(len(tasks), lambda number: {**start, "number": number, **tasks[number]})
+        self._pool.run(given, lambda task, message: on_answer(task, message["done"]), died)
+
+    def _crash(self, task: Task, death: Death) -> Finding:
+        what = "needs more memory than any shard should" if death.out_of_memory else f"the process that read it {death}"
+        if task["check"] == "shard":
+            return error("crashes-reader", f"{what}; {REBUILD}", self._name(task))
+        if task["check"] == "lone shard":
+            return error("crashes-reader", what, self._name(task))
+        return error("crashes-reader", f"{self._name(task)}: {what}; {MEND}")
+
+    def _kills(self, task: Task, death: Death, times: int) -> str:
+        return (
+            f"{self._place.shown}: the process that checked {printable(self._name(task))} {death}, {times} times,"
+            " as systems do when memory runs out; this tells nothing about the dataset; free some memory and check it again"
+        )
+
+    def _name(self, task: Task) -> str:
+        """Return the name of what a task checks."""
+        if task["check"] == "shard":
+            return ShardTable(self._place.folder)[task["shard"]].path
+        return self._place.lone if task["check"] == "lone shard" else str(task.get("name", task["check"]))
+
+
+def _why_fatal(death: Death) -> str:
+    """Return what the decoder of an image does to the process that it runs in."""
+    if death.overtime:
+        return f"its decoder takes longer than {LIMITS.seconds:g} s"
+    if death.from_outside:
+        return "the process that decodes it is killed every time, as systems do when memory runs out"
+    return "its decoder crashes"

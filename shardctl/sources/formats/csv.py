@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -302,29 +301,10 @@ def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
 
 def first_row(data: bytes, delimiter: str) -> list[str]:
     """Return the cells of the first row, none if there is none."""
-    return next(iter(_first_rows(data, delimiter, 1)), [])
-
-
-def _first_rows(data: bytes, delimiter: str, most: int) -> list[list[str]]:
     try:
-        return list(islice(csv.reader(io.StringIO(data.decode(errors="replace"), newline=""), delimiter=delimiter), most))
+        return next(csv.reader(io.StringIO(data.decode(errors="replace"), newline=""), delimiter=delimiter), [])
     except csv.Error:
         return []
-
-
-def looks_like_header(data: bytes, delimiter: str) -> list[str]:
-    """Return the cells of the first row if it looks like a header, none if not.
-
-    They are all different and no numbers, and a column has numbers in the next rows, up to 20, where the row has a name.
-    """
-    from shardctl.sources.csv_numbers import is_number
-
-    rows = _first_rows(data, delimiter, 21)
-    first, others = (rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]) if rows else ([], [])
-    if len(set(first)) < len(first) or any(map(is_number, first)) or not others:
-        return []
-    columns = zip(*others, strict=True)
-    return first if any(any(cells) and all(not cell or is_number(cell) for cell in cells) for cells in columns) else []
 
 
 _Rejects = list[tuple[int, Rejection]]

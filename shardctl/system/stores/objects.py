@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import random
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import obstore
 import pyarrow as pa
@@ -29,8 +31,6 @@ from shardctl.errors import (
 from shardctl.system.stores.base import PIECE, PIECES_AT_ONCE, WRONG_ADVICE, Entry, asked_again
 from shardctl.system.stores.cloud import Action, Cloud
 from shardctl.system.stores.faults import described, is_past_the_end
-from shardctl.system.stores.forks import note_use
-from shardctl.system.stores.interrupts import Answer, interruptibly
 from shardctl.system.stores.uploads import PART, Upload, end_uploads
 from shardctl.system.text import printable
 
@@ -398,3 +398,58 @@ def _check_readable(path: Path) -> None:
             pass
     except OSError as error:
         raise StorageError(f"{printable(str(path))}: cannot be read ({error.strerror or error})") from error
+
+
+# --- calls that Ctrl-C ends at once ---
+
+Answer = TypeVar("Answer")
+
+
+def interruptibly(call: Callable[[], Answer]) -> Answer:
+    """Return what `call` returns. Where the main thread makes it, Ctrl-C ends the wait, and not only what comes after it.
+
+    Python hands signals to its main thread, and obstore gives none back to Python while a request is on its way: for a store
+    that does not answer, that was a minute. So another thread makes the call (0.1 ms), and is left to itself after Ctrl-C.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    future: Future[Answer] = Future()
+    threading.Thread(target=_fulfil, args=(future, call), daemon=True).start()
+    return future.result()
+
+
+def _fulfil(future: Future[Answer], call: Callable[[], Answer]) -> None:
+    try:
+        answer = call()
+    except BaseException as error:  # noqa: BLE001 (it is raised where the future is waited for)
+        future.set_exception(error)
+    else:
+        future.set_result(answer)
+
+
+# --- a forked process cannot use the client of its parent: the threads that do the work are not in it, and it would wait ---
+
+
+class _Process:
+    """What this process knows of clients: whether it has used one, and whether a parent of it had when it was forked."""
+
+    used = False
+    inherited = False
+
+
+def _after_fork() -> None:
+    _Process.inherited = _Process.inherited or _Process.used
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def note_use() -> None:
+    """Note that this process uses a store. Raises StoreError in a process whose parent had used one before the fork."""
+    if _Process.inherited:
+        raise StoreError(
+            "this process was forked from a process that had used an object store, so it cannot use one itself. Start"
+            " processes with the method spawn or forkserver, or fork before the first use"
+        )
+    _Process.used = True

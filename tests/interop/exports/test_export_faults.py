@@ -18,9 +18,9 @@ from restoring import restored
 import shardctl
 from shardctl.errors import BusyError, DatasetError, StorageError, UsageError
 from shardctl.interop.exports import worker
+from shardctl.interop.exports.exporting import Parts
 from shardctl.interop.exports.job import ExportJob
 from shardctl.interop.exports.options import Choice
-from shardctl.interop.exports.parts import Parts
 from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.staging import Staging
 from shardctl.system.lease.file_lease import Lease

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import Cut, Format, Reading, Unit, unmarked_wide
-from shardctl.sources.formats.json_array import JsonDocument
+from shardctl.sources.formats.json_stream import JsonDocument
 from shardctl.sources.types import Types
 
 READING = Reading()
@@ -170,40 +170,6 @@ def test_bytes_that_are_not_utf8_cost_one_record(tmp_path: Path) -> None:
     records, rejects = read(path, JsonDocument())
     assert [number for number, _ in records] == [1, 3]
     assert [(number, error) for number, error, _ in rejects] == [(2, "not-utf8")]
-
-
-@pytest.mark.parametrize(
-    ("name", "record"),
-    [
-        ("in.json", {"version": "1", "data": [{"a": 1}, {"a": 2}]}),
-        ("in.jsonl", {"result": {"my rows": [{"a": 1}]}}),
-        ("my rows.json", {"text": {"0": "a", "1": "b"}, "label": {"0": 1, "1": 2}}),
-        ("in.json", {"1": {"text": "a", "label": 1}, "2": {"text": "b", "label": 2}}),
-    ],
-)
-def test_records_within_one_object_are_a_warning(tmp_path: Path, name: str, record: Any) -> None:
-    (tmp_path / name).write_text(json.dumps(record))
-    result = shardctl.convert(tmp_path / name, tmp_path / "out", {"kind": "table"}, workers=0)
-    (warning,) = result.warnings
-    assert result.samples == 1
-    assert warning.startswith(f"{name} is one record: one object.")
-
-
-@pytest.mark.parametrize("record", [{"messages": [{"role": "user", "content": "a"}]}, {"conversations": [{"from": "human"}]}])
-def test_one_chat_in_a_file_is_a_record(tmp_path: Path, record: Any) -> None:
-    """Its messages are no records."""
-    (tmp_path / "a.json").write_text(json.dumps(record))
-    result = shardctl.convert(tmp_path / "a.json", tmp_path / "out", {"kind": "table"}, workers=0)
-    assert (result.samples, result.warnings) == (1, ())
-
-
-def test_one_object_with_other_lists_is_no_warning(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "one.json").write_text('{"a": [1, 2], "b": {"c": "d"}}')
-    assert shardctl.convert(tmp_path / "in", tmp_path / "one", workers=0).warnings == ()
-    for number in range(20):
-        (tmp_path / "in" / f"{number}.json").write_text('{"turns": [{"role": "user"}]}')
-    assert shardctl.convert(tmp_path / "in", tmp_path / "many", workers=0).warnings == ()
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from reading import Everything, cut, read, units_of
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import Reading
-from shardctl.sources.formats.json_array import JsonDocument
-from shardctl.sources.formats.json_stream import JsonStream
+from shardctl.sources.formats.json_stream import JsonDocument, JsonStream
 
 PIECES = ('{"t": "', "a", '\\"', "\\\\", "}, {", '"}', ", ", "[", "]", "\n", '{"n": [1, {"x": 2}]}', "7", "é")
 

@@ -18,8 +18,7 @@ from reading import cut, read, types_of, units_of
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Unit
-from shardctl.sources.formats.npy import Npy
-from shardctl.sources.formats.npz import Npz
+from shardctl.sources.formats.npy import Npy, Npz
 from shardctl.sources.formats.numbered import Numbered
 
 NPY, NPZ = Numbered(Npy()), Numbered(Npz())

@@ -29,13 +29,9 @@ from shardctl.sources.files import local_copy
 from shardctl.sources.formats import Misfit, Unit, find_format
 from shardctl.sources.label_table import some
 from shardctl.system.files import naming_the_path, replacing
-from shardctl.system.locations.text import is_stored
 from shardctl.system.text import counted, printable
 
 Numbers = npt.NDArray[np.int64]
-
-COMPARED_BYTES = 256 << 20
-"""Bytes of changed files that are compared, at most, to know which of their records may have moved: less than a second."""
 
 Line = tuple[int, int | None, str, str, str]
 """A line of known.jsonl: the row of the plan, the record (None: all of them), and the reason."""
@@ -132,18 +128,14 @@ class _Numbers:
         yield from units[pruned].tolist()
 
     def _reads_as_before(self, file: File, row: int) -> bool:
+        """Return whether a file still has the unit that is this row of the plan before, where it was."""
         path = self._job.path_of(file)
         with contextlib.suppress(Rejection, OSError):
             copy = local_copy(path, file.mtime_ns)
             copy = copy_to_read(path, ending_of(file.path, copy), file.mtime_ns)
-            return _reads_as_before(self._job, self._before, file.path, copy, row)
+            (planned,) = self._before.plan.slice(row, 1).to_pylist()
+            return bool(_digest_of(self._job, file.path, copy, _unit_of(planned)) == planned["digest"])
         return False
-
-
-def _reads_as_before(job: Job, before: PreviousDataset, path: str, opened: str, row: int) -> bool:
-    """Return whether a file still has the unit that is this row of the plan before, where it was. Nothing of it is parsed."""
-    (planned,) = before.plan.slice(row, 1).to_pylist()
-    return bool(_digest_of(job, path, opened, _unit_of(planned)) == planned["digest"])
 
 
 def _unit_of(planned: dict[str, Any]) -> Unit:
@@ -163,88 +155,20 @@ def _digest_of(job: Job, path: str, opened: str, unit: Unit) -> int | None:
     return digest.intdigest()
 
 
-def moved_records(job: Job, before: PreviousDataset, listing: Listing, matching: Matching) -> list[str]:
-    """Warn of records that may be in another split than before: the path of their file and their number decide.
-
-    Those before the first change in a file still have their numbers, as far as `_same_records` compares.
-    """
-    if job.draw is None or job.draw.by_key or job.draw.group is not None:
+def moved_records(job: Job, listing: Listing, matching: Matching) -> list[str]:
+    """Warn of records that may be in another split than before: the path of their file and their number decide."""
+    if job.fields is None or job.draw is None or job.draw.by_key or job.draw.group is not None:
         return []
-    rows = np.flatnonzero((matching.before >= 0) & ~matching.same)
-    units, left, moved, records = _UnitsOfFiles(before), COMPARED_BYTES, 0, 0
-    paths: list[str] = []
-    for row, file in zip(rows.tolist(), matching.before[rows].tolist(), strict=True):
-        whole, same, compared = _same_records(job, before, listing, row, units, units.of(file), left)
-        left -= compared
-        if same < whole:
-            paths += listing.paths_at(np.array([row]))
-            moved, records = moved + whole - same, records + whole
-    gone = [file for file in np.flatnonzero(matching.now < 0).tolist() if len(units.of(file))]
-    new = int(np.count_nonzero(matching.before < 0))
-    after = (
-        "may now be in another split, for instance in train and not in val any more. With --key-field each record keeps its"
-        " split"
-    )
-    warnings = []
-    if gone and new:
-        count = sum(int(units.last[units.of(file)[-1]]) for file in gone)
-        are, came = ("is", "another one") if len(gone) == 1 else ("are", "others")
-        came = came if new == 1 else f"{new:,} others"
-        warnings.append(
-            f"{counted(len(gone), 'file')} with {counted(count, 'record')} {are} gone, and {came} came. If the same records are"
-            f" in both, they {after}"
-        )
-    if not paths:
-        return warnings
-    have, its = ("has", "its") if len(paths) == 1 else ("have", "their")
-    said = f"{some(paths)} {have} changed, and the numbers of {its} records decide their split: up to {moved:,} of"
-    return [*warnings, f"{said} {counted(records, 'record')} {after}"]
-
-
-def _same_records(
-    job: Job, before: PreviousDataset, listing: Listing, row: int, units: _UnitsOfFiles, rows: Numbers, most: int
-) -> tuple[int, int, int]:
-    """Return how many records a file had, how many of these are still at its beginning, and how many bytes were compared.
-
-    `row` is that of the file in the listing, and `rows` are those of its units in the plan before. At most `most` bytes are
-    compared, and none of a file on a store.
-    """
-    ends, sizes = units.last[rows], units.size[rows]
-    whole, same, compared = int(ends[-1]) if len(ends) else 0, 0, 0
-    path, opened = listing.paths_at(np.array([row]))[0], listing.opened(listing.table.slice(row, 1).to_pylist()[0])
-    last = len(rows) - 1
-    for place in (last, *range(last)) if len(rows) and not is_stored(opened) else ():  # most files only grow at their end
-        compared += int(sizes[place])
-        if compared > most:
-            break
-        if _reads_as_before(job, before, path, opened, int(rows[place])):
-            same = int(ends[place])
-        elif place < last:
-            break
-        if same == whole:
-            break
-    return whole, same, compared
-
-
-class _UnitsOfFiles:
-    """The units of each file in the plan before, in the order of the file. If each split has them, those of one split.
-
-    `last` is the number of the last record of each row of the plan, and `size` its bytes: (rows,) each.
-    """
-
-    def __init__(self, before: PreviousDataset) -> None:
-        splits = [entry.split for entry in before.table]
-        of = np.array([splits.index(split) for split in splits], np.int64)[before.units("shard")]
-        self.last = before.units("first") + before.units("records") - 1
-        self.size = before.units("size")
-        self._rows = np.flatnonzero(of == of[0]) if len(of) else np.zeros(0, np.int64)
-        self._rows = self._rows[np.lexsort((before.units("first")[self._rows], before.units("file")[self._rows]))]
-        self._files = before.units("file")[self._rows]
-
-    def of(self, file: int) -> Numbers:
-        """Return the rows of the plan that are units of a file."""
-        start, end = np.searchsorted(self._files, (file, file + 1))
-        return self._rows[start:end]
+    which = []
+    if len(rows := np.flatnonzero((matching.before >= 0) & ~matching.same)):
+        which.append(f"after the first change in {some(listing.paths_at(rows))}")
+    if matching.removed and matching.added:
+        which.append(f"of files with another name ({matching.removed:,} gone, {matching.added:,} new)")
+    return [
+        f"a record's file and number decide its split: those {what} may now be in another split, for instance in train and"
+        " not in val any more. With --key-field each record keeps its split"
+        for what in which
+    ]
 
 
 def _unknown(job: Job, before: PreviousDataset) -> dict[str, list[int]]:
