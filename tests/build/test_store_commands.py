@@ -490,3 +490,27 @@ def test_the_disk_that_is_used_is_bounded(
     monkeypatch.setenv("SHARDCTL_SCRATCH_LIMIT", "much")
     with pytest.raises(UsageError, match="SHARDCTL_SCRATCH_LIMIT: 'much' is not a size"):
         shardctl.verify(bucket)
+
+
+@pytest.mark.thorough(after=4)
+@pytest.mark.parametrize("what", ["*-00001.arrow", "*/shards.arrow", "*/plan.arrow", "*/manifest.json"])
+@pytest.mark.parametrize("kind", ["garbled", "page", "short", "cut"])
+def test_a_wrong_answer_is_asked_for_once_more(
+    object_server: ObjectServer, bucket: str, dataset: Path, tmp_path: Path, kind: str, what: str
+) -> None:
+    url = put(dataset, f"{bucket}/out")
+
+    def once() -> None:
+        object_server.clear()
+        object_server.fault(kind, method="GET", key=what, times=1, size=7)
+
+    for level in ("quick", "full", "deep"):
+        once()
+        assert not shardctl.verify(url, level=level).findings
+    once()
+    shardctl.export(url, tmp_path / "exported", to="parquet")
+    shardctl.export(dataset, tmp_path / "expected", to="parquet")
+    for path in sorted((tmp_path / "expected").rglob("*.parquet")):
+        assert (tmp_path / "exported" / path.relative_to(tmp_path / "expected")).read_bytes() == path.read_bytes()
+    once()
+    shardctl.inspect(url)

@@ -59,6 +59,10 @@ class Folder(Protocol):
         """Open a file for random access. One of this machine is mapped, and its values are read in place."""
         ...
 
+    def forget(self, name: str) -> bool:
+        """Let go of what is known of a file that is not as it was written. Return whether it may come otherwise now."""
+        ...
+
 
 class FolderHere(Folder, Protocol):
     """A folder whose files can be had as files of this machine: a local one, or one behind a local cache."""

@@ -105,6 +105,10 @@ class LocalFolder:
 
         return pa.BufferReader(map_whole(self.root / name, large_pages=False))
 
+    def forget(self, name: str) -> bool:
+        """Do nothing: a file of this machine is what it is."""
+        return False
+
     def prefetch(self, names: Sequence[str]) -> AbstractContextManager[Note]:
         """Do nothing: the files are here."""
         return contextlib.nullcontext(lambda number: None)
