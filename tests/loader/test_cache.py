@@ -168,6 +168,35 @@ def test_damage_is_noticed_and_mended(root: Path, bucket: str, folder: Path, obj
     assert not block_reads(object_server, root), "what was mended is there"
 
 
+def flip(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda data: flip(data, len(data) - 20),
+        lambda data: flip(data, len(data) - 300),
+        lambda data: flip(data, 50),
+        lambda data: data[: len(data) // 2],
+        lambda data: data + b"x",
+        lambda data: bytes(len(data)),
+        lambda data: None,
+    ],
+    ids=["end", "footer", "begin", "cut", "longer", "zeros", "gone"],
+)
+def test_whatever_is_damaged_comes_again(plain: Path, bucket: str, folder: Path, damaged: Any, on_error: str) -> None:
+    url = upload(plain, f"{bucket}/out")
+    first = read(url, cache=folder)
+    for path in [each for each in sorted(folder.rglob("*")) if each.is_file() and each.stat().st_size > 300]:
+        data = damaged(path.read_bytes())
+        path.unlink() if data is None else path.write_bytes(data)
+        loader = shardctl.open(url, cache=folder).loader(8, shuffle="window", threads=2, on_error=on_error)
+        assert all_same(list(loader), first), path
+        assert loader.stats().skipped == 0
+
+
 def test_a_lost_footer_comes_again(plain: Path, bucket: str, folder: Path) -> None:
     url = upload(plain, f"{bucket}/out")
     whole = read(url, cache=folder)

@@ -7,7 +7,8 @@
         in-use                 readers hold a shared lock; its time of change is when it was opened last
         used                   the bytes that were reserved for this folder, 8 bytes
         tables/                manifest.json, shards.arrow
-        blocks                 a byte for each shard (its footer), then one for each block: 0 absent, 1 space reserved, 2 there
+        blocks                 8 bytes for each shard: the XXH3-64 of its footer; then a byte for each shard (its footer), and
+                               one for each block: 0 absent, 1 space reserved, 2 there
         shards/NAME            sparse, as long as the shard: each block that is there lies where it lies in the shard
 
 A byte of `blocks` is locked while that block is fetched, so that all processes together fetch it once; the system drops the
@@ -33,6 +34,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from shardctl.errors import StorageError
 from shardctl.format.names import MANIFEST
@@ -153,11 +155,11 @@ class Cache:
             try:
                 (folder / SHARDS_FOLDER).mkdir(exist_ok=True)
                 (folder / TABLES_FOLDER).mkdir(exist_ok=True)
-                count = sum(fetch(folder / TABLES_FOLDER))
-                if not self.reserve(folder, self.pages(0, count)):
+                size = _bytes_of_blocks(*fetch(folder / TABLES_FOLDER))
+                if not self.reserve(folder, self.pages(0, size)):
                     _delete(folder)
                     return None
-                write_atomically(folder / BLOCKS, bytes(count))
+                write_atomically(folder / BLOCKS, bytes(size))
                 write_atomically(folder / ABOUT, json.dumps(asdict(about)).encode())
                 return CachedDataset(self, folder)
             except OSError as error:
@@ -308,17 +310,31 @@ class CachedDataset:
         with suppress(AttributeError):
             self._use.close()
 
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the manifest that was fetched, "" if nothing says it any more."""
+        about = about_of(self.folder)
+        return "" if about is None else about.digest
+
+    def has_blocks(self, shards: int, blocks: int) -> bool:
+        """Return whether the file that says which blocks are here has the size for so many."""
+        return (self.folder / BLOCKS).stat().st_size == _bytes_of_blocks(shards, blocks)
+
+    def discard(self) -> None:
+        """End the use, and remove the dataset unless others use it: it is not as it was fetched."""
+        self._use.close()
+        with locked(self.cache.folder / LOCK), unused(self.folder / IN_USE) as free:
+            if free:
+                _remove(self.folder)
+
     def attach(self, shards: int, blocks: int) -> None:
         """Find which blocks are here. Raises StorageError."""
         self._tails = shards
         with naming_the_path(self.folder / BLOCKS):
             self._open_locks()
-            if os.fstat(self._descriptor.number).st_size != shards + blocks:
-                shown = printable(str(self.folder))
-                raise StorageError(
-                    f"{shown}: the cache is damaged; stop the programs that use it, and run `shardctl cache clear`"
-                )
-            self._state = np.frombuffer(mmap.mmap(self._descriptor.number, shards + blocks), np.uint8)
+            held = mmap.mmap(self._descriptor.number, _bytes_of_blocks(shards, blocks))
+        self._digests = np.frombuffer(held, np.uint64, shards)
+        self._state = np.frombuffer(held, np.uint8, offset=self._digests.nbytes)
         keep_renewed(self)
 
     def renew(self) -> None:
@@ -359,6 +375,7 @@ class CachedDataset:
                 return tail
             start = size - len(tail)
             if self._has_room(shard, path, size, start, len(tail), extra):
+                self._digests[shard] = xxhash.xxh3_64_intdigest(tail)
                 return None if self._put(shard, path, size, start, tail) else tail
             return tail
 
@@ -374,6 +391,10 @@ class CachedDataset:
                 data = get()
                 return None if self._put(place, path, size, start, data) else data
         return get()
+
+    def is_tail(self, shard: int, tail: bytes) -> bool:
+        """Return whether these are the last bytes of a shard as they were fetched."""
+        return bool(self._digests[shard] == xxhash.xxh3_64_intdigest(tail))
 
     def forget_tail(self, shard: int) -> None:
         """Have a footer fetched anew: it cannot be read."""
@@ -457,6 +478,10 @@ def _opened(path: Path, size: int) -> Iterator[int]:
         os.close(descriptor)
 
 
+def _bytes_of_blocks(shards: int, blocks: int) -> int:
+    return 9 * shards + blocks
+
+
 def about_of(folder: Path) -> About | None:
     """Return which dataset a folder holds; None if it is unfinished."""
     try:
@@ -501,7 +526,7 @@ def _entry(folder: Path) -> Entry | None:
         manifest = json.loads(read_bytes(folder / TABLES_FOLDER / MANIFEST))
         dataset_bytes, shards = int(manifest["bytes"]), int(manifest["shards"])
     with suppress(OSError):
-        state = np.fromfile(folder / BLOCKS, np.uint8)[shards:]
+        state = np.fromfile(folder / BLOCKS, np.uint8)[_bytes_of_blocks(shards, 0) :]
         there, total = int((state == THERE).sum()), len(state)
     with unused(folder / IN_USE) as free:
         in_use = not free

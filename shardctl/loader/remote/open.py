@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import weakref
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from shardctl.format.tables import ShardTable
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset
 from shardctl.system.dataclass import dataclass
-from shardctl.system.files import FileFacts, read_bytes, replacing, write_atomically
+from shardctl.system.files import FileFacts, read_bytes, replacing, sha256_of, write_atomically
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.locations.stored import StoreFolder
 from shardctl.system.scratch import scratch_folder
@@ -83,8 +83,8 @@ def open_again(handle: DatasetHandle) -> RemoteDataset:
     if handle.cache is not None:
         with handle.cache.looking_up(about.url):
             kept = handle.cache.find(about.url, about.version)
-        if kept is not None:
-            return _from_cache(about, kept)
+            if kept is not None and (found := _from_cache(about, kept)) is not None:
+                return found
     manifest = Path(handle.tables) / MANIFEST
     if manifest.exists() and _digest(manifest.read_bytes()) == about.digest:  # of the process that handed this one over
         return RemoteDataset(about, Manifest.load(LocalFolder(Path(handle.tables))).base, Path(handle.tables), None)
@@ -114,8 +114,8 @@ def _opened(folder: StoreFolder, cache: Cache | None) -> RemoteDataset:
         if found is None:
             raise missing_dataset(folder.url)
         kept = cache.find(folder.url, found.version)
-        if kept is not None:
-            return _from_cache(About(folder.url, found.version, ""), kept)
+        if kept is not None and (opened := _from_cache(About(folder.url, found.version, ""), kept)) is not None:
+            return opened
         about, data = _about(folder)
         if not mine:
             return _in_scratch(folder, (about, data), None)
@@ -126,15 +126,22 @@ def _opened(folder: StoreFolder, cache: Cache | None) -> RemoteDataset:
             return _fetch_tables(folder, manifest, data, tables)
 
         kept = cache.make(about, cache.pages(0, len(data)) + cache.pages(0, facts.bytes), fetch)
-        if kept is not None:
-            return _from_cache(about, kept)
+        if kept is not None and (opened := _from_cache(about, kept)) is not None:
+            return opened
     return _in_scratch(folder, (about, data), None)
 
 
-def _from_cache(about: About, kept: CachedDataset) -> RemoteDataset:
-    data = read_bytes(kept.tables / MANIFEST)
-    base = Manifest.parse(pa.py_buffer(data), StoreFolder(about.url).shown(MANIFEST)).base
-    return RemoteDataset(About(about.url, about.version, _digest(data)), base, kept.tables, kept)
+def _from_cache(about: About, kept: CachedDataset) -> RemoteDataset | None:
+    """Return a dataset of the cache, in `looking_up`. None if its tables are not as they were fetched: then it is removed."""
+    with suppress(OSError, DatasetError):
+        data = read_bytes(kept.tables / MANIFEST)
+        manifest = Manifest.parse(pa.py_buffer(data), StoreFolder(about.url).shown(MANIFEST))
+        if (_digest(data), sha256_of(kept.tables / SHARDS)) == (kept.digest, manifest.files[SHARDS].sha256):
+            table = ShardTable(LocalFolder(kept.tables))
+            if kept.has_blocks(len(table), len(table.block_rows)):
+                return RemoteDataset(About(about.url, about.version, kept.digest), manifest.base, kept.tables, kept)
+    kept.discard()
+    return None
 
 
 def _in_scratch(folder: StoreFolder, found: tuple[About, bytes], kept: CachedDataset | None) -> RemoteDataset:

@@ -335,14 +335,18 @@ class RemoteDataset:
     def _tail_here(self, shard: int) -> bytes:
         """Return the footer of a shard that is in the cache. Raises DatasetError if it is not there after all."""
         assert self.cached is not None
-        path, size = self.cached.path(self.table.names[shard]), int(self.table.sizes[shard])
+        path = self.cached.path(self.table.names[shard])
         try:
             with open(path, "rb", buffering=0, opener=ordinary) as file:
+                size = os.fstat(file.fileno()).st_size
                 end = os.pread(file.fileno(), END_BYTES, max(0, size - END_BYTES))
                 length = min(size, footer_bytes(end))
-                return os.pread(file.fileno(), length, size - length)
+                tail = os.pread(file.fileno(), length, size - length)
+            if not self.cached.is_tail(shard, tail):
+                raise ValueError("it is not as it was fetched")
         except (OSError, ValueError) as error:
             raise DatasetError(f"{printable(str(path))}: {error}") from error
+        return tail
 
     def _fetched_tail(self, shard: int) -> bytes:
         """Return the last bytes of a shard, with all of its footer and no more."""
