@@ -581,6 +581,23 @@ def test_damaged_samples_of_unchanged_inputs_are_made_again(source: Path, tmp_pa
     expect_as_fresh(source, out, tmp_path / "fresh", recipe=SMALL)
 
 
+def test_shards_of_an_updated_dataset_come_back_by_its_plan(source: Path, tmp_path: Path) -> None:
+    """Without the list of rejects too: the sources alone would give them in another order."""
+    out = tmp_path / "out"
+    copy = files_of(source)[0]
+    copy.with_name("broken.png").write_bytes(b"no image")
+    convert(source, out, recipe=SMALL)
+    shutil.copy(copy, copy.with_name(f"a{copy.name}"))
+    update(source, out, recipe=SMALL)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for name in ("train-00000.arrow", "rejects.jsonl"):
+        (out / name).unlink()
+    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    (out / "plan.arrow").unlink()
+    assert "an update has ordered it otherwise" in shardctl.repair(out, workers=0).unrepaired[0].message
+
+
 def test_an_updated_dataset_can_be_repaired(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     convert(source, out, recipe=SMALL)

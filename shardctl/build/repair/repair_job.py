@@ -228,7 +228,7 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
     numbered = [shard_name(name, number) for name, count in shards.items() for number in range(count)]
     there = set(made.shards)
     if list(fresh.splitting.names) != list(shards) or [name for name in numbered if name in there] != list(made.shards):
-        raise DatasetError("its sources no longer give the same splits and shards; convert them again with --overwrite")
+        raise DatasetError("its sources do not give the same splits and shards now; convert them again with --overwrite")
     fresh.write_files(folder / FILES)
     _link(dataset, folder, made.recipe.tables)
     planner.write(folder, list(shards.values()))

@@ -229,7 +229,7 @@ class Repair:
                 self._mend_files(made)
             if of_duplicates:
                 self._mend_duplicates(made, of_duplicates, engine)
-            if not {PLAN, REJECTS} & self.damaged:
+            if PLAN not in self.damaged and (REJECTS not in self.damaged or self._is_changed):
                 job, plan = recorded_job(self.dataset, self.folder, made, self.intact), open_table(self.dataset, PLAN)
             else:
                 job, plan = fresh_job(self.dataset, self.folder, made, engine), None
@@ -361,11 +361,17 @@ class Repair:
             return  # the shard is undamaged; the state of the sources matters only for tables
         self.unrepaired.append(Unrepaired(name, what))
 
+    @property
+    def _is_changed(self) -> bool:
+        """Whether commands such as `convert --update` have changed the dataset: then its plan is not that of the sources."""
+        return self.manifest.generation.number > 1
+
     def _why_different(self) -> str:
         """Return the possible reasons. Inputs that are read by the recorded plan were verified to be unchanged."""
         versions = f"other versions of shardctl or of the image libraries made it (shardctl {self.manifest.shardctl_version})"
         if {PLAN, REJECTS} & self.damaged:
-            return f"its sources changed, or {versions}"
+            update = "an update has ordered it otherwise than its sources give it now, " if self._is_changed else ""
+            return f"{update}its sources changed, or {versions}"
         own = ", or your own function has changed" if self.transforms else ""
         return f"its sources are unchanged, but {versions}{own}"
 
