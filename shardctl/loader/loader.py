@@ -311,12 +311,12 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return the position as plain data: the epoch, and how many of its samples all ranks together have consumed.
 
-        If this rank has skipped some of them, their number too.
+        If this rank has skipped some of them, their number too, as if each of the ranks had skipped as many.
         This is the position of the last iteration, also after a `break`. Prefetched batches do not count.
         """
         at = self._run.at
         state = {"epoch": at.epoch, "samples": at.samples, "order": self._identity()}
-        return {**state, "skipped": at.skipped} if at.skipped else state
+        return {**state, "skipped": at.skipped * self.options.place[1]} if at.skipped else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state: the next iteration yields the rest of its epoch, later iterations the next epochs.
@@ -332,7 +332,7 @@ class Loader:
         refuse_other_order(other, mine)
         if epoch < 0 or not 0 <= samples <= len(self.stream):
             raise UsageError(f"the state (epoch {epoch}, sample {samples}) does not fit a dataset of {len(self.stream)}")
-        self._run.at = self._run.next = _Position(epoch, samples, skipped)
+        self._run.at = self._run.next = _Position(epoch, samples, -(-skipped // self.options.place[1]))
 
     def stats(self) -> LoaderStats:
         """Return the statistics since the start of the last iteration."""

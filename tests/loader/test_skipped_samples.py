@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,19 @@ def test_each_rank_counts_its_own_part(tmp_path: Path) -> None:
     assert skipped == 25
     with pytest.raises(DatasetError, match=r"21 of 2,000 samples of epoch 0"):
         keys_of(many.loader(10, on_error="skip", rank=0, world_size=2))
+
+
+@pytest.mark.parametrize(("rank", "ranks", "more"), [(0, 1, 20), (2, 4, 5)])
+def test_a_state_of_one_rank_counts_for_another_number_of_them(tmp_path: Path, rank: int, ranks: int, more: int) -> None:
+    """A rank of two that has skipped half of what it may: so has each that goes on, of its own part."""
+    for name, count in (("enough", more), ("many", more + 1)):
+        ds = shardctl.open(photos(tmp_path / name, 4000, {*range(10), *range(2000, 2000 + count)}))
+        before = ds.loader(10, on_error="skip", rank=0, world_size=2)
+        keys_of(itertools.islice(before, 2))
+        resumed = ds.loader(10, on_error="skip", rank=rank, world_size=ranks)
+        resumed.load_state_dict(before.state_dict())
+        with nullcontext() if count == more else pytest.raises(DatasetError, match="too many to skip"):
+            keys_of(resumed)
 
 
 def test_many_ranks_together_skip_no_more_than_one(tmp_path: Path) -> None:
