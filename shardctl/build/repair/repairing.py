@@ -270,7 +270,9 @@ class Repair:
         if sha256_of(final) != self.manifest.files[FILES].sha256:
             now, before = open_table(LocalFolder(files.parent), files.name).num_rows, self.manifest.inputs
             what = f"there are {counted(now, 'file')} now, the dataset was made from {counted(before, 'record')}"
-            raise DatasetError(f"its sources have changed ({what}), and {FILES} is lost; convert them again with --overwrite")
+            raise DatasetError(
+                f"{FILES} is lost, and the sources do not give it again now ({what}); convert them again with --overwrite"
+            )
         self.held.check()
         with naming_the_path(self.dataset.work / FILES):
             final.replace(self.dataset.work / FILES)
@@ -370,7 +372,7 @@ class Repair:
         """Return the possible reasons. Inputs that are read by the recorded plan were verified to be unchanged."""
         versions = f"other versions of shardctl or of the image libraries made it (shardctl {self.manifest.shardctl_version})"
         if {PLAN, REJECTS} & self.damaged:
-            update = "an update has ordered it otherwise than its sources give it now, " if self._is_changed else ""
+            update = "an update has ordered it otherwise than its sources alone do, " if self._is_changed else ""
             return f"{update}its sources changed, or {versions}"
         own = ", or your own function has changed" if self.transforms else ""
         return f"its sources are unchanged, but {versions}{own}"
