@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +302,86 @@ def test_a_text_that_what_follows_changes_is_refused() -> None:
     with pytest.raises(Rejection) as caught:
         template.write(PLAIN)
     assert caught.value.error == "unstable"
+
+
+CALLING = say("assistant", "let me see", tool_calls=[CALL])
+NO_SYSTEM = "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{{ m.content | trim }}{% endif %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "names"),
+    [
+        (HEADERS, [PLAIN[0], CALLING, *TURNS_OF_TOOLS[2:]], {"content of assistant"}),
+        (HEADERS, [PLAIN[0], {**CALLING, "content": "", "tool_calls": [CALL, CALL]}], {"tool_calls"}),
+        (NO_SYSTEM, [say("system", "user"), say("user", "user"), PLAIN[1]], {"content of system"}),
+        (NO_SYSTEM, [say("user", " a\n"), PLAIN[1]], set()),
+        (IM, [PLAIN[0], CALLING, say("tool", "4", tool_call_id="1"), *PLAIN[:2]], {"tool_call_id"}),
+        (CHANNELS, [PLAIN[0], say("assistant", "yes", thinking="hm", train=False)], {"train"}),
+        (
+            "{% for m in messages %}{% if m.content not in ('a', 'b') %}{{ raise_exception('no') }}{% endif %}"
+            "{% if m.role == 'user' %}{{ m.content }}{% else %}-{% endif %}{% endfor %}",
+            [say("user", "a"), say("assistant", "b")],
+            set(),
+        ),
+        (
+            "{% for m in messages %}{{ m.content.split('</think>') | last if loop.first else m.content | tojson }}{% endfor %}",
+            [say("user", "<think>a</think>b"), say("assistant", 'c"')],
+            {"content of user"},
+        ),
+        (
+            "{% for m in messages %}<think>{{ (m.content.split('</think>') | first).split('<think>') | last }}</think>"
+            "{{ m.content.split('</think>') | last }}{% endfor %}",
+            [say("user", "<think>\na</think>b"), say("assistant", "<think>c</think>d")],
+            set(),
+        ),
+    ],
+)
+def test_each_value_that_can_be_another_one_in_the_same_text_is_named(
+    template: str, messages: list[dict[str, Any]], names: set[str]
+) -> None:
+    written = Template(template, {"bos_token": "<s>"}, "x", date(2026, 1, 31)).write(messages)
+    assert set(written.unwritten) == names
+
+
+@pytest.mark.parametrize(
+    ("record", "settings"),
+    [
+        ({"messages": PLAIN[:2]}, {}),
+        ({"conversations": PLAIN[:2]}, {}),
+        ({"instruction": "hi", "output": "yes"}, {}),
+        ({"prompt": "hi", "completion": "yes"}, {}),
+        ({"q": "hi", "a": "yes"}, {"user": "q", "assistant": "a"}),
+    ],
+)
+def test_system_and_tools_reach_the_template_in_every_form(tmp_path: Path, record: Any, settings: Any) -> None:
+    chats = [{**record, "system": "be", "tools": [TOOL]}, {**record, "system": None, "tools": None}]
+    converted(lines(tmp_path / "in.jsonl", chats), tmp_path / "out", model(tmp_path / "m", IM), **settings)
+    tools, system = (f"<|im_start|>system\n{text}<|im_end|>\n" for text in (f"# Tools\n{json.dumps(TOOL)}", "be"))
+    text = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>\n"
+    assert [found for found, _ in texts(tmp_path / "out")] == [tools + system + text, text]
+    assert shardctl.open(tmp_path / "out").schema.names == ["key", "tokens", "loss_mask"]
+
+
+def test_media_are_told_by_the_fields_of_a_record_and_not_by_its_texts(tmp_path: Path) -> None:
+    html = {"messages": [say("user", "<img src=a> <image> <video>"), say("assistant", "[IMG] <|image_1|>")]}
+    none: list[dict[str, Any]] = [{"images": []}, {"image": None}, {"image": ""}]
+    lost: list[dict[str, Any]] = [{"images": ["a.jpg"]}, {"image": "a.jpg"}, {"audios": ["a.wav"]}]
+    source = lines(
+        tmp_path / "in.jsonl", [{**html, **more} for more in [*none, *lost]] + [{**html, "system": html["messages"]}]
+    )
+    step = {"name": "tokenize_chat", "tokenizer": str(model(tmp_path / "m")), "template": "chatml"}
+    made = shardctl.convert(source, tmp_path / "out", recipe={"transform": [step]}, workers=0, max_rejects="100%")
+    assert [reject.error for reject in read_rejects(LocalFolder(tmp_path / "out"))] == ["media"] * 3 + ["content"]
+    assert made.samples == 3
+
+
+def test_two_system_prompts_are_rejected(tmp_path: Path) -> None:
+    chats = [{"messages": PLAIN}, {"messages": [say("system", "a"), *PLAIN], "system": "b"}]
+    step = {"name": "tokenize_chat", "tokenizer": str(model(tmp_path / "m")), "template": "chatml"}
+    source = lines(tmp_path / "in.jsonl", chats)
+    shardctl.convert(source, tmp_path / "out", recipe={"transform": [step]}, workers=0, max_rejects="100%")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    assert "keep one of them" in reject.message
 
 
 def test_what_a_template_does_not_write_is_named_with_a_count(tmp_path: Path, cli: Any) -> None:

@@ -675,8 +675,8 @@ def test_chats_that_cannot_be_trained_on_are_rejected_with_the_reason(folder: Pa
         ([{"role": "system", "content": "a"}, answer], "template"),
         ([{"role": "user", "content": "a"}], "no-answer"),
         ([{"role": "user", "content": "\ufdd0"}, answer], "noncharacter"),
-        ([{"role": "user", "content": "<image>\nWhat?"}, answer], "media"),
-        ([{"role": "user", "content": "x"}, {"role": "assistant", "content": "<video> y"}], "media"),
+        ([{"role": "user", "content": "What?", "images": ["a.jpg"]}, answer], "media"),
+        ([{"role": "user", "content": [{"type": "image", "text": "x"}]}, answer], "media"),
     ]
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat, _ in chats])
     recipe = {"transform": [{"name": "tokenize_chat", "tokenizer": str(folder)}]}

@@ -127,9 +127,10 @@ def _looked_at(files: Sequence[FoundFile], images: Images) -> Iterator[tuple[str
         elif (name := _NAME.search(ends.decode("utf-8", "replace"))) is not None:
             is_told = not images.have_classes or _OF_LABELS.search(ends)
             if is_told and images.have(name[0].removeprefix("./"), [file.folder, *folders]):
-                yield _said(file.opened, "", "names images" if suffix in TABLES else f"names images{_TO_WRITE}")
                 if suffix not in TABLES:  # there may be one for each image
+                    yield file.opened, f"{printable(file.opened)} names images{_TO_WRITE}"
                     return
+                yield _said(file.opened, "", "names images")
 
 
 _EACH = {
@@ -139,9 +140,9 @@ _EACH = {
 }
 """The formats with a file for each image: its ending and how it begins."""
 
-_TO_WRITE = ", and must be written as COCO, or as a CSV file with the columns file_name and label"
-_OF_COCO = re.compile(rb'"annotations"\s*:\s*\[\s*\{|"image_id"')
-_MEMBERS_OF_COCO = re.compile(rb'"(category_id|caption|categories|file_name)"')
+_TO_WRITE = ", and nothing uses it: write it as COCO, or as a CSV file with the columns file_name and label"
+_OF_COCO = re.compile(rb'(?s)\A\s*\{.*("annotations"\s*:\s*\[\s*\{|"image_id")')
+_MEMBERS_OF_COCO = re.compile(rb'"(category_id|caption|categories)"')
 
 
 def _said_of_masks(images: Images) -> Iterator[str]:

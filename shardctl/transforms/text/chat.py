@@ -24,19 +24,16 @@ from shardctl.system.files import read_named
 from shardctl.system.text import printable
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Flag, Optional, SettingError, Text, setting
-from shardctl.transforms.text.chat_forms import JSON_FIELDS, MESSAGES, Chat, Form, chat_of, form_of, pair, why_no_chat
+from shardctl.transforms.text.chat_forms import JSON_FIELDS, MEDIA, MESSAGES, Chat, Form, chat_of, form_of, pair, why_no_chat
 from shardctl.transforms.text.tokenizing import TokenStep
 from shardctl.transforms.tokenizers.base import Placed, Placing, joined
 from shardctl.transforms.tokenizers.huggingface import TEMPLATE
-from shardctl.transforms.tokenizers.templates import CHATML, Template, Written, text_in
+from shardctl.transforms.tokenizers.templates import CHATML, MARKS, Template, Written, text_in
 
 AUTO, BUILT_IN = "auto", "chatml"
 
-VERSION = 2
+VERSION = 3
 """Which chats get which tokens and masks: a number for each change of that."""
-
-MEDIA = ("<image>", "<video>", "<audio>")
-"""What stands in a message where an image or the like belongs. As text, the loss would count answers about nothing."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +160,9 @@ class TokenizeChat(TokenStep):
         if found is not None:
             message = f"a message has {found} in it, which would become the special token of this name"
             raise Rejection("transform", "special-token", message)
-        media = next((mark for mark in MEDIA if mark in said), None)
-        if media is not None:
-            message = f"a message has {media} in it, which stands for what tokens of text do not have"
-            raise Rejection("transform", "media", message)
+        if any(mark in said for mark in MARKS):
+            message = "a message has U+FDD0, U+FDD1 or U+FDD2, which are not characters"
+            raise Rejection("transform", "noncharacter", message)
         written = self._template.write(chat.messages, chat.tools)
         if "tool_calls" in written.unwritten:
             message = "the chat template does not write tool_calls"
@@ -195,7 +191,8 @@ class _Run(NothingHeld):
         form = step.form(records.batch.schema.names)
         assert form is not None, "the plan has looked at the fields"
         fields = form.among(records.batch.schema.names)
-        for row, record in enumerate(_records(records.batch, fields)):
+        media = tuple(name for name in MEDIA if name in records.batch.schema.names)
+        for row, record in enumerate(_records(records.batch, fields + media)):
             try:
                 chats.append(step.written(chat_of(form, record)))
                 rows.append(row)

@@ -8,15 +8,19 @@ from typing import Any, NamedTuple
 
 from shardctl.errors import Rejection
 
-MESSAGES, TOOLS = "messages", "tools"
+MESSAGES, SYSTEM, TOOLS = "messages", "system", "tools"
 ANSWER = "assistant"
+
+MEDIA = frozenset(("image", "__image__", "images", "image_url", "image_path", "video", "videos", "audio", "audios"))
+"""Fields of a record, a message or a part that name what tokens of text do not have. The step gets image as __image__."""
 
 Values = Mapping[str, Any]
 """The fields of a record, None for those that it does not have."""
 
 
 class Form(NamedTuple):
-    """Records that have all fields of `needs` are chats, and those of `more` belong to them. `said` gives the messages."""
+    """Records that have all fields of `needs` are chats, and those of `more`, system and tools belong to them. `said` gives the
+    messages."""
 
     needs: tuple[str, ...]
     more: tuple[str, ...]
@@ -24,7 +28,7 @@ class Form(NamedTuple):
 
     def among(self, names: Collection[str]) -> tuple[str, ...]:
         """Return which of these fields hold the chat."""
-        return tuple(name for name in (*self.needs, *self.more) if name in names)
+        return tuple(name for name in (*self.needs, *self.more, SYSTEM, TOOLS) if name in names)
 
 
 class Chat(NamedTuple):
@@ -43,15 +47,6 @@ def pair(user: str, assistant: str) -> Form:
     return Form((user, assistant), (), lambda record: [_message("user", record[user]), _message(ANSWER, record[assistant])])
 
 
-def _system(record: Values) -> list[dict[str, Any]]:
-    return [_message("system", record["system"])] if record.get("system") else []
-
-
-def _sharegpt(record: Values) -> Any:
-    turns = _parsed(record["conversations"])
-    return [*_system(record), *turns] if isinstance(turns, list) else turns
-
-
 def _alpaca(record: Values) -> list[Any]:
     before = _parsed(record.get("history")) or []
     if not isinstance(before, list) or any(not isinstance(turn, list) or len(turn) != 2 for turn in before):
@@ -59,7 +54,7 @@ def _alpaca(record: Values) -> list[Any]:
     turns = [_message(role, text) for turn in before for role, text in zip(("user", ANSWER), turn, strict=True)]
     parts = [part for part in (record["instruction"], record.get("input")) if part not in (None, "")]
     asked = "\n".join(parts) if all(isinstance(part, str) for part in parts) else None
-    return [*_system(record), *turns, _message("user", asked), _message(ANSWER, record["output"])]
+    return [*turns, _message("user", asked), _message(ANSWER, record["output"])]
 
 
 def _completion(record: Values) -> list[Any]:
@@ -71,14 +66,14 @@ def _completion(record: Values) -> list[Any]:
 
 
 FORMS = (
-    Form((MESSAGES,), (TOOLS,), lambda record: _parsed(record[MESSAGES])),
-    Form(("conversations",), ("system", TOOLS), _sharegpt),
-    Form(("instruction", "output"), ("input", "system", "history"), _alpaca),
-    Form(("prompt", "completion"), (TOOLS,), _completion),
+    Form((MESSAGES,), (), lambda record: _parsed(record[MESSAGES])),
+    Form(("conversations",), (), lambda record: _parsed(record["conversations"])),
+    Form(("instruction", "output"), ("input", "history"), _alpaca),
+    Form(("prompt", "completion"), (), _completion),
 )
 """OpenAI, ShareGPT, Alpaca, and TRL's prompt and completion. The first that fits is taken."""
 
-JSON_FIELDS = frozenset(name for form in FORMS for name in (*form.needs, *form.more))
+JSON_FIELDS = frozenset((SYSTEM, TOOLS)).union(*(form.needs + form.more for form in FORMS))
 """Of these a chat gets the JSON that the record has. Others, which a person names as question and answer, are texts."""
 
 _OTHERS = {
@@ -103,9 +98,14 @@ def why_no_chat(names: Collection[str]) -> str:
 
 def chat_of(form: Form, record: Values) -> Chat:
     """Return the chat of a record. Raises Rejection."""
+    _refuse_media("the record", record)
     said = form.said(record)
     if not isinstance(said, list) or not said:
         raise Rejection("transform", MESSAGES, "the messages are not a list" if said else "there are no messages")
+    if record.get(SYSTEM):
+        if any(isinstance(each, dict) and SYSTEM in (each.get("role"), each.get("from")) for each in said):
+            raise Rejection("transform", "role", "the record has the field system and a message of system; keep one of them")
+        said = [_message(SYSTEM, record[SYSTEM]), *said]
     tools = None if record.get(TOOLS) == "" else _parsed(record.get(TOOLS))
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise Rejection("transform", TOOLS, "the tools are not a list of objects")
@@ -120,7 +120,7 @@ def _parsed(value: Any) -> Any:
         return value
 
 
-_ROLES = {"human": "user", "gpt": ANSWER, "observation": "tool", **{role: role for role in ("system", "user", ANSWER, "tool")}}
+_ROLES = {"human": "user", "gpt": ANSWER, "observation": "tool", **{role: role for role in (SYSTEM, "user", ANSWER, "tool")}}
 """The roles of ShareGPT."""
 
 
@@ -143,4 +143,13 @@ def _checked(message: Any, which: str) -> dict[str, Any]:
         raise Rejection("transform", "content", f"{which} has no content that is text")
     if given.get("weight", 1) not in (0, 1):
         raise Rejection("transform", "weight", f"the weight of {which} is neither 0 nor 1")
+    _refuse_media(which, given)
+    for part in content if isinstance(content, list) else ():
+        _refuse_media(which, {str(part.get("type")): True, **part})
     return given
+
+
+def _refuse_media(which: str, given: Values) -> None:
+    for name in sorted(MEDIA.intersection(given)):
+        if given[name] not in (None, "", "[]", [], {}, False):
+            raise Rejection("transform", "media", f"{which} has {name.strip('_')}, and tokens of text have no place for it")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any
 
 from shardctl.errors import InputError, InstallError, Rejection, first_line
@@ -32,8 +33,9 @@ CHATML = """\
 says, and the <|im_end|> after it.
 """
 
-_BEGIN, _END = "\ufdd0", "\ufdd1"
-"""What stands around the parts that the loss counts, while a text is made: two code points that are no characters."""
+MARKS = _BEGIN, _END, _MARK = "\ufdd0", "\ufdd1", "\ufdd2"
+"""Code points that are no characters. While a text is made, two stand around the parts that the loss counts, and one at values
+that are looked for. No message has them."""
 
 _TAG = re.compile(r"\{%[-+]?\s*generation\b")
 
@@ -41,8 +43,13 @@ _TAG = re.compile(r"\{%[-+]?\s*generation\b")
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Any] | None
 
-_KNOWN = frozenset(("role", "content", "weight"))
-"""What of a message is not looked for in the text."""
+_KNOWN = frozenset(("role", "weight", "type", "id"))
+"""What of a message, and of objects in it, is not looked for in the text."""
+
+_PLAIN = frozenset(("role", "content", "weight"))
+
+_FIRST = re.compile(r"\s*(<[^<>]*>|\S*)")
+"""Templates look at what a text begins and ends with, and divide it at its tags."""
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -51,7 +58,7 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 class Written:
     """A chat as one text, and the parts of it, (start, end) in characters, that the loss counts.
 
-    `unwritten` names what is in the messages and makes no difference to the text.
+    `unwritten` names what is in the messages and the tools and makes no difference to the text.
     """
 
     text: str
@@ -66,6 +73,7 @@ class Template:
         self._marks = bool(_TAG.search(source))
         self._template = _environment(where)(source)
         names = {name: token for name, token in special.items() if token is not None}
+        self._form = lru_cache(maxsize=256)(self._form_of)
         self._names = {"documents": None, "strftime_now": partial(_formatted, day), **names}
 
     def write(self, messages: Messages, tools: Tools = None) -> Written:
@@ -74,9 +82,6 @@ class Template:
         The loss counts what is between the tags of generation; without them, what each answer adds to the text of the messages
         before it and the beginning of an answer. It counts no answer whose weight is 0.
         """
-        said = text_in([*messages, tools])
-        if _BEGIN in said or _END in said:
-            raise Rejection("transform", "noncharacter", "a message has U+FDD0 or U+FDD1, which are not characters")
         written = self._rendered(messages, tools)
         spans = list(written.spans)
         for place, message in enumerate(messages):
@@ -88,7 +93,7 @@ class Template:
     def _part(self, messages: Messages, tools: Tools, place: int, text: str) -> tuple[int, int]:
         """Return the part of a text that one answer is, its head too where tags say what counts. Raises Rejection."""
         before = self._rendered(messages[:place], tools, add_generation_prompt=not self._marks).text
-        after = self._rendered(messages[: place + 1], tools).text
+        after = text if place + 1 == len(messages) else self._rendered(messages[: place + 1], tools).text
         if not (text.startswith(after) and after.startswith(before) and after != before):
             message = (
                 f"without what follows it, the template writes message {place + 1} of {len(messages)}, or what is before it, in"
@@ -98,20 +103,32 @@ class Template:
         return len(before), len(after)
 
     def _unwritten(self, messages: Messages, tools: Tools, text: str) -> tuple[str, ...]:
-        """Return the names of what is in messages and tools and can be left out, and the text is the same."""
-        names = sorted({name for message in messages for name in message} - _KNOWN)
-        less: dict[str, tuple[Messages, Tools]] = {
-            name: ([{key: message[key] for key in message if key != name} for message in messages], tools) for name in names
-        }
-        roles = sorted({message["role"] for message in messages} - {"system", "user", "assistant"})
-        less |= {f"messages of {role}": ([each for each in messages if each["role"] != role], tools) for role in roles}
-        less |= {"tools": (messages, None)} if tools else {}
-        found = []
-        for name, (others, theirs) in less.items():
-            with suppress(Rejection):
-                if self._rendered(others, theirs).text == text:
-                    found.append(name)
-        return tuple(found)
+        """Return the names of the values in messages and tools that can be others, and the text is the same."""
+
+        def text_with(chosen: Collection[int]) -> str:
+            try:
+                return self._rendered(*_marked(messages, tools, chosen)[1:]).text
+            except Rejection:
+                return ""
+
+        said = [message["content"] for message in messages if message.keys() <= _PLAIN]
+        if len(said) == len(messages) and not tools:
+            form = self._form(tuple(message["role"] for message in messages))
+            texts = len(form) == len(said) + 1 and all(isinstance(each, str) for each in said)
+            if texts and "".join(chain.from_iterable(zip(form, [*said, ""], strict=True))) == text:
+                return ()
+        names = _marked(messages, tools, ())[0]
+        marked = text_with({place for place, name in enumerate(names) if not name.endswith("_id")})  # some count its letters
+        left = {place for place in range(len(names)) if f"{_MARK}{place}{_MARK}" not in marked}
+        if left and text_with(left) != text:  # a template may look at a value, and write another one or none
+            left = {place for place in left if text_with({place}) == text}
+        return tuple(sorted({names[place] for place in left}))
+
+    def _form_of(self, roles: Sequence[str]) -> list[str]:
+        """Return what a template writes around the contents of messages, if there is nothing else in them."""
+        with suppress(Rejection):
+            return self._rendered([{"role": role, "content": _MARK} for role in roles], None).text.split(_MARK)
+        return []
 
     def _rendered(self, messages: Messages, tools: Tools, add_generation_prompt: bool = False) -> Written:
         from jinja2 import TemplateError
@@ -129,6 +146,39 @@ class Template:
             message = f"the chat template fails: {type(error).__name__}: {first_line(error)}"
             raise Rejection("transform", "template", message) from None
         return _without_marks(made)
+
+
+def _marked(messages: Messages, tools: Tools, chosen: Collection[int]) -> tuple[list[str], Messages, Tools]:
+    """Return the names of all values, and the messages and tools with marks in those that are chosen by their places."""
+    names: list[str] = []
+
+    def one(name: str, value: Any) -> Any:
+        names.append(name)
+        place = len(names) - 1
+        return _with_mark(value, f"{_MARK}{place}{_MARK}") if place in chosen else value
+
+    def each(name: str, value: Any) -> Any:
+        if value in ("", [], {}, None):
+            return value
+        return [one(name, part) for part in value] if isinstance(value, list) else one(name, value)
+
+    made = [
+        {
+            key: value if key in _KNOWN else each(f"content of {message['role']}" if key == "content" else key, value)
+            for key, value in message.items()
+        }
+        for message in messages
+    ]
+    return names, made, each("tools", tools)
+
+
+def _with_mark(value: Any, mark: str) -> Any:
+    """Return a value with a mark after the first word or tag of each text in it, and None for each number."""
+    if isinstance(value, str):
+        return _FIRST.sub(lambda found: found[0] + mark, value, count=1)
+    if isinstance(value, dict):
+        return {key: part if key in _KNOWN else _with_mark(part, mark) for key, part in value.items()}
+    return [_with_mark(part, mark) for part in value] if isinstance(value, list) else None
 
 
 def _as_given(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -126,11 +126,15 @@ def test_several_are_said_in_json_too_and_a_data_yaml_comes_before_the_folder(cl
         ("annotations.xml", '<annotations><image id="0" name="a.jpg"><box label="cat" xtl="1"/></image></annotations>'),
         ("list.txt", "images/a.jpg 1\nimages/b.jpg 2\n"),
         ("all.json", '[{"image": "images/a.jpg", "caption": "x"}]'),
+        ("list.json", '[{"image_id": 1, "file_name": "images/a.jpg", "caption": "x"}]'),
+        ("vqa.json", '{"annotations": [{"image_id": 1, "file_name": "images/a.jpg", "question": "x", "answer": "y"}]}'),
     ],
 )
 def test_what_no_option_takes_as_it_is_is_said_too(photos: Path, tmp_path: Path, name: str, text: str) -> None:
     write(photos / name, text)
-    assert f"{name} names images, and must be written as COCO, or as a CSV file" in only_warning(photos, tmp_path / "out")
+    warning = only_warning(photos, tmp_path / "out")
+    assert f"{name} names images, and nothing uses it: write it as COCO, or as a CSV file" in warning
+    assert "--labels" not in warning
 
 
 def test_other_files_are_no_annotations(photos: Path, tmp_path: Path) -> None:
