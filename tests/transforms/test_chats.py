@@ -315,6 +315,12 @@ NO_SYSTEM = "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{{ 
         (HEADERS, [PLAIN[0], {**CALLING, "content": "", "tool_calls": [CALL, CALL]}], {"tool_calls"}),
         (NO_SYSTEM, [say("system", "user"), say("user", "user"), PLAIN[1]], {"content of system"}),
         (NO_SYSTEM, [say("user", " a\n"), PLAIN[1]], set()),
+        (NO_SYSTEM, [say("system", " \n"), *PLAIN], set()),
+        (
+            IM,
+            [say("user", [{"text": "x"}, {"text": "3"}]), say("assistant", [{"text": "a"}], reasoning="lost", kept=True)],
+            {"reasoning", "kept"},
+        ),
         (IM, [PLAIN[0], CALLING, say("tool", "4", tool_call_id="1"), *PLAIN[:2]], {"tool_call_id"}),
         (CHANNELS, [PLAIN[0], say("assistant", "yes", thinking="hm", train=False)], {"train"}),
         (

@@ -48,7 +48,7 @@ _KNOWN = frozenset(("role", "weight", "type", "id"))
 
 _PLAIN = frozenset(("role", "content", "weight"))
 
-_FIRST = re.compile(r"\s*(<[^<>]*>|\S*)")
+_FIRST = re.compile(r"\s*(<[^<>]*>|\S+)")
 """Templates look at what a text begins and ends with, and divide it at its tags."""
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -119,7 +119,7 @@ class Template:
                 return ()
         names = _marked(messages, tools, ())[0]
         marked = text_with({place for place, name in enumerate(names) if not name.endswith("_id")})  # some count its letters
-        left = {place for place in range(len(names)) if f"{_MARK}{place}{_MARK}" not in marked}
+        left = {place for place in range(len(names)) if f"{_MARK}{place}." not in marked}
         if left and text_with(left) != text:  # a template may look at a value, and write another one or none
             left = {place for place in left if text_with({place}) == text}
         return tuple(sorted({names[place] for place in left}))
@@ -153,13 +153,14 @@ def _marked(messages: Messages, tools: Tools, chosen: Collection[int]) -> tuple[
     names: list[str] = []
 
     def one(name: str, value: Any) -> Any:
+        place = len(names)
+        made = _with_mark(value, f"{_MARK}{place}.")
+        if made == value:  # nothing is said
+            return value
         names.append(name)
-        place = len(names) - 1
-        return _with_mark(value, f"{_MARK}{place}{_MARK}") if place in chosen else value
+        return made if place in chosen else value
 
     def each(name: str, value: Any) -> Any:
-        if value in ("", [], {}, None):
-            return value
         return [one(name, part) for part in value] if isinstance(value, list) else one(name, value)
 
     made = [
