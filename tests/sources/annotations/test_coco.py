@@ -549,7 +549,18 @@ def test_what_captions_say_beside_is_named(tmp_path: Path) -> None:
     said = [{"id": n, "image_id": 1, "caption": "x", "bbox": [1, 1, 2, 2], "is_rejected": False} for n in range(2)]
     file = coco_file(tmp_path / "captions.json", [(1, "1.png")], said)
     found = notices(source, tmp_path, file)
-    assert any("left out: bbox of 2 objects, is_rejected of 2 objects" in notice for notice in found)
+    assert any("left out: bbox of 2 captions, is_rejected of 2 captions" in notice for notice in found)
+
+
+@pytest.mark.parametrize("text", ["a cat", ""])
+def test_an_annotation_may_be_an_object_and_a_caption(tmp_path: Path, source: Path, text: str) -> None:
+    both = box(1, (1, 2, 3, 2), 7, id=9, segmentation=[[1, 2, 4, 2, 4, 4]], caption=text)
+    found = notices(source, tmp_path, coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], [both, box(2)]))
+    assert not any("left out" in notice for notice in found)
+    sample = samples(tmp_path / "out")["a.png"]
+    assert sample["captions"] == [text]
+    truth = {"id": [9], "category": [1], "bbox": [[1, 2, 3, 2]], "segmentation": [[[1, 2, 4, 2, 4, 4]]]}
+    assert sample["objects"] == truth
 
 
 def test_an_rle_without_a_box_has_the_box_around_its_ones(tmp_path: Path, source: Path) -> None:

@@ -70,7 +70,7 @@ def _of_int64(values: list[int], file: CocoFile, what: str) -> Numbers:
         raise InputError(f"{file.shown}: {what} is too large: an id has at most 64 bits") from None
 
 
-OF_CAPTION = ("id", "image_id", "caption")
+OF_CAPTION = frozenset(("id", "image_id", "caption"))
 KNOWN = {"id", "file_name", "width", "height", "license", "coco_url", "flickr_url", "date_captured"}
 """What images of COCO say. A dataset has no use for the last four."""
 
@@ -108,12 +108,15 @@ def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: T
                 f"{file.shown}: annotation {number} of annotations has no image_id that is a whole number of 64 bits"
             )
         caption = element.get("caption")
-        file.others.update(others_in(element, OF_OBJECT if caption is None else OF_CAPTION))
-        if caption is None:
+        has_category = element.get("category_id") is not None
+        is_object = caption is None or (has_category and bool(element.get("bbox") or element.get("segmentation")))
+        known, of = (OF_OBJECT, "object") if is_object else (OF_CAPTION, "caption")
+        file.others.update(others_in(element, known, of))
+        if is_object:
             marked.append(_object(file, number, element))
-        elif isinstance(caption, str):
+        if isinstance(caption, str):
             said.append((element["image_id"], caption))
-        else:
+        elif caption is not None:
             file.faults.setdefault(element["image_id"], f"{file.shown}: the caption of annotation {number} is not a text")
     if marked:
         objects.write(_columns(file, marked))
