@@ -392,7 +392,8 @@ def test_a_record_that_is_none_is_refused(photos: Path, tmp_path: Path) -> None:
     assert Description.from_json(good).to_json() == good
     spoilt: list[dict[str, Any]] = [
         {"format": "other"},
-        {"version": 2},
+        {"version": 3},
+        {"version": 0},
         {"key": 3},
         {"fields": [{"name": "none", "written": "none", "form": "value"}]},
         {"fields": None},
