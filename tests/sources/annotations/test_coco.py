@@ -558,6 +558,16 @@ def test_what_captions_say_beside_is_named(tmp_path: Path) -> None:
     assert any("left out: bbox of 2 captions, is_rejected of 2 captions" in notice for notice in found)
 
 
+def test_a_caption_in_two_files_is_one(tmp_path: Path, source: Path) -> None:
+    one = [{"id": n, "image_id": 1 + n % 2, "caption": text} for n, text in enumerate("xyxz")]
+    other = [one[3], {**one[0], "caption": "new"}, {"id": 9, "image_id": 2, "caption": "y"}, one[2]]
+    images = [(1, "a.png"), (2, "b.png")]
+    given = [f"coco:{coco_file(tmp_path / f'{n}.json', images, each, [])}" for n, each in enumerate((one, one, other))]
+    converted(source, tmp_path / "out", *given)
+    found = {key: sample["captions"] for key, sample in samples(tmp_path / "out").items()}
+    assert found == {"a.png": ["x", "x", "new"], "b.png": ["y", "z", "y"], "deep/c.png": None}
+
+
 @pytest.mark.parametrize("text", ["a cat", ""])
 def test_an_annotation_may_be_an_object_and_a_caption(tmp_path: Path, source: Path, text: str) -> None:
     both = box(1, (1, 2, 3, 2), 7, id=9, segmentation=[[1, 2, 4, 2, 4, 4]], caption=text)

@@ -100,7 +100,7 @@ def _size(image: dict[str, Any]) -> tuple[int, int]:
 
 def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: TableWriter, captions: TableWriter) -> None:
     marked: list[dict[str, Any]] = []
-    said: list[tuple[int, str]] = []
+    said: list[tuple[int, int, str]] = []
     for number, element in enumerate(elements, first):
         image = element.get("image_id") if isinstance(element, dict) else None
         if type(image) is not int or not -(2**63) < image < 2**63:
@@ -115,15 +115,14 @@ def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: T
         if is_object:
             marked.append(_object(file, number, element))
         if isinstance(caption, str):
-            said.append((element["image_id"], caption))
+            said.append((image, hash(f"{element.get('id')} {caption}"), caption))
         elif caption is not None:
             file.faults.setdefault(element["image_id"], f"{file.shown}: the caption of annotation {number} is not a text")
     if marked:
         objects.write(_columns(file, marked))
     if said:
-        images, texts = zip(*said, strict=True)
         try:
-            captions.write([pa.array(_of_int64(list(images), file, "an image_id")), pa.array(texts, pa.string())])
+            captions.write(pa.array(each, f.type) for each, f in zip(zip(*said, strict=True), CAPTION_COLUMNS, strict=True))
         except UnicodeEncodeError:
             raise InputError(
                 f"{file.shown}: a caption has an incomplete character (half of a surrogate pair, such as \\ud83d)"
