@@ -1,7 +1,8 @@
 """Any Arrow value as JSON, and back without loss, given its type.
 
 Numbers, truth values and strings are themselves; floats are written with the fewest digits that give them back, and NaN and
-the infinities as Python's json does (NaN, Infinity, -Infinity). Binary values are Base64, decimals strings. Dates, times and
+the infinities as Python's json does (NaN, Infinity, -Infinity). Binary values are Base64, but the counts of an RLE are its
+characters, as COCO has them. Decimals are strings. Dates, times and
 durations are whole numbers in the unit of their type, since 1970 where they are points in time. A list is a list, a struct an
 object, a map a list of [key, value], a tensor the flat list of its numbers. A missing value is null.
 """
@@ -96,6 +97,10 @@ def _base64(array: pa.Array) -> list[Any]:
     return [None if value is None else base64.b64encode(value).decode("ascii") for value in array.to_pylist()]
 
 
+def _characters(array: pa.Array) -> list[Any]:
+    return [None if value is None else value.decode("latin-1") for value in array.to_pylist()]
+
+
 def _strings(array: pa.Array) -> list[Any]:
     return [None if value is None else str(value) for value in array.to_pylist()]
 
@@ -135,7 +140,7 @@ def _structs(array: pa.Array) -> list[Any]:
     if len(set(names)) != len(names):
         raise TypeError(f"values of type {array.type} have no JSON form: two parts have the same name")
     # Not flatten(): a part keeps its values where the struct is missing, and these are left out below.
-    columns = [to_json(array.field(place)) for place in range(len(names))]
+    columns = [(_characters if _are_counts(array.type, each) else to_json)(array.field(each)) for each in range(len(names))]
     rows = zip(*columns, strict=True) if columns else [()] * len(array)
     return _with_nulls(array, [dict(zip(names, row, strict=True)) for row in rows])
 
@@ -168,6 +173,11 @@ def _is_binary(type_: pa.DataType) -> bool:
     return any(fits(type_) for fits in (_types.is_binary, _types.is_large_binary, _types.is_fixed_size_binary)) or (
         type_ == pa.binary_view()
     )
+
+
+def _are_counts(type_: pa.StructType, place: int) -> bool:
+    """Return whether a part of a struct is the counts of an RLE."""
+    return place == 1 and [part.name for part in type_] == ["size", "counts"] and _is_binary(type_.field(1).type)
 
 
 def _is_temporal(type_: pa.DataType) -> bool:
@@ -254,7 +264,13 @@ def _read_structs(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if any(value is not None and not isinstance(value, dict) for value in values):
         raise ValueError("an object was expected")
     missing = pa.array([value is None for value in values], pa.bool_())
-    parts = [_read([None if value is None else value[child.name] for value in values], child.type) for child in type_]
+    parts = []
+    for place, child in enumerate(type_):
+        inner = [None if value is None else value[child.name] for value in values]
+        if _are_counts(type_, place):
+            parts.append(pa.array([None if value is None else value.encode("latin-1") for value in inner], child.type))
+        else:
+            parts.append(_read(inner, child.type))
     if not parts:
         return pa.array(list(values), type_)
     return pa.StructArray.from_arrays(parts, fields=list(type_), mask=missing)

@@ -26,7 +26,8 @@ from shardctl.system.locations.text import folders_above, is_stored, join, path_
 
 DESCRIPTION = "shardctl.json"
 FORMAT = "shardctl export"
-VERSION = 1
+VERSION = 2
+"""In JSON, version 1 has the counts of an RLE in Base64."""
 
 LIMIT = 256 << 20
 """Bytes of the largest shardctl.json that is read: that of a million shards. Files of one sample each are not in it."""
@@ -103,6 +104,7 @@ class Description:
     fingerprint: str
     facts: Mapping[str, Any] = field(default_factory=dict)
     loose: LooseFacts | None = None
+    version: int = VERSION
 
     def has(self, name: str) -> bool:
         """Return whether a file, by its path below the export, is one of it."""
@@ -121,7 +123,7 @@ class Description:
         """Return the content of shardctl.json as plain data."""
         return {
             "format": FORMAT,
-            "version": VERSION,
+            "version": self.version,
             "to": self.to,
             "kind": self.layout.kind,
             **self.facts,
@@ -151,7 +153,8 @@ class Description:
     def from_json(cls, record: Any) -> Description:
         """Build what `to_json` gave, from untrusted data. Raises ValueError and the other errors that `load` turns into it."""
         _expect(isinstance(record, dict) and record["format"] == FORMAT, "it is of an export")
-        _expect(type(record["version"]) is int and record["version"] == VERSION, f"its version is {VERSION}")
+        version = record["version"]
+        _expect(type(version) is int and 1 <= version <= VERSION, f"its version is {VERSION} at most")
         key, to, fingerprint = record["key"], record["to"], record["fingerprint"]
         _expect(type(to) is str and type(fingerprint) is str, "the form and the fingerprint are strings")
         _expect(key is None or type(key) is str, "the key is a string or null")
@@ -163,7 +166,7 @@ class Description:
         splits = {_split(name): _files(each, files) for name, each in record["splits"].items()}
         facts = {name: value for name, value in record.items() if name not in _OWN}
         loose = None if record.get("loose") is None else _loose(record["loose"])
-        return cls(to, layout, key, fields, splits, files, fingerprint, facts, loose)
+        return cls(to, layout, key, fields, splits, files, fingerprint, facts, loose, version)
 
 
 def _expect(holds: bool, what: str) -> None:

@@ -73,6 +73,27 @@ def test_objects_get_pinned_numbers(tmp_path: Path, pins: list[Path]) -> None:
         assert ds.manifest.roles.by_name["objects"].names == ("a", "b", "c")
 
 
+@pytest.mark.parametrize("pinned", ["dog cat", "cat dog", "bird dog ant cat"])
+def test_ids_and_supercategories_of_coco_follow_their_names(tmp_path: Path, pinned: str) -> None:
+    image(tmp_path / "in" / "1.png")
+    categories = [{"id": 17, "name": "cat", "supercategory": "animal"}, {"id": 90, "name": "dog", "supercategory": "pet"}]
+    found = {
+        "images": [{"id": 1, "file_name": "1.png", "width": 40, "height": 30}],
+        "annotations": [{"id": n, "image_id": 1, "category_id": n, "bbox": [1, 1, 5, 5]} for n in (90, 17)],
+        "categories": categories,
+    }
+    (tmp_path / "coco.json").write_text(json.dumps(found))
+    (tmp_path / "classes.txt").write_text("\n".join(pinned.split()))
+    given = f"coco:{tmp_path / 'coco.json'}"
+    shardctl.convert(tmp_path / "in", tmp_path / "out", labels=given, classes=tmp_path / "classes.txt", workers=0)
+    shardctl.export(tmp_path / "out", tmp_path / "coco", "coco", workers=0)
+    written = json.loads((tmp_path / "coco" / "annotations" / "instances_train.json").read_text())
+    new = [{"id": 91, "name": "bird", "supercategory": ""}, {"id": 92, "name": "ant", "supercategory": ""}]
+    truth = {each["name"]: each for each in (*categories, *new)}
+    assert written["categories"] == [truth[name] for name in pinned.split()]
+    assert {each["id"]: each["category_id"] for each in written["annotations"]} == {90: 90, 17: 17}
+
+
 def test_what_is_not_pinned_is_refused_by_name(tmp_path: Path, pins: list[Path], cli: Any) -> None:
     for name in ("b", "zebra"):
         image(tmp_path / "val" / name / "1.png")

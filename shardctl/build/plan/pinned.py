@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,7 @@ def pin(listing: Listing, found: Sequence[str] | None, fixed: bool, pinned: tupl
     for place, each in enumerate(listing.annotations):
         names, roles = each.classes, each.roles
         if isinstance(role := roles.get(OBJECTS), Objects) and role.names is not None:
-            names, roles = role.names, {**roles, OBJECTS: replace(role, names=pinned, ids=None, supercategories=None)}
+            names, roles = role.names, {**roles, OBJECTS: _pinned(role, pinned)}
         found = found or names
         if names is not None and names != pinned:
             numbers = _numbers(names, pinned)
@@ -74,6 +75,19 @@ def pin(listing: Listing, found: Sequence[str] | None, fixed: bool, pinned: tupl
         columns = side.columns.set_column(side.columns.column_names.index(LABEL_COLUMN), LABEL_COLUMN, column)
         listing.side = replace(side, columns=columns, classes=pinned)
     return numbers
+
+
+def _pinned(role: Objects, pinned: tuple[str, ...]) -> Objects:
+    """Return what is known of objects with the pinned names. Ids and supercategories follow them; a new name gets a new id."""
+    ids = dict(zip(role.names or (), role.ids or (), strict=False))
+    above = dict(zip(role.names or (), role.supercategories or (), strict=False))
+    new = count(max(ids.values(), default=0) + 1)
+    return replace(
+        role,
+        names=pinned,
+        ids=tuple(ids[name] if name in ids else next(new) for name in pinned) if ids else None,
+        supercategories=tuple(above.get(name, "") for name in pinned) if above else None,
+    )
 
 
 def refuse_other_names(roles: Mapping[str, Role], pinned: tuple[str, ...]) -> None:

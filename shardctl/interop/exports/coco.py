@@ -6,7 +6,6 @@ back as they were. Places are those of docs/annotations.md, but for keypoints: C
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from array import array
@@ -206,10 +205,7 @@ def _annotation(each: ObjectRecord, role: Objects) -> dict[str, Any]:
 
 
 def _segmentation(each: ObjectRecord) -> Any:
-    runs = each.get("rle")
-    if each.get("segmentation") or runs is None:
-        return each.get("segmentation") or []
-    return {"size": runs["size"], "counts": base64.b64decode(runs["counts"]).decode("ascii")}
+    return each.get("segmentation") or each.get("rle") or []
 
 
 def _area(each: ObjectRecord) -> float:
@@ -219,7 +215,7 @@ def _area(each: ObjectRecord) -> float:
     if each.get("segmentation"):
         return float(Polygons.of([each["segmentation"]]).areas()[0])
     if each.get("rle") is not None:
-        return float(rle.decompress(base64.b64decode(each["rle"]["counts"]))[1::2].sum())
+        return float(rle.decompress(each["rle"]["counts"].encode())[1::2].sum())
     return float(math.prod(max(0.0, length) for length in each["bbox"][2:]))
 
 

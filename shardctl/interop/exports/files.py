@@ -43,6 +43,7 @@ from shardctl.interop.exports.name_set import NameSet
 from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
+from shardctl.sources.label_table import some
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, naming_the_path, replacing
 from shardctl.system.text import counted
@@ -116,6 +117,11 @@ class Files(Export):
         pieces = {piece: lines.facts, **loose.piece}
         return PartResult(samples, {}, facts={"renamed": renamed}, pieces=pieces, loose=loose.found)
 
+    def notes(self, source: Source) -> tuple[str, ...]:
+        """Say which classes have folders of other names."""
+        renamed = _Naming(source).renamed()
+        return (f"{counted(len(renamed), 'class folder')} of another name than the class: {some(renamed)}",) if renamed else ()
+
     def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]) -> tuple[str, ...]:
         """Say how many files are not called as their keys are."""
         renamed = sum(each.facts["renamed"] for _, each in written)
@@ -177,6 +183,11 @@ class _Naming:
     def columns(self) -> tuple[str, ...]:
         """The columns that `paths` needs."""
         return (KEY,) if self._label is None else (KEY, self._label)
+
+    def renamed(self) -> list[str]:
+        """Return the classes whose folders have other names, each with that."""
+        pairs = zip(self._classes, self._folders, strict=True)
+        return [f"{name} is in {folder}" for name, folder in pairs if folder != name]
 
     def names(self, block: pa.RecordBatch) -> list[tuple[str, str]]:
         """Return the path of each sample's file below its split, without a suffix, and the same if any name could be one."""

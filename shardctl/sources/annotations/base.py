@@ -122,7 +122,7 @@ class Annotations:
         low, high = (int(there[0]), int(there[-1]) + 1) if len(there) else (0, 0)
         part = self.columns.slice(low, high - low).combine_chunks()
         taken = part.take(pa.array(found - low, mask=found < 0))
-        columns = {name: _one_chunk(taken[name]) for name in taken.column_names}
+        columns = {name: one_chunk(taken[name]) for name in taken.column_names}
         if self.numbers is not None:
             columns = {name: _renumbered(name, array, self.numbers) for name, array in columns.items()}
         return columns if self.frame is None else {name: _with_frame(array, self.frame) for name, array in columns.items()}
@@ -158,7 +158,8 @@ FRAME = "frame"
 """The member of columns for the worker that says in which frame annotations are. No column of a dataset has it."""
 
 
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+def one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array, without a copy where it is one."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 

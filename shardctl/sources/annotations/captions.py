@@ -16,6 +16,7 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
 from shardctl.sources.annotations.inputs import Inputs, none_among_inputs, said_of_absent, stem
+from shardctl.sources.annotations.objects import Others, others_in, said_of_others_in
 from shardctl.sources.annotations.per_image import (
     Beside,
     Digest,
@@ -80,19 +81,20 @@ class _Found:
 
 def _of_files(path: str, inputs: Inputs) -> _Found:
     matched, lost = _matched(path, inputs)
-    digest, result = Digest(), _Found({}, False, "")
+    digest, result, others = Digest(), _Found({}, False, ""), Others()
     fetch_all(file.opened for file in matched)
     for file in matched:
         found: str | list[str] | None = []
         try:
             data = read_small(file.opened)
             digest.add(str(file.row), data)
-            found = parse(data, suffix_of(name_of(file.opened)))
+            found = parse(data, suffix_of(name_of(file.opened)), others)
         except (OSError, ValueError) as error:
             result.faults[file.row] = fault(f"{file.shown}: {error.strerror if isinstance(error, OSError) else error}")
         result.several |= isinstance(found, list) and file.row not in result.faults
         result.captions[file.row] = [found] if isinstance(found, str) else found or []
-    result.digest, result.notices = digest.hex(), said_of_others(lost, 0, inputs, "caption", "")
+    result.digest = digest.hex()
+    result.notices = [*said_of_others(lost, 0, inputs, "caption", ""), *said_of_others_in("JSON files", others)]
     return result
 
 
@@ -104,7 +106,7 @@ _NUMBER = re.compile(r"#\d+$")
 
 def _of_lines(path: str, inputs: Inputs) -> _Found:
     """Read a file with a line for each caption, as Flickr8k and Flickr30k have it. Raises InputError."""
-    shown, of_name = printable(path), dict[str, list[str]]()
+    shown, of_name, others = printable(path), dict[str, list[str]](), Others()
     try:
         with open(local_copy(path), encoding="utf-8-sig", newline="", opener=ordinary) as file:
             begin = file.readline()
@@ -118,12 +120,14 @@ def _of_lines(path: str, inputs: Inputs) -> _Found:
                     raise InputError(f"{shown}: its first line has no columns {NAMES[0]} and {TEXTS[0]}, and no NAME#NUMBER")
                 name, text = 0, 1
                 of_name[_NUMBER.sub("", columns[0])] = [columns[1]]
+            left_out = [place for place in range(len(columns)) if place not in (name, text)]
             for cells in filter(None, lines):
                 if len(cells) != len(columns):
                     raise InputError(
                         f"{shown}, line {lines.line_num}: {len(cells)} cells, and the first line has {len(columns)}"
                     )
                 of_name.setdefault(_NUMBER.sub("", cells[name].strip()), []).append(cells[text].strip())
+                others.update(others_in({columns[place]: cells[place].strip() for place in left_out}, (), "caption"))
         digest = sha256_of(Path(local_copy(path)))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{shown}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
@@ -133,7 +137,8 @@ def _of_lines(path: str, inputs: Inputs) -> _Found:
         raise none_among_inputs(shown, names)
     texts, order = list(of_name.values()), [place for place in np.argsort(rows, kind="stable").tolist() if rows[place] >= 0]
     captions = {int(rows[place]): texts[place] for place in order}
-    return _Found(captions, any(len(each) > 1 for each in texts), digest, notices=said_of_absent(shown, names, rows))
+    said = [*said_of_absent(shown, names, rows), *said_of_others_in(shown, others)]
+    return _Found(captions, any(len(each) > 1 for each in texts), digest, notices=said)
 
 
 def _matched(path: str, inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:
@@ -151,8 +156,11 @@ def _matched(path: str, inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:
     return matched, []
 
 
-def parse(data: bytes, suffix: str) -> str | list[str] | None:
-    """Return the caption of a file, or its captions. None: it is empty. Raises ValueError for what is neither."""
+def parse(data: bytes, suffix: str, others: Others) -> str | list[str] | None:
+    """Return the caption of a file, or its captions. None: it is empty. Raises ValueError for what is neither.
+
+    What a JSON object says beside is counted in `others`.
+    """
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -164,7 +172,9 @@ def parse(data: bytes, suffix: str) -> str | list[str] | None:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON ({error})") from None
     if isinstance(value, dict):
-        value = value.get("captions", value.get("caption"))
+        taken = "caption" if value.get("captions") is None else "captions"
+        others.update(others_in(value, (taken,), "image"))
+        value = value.get(taken)
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list) or not all(isinstance(each, str) for each in strings):
         raise ValueError("it has no caption: a string, or a list of strings, alone or as caption or captions of an object")

@@ -47,6 +47,8 @@ OBJECT = "annotation/object"
 CORNERS = tuple(f"{OBJECT}/bndbox/{name}" for name in ("xmin", "ymin", "xmax", "ymax"))
 TURNED = tuple(f"{OBJECT}/robndbox/{name}" for name in ("cx", "cy", "w", "h", "angle"))
 FLAGS = ("difficult", "truncated")
+SAID = {"0": False, "1": True}
+"""What flags say; anything else has no place."""
 KNOWN = ("name", "bndbox", "robndbox", *FLAGS)
 UNSAID = "Unspecified"
 """What tools write as `pose` where nobody said it."""
@@ -100,7 +102,7 @@ class Voc:
                 size = read.size()
                 for record in read.objects:
                     texts = {path.split("/")[2]: text for path, text in record.items() if text not in ("", UNSAID)}
-                    left_out.update(others_in(texts, KNOWN))
+                    left_out.update(others_in(texts, [name for name in KNOWN if name not in FLAGS or texts.get(name) in SAID]))
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else error
                 faults[row] = fault(f"{file.shown}: {reason}")
@@ -187,6 +189,8 @@ def parse(data: bytes) -> Parsed:
     def end(_: str) -> None:
         where = "/".join(path)
         into = parsed.objects[-1] if where.startswith(f"{OBJECT}/") else parsed.text
+        if where in into and into is not parsed.text and path[2] in KNOWN:
+            raise ValueError(f"line {parser.CurrentLineNumber}: an object has more than one {path[2]}")
         into.setdefault(where, "".join(text).strip())
         path.pop()
         text.clear()
@@ -230,7 +234,7 @@ def _objects(parsed: Parsed, classes: dict[str, int], offset: int) -> tuple[dict
         objects["bbox"].append([left - first, top - first, right - left + first, bottom - top + first])
         objects["segmentation"].append([polygon] if polygon else [])
         for flag, values in flags.items():
-            values.append({"0": False, "1": True}.get(record.get(f"{OBJECT}/{flag}", "")))
+            values.append(SAID.get(record.get(f"{OBJECT}/{flag}", "")))
     known = {flag: [bool(value) for value in values] for flag, values in flags.items() if any(v is not None for v in values)}
     if not any(objects["segmentation"]):
         del objects["segmentation"]

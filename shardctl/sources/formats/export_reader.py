@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from typing import Any
@@ -58,10 +59,21 @@ def restored(found: Record, export: Description) -> Record:
     for field in export.fields:
         try:
             made[field.name] = _without_tensor(export, field, value(field, found, export))
+            if export.version == 1 and type(made[field.name]) is JsonForm:
+                made[field.name] = JsonForm(_with_characters(made[field.name].value))
         except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             message = f"its {printable(field.name)} is not as shardctl.json describes it ({error!r:.100}); export it again"
             raise Rejection("decode", "not-as-described", message) from None
     return made
+
+
+def _with_characters(value: Any) -> Any:
+    """Return JSON of version 1 with the counts of each RLE as its characters, not in Base64."""
+    if isinstance(value, dict):
+        inner = {name: _with_characters(each) for name, each in value.items()}
+        is_rle = list(inner) == ["size", "counts"] and isinstance(inner["counts"], str)
+        return {**inner, "counts": base64.b64decode(inner["counts"]).decode("latin-1")} if is_rle else inner
+    return list(map(_with_characters, value)) if isinstance(value, list) else value
 
 
 def declared_by(export: Description) -> Declared:

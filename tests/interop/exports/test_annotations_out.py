@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,44 @@ def from_coco(out: Path, dst: Path) -> Path:
 def from_yolo(out: Path, dst: Path) -> Path:
     assert shardctl.convert(out / "images", dst, labels=f"yolo:{out / 'data.yaml'}", workers=0).rejected == 0
     return dst
+
+
+# --- JSON ---
+
+
+def members_of(tar: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
+    with tarfile.open(tar) as opened:
+        return [(member, opened.extractfile(member).read()) for member in opened]  # type: ignore[union-attr]  # files
+
+
+def test_the_counts_of_an_rle_are_the_text_that_readers_of_coco_take(tmp_path: Path) -> None:
+    before = write(tmp_path / "in", all_members())
+    shardctl.export(before, tmp_path / "files", "files", workers=0)
+    shardctl.export(before, tmp_path / "tars", "webdataset", workers=0)
+    lines = (tmp_path / "files" / "train" / "metadata.jsonl").read_text().splitlines()
+    of_pycocotools = {"size": [6, 8], "counts": "=2400000005"}
+    in_tar = [data for member, data in members_of(tmp_path / "tars" / "train-00000.tar") if member.name.endswith(".json")]
+    for text in (lines[0], in_tar[0]):
+        assert json.loads(text)["objects"]["rle"] == [None, of_pycocotools, None]
+
+
+def test_exports_with_counts_in_base64_are_read_as_they_are(tmp_path: Path) -> None:
+    """Those of version 1."""
+    before = write(tmp_path / "in", all_members())
+    shardctl.export(before, tmp_path / "out", "webdataset", workers=0)
+    described = tmp_path / "out" / "shardctl.json"
+    said = json.loads(described.read_text())
+    for path in (tmp_path / "out").glob("*.tar"):
+        members = members_of(path)
+        with tarfile.open(path, "w") as tar:
+            for member, data in members:
+                old = data.replace(b'"=2400000005"', b'"PTI0MDAwMDAwMDU="')
+                member.size = len(old)
+                tar.addfile(member, io.BytesIO(old))
+        said["files"][path.name]["bytes"] = path.stat().st_size
+    described.write_text(json.dumps({**said, "version": 1}))
+    shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
+    assert objects_of(tmp_path / "back") == objects_of(before)
 
 
 # --- COCO ---

@@ -364,6 +364,22 @@ def test_names_of_files_stay_inside_and_are_told_apart(photos: Path, tmp_path: P
     assert {"val/A~~0-1.jpg", "val/a~~0-2.jpg"} <= set(names)
 
 
+def test_classes_whose_folders_have_other_names_are_told(tmp_path: Path) -> None:
+    names = ["Cat", "cat", "a/b", "dog"]
+    samples = [{"key": f"{n}.jpg", "image": made.picture(n), "label": n} for n in range(4)]
+    shardctl.write(tmp_path / "in", {"train": samples}, classes=names)
+    notes = shardctl.export(tmp_path / "in", tmp_path / "out", "files", workers=0).notes
+    assert sorted(each.name for each in (tmp_path / "out" / "train").iterdir() if each.is_dir()) == [
+        "Cat~0",
+        "a_b",
+        "cat~1",
+        "dog",
+    ]
+    assert any(
+        "3 class folders of another name than the class: Cat is in Cat~0, cat is in cat~1, a/b is in a_b" in n for n in notes
+    )
+
+
 def test_an_export_to_files_comes_back_with_its_labels_and_their_names(photos: Path, tmp_path: Path, cli: Any) -> None:
     shardctl.export(photos, tmp_path / "out", "files", workers=0)
     ran = cli("convert", tmp_path / "out", tmp_path / "back", "--workers", "0")
@@ -392,7 +408,8 @@ def test_a_record_that_is_none_is_refused(photos: Path, tmp_path: Path) -> None:
     assert Description.from_json(good).to_json() == good
     spoilt: list[dict[str, Any]] = [
         {"format": "other"},
-        {"version": 2},
+        {"version": 3},
+        {"version": 0},
         {"key": 3},
         {"fields": [{"name": "none", "written": "none", "form": "value"}]},
         {"fields": None},

@@ -44,6 +44,10 @@ LEAVES: list[tuple[pa.DataType, Any]] = [
     (pa.time64("us"), st.times()),
     *((type_, WIDE.map(lambda number: number >> 20)) for type_ in (pa.timestamp("ns", "UTC"), pa.timestamp("s"))),
     (pa.duration("ms"), WIDE.map(lambda number: number >> 20)),
+    (
+        pa.struct([("size", pa.list_(pa.int32(), 2)), ("counts", pa.binary())]),
+        st.fixed_dictionaries({"size": st.just([2, 3]), "counts": st.binary(max_size=4) | st.none()}),
+    ),
     (pa.month_day_nano_interval(), st.tuples(st.integers(-99, 99), st.integers(-99, 99), WIDE)),
 ]
 

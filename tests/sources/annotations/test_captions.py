@@ -131,3 +131,21 @@ def test_a_file_of_captions_that_is_wrong_is_refused(tmp_path: Path, source: Pat
     (tmp_path / "list.txt").write_text(text)
     with pytest.raises(InputError, match=says):
         converted(source, tmp_path / "out", f"captions:{tmp_path / 'list.txt'}")
+
+
+def test_what_json_says_beside_captions_is_named(tmp_path: Path, source: Path) -> None:
+    (source / "a.json").write_text(json.dumps({"caption": "short", "captions": ["long", "other"], "url": "u", "exif": {}}))
+    (source / "b.json").write_text(json.dumps({"caption": "alone", "captions": None, "url": "v", "score": 0}))
+    said = converted(source, tmp_path / "out", "captions:").notices
+    found = {key: sample["captions"] for key, sample in samples(tmp_path / "out").items()}
+    assert (found["a.png"], found["b.png"]) == (["long", "other"], ["alone"])
+    assert "JSON files: left out: caption of 1 image, url of 2 images, score of 1 image" in said
+
+
+def test_other_columns_of_a_file_of_captions_are_named(tmp_path: Path, source: Path) -> None:
+    file = tmp_path / "captions.csv"
+    file.write_text("image,caption,lang,note,text\na.png,one,en, ,x\nb.png,two,de,,\n")
+    assert (
+        f"{file}: left out: lang of 2 captions, text of 1 caption"
+        in converted(source, tmp_path / "out", f"captions:{file}").notices
+    )

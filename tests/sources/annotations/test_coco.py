@@ -243,6 +243,12 @@ def test_repeated_ids_and_crowds_are_kept_and_said(tmp_path: Path, source: Path)
         (box(1, keypoints=[1, 2, None]), "has something else than finite numbers as its keypoints"),
         (box(1, id=2**70, area=10**400), "has something else than finite numbers as its id"),
         (box(1, id=6, area=10**400), "annotation 1 of annotations (id 6) has something else than finite numbers as its area"),
+        (box(1, id="a7"), "annotation 1 of annotations has an id that is not a whole number"),
+        (box(1, id=1.5), "has an id that is not a whole number"),
+        (box(1, id=True), "has an id that is not a whole number"),
+        (box(1, area="12"), "has an area that is not a number"),
+        (box(1, area=[3]), "has an area that is not a number"),
+        (box(1, area=False), "has an area that is not a number"),
         (box(1, category=99), "has the category 99, which is not among the categories"),
         (box(1, category=None), "has no category_id"),
         ({"image_id": 1, "caption": 5}, "the caption of annotation 1 is not a text"),
@@ -549,7 +555,28 @@ def test_what_captions_say_beside_is_named(tmp_path: Path) -> None:
     said = [{"id": n, "image_id": 1, "caption": "x", "bbox": [1, 1, 2, 2], "is_rejected": False} for n in range(2)]
     file = coco_file(tmp_path / "captions.json", [(1, "1.png")], said)
     found = notices(source, tmp_path, file)
-    assert any("left out: bbox of 2 objects, is_rejected of 2 objects" in notice for notice in found)
+    assert any("left out: bbox of 2 captions, is_rejected of 2 captions" in notice for notice in found)
+
+
+def test_a_caption_in_two_files_is_one(tmp_path: Path, source: Path) -> None:
+    one = [{"id": n, "image_id": 1 + n % 2, "caption": text} for n, text in enumerate("xyxz")]
+    other = [one[3], {**one[0], "caption": "new"}, {"id": 9, "image_id": 2, "caption": "y"}, one[2]]
+    images = [(1, "a.png"), (2, "b.png")]
+    given = [f"coco:{coco_file(tmp_path / f'{n}.json', images, each, [])}" for n, each in enumerate((one, one, other))]
+    converted(source, tmp_path / "out", *given)
+    found = {key: sample["captions"] for key, sample in samples(tmp_path / "out").items()}
+    assert found == {"a.png": ["x", "x", "new"], "b.png": ["y", "z", "y"], "deep/c.png": None}
+
+
+@pytest.mark.parametrize("text", ["a cat", ""])
+def test_an_annotation_may_be_an_object_and_a_caption(tmp_path: Path, source: Path, text: str) -> None:
+    both = box(1, (1, 2, 3, 2), 7, id=9, segmentation=[[1, 2, 4, 2, 4, 4]], caption=text)
+    found = notices(source, tmp_path, coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], [both, box(2)]))
+    assert not any("left out" in notice for notice in found)
+    sample = samples(tmp_path / "out")["a.png"]
+    assert sample["captions"] == [text]
+    truth = {"id": [9], "category": [1], "bbox": [[1, 2, 3, 2]], "segmentation": [[[1, 2, 4, 2, 4, 4]]]}
+    assert sample["objects"] == truth
 
 
 def test_an_rle_without_a_box_has_the_box_around_its_ones(tmp_path: Path, source: Path) -> None:

@@ -63,6 +63,18 @@ def test_what_objects_say_beside_is_named_and_counted(tmp_path: Path, source: Pa
     assert notice.partition("left out: ")[2].split(", ") == names
 
 
+def test_flags_that_are_neither_0_nor_1_are_named_and_counted(tmp_path: Path, source: Path) -> None:
+    plain = marked("cat", 1, 1, 2, 2).replace("Left", "").partition("<part>")[0] + "</object>"
+    flags = ("0.3", "Left", "0", "", "Unspecified", "1")
+    objects = [plain.replace("<truncated>1<", f"<truncated>{flag}<") for flag in flags]
+    for name in "ab":
+        (source / "Annotations" / f"{name}.xml").write_text(voc(*objects))
+    said = converted(source, tmp_path / "out", f"voc:{source}").notices
+    assert "XML files: left out: truncated of 4 objects" in said
+    found = samples(tmp_path / "out")["JPEGImages/a.png"]["objects"]["truncated"]
+    assert found == [False, False, False, False, False, True]
+
+
 def test_files_that_count_from_0_say_so_and_are_read_as_they_are(tmp_path: Path, source: Path) -> None:
     (source / "Annotations" / "a.xml").write_text(voc(marked("cat", 0, 2, 4, 5)))
     said = converted(source, tmp_path / "1", f"voc:{source}/Annotations").notices
@@ -92,6 +104,8 @@ DOCTYPE = '<!DOCTYPE annotation [<!ENTITY a "aaaa">]>'
         (voc("<object><name>cat</name></object>"), "line 2: the object 'cat' has no bndbox of four numbers"),
         (voc(marked("cat", 1, 1, 2, 2).replace(">2<", ">two<")), "has no bndbox of four numbers"),
         (voc(marked("cat", 1, 1, float("nan"), 2)), "is beyond any image"),
+        (voc(marked("cat", 1, 1, 2, 2).replace("<pose>", "<name>dog</name><pose>")), "an object has more than one name"),
+        (voc(marked("cat", 1, 1, 2, 2).replace("<part>", "<bndbox><xmin>5</xmin></bndbox><part>")), "more than one bndbox"),
         ("<annotation>" * 40 + "</annotation>" * 40, "nested deeper than 32 levels"),
     ],
 )

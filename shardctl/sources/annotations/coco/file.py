@@ -24,7 +24,8 @@ MEMBERS = ("id", "category", "bbox", "area", "iscrowd", "segmentation", "rle", "
 """What a COCO file may know of an object."""
 
 OBJECT_COLUMNS = pa.schema([("image", pa.int64()), *((name, ITEMS[name]) for name in MEMBERS)])
-CAPTION_COLUMNS = pa.schema([("image", pa.int64()), ("caption", pa.string())])
+CAPTION_COLUMNS = pa.schema([("image", pa.int64()), ("id", pa.int64()), ("caption", pa.string())])
+"""`id` is a hash of the id and the text: where both are the same, it is one caption in two files."""
 
 
 @dataclass

@@ -85,33 +85,27 @@ class Joined:
                 self._faults.setdefault(int(file.rows[place]), fault(message))
         return rows
 
+    def _found(self, files: list[CocoFile], parts: list[Rows], what: str) -> tuple[Numbers, Numbers, Numbers]:
+        """Return the input of each annotation (-1: none), its id, and the number of its file."""
+        rows = [self._row_of(file, part.column("image"), what) for file, part in zip(files, parts, strict=True)]
+        of_file = [np.full(len(each), number) for number, each in enumerate(rows)]
+        row, own, file_of = (
+            np.concatenate([np.zeros(0, np.int64), *each]) for each in (rows, [part.column("id") for part in parts], of_file)
+        )
+        return row, own, file_of
+
     def _sorted_objects(self) -> tuple[Numbers, list[Numbers]]:
         """Return the input of each object in increasing order, and for each file the row of the object (or -1)."""
-        rows, own, of_file = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], []
-        for number, file in enumerate(self._files):
-            assert file.objects is not None, "files with objects"
-            found = self._row_of(file, file.objects.column("image"), "annotation")
-            self._note_categories(file, file.objects.column("category"), found)
-            rows.append(found)
-            own.append(file.objects.column("id"))
-            of_file.append(np.full(len(found), number))
-        row, ids, file_of = np.concatenate(rows), np.concatenate(own), np.concatenate([np.zeros(0, np.int64), *of_file])
-        starts = np.cumsum([0, *(len(each) for each in of_file)])
-        place = np.arange(len(row)) - starts[file_of]
+        parts = [file.objects for file in self._files if file.objects is not None]
+        row, ids, file_of = self._found(self._files, parts, "annotation")
+        for number, part in enumerate(parts):
+            self._note_categories(self._files[number], part.column("category"), row[file_of == number])
         row[np.isin(row, np.array(list(self._faults), np.int64))] = -1
-        main = np.arange(len(row))
-        if len(self._files) > 1:
-            main = self._without_others(_first_of_same(row, ids, file_of))
-        chosen = np.flatnonzero((main == np.arange(len(row))) & (row >= 0))
-        chosen = chosen[np.argsort(row[chosen], kind="stable")]
+        main = _first_of_same(row, ids, file_of)
+        if len(parts) > 1:
+            main = self._without_others(main)
+        chosen, sources = _sources(row, main, file_of, len(parts))
         self._note_repeated_ids(ids, file_of, chosen)
-        order = np.full(len(row), -1, np.int64)
-        order[chosen] = np.arange(len(chosen))
-        sources = [np.full(len(chosen), -1, np.int64) for _ in self._files]
-        there = np.flatnonzero(order[main] >= 0)
-        for number, source in enumerate(sources):
-            mine = there[file_of[there] == number]
-            source[order[main[mine]]] = place[mine]
         return row[chosen], sources
 
     def _without_others(self, main: Numbers) -> Numbers:
@@ -148,17 +142,9 @@ class Joined:
 
     def _sorted_captions(self) -> tuple[Numbers, list[Numbers]]:
         """Return the input of each caption in increasing order, and for each file the row of the caption (or -1)."""
-        rows, places, of_file = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for number, file in enumerate(self._captioning):
-            assert file.captions is not None, "files with captions"
-            found = self._row_of(file, file.captions.column("image"), "caption")
-            rows.append(found)
-            places.append(np.arange(len(found)))
-            of_file.append(np.full(len(found), number))
-        row, place, file_of = map(np.concatenate, (rows, places, of_file))
-        chosen = np.flatnonzero(row >= 0)
-        chosen = chosen[np.argsort(row[chosen], kind="stable")]
-        sources = [np.where(file_of[chosen] == number, place[chosen], -1) for number in range(len(self._captioning))]
+        parts = [file.captions for file in self._captioning if file.captions is not None]
+        row, ids, file_of = self._found(self._captioning, parts, "caption")
+        chosen, sources = _sources(row, _first_of_same(row, ids, file_of), file_of, len(parts))
         return row[chosen], sources
 
     def write(self, path: Path, digests: list[str], notices: list[str]) -> Annotations:
@@ -198,18 +184,13 @@ class Joined:
 
     def _objects_of(self, rows: Numbers, marked: npt.NDArray[np.bool_]) -> pa.Array:
         """Return the objects of some inputs, null for those that no file with objects lists."""
-        of_object, sources = self._objects
-        ends = np.searchsorted(of_object, rows, side="right")
-        starts = np.searchsorted(of_object, rows, side="left")
-        chosen = np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in zip(starts, ends, strict=True))])
-        taken = _joined([file.objects for file in self._files], [source[chosen] for source in sources])
-        offsets = pa.array(np.concatenate([[0], np.cumsum(ends - starts)]).astype(np.int32))
+        offsets, taken = _taken(self._objects, [file.objects for file in self._files], rows)
         values = {name: self._values(name, taken) for name in self._members}
-        self._count_boxes(values["bbox"], np.repeat(rows, ends - starts))
+        self._count_boxes(values["bbox"], np.repeat(rows, np.diff(offsets)))
         if "keypoints" in values:
-            self._check_points(values["keypoints"], np.repeat(rows, ends - starts))
+            self._check_points(values["keypoints"], np.repeat(rows, np.diff(offsets)))
         type_ = objects_type(self._members)
-        lists = [pa.ListArray.from_arrays(offsets, values[f.name]) for f in type_]
+        lists = [pa.ListArray.from_arrays(pa.array(offsets), values[f.name]) for f in type_]
         return pa.StructArray.from_arrays(lists, fields=list(type_), mask=pa.array(~marked))
 
     def _values(self, name: str, taken: dict[str, pa.Array]) -> pa.Array:
@@ -239,12 +220,7 @@ class Joined:
             self._faults.setdefault(int(rows[place]), fault(message))
 
     def _captions_of(self, rows: Numbers, said: npt.NDArray[np.bool_]) -> pa.Array:
-        of_caption, sources = self._captions
-        starts, ends = (np.searchsorted(of_caption, rows, side) for side in ("left", "right"))
-        chosen = np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in zip(starts, ends, strict=True))])
-        parts = [file.captions for file in self._captioning]
-        taken = _joined(parts, [source[chosen] for source in sources])
-        offsets = np.concatenate([[0], np.cumsum(ends - starts)]).astype(np.int32)
+        offsets, taken = _taken(self._captions, [file.captions for file in self._captioning], rows)
         return pa.ListArray.from_arrays(pa.array(offsets), taken["caption"], mask=pa.array(~said))
 
     def _annotated_of(self, rows: Numbers) -> pa.Array:
@@ -252,6 +228,17 @@ class Joined:
         width, height = (pa.array(self._sizes[rows, place], mask=unknown) for place in (0, 1))
         constant = [pa.array([value] * len(rows)) for value in (False, self._rule.frame, self._rule.boxes)]
         return pa.StructArray.from_arrays([width, height, *constant], fields=list(ANNOTATED_TYPE))
+
+
+def _taken(
+    found: tuple[Numbers, list[Numbers]], parts: Sequence[Rows | None], rows: Numbers
+) -> tuple[npt.NDArray[np.int32], dict[str, pa.Array]]:
+    """Return where the annotations of each of some inputs begin and the last ones end, and their columns."""
+    of, sources = found
+    starts, ends = (np.searchsorted(of, rows, side) for side in ("left", "right"))
+    chosen = np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in zip(starts, ends, strict=True))])
+    offsets = np.concatenate([[0], np.cumsum(ends - starts)]).astype(np.int32)
+    return offsets, _joined(parts, [source[chosen] for source in sources])
 
 
 def _listed_by(files: list[CocoFile], count: int) -> npt.NDArray[np.bool_]:
@@ -264,6 +251,8 @@ def _listed_by(files: list[CocoFile], count: int) -> npt.NDArray[np.bool_]:
 def _first_of_same(rows: Numbers, ids: Numbers, files: Numbers) -> Numbers:
     """Return for each object the first one of the same image and id in an earlier file, else itself."""
     main = np.arange(len(rows))
+    if not files.any():
+        return main
     order = np.lexsort((main, files, ids, rows))
     same = np.zeros(len(rows), bool)
     one, two = order[:-1], order[1:]
@@ -273,6 +262,21 @@ def _first_of_same(rows: Numbers, ids: Numbers, files: Numbers) -> Numbers:
     other_file = files[first] != files[order]
     main[order] = np.where(other_file, first, order)
     return main
+
+
+def _sources(row: Numbers, main: Numbers, file_of: Numbers, files: int) -> tuple[Numbers, list[Numbers]]:
+    """Return which annotations are the main ones of an input, by it, and for each file their rows in it (-1: not in it)."""
+    place = np.arange(len(row)) - np.searchsorted(file_of, file_of)
+    chosen = np.flatnonzero((main == np.arange(len(row))) & (row >= 0))
+    chosen = chosen[np.argsort(row[chosen], kind="stable")]
+    order = np.full(len(row), -1, np.int64)
+    order[chosen] = np.arange(len(chosen))
+    sources = [np.full(len(chosen), -1, np.int64) for _ in range(files)]
+    there = np.flatnonzero(order[main] >= 0)
+    for number, source in enumerate(sources):
+        mine = there[file_of[there] == number]
+        source[order[main[mine]]] = place[mine]
+    return chosen, sources
 
 
 def _joined(parts: Sequence[Rows | None], sources: Sequence[Numbers]) -> dict[str, pa.Array]:

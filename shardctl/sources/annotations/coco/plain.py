@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.sources.annotations.base import one_chunk
 from shardctl.sources.annotations.coco.file import NO_ID, OBJECT_COLUMNS
 from shardctl.sources.annotations.json_parts import BETWEEN_OBJECTS
 from shardctl.sources.annotations.objects import POINTS, POLYGONS, RLE, Others, others_in
@@ -94,11 +95,7 @@ def _parsed(text: str) -> dict[str, pa.Array]:
     except (pa.ArrowException, OverflowError) as error:
         raise _OddError from error
     _expect(table.num_rows == commas + 1)
-    return {name: _one_chunk(table[name]) for name in table.column_names}
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    return {name: one_chunk(table[name]) for name in table.column_names}
 
 
 def _columns(parsed: dict[str, pa.Array]) -> pa.RecordBatch:

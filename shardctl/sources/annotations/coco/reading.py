@@ -70,7 +70,7 @@ def _of_int64(values: list[int], file: CocoFile, what: str) -> Numbers:
         raise InputError(f"{file.shown}: {what} is too large: an id has at most 64 bits") from None
 
 
-OF_CAPTION = ("id", "image_id", "caption")
+OF_CAPTION = frozenset(("id", "image_id", "caption"))
 KNOWN = {"id", "file_name", "width", "height", "license", "coco_url", "flickr_url", "date_captured"}
 """What images of COCO say. A dataset has no use for the last four."""
 
@@ -100,7 +100,7 @@ def _size(image: dict[str, Any]) -> tuple[int, int]:
 
 def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: TableWriter, captions: TableWriter) -> None:
     marked: list[dict[str, Any]] = []
-    said: list[tuple[int, str]] = []
+    said: list[tuple[int, int, str]] = []
     for number, element in enumerate(elements, first):
         image = element.get("image_id") if isinstance(element, dict) else None
         if type(image) is not int or not -(2**63) < image < 2**63:
@@ -108,19 +108,21 @@ def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: T
                 f"{file.shown}: annotation {number} of annotations has no image_id that is a whole number of 64 bits"
             )
         caption = element.get("caption")
-        file.others.update(others_in(element, OF_OBJECT if caption is None else OF_CAPTION))
-        if caption is None:
+        has_category = element.get("category_id") is not None
+        is_object = caption is None or (has_category and bool(element.get("bbox") or element.get("segmentation")))
+        known, of = (OF_OBJECT, "object") if is_object else (OF_CAPTION, "caption")
+        file.others.update(others_in(element, known, of))
+        if is_object:
             marked.append(_object(file, number, element))
-        elif isinstance(caption, str):
-            said.append((element["image_id"], caption))
-        else:
+        if isinstance(caption, str):
+            said.append((image, hash(f"{element.get('id')} {caption}"), caption))
+        elif caption is not None:
             file.faults.setdefault(element["image_id"], f"{file.shown}: the caption of annotation {number} is not a text")
     if marked:
         objects.write(_columns(file, marked))
     if said:
-        images, texts = zip(*said, strict=True)
         try:
-            captions.write([pa.array(_of_int64(list(images), file, "an image_id")), pa.array(texts, pa.string())])
+            captions.write(pa.array(each, f.type) for each, f in zip(zip(*said, strict=True), CAPTION_COLUMNS, strict=True))
         except UnicodeEncodeError:
             raise InputError(
                 f"{file.shown}: a caption has an incomplete character (half of a surrogate pair, such as \\ud83d)"
