@@ -45,7 +45,7 @@ from shardctl.sources.image_columns import (
 )
 from shardctl.sources.label_table import some
 from shardctl.sources.types import WRITTEN, Types
-from shardctl.system.text import printable
+from shardctl.system.text import counted, printable
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.recipe import Recipe
 
@@ -396,6 +396,29 @@ def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> Non
         listing.notices.append(f"left out: the fields {some(left_out)}, which the schema does not name")
     if first and missing:
         listing.notices.append(f"the first records have no field {some(missing)}, which the schema names: it is empty there")
+
+
+def refuse_partitions(listing: Listing, mode: str, held: Collection[str]) -> None:
+    """Raise InputError for tables in folders NAME=VALUE, which are values of a column that is none of those `held`.
+
+    With the labels' mode `none`, a notice names these columns.
+    """
+    lost = {
+        number: names
+        for number, group in enumerate(listing.groups)
+        if (names := {part.partition("=")[0] for part in group.folder.split("/") if "=" in part[1:]}.difference(held))
+    }
+    if not lost:
+        return
+    names = some(sorted(set().union(*lost.values())))
+    if mode != "none":
+        raise InputError(
+            f"the folders (as {printable(listing.groups[min(lost)].folder)}) are values of columns that the files do not have"
+            f" ({names}); write the table with them, for instance with pandas.read_parquet(FOLDER).to_parquet(FILE), or leave"
+            " them out with --labels none"
+        )
+    files = int(np.isin(listing.table["group"].to_numpy(), list(lost)).sum())
+    listing.notices.append(f"left out: {names}, which only the folders of {counted(files, 'file')} have")
 
 
 def _plain(field: pa.Field) -> pa.Field:

@@ -18,6 +18,7 @@ from shardctl.build.convert.columns import (
     masks_of,
     refuse_fields,
     refuse_groups,
+    refuse_partitions,
     renamed,
     said_by_exports,
     with_bits,
@@ -175,13 +176,18 @@ def plan_conversion(
 
         units = without_repeats(discovery, units, recipe, roots, comparing)
     types = None
+    held: list[str] = []  # nothing that could be read
     if listing.whole:
         refuse_fields(recipe)
     elif recipe.typed_fields is not None:
-        compare_schema(recipe.typed_fields, discovery.first_fields(units), listing)
+        held = discovery.first_fields(units)
+        compare_schema(recipe.typed_fields, held, listing)
     else:
         types = discovery.find_types(units, all_types)
         types = types if types is not None else Types.of_schema(pa.schema([]), recipe.reading.label)
+        held = types.found().names
+    if held:
+        refuse_partitions(listing, rules.labels.mode, held)
     splitting = split_files(listing, rules.split, rules.seed, rules.by_key, rules.group)
     look_inside(listing, rules.split, splitting)
     labelling = label_files(listing, rules, splitting, recipe, types)
