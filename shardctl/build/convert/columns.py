@@ -43,7 +43,7 @@ from shardctl.sources.image_columns import (
     with_said,
     without_masks,
 )
-from shardctl.sources.label_table import some
+from shardctl.sources.label_table import said_of_names, some
 from shardctl.sources.types import WRITTEN, Types
 from shardctl.system.text import counted, printable
 from shardctl.transforms.base import ImageTransform
@@ -410,15 +410,22 @@ def refuse_partitions(listing: Listing, mode: str, held: Collection[str]) -> Non
     }
     if not lost:
         return
-    names = some(sorted(set().union(*lost.values())))
+    columns = some(sorted(set().union(*lost.values())))
     if mode != "none":
         raise InputError(
             f"the folders (as {printable(listing.groups[min(lost)].folder)}) are values of columns that the files do not have"
-            f" ({names}); write the table with them, for instance with pandas.read_parquet(FOLDER).to_parquet(FILE), or leave"
+            f" ({columns}); write the table with them, for instance with pandas.read_parquet(FOLDER).to_parquet(FILE), or leave"
             " them out with --labels none"
         )
     files = int(np.isin(listing.table["group"].to_numpy(), list(lost)).sum())
-    listing.notices.append(f"left out: {names}, which only the folders of {counted(files, 'file')} have")
+    listing.notices.append(f"left out: {columns}, which only the folders of {counted(files, 'file')} have")
+
+
+def names_left_out(types: Types, layout: Layout, recipe: Recipe) -> list[str]:
+    """Say which names of classes that files say a dataset of this layout does not have, though it has the fields."""
+    kept = {*layout.columns.names}.difference(layout.roles.names)
+    lost = {name for name in types.named if recipe.renames.get(top := name.partition(".")[0], top) in kept}
+    return said_of_names({name: names for name, names in types.named.items() if names and name in lost})
 
 
 def _plain(field: pa.Field) -> pa.Field:

@@ -16,6 +16,7 @@ from shardctl.build.convert.columns import (
     compare_schema,
     known_layout,
     masks_of,
+    names_left_out,
     refuse_fields,
     refuse_groups,
     refuse_partitions,
@@ -245,7 +246,7 @@ def plan_conversion(
     if types is not None:
         listing.warnings += _warnings_on_header(discovery.header_like_a_record())
         listing.notices += types.notices("field", {f.name for f in fields or () if is_json(f)})
-        listing.notices += _notices_on_cells(types, discovery)
+        listing.notices += [*_notices_on_cells(types, discovery), *names_left_out(types, probe.layout, recipe)]
         if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
             listing.notices.append(null_label_notice(words, ""))
     listing.notices += _notices_on_encodings(discovery)
