@@ -20,7 +20,7 @@ from shardctl.sources.files import local_copy
 from shardctl.sources.formats.base import CHOSEN, Head, Misfit, Parsed, Reading, TextFormat
 from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
 from shardctl.sources.splits import split_word
-from shardctl.sources.types import UNNAMED, Types, in_order, separator_in
+from shardctl.sources.types import UNNAMED, Classes, Types, disputed, in_order, join_classes, separator_in
 from shardctl.sources.walk import suffix_of
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import HashingReader, ordinary, sha256_of
@@ -58,7 +58,8 @@ class LabelTable:
 
     `columns` has every column but the one with the file names, `label` as int64 where there is one; `classes` are the
     names of its values, `names` the paths relative to the source (large_string), a chunk for each file. `digests` are the
-    SHA-256 of the bytes that were read of each file, in hex; `notices` are messages for the user.
+    SHA-256 of the bytes that were read of each file, in hex; `notices` are messages for the user. `named` are the other names
+    of classes that Parquet files say, as `class_names` has them.
     """
 
     files: tuple[str, ...]
@@ -67,6 +68,7 @@ class LabelTable:
     names: pa.ChunkedArray
     digests: tuple[str, ...]
     notices: tuple[str, ...]
+    named: dict[str, tuple[str, ...]]
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -137,10 +139,17 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     except pa.ArrowInvalid as error:
         raise InputError(f"{shown}: the same column has different types in two labels files ({error})") from error
     columns, classes, said = _encode_label(columns, shown, has_cells)
-    if classes is None and LABEL_COLUMN in columns.column_names:
-        declared = [*([()] * len(of_text)), *(part.classes for part in parts if part.classes is not None)]
-        names = {own or _names_in(export) for own, export in zip(declared, exports, strict=True)}
-        classes = _classes_of(names, columns[LABEL_COLUMN])
+    has_numbers = classes is None and LABEL_COLUMN in columns.column_names
+    of_exports = [{LABEL_COLUMN: names} for names in map(_names_in, exports) if names and has_numbers]
+    joined: Classes = reduce(join_classes, [*(part.classes for part in parts), *of_exports])
+    named = dict(joined)
+    if names := disputed(named):
+        raise InputError(
+            f"{shown}: the files give different names to the classes of {some(names)}; write the same names in all of them, or"
+            " leave these columns out with --drop-columns"
+        )
+    if has_numbers and LABEL_COLUMN in named and _are_named(columns[LABEL_COLUMN], named[LABEL_COLUMN]):
+        classes = named.pop(LABEL_COLUMN)
     if LABEL_COLUMN in drop:
         said = []  # that there is none was asked for
     if others := [name for name in columns.column_names if name.endswith(OTHER_FILES)]:
@@ -157,18 +166,16 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
         pa.chunked_array([chunk for part in parts for chunk in part.names.chunks]),
         digests,
         notices,
+        named,
     )
 
 
-def _classes_of(found: Collection[tuple[str, ...]], labels: pa.ChunkedArray) -> tuple[str, ...] | None:
-    """Return the names that all of the files have for the numbers of their labels; None if they differ, or lack some."""
+def _are_named(labels: pa.ChunkedArray, names: Collection[str]) -> bool:
+    """Return whether there are labels, and all of their numbers have names."""
     import pyarrow.compute as pc
 
-    names, *others = found
     limits = pc.min_max(labels).as_py()
-    if others or limits["min"] is None:
-        return None
-    return names if limits["min"] >= 0 and limits["max"] < len(names) else None
+    return limits["min"] is not None and limits["min"] >= 0 and limits["max"] < len(names)
 
 
 def _names_in(export: Description | None) -> tuple[str, ...]:
@@ -184,8 +191,8 @@ def _names_in(export: Description | None) -> tuple[str, ...]:
 class _Read:
     """What labels files of one format hold: their columns but for those left out, and the file names (large_string).
 
-    `held` are the names of all columns, `digests` the SHA-256 of what was read of each file. `classes` are the names that a
-    Parquet file has for the numbers of its labels, None for files of text. `names` have a chunk for each file.
+    `held` are the names of all columns, `digests` the SHA-256 of what was read of each file. `classes` are the names of classes
+    that a Parquet file says. `names` have a chunk for each file.
     """
 
     columns: pa.Table
@@ -193,7 +200,7 @@ class _Read:
     held: tuple[str, ...]
     digests: tuple[str, ...]
     notices: tuple[str, ...]
-    classes: tuple[str, ...] | None = None
+    classes: Classes
 
 
 def _sets_of(files: Sequence[str]) -> dict[str, str]:
@@ -253,7 +260,7 @@ def _read_texts(found: Sequence[tuple[str, str]], drop: Collection[str], reading
     table = pa.concat_tables(tables, promote_options="default")
     table = table.select(dict.fromkeys([*kept, *([SPLIT_COLUMN] if sets else [])]))
     held, notices = tuple(every.found().names), tuple(every.notices("column", drop))
-    return _Read(table, pa.chunked_array(all_names), held, tuple(digests), notices)
+    return _Read(table, pa.chunked_array(all_names), held, tuple(digests), notices, {})
 
 
 def _read_parquet(file: str, folder: str, drop: Collection[str], sets: Mapping[str, str]) -> _Read:
@@ -274,7 +281,8 @@ def _read_parquet(file: str, folder: str, drop: Collection[str], sets: Mapping[s
     table = table.drop_columns([name for name in drop if name in table.column_names])
     column = _file_column(table.schema, shown)
     names = pa.chunked_array([_names_within(table[column], folder, shown)])
-    classes = class_names(found.schema.metadata).get(LABEL_COLUMN, ())
+    said = class_names(found.schema.metadata).items()
+    classes = {name: names for name, names in said if name.partition(".")[0] in table.column_names}
     return _Read(_in_set(table.drop_columns([column]), sets.get(file)), names, tuple(schema.names), (digest,), (), classes)
 
 
@@ -424,6 +432,12 @@ def _advice_on(like: Sequence[str], table: pa.Table) -> str:
     if pa.types.is_floating(table.schema.field(like[0]).type):
         return f" ({name} is one of numbers, as a regression predicts them)"
     return f" (rename {name} to label if that is what it is)"
+
+
+def said_of_names(named: Classes) -> list[str]:
+    """Say which names of classes are left out."""
+    lost = [f"{name} ({len(names):,})" for name, names in named.items()]
+    return [f"left out: the names of the classes of {some(lost)}"] if lost else []
 
 
 def some(names: Sequence[str], most: int = 3) -> str:

@@ -83,7 +83,7 @@ class Types:
     what is in them. Values that fit no common type are JSON text in a string column, with everything else in the same field;
     objects with too many names are, too.
 
-    `classes` has the names of the classes of fields of numbers, where files say them.
+    `named` has the names of classes that files say: none where they differ. Those of what is inside of fields have its path.
     """
 
     def __init__(
@@ -98,18 +98,13 @@ class Types:
         self._lead = lead
         self._label = label
         self._labels = labels  # None: too many
-        self._classes = dict(classes)  # none: files say different ones
+        self.named = dict(classes)
 
     @property
     def classes(self) -> dict[str, tuple[str, ...]]:
         """The names of the classes of fields of whole numbers, where all files say the same."""
-        types = {name: _common(kinds.decided()) for name, kinds in self._fields.items() if self._classes.get(name)}
-        return {name: self._classes[name] for name, type_ in types.items() if type_ is not None and pa.types.is_integer(type_)}
-
-    @property
-    def disputed_classes(self) -> list[str]:
-        """The fields to whose classes files give different names."""
-        return sorted(name for name, names in self._classes.items() if not names)
+        types = {name: _common(kinds.decided()) for name, kinds in self._fields.items() if self.named.get(name)}
+        return {name: self.named[name] for name, type_ in types.items() if type_ is not None and pa.types.is_integer(type_)}
 
     def with_classes(self, classes: Classes) -> Types:
         """Return the same with names of classes."""
@@ -166,12 +161,12 @@ class Types:
     def as_json(self) -> Types:
         """Return the types of records of JSON that Arrow has parsed."""
         fields = {name: kinds.as_json() for name, kinds in self._fields.items()}
-        return Types(fields, self._lead, self._label, self._labels, self._classes)
+        return Types(fields, self._lead, self._label, self._labels, self.named)
 
     def join(self, other: Types) -> Types:
         """Return the types of the records of both. The fields of this one come first, see above."""
         fields, labels = join_fields(self._fields, other._fields), _join_labels(self._labels, other._labels)
-        return Types(fields, self._lead, self._label, labels, _join_classes(self._classes, other._classes))
+        return Types(fields, self._lead, self._label, labels, join_classes(self.named, other.named))
 
     def schema(self) -> pa.Schema:
         """Return the columns that hold all values without a change.
@@ -322,7 +317,13 @@ def _join_labels(one: frozenset[str] | None, other: frozenset[str] | None) -> fr
     return joined if len(joined) <= MOST_LABELS else None
 
 
-def _join_classes(one: Classes, other: Classes) -> Classes:
+def disputed(classes: Classes) -> list[str]:
+    """Return the fields for which joined parts had different names."""
+    return sorted(name for name, names in classes.items() if not names)
+
+
+def join_classes(one: Classes, other: Classes) -> Classes:
+    """Return the names of the classes of both parts, none where they differ."""
     joined = {**other, **one}
     return {name: names if other.get(name, names) == names else () for name, names in joined.items()}
 

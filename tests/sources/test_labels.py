@@ -349,6 +349,51 @@ def test_labels_of_lines_that_are_not_all_strings_are_told(tmp_path: Path) -> No
     assert [sample["label"] for sample in shardctl.open(tmp_path / "numbers")] == [1, 0]
 
 
+@pytest.mark.parametrize("options", [{}, {"labels": "folder"}, {"split": "folder"}, {"schema": {"text": "string"}}])
+def test_columns_that_only_folders_have_are_not_lost(options: dict[str, Any], tmp_path: Path) -> None:
+    table = pa.table({"text": list("abcdef"), "label": list("xyxyxy"), "year": [2020, 2020, 2020, 2021, 2021, 2021]})
+    source, out = tmp_path / "table", tmp_path / "out"
+    parquet.write_to_dataset(table, source, partition_cols=["label", "year"])
+    with pytest.raises(InputError, match=r"as label=x/year=2020\) are values of columns .* \(label, year\)"):
+        shardctl.convert(source, out, workers=0, **options)
+    parquet.write_table(parquet.read_table(source), tmp_path / "one.parquet")  # what the message says, with pyarrow
+    shardctl.convert(tmp_path / "one.parquet", out, workers=0)
+    ds = shardctl.open(out)
+    found = [(each["text"], ds.classes[each["label"]], int(each["year"])) for each in ds]
+    assert sorted(found) == list(zip(*table.to_pydict().values(), strict=True))
+
+
+def test_columns_of_folders_are_left_out_with_a_note_where_no_labels_are_wanted(tmp_path: Path) -> None:
+    source, out = tmp_path / "lines", tmp_path / "out"
+    for lang in ("de", "en"):
+        (source / f"lang={lang}").mkdir(parents=True)
+        (source / f"lang={lang}" / "a.jsonl").write_text('{"text": "a", "year": 2020}\n')
+    told = "left out: lang, which only the folders of 2 files have"
+    assert told in shardctl.convert(source, out, labels="none", workers=0).notices
+    (source / "year=2021").mkdir()  # a column of the files, too
+    (source / "year=2021" / "a.jsonl").write_text('{"text": "b", "year": 2021}\n')
+    assert told in shardctl.convert(source, out, labels="none", workers=0, update=True).notices
+    assert [each["year"] for each in shardctl.open(out)] == [2020, 2020, 2021]
+
+
+def test_an_update_does_not_lose_columns_of_new_folders(tmp_path: Path) -> None:
+    source, out = tmp_path / "lines", tmp_path / "out"
+    source.mkdir()
+    (source / "a.csv").write_text("text,label\na,x\nb,y\n")
+    shardctl.convert(source, out, workers=0, kind="table")
+    (source / "year=2021").mkdir()
+    (source / "year=2021" / "a.csv").write_text("text,label\na,x\nb,y\n")
+    with pytest.raises(InputError, match=r"that the files do not have \(year\)"):
+        shardctl.convert(source, out, workers=0, kind="table", update=True)
+
+
+def test_a_class_folder_of_images_may_be_called_as_a_column(tmp_path: Path) -> None:
+    for name in ("a=b", "a=c"):
+        images(tmp_path / "in" / name, 1)
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    assert shardctl.open(tmp_path / "out").classes == ("a=b", "a=c")
+
+
 def one_bit(names: Iterable[str]) -> Any:
     """As hash_names, but nearly all names have the same hash as others."""
     import numpy as np

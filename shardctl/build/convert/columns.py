@@ -43,9 +43,9 @@ from shardctl.sources.image_columns import (
     with_said,
     without_masks,
 )
-from shardctl.sources.label_table import some
+from shardctl.sources.label_table import said_of_names, some
 from shardctl.sources.types import WRITTEN, Types
-from shardctl.system.text import printable
+from shardctl.system.text import counted, printable
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.recipe import Recipe
 
@@ -396,6 +396,36 @@ def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> Non
         listing.notices.append(f"left out: the fields {some(left_out)}, which the schema does not name")
     if first and missing:
         listing.notices.append(f"the first records have no field {some(missing)}, which the schema names: it is empty there")
+
+
+def refuse_partitions(listing: Listing, mode: str, held: Collection[str]) -> None:
+    """Raise InputError for tables in folders NAME=VALUE, which are values of a column that is none of those `held`.
+
+    With the labels' mode `none`, a notice names these columns.
+    """
+    lost = {
+        number: names
+        for number, group in enumerate(listing.groups)
+        if (names := {part.partition("=")[0] for part in group.folder.split("/") if "=" in part[1:]}.difference(held))
+    }
+    if not lost:
+        return
+    columns = some(sorted(set().union(*lost.values())))
+    if mode != "none":
+        raise InputError(
+            f"the folders (as {printable(listing.groups[min(lost)].folder)}) are values of columns that the files do not have"
+            f" ({columns}); write the table with them, for instance with pandas.read_parquet(FOLDER).to_parquet(FILE), or leave"
+            " them out with --labels none"
+        )
+    files = int(np.isin(listing.table["group"].to_numpy(), list(lost)).sum())
+    listing.notices.append(f"left out: {columns}, which only the folders of {counted(files, 'file')} have")
+
+
+def names_left_out(types: Types, layout: Layout, recipe: Recipe) -> list[str]:
+    """Say which names of classes that files say a dataset of this layout does not have, though it has the fields."""
+    kept = {*layout.columns.names}.difference(layout.roles.names)
+    lost = {name for name in types.named if recipe.renames.get(top := name.partition(".")[0], top) in kept}
+    return said_of_names({name: names for name, names in types.named.items() if names and name in lost})
 
 
 def _plain(field: pa.Field) -> pa.Field:

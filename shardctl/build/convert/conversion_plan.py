@@ -16,8 +16,10 @@ from shardctl.build.convert.columns import (
     compare_schema,
     known_layout,
     masks_of,
+    names_left_out,
     refuse_fields,
     refuse_groups,
+    refuse_partitions,
     renamed,
     said_by_exports,
     with_bits,
@@ -175,13 +177,18 @@ def plan_conversion(
 
         units = without_repeats(discovery, units, recipe, roots, comparing)
     types = None
+    held: list[str] = []  # nothing that could be read
     if listing.whole:
         refuse_fields(recipe)
     elif recipe.typed_fields is not None:
-        compare_schema(recipe.typed_fields, discovery.first_fields(units), listing)
+        held = discovery.first_fields(units)
+        compare_schema(recipe.typed_fields, held, listing)
     else:
         types = discovery.find_types(units, all_types)
         types = types if types is not None else Types.of_schema(pa.schema([]), recipe.reading.label)
+        held = types.found().names
+    if held:
+        refuse_partitions(listing, rules.labels.mode, held)
     splitting = split_files(listing, rules.split, rules.seed, rules.by_key, rules.group)
     look_inside(listing, rules.split, splitting)
     labelling = label_files(listing, rules, splitting, recipe, types)
@@ -239,7 +246,7 @@ def plan_conversion(
     if types is not None:
         listing.warnings += _warnings_on_header(discovery.header_like_a_record())
         listing.notices += types.notices("field", {f.name for f in fields or () if is_json(f)})
-        listing.notices += _notices_on_cells(types, discovery)
+        listing.notices += [*_notices_on_cells(types, discovery), *names_left_out(types, probe.layout, recipe)]
         if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
             listing.notices.append(null_label_notice(words, ""))
     listing.notices += _notices_on_encodings(discovery)

@@ -23,7 +23,7 @@ from shardctl.sources.export_description import name_in_records
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.label_table import LabelTable, some
 from shardctl.sources.splits import GroupRule, named_as_splits
-from shardctl.sources.types import Types, in_order
+from shardctl.sources.types import Types, disputed, in_order
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import replacing
 from shardctl.system.text import composed, counted, printable
@@ -96,9 +96,9 @@ def label_files(listing: Listing, rules: PlanRules, splitting: Splitting, recipe
 
 def _all_labels(listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str) -> Labelling:
     """Decide the labels, as `_main_label` does, and which other fields of the records have numbers of classes with names."""
-    if types is not None and rules.labels.mode == "auto" and types.disputed_classes:
+    if types is not None and rules.labels.mode == "auto" and (names := disputed(types.named)):
         raise InputError(
-            f"the files give different names to the classes of {some(types.disputed_classes)}, so that one number means"
+            f"the files give different names to the classes of {some(names)}, so that one number means"
             " different classes. Convert each file into its own dataset, or keep the numbers with --labels none"
         )
     labelling = _main_label(listing, rules, by_folder, types, field)

@@ -45,7 +45,7 @@ from shardctl.sources.format_table import TABLE_SUFFIXES
 from shardctl.sources.formats import Reading
 from shardctl.sources.kinds import Form, SampleKind
 from shardctl.sources.kinds.image import is_unnamed
-from shardctl.sources.label_table import LabelTable, some
+from shardctl.sources.label_table import LabelTable, said_of_names, some
 from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.sources.sidecars import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.splits import may_name_a_split
@@ -367,11 +367,12 @@ def list_files(
         if kind.name == "image" and listing.whole:
             side = listing.side
             if (category := named_category(side.columns.schema)) is not None:
-                column = side.columns[OBJECTS]
+                column, names = side.columns[OBJECTS], side.named.pop(f"{OBJECTS}.{category}", None)
                 listing.side = side.without(OBJECTS)
-                taken = take_objects(column, listing.side_rows, rule.annotation_rule, side.shown, category)
+                taken = take_objects(column, listing.side_rows, rule.annotation_rule, side.shown, category, names)
                 listing.annotations.append(taken)
             listing.notices += without_category(side.columns.schema, side.shown)
+        listing.notices += said_of_names(listing.side.named)
         if kind.name == "image" and not listing.whole and OBJECTS in listing.side.columns.column_names:
             raise _about_files(f"{listing.side.shown}: {OBJECTS}", listing)
     elif rule.drop:

@@ -126,7 +126,14 @@ class ShardBuilder:
         self._shard = ShardWriter(
             sink, shard_schema(job.layout, place.split_name, place.number), job.recipe.compression, place.blocks
         )
-        pipeline = SamplePipeline(job.recipe, job.layout, progress.enter, of_records=job.annotation_rules, look=build.look)
+        pipeline = SamplePipeline(
+            job.recipe,
+            job.layout,
+            progress.enter,
+            of_records=job.annotation_rules,
+            look=build.look,
+            recorded=job.recorded,
+        )
         self._pipeline = pipeline
         self._rows = _rows_of(build, self._shard, pipeline)
         self.totals = ShardTotals()

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from shardctl.errors import Rejection
+from shardctl.format.roles import Mask, Role
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Opened, decode_mask, mask_png, open_image, turned
@@ -32,11 +33,11 @@ Points = npt.NDArray[np.float64]
 """Places in an image, (n, 2): x and y, in corner coordinates."""
 
 
-def finish_annotations(sample: Sample, opened: Opened) -> int:
+def finish_annotations(sample: Sample, opened: Opened, role: Role | None) -> int:
     """Make the annotations of a sample those of its upright image. What was for this step only is taken out of the sample.
 
-    Returns how many objects the rule for boxes has dropped. Raises Rejection (stage `decode`) if they are of an image of
-    another size.
+    `role` is that of a mask whose numbers are checked, None where they are not. Returns how many objects the rule for boxes has
+    dropped. Raises Rejection (stage `decode`) if they are of an image of another size.
     """
     how = sample.pop(ANNOTATED, None)
     file = sample.pop(MASK_FILE, None)
@@ -46,7 +47,7 @@ def finish_annotations(sample: Sample, opened: Opened) -> int:
         sample[OBJECTS] = finished_objects(given, how, opened.size, opened.orientation)
         dropped = len(given["bbox"]) - len(sample[OBJECTS]["bbox"])
     if file is not None and sample.get(MASK) is not None:
-        sample[MASK] = _finished_mask(sample[MASK], file["frame"], file["bits"], opened)
+        sample[MASK] = _finished_mask(sample[MASK], file["frame"], file["bits"], opened, role)
     return dropped
 
 
@@ -251,7 +252,7 @@ def mask_values(data: bytes, size: Size) -> npt.NDArray[np.unsignedinteger[Any]]
     return values
 
 
-def _finished_mask(mask: dict[str, Any], frame: str, bits: int, opened: Opened) -> dict[str, Any]:
+def _finished_mask(mask: dict[str, Any], frame: str, bits: int, opened: Opened, role: Role | None) -> dict[str, Any]:
     """Return a mask file as it is where it fits the upright image, else turned. Raises Rejection."""
     try:
         values = mask_values(mask["bytes"], opened.size)
@@ -260,6 +261,14 @@ def _finished_mask(mask: dict[str, Any], frame: str, bits: int, opened: Opened) 
     if values.dtype.itemsize * 8 > bits:
         message = "its mask has 16 bits for each pixel, and the others have 8; store all masks with 16, or this one with 8"
         raise Rejection("decode", "not-a-mask", message)
+    if isinstance(role, Mask) and role.names is not None:
+        beyond = values[(values >= len(role.names)) & (values != (-1 if role.ignore is None else role.ignore))]
+        if beyond.size:
+            message = (
+                f"its mask has the number {beyond[0]}, and there are names for 0 to {len(role.names) - 1}; --labels"
+                " masks+ignore=NUMBER:DIR says which is no class"
+            )
+            raise Rejection("decode", BAD, message)
     return upright_mask(mask, (values.shape[1], values.shape[0]), frame, opened)
 
 

@@ -91,11 +91,17 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def take_objects(
-    column: pa.ChunkedArray, side_rows: npt.NDArray[np.int64], rule: AnnotationRule, shown: str, category: str
+    column: pa.ChunkedArray,
+    side_rows: npt.NDArray[np.int64],
+    rule: AnnotationRule,
+    shown: str,
+    category: str,
+    said: tuple[str, ...] | None,
 ) -> Annotations:
     """Return the objects of a labels file as annotations. `side_rows` has the row of each input, -1 for none.
 
-    `category` is the member that has the categories. Raises InputError if all boxes are shares of the size of their image.
+    `category` is the member that has the categories; `said` are the names that the file says of their numbers.
+    Raises InputError if all boxes are shares of the size of their image.
     """
     column = _renamed(column, category, "category")
     type_ = column.type
@@ -110,7 +116,7 @@ def take_objects(
     degenerate = shares = with_boxes = 0
     for row, value in zip(there.tolist(), taken.to_pylist(), strict=True):
         try:
-            taken_over = None if value is None else _objects(value, members, names)
+            taken_over = None if value is None else _objects(value, members, names, said)
         except ValueError as error:
             faults[row] = fault(f"{shown}: {error}")
             taken_over = None
@@ -128,7 +134,7 @@ def take_objects(
     table = pa.table({OBJECTS: pa.array(objects, objects_type(members)), ANNOTATED: how})
     notices = [f"{shown}: {notice}" for notice in said_of_boxes(0, degenerate, rule)]
     notices += said_of_others_in(shown, others)
-    role = Objects(tuple(names) if names else None)
+    role = Objects(tuple(names) if names else said)
     return Annotations(table, rows, (objects_field(members),), (), {OBJECTS: role}, faults=faults, notices=tuple(notices))
 
 
@@ -164,7 +170,9 @@ def _names(column: pa.ChunkedArray) -> list[str]:
     return in_order(name for name in pc.unique(flat).to_pylist() if name is not None)
 
 
-def _objects(value: dict[str, Any], members: list[str], names: list[str] | None) -> dict[str, Any]:
+def _objects(
+    value: dict[str, Any], members: list[str], names: list[str] | None, said: tuple[str, ...] | None
+) -> dict[str, Any]:
     """Return the objects of one image. Raises ValueError for those that are wrong: the end of a message."""
     boxes, categories = value["bbox"] or [], value["category"] or []
     if len(boxes) != len(categories):
@@ -172,8 +180,8 @@ def _objects(value: dict[str, Any], members: list[str], names: list[str] | None)
     for box in boxes:
         if box is None or len(box) != 4 or not all(map(_is_place, box)):
             raise ValueError("a bbox of objects is not four finite numbers: x, y, width, height")
-    if None in categories or (names is None and any(number < 0 for number in categories)):
-        raise ValueError("a category of objects is missing, or below 0")
+    if None in categories or (names is None and any(number < 0 or (said and number >= len(said)) for number in categories)):
+        raise ValueError("a category of objects is missing, or below 0, or beyond the names")
     result: dict[str, Any] = {}
     for name in members:
         items = value[name]

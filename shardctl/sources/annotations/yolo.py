@@ -294,14 +294,19 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
     shown, data = printable(file), _bytes_of(file)
     digest.add(name_of(file), data)
     try:
-        said = yaml.safe_load(data)
+        # All values are the texts that they are: a class may be called no, or 012. Only << is more.
+        resolvers = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
+        said = type("Texts", (yaml.SafeLoader,), {"yaml_implicit_resolvers": resolvers})(data).get_single_data()
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"{shown}: not YAML ({' '.join(str(error).split())})") from None
     if not isinstance(said, dict):
         raise InputError(f"{shown}: not a data.yaml, which has names, train and val")
     if not _is_small(said):
         raise InputError(f"{shown}: has over {MOST_VALUES:,} values (aliases count each time); make it smaller")
+    said = {name: value for name, value in said.items() if value not in ("", "~", "null")}
     names = _names_of(said.get("names"), shown)
+    if names is not None and said.get("nc", str(len(names))) != str(len(names)):
+        raise InputError(f"{shown}: nc is {printable(str(said['nc']))}, and there are {len(names):,} names")
     points, flip = _shape_of(said.get("kpt_shape"), said.get("flip_idx"), shown)
     task = rule.task or said.get("task") or ("pose" if points else None)
     if task is not None and task not in TASKS:
@@ -311,6 +316,14 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
     point_names = _point_names(said.get("kpt_names"), points) if points else None
     folders, missing, places = _folders_of(said, file, shown)
     return Setup(tuple(folders), names, task, points, flip, point_names, tuple(missing), ToldSplits(shown, places))
+
+
+def _numbers(given: Any) -> list[int]:
+    """Return a list of texts as whole numbers, none for anything else."""
+    try:
+        return list(map(int, given)) if isinstance(given, list) else []
+    except (TypeError, ValueError):
+        return []
 
 
 def _is_small(said: Any) -> bool:
@@ -332,11 +345,11 @@ def _names_of(given: Any, shown: str) -> tuple[str, ...] | None:
     if given is None:
         return None
     if isinstance(given, dict):
-        if set(given) != set(range(len(given))):
+        if set(given) != set(map(str, range(len(given)))):
             raise InputError(f"{shown}: names must be numbered 0 to {len(given) - 1} without gaps")
-        given = [given[number] for number in range(len(given))]
+        given = [given[str(number)] for number in range(len(given))]
     names = [composed(str(name)) for name in given] if isinstance(given, list) else []
-    if not names or len(set(names)) < len(names):
+    if not names or len({"", *names}) <= len(names):
         raise InputError(f"{shown}: names are a list of different names, or numbers with names")
     return tuple(names)
 
@@ -344,13 +357,13 @@ def _names_of(given: Any, shown: str) -> tuple[str, ...] | None:
 def _shape_of(shape: Any, flip: Any, shown: str) -> tuple[tuple[int, int] | None, tuple[int, ...] | None]:
     if shape is None:
         return None, None
-    fits = isinstance(shape, list) and len(shape) == 2 and all(type(n) is int for n in shape)
-    if not fits or not 0 < shape[0] < 2**16 or shape[1] not in (2, 3):
+    points, *each = _numbers(shape) or [0]
+    if not 0 < points < 2**16 or each not in ([2], [3]):
         raise InputError(f"{shown}: kpt_shape is a number of keypoints and 2 or 3, for instance [17, 3]")
-    numbers = flip if isinstance(flip, list) and all(type(number) is int for number in flip) else []
-    if flip is not None and sorted(numbers) != list(range(shape[0])):
-        raise InputError(f"{shown}: flip_idx has each of the {shape[0]} keypoints once")
-    return (shape[0], shape[1]), tuple(flip) if flip else None
+    numbers = _numbers(flip)
+    if flip is not None and sorted(numbers) != list(range(points)):
+        raise InputError(f"{shown}: flip_idx has each of the {points} keypoints once")
+    return (points, each[0]), tuple(numbers) or None
 
 
 def _point_names(given: Any, points: tuple[int, int]) -> tuple[str, ...]:

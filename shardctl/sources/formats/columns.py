@@ -124,18 +124,34 @@ HUGGING_FACE = b"huggingface"
 def class_names(metadata: dict[bytes, bytes] | None) -> dict[str, tuple[str, ...]]:
     """Return the names of the classes of columns, as Hugging Face datasets writes them into the metadata of a schema.
 
-    What cannot be read names no classes: anybody may have written it.
+    Those inside of lists and structs are named by their path: objects.category. What cannot be read names no classes: anybody
+    may have written it.
     """
     try:
-        features = json.loads((metadata or {})[HUGGING_FACE])["info"]["features"]
-        labels = {name: each["names"] for name, each in features.items() if each.get("_type") == "ClassLabel"}
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        labels = dict(_named("", json.loads((metadata or {})[HUGGING_FACE])["info"]["features"]))
+    except (KeyError, ValueError, TypeError, RecursionError):
         return {}
     return {
         name: tuple(names)
         for name, names in labels.items()
         if isinstance(names, list) and all(isinstance(each, str) for each in names) and len(set(names)) == len(names)
     }
+
+
+def _named(path: str, feature: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the paths of the labels in a feature, with their names."""
+    if isinstance(feature, list):  # a list of such, in old files
+        for each in feature:
+            yield from _named(path, each)
+    elif isinstance(feature, dict):
+        kind = feature.get("_type")
+        if kind == "ClassLabel":
+            yield path, feature["names"]
+        elif isinstance(kind, str):
+            yield from _named(path, feature.get("feature"))
+        else:
+            for name, inner in feature.items():
+                yield from _named(f"{path}.{name}" if path else name, inner)
 
 
 def not_a_file(kind: str, error: Exception) -> Rejection:

@@ -5,6 +5,7 @@ Nothing outside of the file is opened: links to other files, and data that lies 
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection, first_line
 from shardctl.sources.formats.array_columns import Array, DType, column, column_type, row_bytes
 from shardctl.sources.formats.base import Digest, Unit
+from shardctl.sources.formats.columns import HUGGING_FACE
 from shardctl.sources.formats.numbered import batch_of, cuts_of, runs_of
 from shardctl.system.files import ordinary
 from shardctl.system.text import printable
@@ -93,7 +95,12 @@ class DataSets:
                 " but all columns need the same number of rows; write them to files of their own"
             )
             raise Rejection("read", "several-lengths", message)
-        self.schema = pa.schema(list(types.items()))
+        enums = {  # whose numbers may be any: a path that is no column
+            f"{name}.enum": {"_type": "ClassLabel", "names": list(map(str, sorted(enum.items())))}
+            for name, each in self._sets.items()
+            if (enum := h5py.check_enum_dtype(each.dtype))
+        }
+        self.schema = pa.schema(list(types.items()), {HUGGING_FACE: json.dumps({"info": {"features": enums}})})
         self._rows = lengths[first]
         self._row_bytes = sum(_row_bytes(h5py, each) for each in self._sets.values())
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit, without_columns
-from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, check_columns, parsed_batches, types_of
+from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, check_columns, class_names, parsed_batches, types_of
 from shardctl.sources.types import Types
 
 
@@ -77,7 +77,8 @@ class Numbered:
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types that the file says, or the values of columns that are looked at."""
         with closing(self._form.open(path)) as rows:
-            return types_of(rows.schema, reading, lambda only: _read(rows, unit, only, None))
+            classes = class_names(rows.schema.metadata)
+            return types_of(rows.schema, reading, lambda only: _read(rows, unit, only, None), classes)
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest

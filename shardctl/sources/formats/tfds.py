@@ -95,8 +95,8 @@ class Features:
 
     @property
     def classes(self) -> dict[str, tuple[str, ...]]:
-        """The names of the classes of fields that are labels."""
-        return {name: leaf.names for name, leaf in self.leaves.items() if leaf.names and "/" not in name}
+        """The names of the classes of labels, also inside of dicts and sequences: by their paths, objects.category."""
+        return {name.replace("/", "."): leaf.names for name, leaf in self.leaves.items() if leaf.names}
 
     def decoded(self, record: Record) -> Record:
         """Return the fields of a record as its features say. Raises Rejection (stage `decode`)."""

@@ -20,6 +20,7 @@ from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.images.object_geometry import KeepRule
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.finishing import finish_annotations
+from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.annotations.objects import ANNOTATED
 from shardctl.system.dataclass import dataclass
 from shardctl.transforms.filter import judge
@@ -67,8 +68,9 @@ class SamplePipeline:
     Without a layout (`probe`), samples have all of their fields, from which a layout can be made. `enter` is called with the
     name of each stage (decode, transform, encode) when it begins. `known` is what is known of the layout where there is none
     yet: the roles of fields. `of_records` says how masks and objects of records are read. `look` is given each image before it
-    is decoded. `first_frames` counts the images that are the first of several frames. Without a layout, `unmoved` has the
-    objects and masks that functions left as they were beside changed pixels, each with the function.
+    is decoded. Masks that are `recorded` in a dataset may have any numbers. `first_frames` counts the images that are the first
+    of several frames. Without a layout, `unmoved` has the objects and masks that functions left as they were beside changed
+    pixels, each with the function.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class SamplePipeline:
         known: Layout | None = None,
         of_records: Mapping[str, AnnotationRule] = MappingProxyType({}),
         look: Callable[[Opened], None] = lambda opened: None,
+        recorded: bool = False,
     ) -> None:
         self._recipe = recipe
         self._enter, self._look = enter, look
@@ -86,6 +89,8 @@ class SamplePipeline:
         self._steps, self._filters = ImageSteps(recipe), recipe.filters
         self._annotated = Annotated(layout or known, KeepRule.of(recipe.keep_objects), of_records, recipe.unmoved)
         self._is_annotated = bool(self._annotated)
+        of_fields = layout or known
+        self._mask = of_fields.roles.get(MASK) if of_fields and not recorded else None
         self._functions = Functions(recipe, layout is None or "variant" in layout.columns.names, traced=layout is None)
         self._moves_later = layout is not None and not self._functions  # who finishes samples without a layout looks at them
         self._calls = _CallsOfOne(enter)
@@ -199,7 +204,7 @@ class SamplePipeline:
         self._enter("decode")
         data = sample["image"]["bytes"]
         opened = self._recipe.open_image(data, self._pixels_only)
-        dropped = finish_annotations(sample, opened) + self._annotated.upright(sample, opened)
+        dropped = finish_annotations(sample, opened, self._mask) + self._annotated.upright(sample, opened)
         if self._filters:
             judge(self._filters, opened)
         self.first_frames += opened.has_frames

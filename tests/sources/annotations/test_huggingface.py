@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from making import box, coco_file, converted, mask, photos, rejects, samples, values_of
+from pyarrow import parquet
 
 import shardctl
 from shardctl.errors import InputError
@@ -67,6 +69,36 @@ def test_names_of_categories_become_numbers(tmp_path: Path) -> None:
     converted(source, tmp_path / "out")
     assert objects_of(tmp_path / "out")[0]["category"] == [1, 0]
     assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["cat", "dog"]
+
+
+def parquet_of(root: Path, categories: list[list[int]], **names: list[str]) -> None:
+    """A folder of images with a metadata.parquet as datasets writes it: names of classes by their columns."""
+    photos(root, *(f"{number}.png" for number in range(len(categories))))
+    objects = [{"bbox": [[0, 0, 1, 1]] * len(each), "category": each} for each in categories]
+    table = pa.table({"file_name": [f"{n}.png" for n in range(len(objects))], "objects": objects, "tags": [[0]] * len(objects)})
+    labels = {name: {"feature": {"names": each, "_type": "ClassLabel"}, "_type": "List"} for name, each in names.items()}
+    features = {"tags": labels["tags"], "objects": {"category": labels["category"]}}
+    metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+    parquet.write_table(table.replace_schema_metadata(metadata), root / "metadata.parquet")
+
+
+def test_names_of_numbered_categories_are_kept_and_files_that_differ_refused(tmp_path: Path) -> None:
+    names = {"category": ["car", "bus"], "tags": ["x", "y"]}
+    parquet_of(tmp_path / "in" / "train", [[1, 0], [2], []], **names)
+    said = converted(tmp_path / "in", tmp_path / "out", "auto").notices
+    assert "left out: the names of the classes of tags (2)" in said
+    assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["car", "bus"]
+    assert {key: each["objects"]["category"] for key, each in samples(tmp_path / "out").items()} == {
+        "train/0.png": [1, 0],
+        "train/2.png": [],
+    }
+    ((key, (_, message)),) = rejects(tmp_path / "out").items()
+    assert (key, "beyond the names" in message) == ("train/1.png", True)
+    parquet_of(tmp_path / "in" / "test", [[0]], category=["bus", "car"], tags=["y", "x"])
+    with pytest.raises(InputError, match=r"the files give different names to the classes of objects\.category, tags;"):
+        converted(tmp_path / "in", tmp_path / "new", "auto")
+    parquet_of(tmp_path / "in" / "test", [[0]], category=["car", "bus"], tags=["y", "x"])
+    shardctl.convert(tmp_path / "in", tmp_path / "new", drop_columns="tags", workers=0)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,27 @@ def test_a_mask_of_another_size_or_of_colours_or_broken_rejects_its_image(tmp_pa
     assert found["b.jpg"][1].startswith("its mask: ")
 
 
+@pytest.mark.parametrize("mode", ["L", "I;16"])
+@pytest.mark.parametrize("recipe", [{}, {"transform": [{"name": "resize", "size": "4x3"}]}])
+def test_numbers_without_a_name_reject_their_image(mode: str, recipe: dict[str, object], tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "a.jpg", "b.jpg", "c.jpg", "d.jpg")
+    for name, number in zip("abcd", (2, 3, 255, 254), strict=True):
+        values = np.zeros((6, 8), int)
+        values[5, 7] = number
+        mask(tmp_path / "masks" / f"{name}.png", values, mode)
+    options = {"recipe": recipe, "workers": 0, "max_rejects": 9}
+    (tmp_path / "masks" / "classes.txt").write_text("sky\nroad\ncar\n")
+    shardctl.convert(source, tmp_path / "out", labels=f"masks+ignore=255:{tmp_path}/masks", **options)
+    assert set(samples(tmp_path / "out")) == {"a.jpg", "c.jpg"}
+    told = {key: message.partition(";")[0] for key, (_, message) in rejects(tmp_path / "out").items()}
+    has = "its mask has the number {}, and there are names for 0 to 2".format
+    assert told == {"b.jpg": has(3), "d.jpg": has(254)}
+    shardctl.convert(source, tmp_path / "none", labels=f"masks:{tmp_path}/masks", **options)
+    assert set(samples(tmp_path / "none")) == {"a.jpg"}
+    (tmp_path / "masks" / "classes.txt").unlink()
+    assert shardctl.convert(source, tmp_path / "new", labels=f"masks:{tmp_path}/masks", **options).rejected == 0
+
+
 def test_masks_count_for_what_the_dataset_is_made_of(tmp_path: Path, source: Path) -> None:
     path = mask(tmp_path / "masks" / "a.png", values_of((8, 6)))
     spec = f"masks:{tmp_path}/masks"

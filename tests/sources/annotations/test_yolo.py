@@ -197,6 +197,8 @@ def test_nine_numbers_of_a_pose_are_its_keypoints() -> None:
         ("names: [a, a]\ntrain: images", "names are a list of different names"),
         ("names: {0: a, 2: b}\ntrain: images", "names must be numbered 0 to 1 without gaps"),
         ("names: [a]\ntrain: nowhere", r"no folder of labels was found by its train, val and test \(nowhere\)"),
+        ("names: [a, '']\ntrain: images", "names are a list of different names"),
+        ("nc: 3\nnames: [a, b]\ntrain: images", "nc is 3, and there are 2 names"),
         ("names: [a]\ntrain: images\ntask: classify", "the task classify is not one of"),
         ("names: [a]\ntrain: images\ntask: pose", "task pose needs kpt_shape"),
         ("names: [a]\ntrain: images\nkpt_shape: [3]", "kpt_shape is a number of keypoints and 2 or 3"),
@@ -209,6 +211,22 @@ def test_a_wrong_data_file_is_refused(tmp_path: Path, text: str, says: str) -> N
     with pytest.raises(InputError, match=says) as caught:
         converted(root / "images", tmp_path / "out", f"yolo:{root}/data.yaml")
     assert str(root / "data.yaml") in str(caught.value)
+
+
+def test_names_are_the_texts_that_are_written(tmp_path: Path) -> None:
+    root = labelled(tmp_path / "in", {"a.txt": "1 0.5 0.5 1 1"})
+    names = ["yes", "no", "~", "012", "1_000", "1e3", "2024-01-01", "null", "0x1F", "é"]
+    forms = [
+        f"[{', '.join(names)}]",
+        "".join(f"\n- {name}" for name in names),
+        "".join(f"\n  {n}: {v}" for n, v in enumerate(names)),
+    ]
+    for number, form in enumerate(forms):
+        text = f"defaults: &d\n  nc: {len(names)}\n<<: *d\ntrain: images\nval:\ntest: ~\nnames: {form}\n"
+        (root / "data.yaml").write_text(text, "utf-8")
+        said = converted(root / "images", tmp_path / str(number), f"yolo:{root}/data.yaml").notices
+        assert shardctl.open(tmp_path / str(number)).manifest.fields["objects"]["names"] == names
+        assert not any("not there" in notice for notice in said)
 
 
 def test_labels_of_no_image_are_counted_and_those_of_none_at_all_refused(tmp_path: Path) -> None:
@@ -245,7 +263,7 @@ def test_numbers_beyond_any_image_reject_the_image(tmp_path: Path, line: str) ->
             "1,000,000 values",
         ),
         ("names: &a [*a]\n", "1,000,000 values"),
-        ('names: [x]\nkpt_shape: [2, 3]\nflip_idx: ["1", "0"]\n', "flip_idx has each of the 2 keypoints once"),
+        ("names: [x]\nkpt_shape: [2, 3]\nflip_idx: [one, zero]\n", "flip_idx has each of the 2 keypoints once"),
     ],
     ids=["aliases of aliases", "an alias of itself", "words"],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import tarfile
 from pathlib import Path
@@ -186,14 +187,47 @@ def test_files_that_say_different_classes_are_refused(tmp_path: Path) -> None:
     assert shardctl.open(tmp_path / "out").classes is None
 
 
-def test_every_folder_is_asked_for_the_names_of_its_classes(tmp_path: Path) -> None:
+LABEL = {"names": ["car", "bus"], "_type": "ClassLabel"}
+NESTED: dict[str, Any] = {  # as datasets 5, 3 and 1 write it
+    "lists": {"tags": {"feature": LABEL, "_type": "List"}, "objects": {"feature": {"category": LABEL}, "_type": "List"}},
+    "sequences": {"tags": {"feature": LABEL, "length": -1, "_type": "Sequence"}, "objects": {"category": [LABEL]}},
+    "JSON lists": {"tags": [LABEL], "objects": [{"category": LABEL}]},
+}
+
+
+def nested(path: Path, features: dict[str, Any]) -> Path:
+    metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+    table = pa.table({"text": ["a"], "tags": [[0]], "objects": [[{"category": 0}]]})
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    return path
+
+
+@pytest.mark.parametrize("form", NESTED)
+def test_names_of_classes_inside_of_fields_are_told_and_files_that_differ_refused(form: str, tmp_path: Path) -> None:
+    nested(tmp_path / "in" / "train.parquet", NESTED[form])
+    out = tmp_path / "out"
+    said = shardctl.convert(tmp_path / "in", out, workers=0).notices
+    assert "left out: the names of the classes of tags (2), objects.category (2)" in said
+    assert "tags" not in str(shardctl.convert(tmp_path / "in", tmp_path / "text", fields="text", workers=0).notices)
+    other = json.loads(json.dumps(NESTED[form]).replace('["car", "bus"]', '["bus", "car"]'))
+    nested(tmp_path / "in" / "test.parquet", other)
+    with pytest.raises(InputError, match=r"different names to the classes of objects\.category, tags, so that one number"):
+        shardctl.convert(tmp_path / "in", tmp_path / "new", workers=0)
+    shardctl.convert(tmp_path / "in", tmp_path / "new", labels="none", workers=0)
+    nested(tmp_path / "in" / "test.parquet", NESTED[form])
+    assert any("of tags (2)" in each for each in shardctl.convert(tmp_path / "in", out, workers=0, update=True).notices)
+
+
+@pytest.mark.parametrize("field", ["label", "objects.label"])
+def test_every_folder_is_asked_for_the_names_of_its_classes(field: str, tmp_path: Path) -> None:
     """Types may be found in some of the files, but names of classes never tell that they do not fit."""
     for number in range(30):
         folder = tmp_path / "in" / f"m{number:03d}"
         shutil.copytree(INTEROP / "tfds", folder)
-    names = tmp_path / "in" / "m017" / "label.labels.txt"
+    names = tmp_path / "in" / "m017" / f"{field.replace('.', '-')}.labels.txt"
     names.write_text("\n".join(reversed(names.read_text().split())) + "\n")
-    with pytest.raises(InputError, match="the files give different names to the classes of label"):
+    with pytest.raises(InputError, match=f"the files give different names to the classes of {re.escape(field)}"):
         shardctl.convert(tmp_path / "in", tmp_path / "out", split="none", workers=0)
 
 

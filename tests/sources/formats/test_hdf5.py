@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from reading import cut, read, units_of
 
+import shardctl
 from shardctl.errors import InstallError, Rejection
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import Reading, Unit, find_format
@@ -46,6 +47,8 @@ def test_texts_bytes_and_structures_come_out(tmp_path: Path) -> None:
 def test_an_enumeration_is_its_numbers(tmp_path: Path) -> None:
     kind = h5py.enum_dtype({"cat": 1, "dog": 2}, "i1")
     assert rows_of(tmp_path, x=np.array([1, 2], kind)) == [{"x": 1}, {"x": 2}]
+    said = shardctl.convert(tmp_path / "a.h5", tmp_path / "out", workers=0).notices
+    assert said == ("left out: the names of the classes of x.enum (2)",)
 
 
 def test_data_sets_may_be_in_one_group(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.build.convert.columns import names_left_out, refuse_partitions
 from shardctl.build.convert.conversion_plan import (
     EMPTY,
     SMALLEST_SHARD_BLOCKS,
@@ -307,6 +308,8 @@ class _Planning:
             return ""
         assert fields is not None, "files of many records have columns"
         found, before = types.found(), {f.name: f.type for f in fields}
+        refuse_partitions(self.listing, self.rules.labels.mode, found.names)
+        self.listing.notices += names_left_out(types, self.before.layout, self.recipe)
         plain = pa.schema([f.remove_metadata() for f in fields])
         joined = Types.of_schema(plain, reading.label).join(types)
         mixed = set(joined.mixed())
