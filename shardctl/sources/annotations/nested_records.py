@@ -1,4 +1,4 @@
-"""Records in JSON beside images that name them, and have more than columns: conversations, lists of images.
+"""Records in JSON or Parquet beside images that name them, and have more than columns: conversations, lists of images.
 
 No labels option reads such a file. An image dataset without what it says would be a loss that nobody sees, so it is refused.
 """
@@ -10,13 +10,16 @@ import re
 import shlex
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+import pyarrow as pa
+
 from shardctl.errors import InputError, Rejection
 from shardctl.sources.annotations.inputs import stem
-from shardctl.sources.annotations.unused import MOST_FOLDERS, OF_IMAGES, Images
-from shardctl.sources.files import begin_of, exists
+from shardctl.sources.annotations.unused import MOST_FOLDERS, OF_IMAGES, PARQUET, Images
+from shardctl.sources.files import begin_of, exists, local_copy
 from shardctl.sources.walk import FoundFile
 from shardctl.system.locations.text import follow, name_of, parent_of, path_below
 from shardctl.system.text import printable
@@ -34,7 +37,7 @@ _TAGS = re.compile(r"</?img>")
 def refuse_nested_records(files: Iterable[FoundFile], images: Images) -> None:
     """Raise InputError for a file of JSON records that name inputs, where an image or an object is in a list of its record."""
     for file in files:
-        if file.suffix not in (".json", ".jsonl", ".json.gz"):
+        if file.suffix not in (".json", ".jsonl", ".json.gz", PARQUET):
             continue
         records = list(_records(file))
         named = [each for record in records for each in _texts(record) if _is_input(*each, file, images)]
@@ -62,7 +65,11 @@ def _sentence(file: FoundFile, path: tuple[str, ...], image: str, source: str) -
 
 
 def _records(file: FoundFile) -> Iterator[dict[str, Any]]:
-    """Yield the first records of an array of JSON, or of several objects, as far as they can be read."""
+    """Yield the first records of a table, an array of JSON, or of several objects, as far as they can be read."""
+    if file.suffix == PARQUET:
+        with suppress(pa.ArrowException, OSError, Rejection):
+            yield from _rows(local_copy(file.opened))
+        return
     try:
         data = begin_of(file.opened, BEGIN_BYTES)
         if file.suffix.endswith(".gz"):
@@ -73,6 +80,15 @@ def _records(file: FoundFile) -> Iterator[dict[str, Any]]:
     found = list(islice(_values(text[1:] if text[:1] == "[" else text), MOST_RECORDS))
     if text[:1] == "[" or len(found) > 1:  # one object is not a list of records
         yield from (each for each in found if isinstance(each, dict))
+
+
+def _rows(path: str) -> list[dict[str, Any]]:
+    from pyarrow import parquet  # 40 ms to import, and few folders of images have tables
+
+    with parquet.ParquetFile(path, pre_buffer=False) as table:
+        texts = [f.name for f in table.schema_arrow if "binary" not in str(f.type)]
+        rows: list[dict[str, Any]] = next(table.iter_batches(MOST_RECORDS, columns=texts), pa.table({})).to_pylist()
+        return rows
 
 
 def _values(text: str) -> Iterator[Any]:

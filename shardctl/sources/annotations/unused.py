@@ -29,8 +29,8 @@ from shardctl.system.locations.text import common, join, parent_of
 from shardctl.system.text import printable
 
 ONE_EACH = (".txt", ".xml")
-TABLES = (".csv", ".tsv", ".jsonl")
-SUFFIXES = frozenset((".json", ".json.gz", *TABLES, *ONE_EACH, *YAML))
+TABLES, PARQUET = (".csv", ".tsv", ".jsonl"), ".parquet"
+SUFFIXES = frozenset((".json", ".json.gz", PARQUET, *TABLES, *ONE_EACH, *YAML))
 
 MOST_PLACES = 32
 """Folders right below a source, for each ending, whose files are looked at."""
@@ -110,6 +110,8 @@ def _is_yaml(option: str) -> bool:
 def _looked_at(files: Sequence[FoundFile], images: Images) -> Iterator[tuple[str, str]]:
     """Yield the options for the files of one place, each with a sentence."""
     suffix, folders = files[0].suffix, ["", *images.folders[:MOST_FOLDERS]]
+    if suffix == PARQUET:  # nested_records.py looks at these
+        return
     if suffix in ONE_EACH:
         named = [file for file in files if images.have(stem(file.path.rpartition("/")[2]), [file.folder, *folders], OF_IMAGES)]
         begin = _ends_of(named[0]) if named else b""

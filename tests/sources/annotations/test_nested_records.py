@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import shlex
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -52,11 +55,21 @@ def as_lines(records: list[Record]) -> bytes:
     return "".join(f"{json.dumps(each)}\n" for each in records).encode()
 
 
+def as_table(records: list[Record]) -> bytes:
+    sink = io.BytesIO()
+    try:
+        pq.write_table(pa.Table.from_pylist(records), sink)
+    except pa.ArrowInvalid:
+        pytest.skip("values of several types are no column of a table")
+    return sink.getvalue()
+
+
 FILES: dict[str, Callable[[list[Record]], bytes]] = {
     "chats.json": as_array,
     "chats.jsonl": as_lines,
     "lines.json": as_lines,
     "chats.json.gz": lambda records: gzip.compress(as_array(records)),
+    "chats.parquet": as_table,
 }
 
 
