@@ -108,8 +108,9 @@ def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: T
                 f"{file.shown}: annotation {number} of annotations has no image_id that is a whole number of 64 bits"
             )
         caption = element.get("caption")
-        has_category = element.get("category_id") is not None
-        is_object = caption is None or (has_category and bool(element.get("bbox") or element.get("segmentation")))
+        is_object = caption is None or (
+            element.get("category_id") is not None and bool(element.get("bbox") or element.get("segmentation"))
+        )
         known, of = (OF_OBJECT, "object") if is_object else (OF_CAPTION, "caption")
         file.others.update(others_in(element, known, of))
         if is_object:
