@@ -141,7 +141,7 @@ _EACH = {
 
 _TO_WRITE = ", and must be written as COCO, or as a CSV file with the columns file_name and label"
 _OF_COCO = re.compile(rb'"annotations"\s*:\s*\[\s*\{|"image_id"')
-_MEMBERS_OF_COCO = re.compile(rb'"(category_id|caption|categories|file_name)"')
+_MEMBERS_OF_COCO = re.compile(rb'"(category_id|caption|file_name)"|"categories"\s*:\s*\[')
 
 
 def _said_of_masks(images: Images) -> Iterator[str]:
