@@ -323,7 +323,7 @@ def _parts(file: str, reading: Reading, digests: list[str]) -> Iterator[tuple[Te
 def _refused(place: str, fault: Rejection) -> InputError:
     if fault.error != "not-utf8":
         return InputError(f"{place}: {fault.message}")
-    return InputError(f"{place}: {fault.message.partition(';')[0]}; recode it, for instance with iconv -t UTF-8")
+    return InputError(f"{place}: {fault.message.partition(';')[0]}; recode it, for instance with iconv -f ENCODING -t UTF-8")
 
 
 def _changed(shown: str) -> InputError:

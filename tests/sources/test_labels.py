@@ -394,6 +394,13 @@ def test_a_class_folder_of_images_may_be_called_as_a_column(tmp_path: Path) -> N
     assert shardctl.open(tmp_path / "out").classes == ("a=b", "a=c")
 
 
+def test_a_labels_file_in_another_encoding_says_how_it_is_recoded(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", 1)
+    (source / "labels.csv").write_text("file_name,label\n0.png,é\n", encoding="utf-16")
+    with pytest.raises(InputError, match="recode it, for instance with iconv -f ENCODING -t UTF-8"):
+        shardctl.convert(source, tmp_path / "out", workers=0)
+
+
 def one_bit(names: Iterable[str]) -> Any:
     """As hash_names, but nearly all names have the same hash as others."""
     import numpy as np

@@ -144,7 +144,7 @@ _EACH = {
 
 _TO_WRITE = ", and nothing uses it: write it as COCO, or as a CSV file with the columns file_name and label"
 _OF_COCO = re.compile(rb'(?s)\A\s*\{.*("annotations"\s*:\s*\[\s*\{|"image_id")')
-_MEMBERS_OF_COCO = re.compile(rb'"(category_id|caption|categories)"')
+_MEMBERS_OF_COCO = re.compile(rb'"(category_id|caption)"|"categories"\s*:\s*\[')
 
 
 def _said_of_masks(images: Images) -> Iterator[str]:

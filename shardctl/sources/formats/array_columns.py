@@ -78,7 +78,10 @@ def _element_type(dtype: DType, what: str) -> pa.DataType:
             return pa.timestamp(unit) if dtype.kind == "M" else pa.duration(unit)
         if steps == 1 and unit == "D" and dtype.kind == "M":
             return pa.date32()
-    message = f"{what} has the type {printable(str(dtype))[:200]}, which is not read; save it as numbers, texts, bytes or times"
+    message = (
+        f"{what} has the type {printable(str(dtype))[:200]}, which is not read; save it as numbers, texts, bytes or times in"
+        " s, ms, us or ns"
+    )
     raise refused("unknown-type", message)
 
 

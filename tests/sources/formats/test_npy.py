@@ -190,6 +190,13 @@ def test_files_that_lie_are_rejected_and_nothing_is_allocated(name: str, tmp_pat
     assert raised.value.error == error
 
 
+def test_times_in_other_units_say_which_are_read(tmp_path: Path) -> None:
+    months = np.array(["2024-01", "2024-02"], "M8[M]")
+    with pytest.raises(Rejection, match=r"save it as .*times in s, ms, us or ns"):
+        read(NPY, save(tmp_path, months))
+    assert read(NPY, save(tmp_path, months.astype("M8[s]"))).numbers == [1, 2]
+
+
 def test_pickles_are_not_read(tmp_path: Path) -> None:
     with pytest.raises(Rejection, match="any code"):
         read(NPY, save(tmp_path, np.array([{}, 1], object)))
