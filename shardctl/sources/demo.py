@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from shardctl.images.codecs import backend  # before PIL: where that is broken, it says so in a sentence
+
+# isort: split
 from PIL import Image, ImageDraw, ImageFilter
 
 from shardctl.errors import StorageError
-from shardctl.images.codecs import backend  # before PIL: where that is broken, it says so in a sentence
 from shardctl.system.files import naming_the_path
 from shardctl.system.text import printable
 

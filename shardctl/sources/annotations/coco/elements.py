@@ -28,12 +28,10 @@ def members_of(element: dict[str, Any]) -> dict[str, Any]:
     crowd, own, area = element.get("iscrowd"), element.get("id"), element.get("area")
     if crowd not in (None, 0, 1):
         raise BadError("has an iscrowd that is neither 0 nor 1")
-    if own is not None and type(own) is not int:
-        raise BadError("has an id that is not a whole number")
     if area is not None and type(area) not in (int, float):
         raise BadError("has an area that is not a number")
     return {
-        "id": own,
+        "id": own if type(own) is int else None,
         "category": category,
         "bbox": bbox,
         "area": None if type(area) is float and isnan(area) else area,

@@ -112,6 +112,8 @@ def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: T
             element.get("category_id") is not None and bool(element.get("bbox") or element.get("segmentation"))
         )
         known, of = (OF_OBJECT, "object") if is_object else (OF_CAPTION, "caption")
+        if type(element.get("id", 0)) is not int:
+            known = known - {"id"}
         file.others.update(others_in(element, known, of))
         if is_object:
             marked.append(_object(file, number, element))
