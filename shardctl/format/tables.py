@@ -30,6 +30,10 @@ BRING_BACK = "copy the right one into the dataset's folder"
 """What to do about a lost file of a dataset that came from outside, for messages."""
 
 PRUNED = "pruned"
+
+PRUNED_BY = ("prune", PRUNED, "taken out of the dataset by `shardctl prune`")
+"""Stage, error and message of the reject of a record that a person has taken out."""
+
 """The error, in rejects.jsonl, of records whose samples a person has taken out of the dataset: no update brings them back."""
 
 REPAIR_ADVICE = "`shardctl repair` repairs it if possible"
@@ -427,7 +431,7 @@ class Reject:
 def pruned_reject(source: str, record: int) -> Reject:
     """Return the reject of a record that a person has taken out of the dataset."""
     key = f"{source}#{record}" if record else source
-    return Reject(source, key, "prune", PRUNED, "taken out of the dataset by `shardctl prune`")
+    return Reject(source, key, *PRUNED_BY)
 
 
 def read_rejects(folder: FolderHere, name: str = REJECTS) -> Iterator[Reject]:

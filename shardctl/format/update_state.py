@@ -6,8 +6,8 @@ When each input was changed last, and what was counted in each shard: the totals
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,11 @@ COUNTS_SCHEMA = pa.schema(
 )
 """A row per shard."""
 
-PRUNED_SCHEMA = pa.schema([("source", pa.string()), ("record", pa.int64())])
-"""A row per record that a person has taken out, whether its file is there now or not; `record` is its number (0: the file)."""
+PRUNED_SCHEMA = pa.schema([("source", pa.string()), ("record", pa.int64()), ("unit", pa.list_(pa.uint64()))])
+"""A row per record that a person has taken out, whether its file is there now or not: see Pruned."""
+
+BY_KEY = ""
+"""What is the source of a record that is known by its own key, in any file: its number is a hash of that."""
 
 BESIDE_KEY = b"shardctl.beside"
 """Metadata of the first stream: what stands for the files that decide what is read of others (Listing.beside)."""
@@ -92,8 +95,16 @@ NO_COUNTS = ShardCounts({}, (), 0, 0, None, ())
 """Of a shard of which nothing is known."""
 
 
-Pruned = Collection[tuple[str, int]]
-"""Records that a person has taken out: the path of the file, and the number of the record in it (0: the file is one)."""
+PrunedUnit = tuple[int, ...]
+"""The unit that a record was in: its row of the plan, from `offset` to `records`, and `digest`."""
+
+Pruned = Mapping[tuple[str, int], PrunedUnit | None]
+"""Records that a person has taken out: the path of the file, and the number of the record in it (0: the file is one).
+
+Where the file has gone, each has its unit, so that it is known again when the file is back; else None.
+"""
+
+NOTHING_PRUNED: Pruned = {}
 
 
 class UpdateWriter:
@@ -129,7 +140,7 @@ class UpdateWriter:
         self._write()
         assert self._counts is not None, "the rows of the files come first"
         self._counts.close()
-        rows = [{"source": source, "record": record} for source, record in sorted(pruned)]
+        rows = [{"source": each[0], "record": each[1], "unit": pruned[each]} for each in sorted(pruned)]
         with pa.ipc.new_stream(self._file, PRUNED_SCHEMA) as writer:
             writer.write_batch(pa.RecordBatch.from_pylist(rows, PRUNED_SCHEMA))
 
@@ -162,10 +173,19 @@ class UpdateState:
             raise DatasetError(f"{self._why} cannot be read ({error})") from error
         if self.files.schema != FILE_STATES_SCHEMA or self._counts.schema != COUNTS_SCHEMA:
             raise DatasetError(f"{self._why} is of another version of shardctl")
-        self.pruned: Pruned = set(zip(pruned["source"].to_pylist(), pruned["record"].to_pylist(), strict=True))
+        self.pruned: Pruned = {
+            (row["source"], row["record"]): tuple(unit) if (unit := row.get("unit")) else None for row in pruned.to_pylist()
+        }
         """The records that were taken out."""
         self.digest_beside = (self.files.schema.metadata or {}).get(BESIDE_KEY, b"").decode()
         """What stands for the files that decide what is read of others."""
+
+    @classmethod
+    def find(cls, folder: FolderHere, facts: FileFacts | None) -> UpdateState | None:
+        """Return the same; None if it is not as the manifest records it."""
+        with suppress(DatasetError):
+            return cls(folder, facts)
+        return None
 
     @property
     def mtime_ns(self) -> Numbers:

@@ -200,6 +200,81 @@ def test_records_stay_away_while_their_file_grows(name: str, options: dict[str, 
     expect_whole(out)
 
 
+def _records(path: Path, count: int = 5) -> list[str]:
+    lines = [json.dumps({"id": f"user-{path.stem}{n}", "n": n}) for n in range(count)]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return lines
+
+
+@pytest.mark.parametrize("gone", [["user-b2"], [f"user-b{n}" for n in range(5)]])
+@pytest.mark.parametrize("key", ["id", None])
+def test_records_of_a_file_that_was_away_stay_away(key: str | None, gone: list[str], tmp_path: Path) -> None:
+    source, out, options = tmp_path / "in", tmp_path / "out", {"recipe": {"kind": "table", "key_field": key}, "labels": "none"}
+    source.mkdir()
+    for name in "abc":
+        _records(source / f"{name}.jsonl")
+    convert(source, out, **options)
+    shardctl.prune(out, keys=gone if key else [f"b.jsonl#{int(each[-1]) + 1}" for each in gone])
+    kept = samples_of(out)
+    for _ in range(2):
+        shutil.move(source / "b.jsonl", tmp_path / "b.jsonl")
+        for update in range(2):
+            _records(source / "d.jsonl", 5 + update)  # what else changes makes no difference
+            convert(source, out, update=True, **options)
+        (source / "b.jsonl").write_bytes((tmp_path / "b.jsonl").read_bytes())  # another time of change
+        (source / "d.jsonl").unlink()
+        warnings = convert(source, out, update=True, **options).warnings
+        assert not any("may be back" in warning for warning in warnings)
+        assert samples_of(out) == kept
+        expect_whole(out)
+    _records(source / "b.jsonl", 6)
+    convert(source, out, update=True, **options)
+    assert len(keys_of(out)) == len(kept) + 1, "it grew"
+
+
+def test_a_key_that_was_pruned_does_not_come_back_in_another_file(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    options: dict[str, Any] = {"recipe": {"kind": "table", "key_field": "id"}, "labels": "none"}
+    source.mkdir()
+    for name in "abc":
+        _records(source / f"{name}.jsonl")
+    convert(source, out, **options)
+    shardctl.prune(out, where="key == 'user-b2' or key == 'user-c1'")
+    assert in_any_file(out, b"user-b2") == []
+    kept = set(keys_of(out))
+    with gzip.open(source / "b.jsonl.gz", "wb") as file:
+        file.write((source / "b.jsonl").read_bytes())
+    (source / "b.jsonl").unlink()
+    (source / "c.jsonl").rename(source / "c-1.jsonl")
+    (source / "e.jsonl").write_text('{"id": "e0", "n": 0}\n{"id": "user-b2", "n": 7}\n')
+    assert convert(source, out, update=True, **options).warnings == ()
+    assert set(keys_of(out)) == kept | {"e0"}
+    expect_whole(out)
+    later = tmp_path / "later" / "f.jsonl"
+    later.parent.mkdir()
+    later.write_text('{"id": "f0", "n": 0}\n{"id": "user-b2", "n": 7}\n')
+    convert(later.parent, out, append=True, **options)
+    assert set(keys_of(out)) == kept | {"e0", "f0"}
+    expect_whole(out)
+
+
+def test_a_warning_tells_of_pruned_records_whose_file_has_another_name(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for name in "ab":
+        _records(source / f"{name}.jsonl")
+    convert(source, out, labels="none")
+    shardctl.prune(out, keys=["b.jsonl#3", "b.jsonl#4"])
+    (source / "b.jsonl").rename(source / "b-1.jsonl")
+    (warning,) = convert(source, out, labels="none", update=True).warnings
+    assert "2 records of b.jsonl had been pruned, and may be back" in warning
+    (source / "c.jsonl").write_text('{"id": "c0", "n": 0}\n')
+    assert convert(source, out, labels="none", update=True).warnings == (), "that is known"
+    (source / "b-1.jsonl").rename(source / "b.jsonl")
+    convert(source, out, labels="none", update=True)
+    assert set(keys_of(out)) & {f"b.jsonl#{n}" for n in range(6)} == {"b.jsonl#1", "b.jsonl#2", "b.jsonl#5"}
+
+
 def test_all_variants_of_an_input_go_together(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     recipe = {"store": "raw", "variants": 3, "transform": [{"name": "random_crop", "size": 16}]}
@@ -336,3 +411,45 @@ def test_a_sample_that_only_a_kept_generation_has_goes_too(source: Path, tmp_pat
     assert in_any_file(out, data)
     result = shardctl.prune(out, keys=[key])
     assert (result.removed, result.generations, in_any_file(out, data)) == (0, (1,), [])
+
+
+@pytest.mark.parametrize("name", ["files.arrow", "plan.arrow", "rejects.jsonl", "train-00000.arrow"])
+@pytest.mark.parametrize("kind", ["image", "table", "key"])
+def test_a_damaged_file_is_repaired_without_what_was_pruned(kind: str, name: str, source: Path, tmp_path: Path) -> None:
+    out, files = tmp_path / "out", files_of(source)
+    options: dict[str, Any] = {"recipe": {"kind": kind}}
+    if kind == "image":
+        rows = [f"{path.relative_to(source)},{'ab'[n % 2]},{n}" for n, path in enumerate(files)]
+        (source / "labels.csv").write_text("\n".join(["file,label,number", *rows, ""]))
+        gone = [str(files[number].relative_to(source)) for number in (3, 30)]
+    else:
+        source = tmp_path / "records"
+        source.mkdir()
+        for each in "abc":
+            _records(source / f"{each}.jsonl")
+        options = {"recipe": {"kind": "table", "key_field": "id" if kind == "key" else None}, "labels": "none"}
+        gone = ["user-a1", *(f"user-b{n}" for n in range(5))]
+        gone = gone if kind == "key" else ["a.jsonl#2", *(f"b.jsonl#{n}" for n in range(1, 6))]
+    convert(source, out, **options)
+    shardctl.prune(out, keys=gone)
+    kept, sums = samples_of(out), {path.name: sha256_of(path) for path in out.iterdir() if path.name != "manifest.json"}
+    damaged = bytearray((out / name).read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    (out / name).write_bytes(damaged)
+    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert {path.name: sha256_of(path) for path in out.iterdir() if path.name != "manifest.json"} == sums
+    next(source.rglob("*.jpg" if kind == "image" else "*.jsonl")).touch()
+    convert(source, out, update=True, **options)
+    assert samples_of(out) == kept
+    expect_whole(out)
+
+
+def test_what_cannot_be_repaired_says_that_overwrite_undoes_a_prune(source: Path, tmp_path: Path) -> None:
+    out, files = tmp_path / "out", files_of(source)
+    convert(source, out)
+    shardctl.prune(out, keys=[str(files[3].relative_to(source))])
+    files[9].unlink()
+    (out / "plan.arrow").unlink()
+    result = shardctl.repair(out, workers=0)
+    assert result.status == "damaged"
+    assert any("--overwrite brings back samples that were pruned" in notice for notice in result.notices)

@@ -746,3 +746,44 @@ def test_a_dataset_whose_files_are_links_is_up_to_date(tmp_path: Path, cli: Any)
     shard = (out / "train-00000.arrow").rename(tmp_path / "kept")
     (out / "train-00000.arrow").symlink_to(shard)
     assert "up to date" in cli(*convert).out
+
+
+@pytest.mark.parametrize("left", ["nothing", "no history"])
+def test_a_manifest_made_anew_follows_the_generations_that_are_kept(left: str, here: Path, made: Path) -> None:
+    source, out, manifest = here / "in", here / "out", here / "out" / "manifest.json"
+    shutil.copytree(made / "in", source)
+    shutil.rmtree(out)
+    counts = []
+    for _ in range(3):
+        shardctl.convert(source, out, recipe=CROP, workers=0, update=True, keep_generations=3)
+        counts.append(len(shardctl.open(out)))
+        next(source.rglob("*[0-9].jpg")).unlink()
+    record = json.loads(manifest.read_text())
+    manifest.unlink()
+    if left == "no history":
+        manifest.write_text(json.dumps({name: value for name, value in record.items() if name not in ("history", "keep")}))
+    assert shardctl.repair(out, sources=[source], workers=0).status == "repaired"
+    assert [len(shardctl.open(out, generation=number)) for number in (1, 2, 3)] == counts
+    at = shardctl.open(out).manifest
+    assert [each.to_json() for each in at.history[:2]] == record["history"][:2]
+    assert (at.generation.digest, at.keep) == (record["history"][2]["digest"], 2)
+    assert shardctl.verify(out).findings == ()
+    if left == "nothing":
+        with pytest.raises(DatasetError, match="rebuilt its manifest without the fingerprint of its inputs and options"):
+            shardctl.convert(source, out, recipe=CROP, workers=0, update=True)
+
+
+def test_a_manifest_is_not_made_anew_beside_a_kept_generation_that_is_damaged(here: Path, made: Path) -> None:
+    out = here / "out"
+    shutil.copytree(made / "in", here / "in")
+    shutil.rmtree(out)
+    for _ in range(2):
+        shardctl.convert(here / "in", out, recipe=CROP, workers=0, update=True, keep_generations=3)
+        next((here / "in").rglob("*[0-9].jpg")).unlink()
+    for path in (out / "manifest.json", out / "generations" / "00001" / "manifest.json"):
+        path.write_text("{")
+    with pytest.raises(DatasetError, match=r"generations/00001"):
+        shardctl.repair(out, sources=[here / "in"], workers=0)
+    assert shardctl.repair(out / "generations" / "00001", sources=[here / "in"], workers=0).status == "repaired"
+    assert shardctl.repair(out, sources=[here / "in"], workers=0).status == "repaired"
+    assert shardctl.open(out).generation.number == 2

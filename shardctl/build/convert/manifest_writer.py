@@ -27,6 +27,7 @@ from shardctl.build.shards.marker import ShardMarker
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLANNED
 from shardctl.format.tables import ShardTable
+from shardctl.format.update_state import NOTHING_PRUNED
 from shardctl.images.codecs import backend
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
@@ -92,7 +93,7 @@ def write_dataset(
     shards = without_empty(outcomes) if changes is None or changes.anew else outcomes
     if isinstance(shards, Filled):
         closing = replace(closing, settings={**closing.settings, PLANNED: shards.planned})
-    pruned = still_pruned(job, before) if before is not None else ()
+    pruned = still_pruned(job, before) if before is not None else NOTHING_PRUNED
     given = {"file_states": job.files, "beside": job.lineage.beside, "pruned": pruned}
 
     first_frames = 0

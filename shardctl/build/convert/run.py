@@ -135,7 +135,7 @@ def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> Pla
     tables.write(folder)
     warnings = list(planned.warnings)
     if before is not None:
-        hide_pruned(job, before)
+        hide_pruned(folder / FILES, before.state.pruned)
         warnings += write_known(job, before, None if isinstance(tables, ConversionPlan) else tables.of_old)
     job = replace(job, lineage=replace(job.lineage, warnings=tuple(dict.fromkeys(warnings))))
     begin(job)

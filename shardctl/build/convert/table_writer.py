@@ -25,7 +25,7 @@ from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS
 from shardctl.format.shard import ShardFacts
 from shardctl.format.step_counts import Counts, add_counts
 from shardctl.format.tables import PLAN_SCHEMA, UNIT_FIELDS, Making, ShardEntry, ShardSpool, read_rejects
-from shardctl.format.update_state import Pruned, ShardCounts, writing_update
+from shardctl.format.update_state import NOTHING_PRUNED, Pruned, ShardCounts, writing_update
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, HashingFile, copy_file, replacing, write_atomically
 from shardctl.system.locations.local import LocalFolder
@@ -67,7 +67,7 @@ class TableWriter:
         records_jpegs: bool = True,
         file_states: pa.Table | None = None,
         beside: str = "",
-        pruned: Pruned = (),
+        pruned: Pruned = NOTHING_PRUNED,
     ) -> None:
         """`settings` are those of the manifest; `done` returns the marker of a shard, and `lines` those of its rejects.
 

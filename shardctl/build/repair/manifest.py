@@ -16,7 +16,7 @@ from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.build.repair.outcomes import LOST
 from shardctl.errors import DatasetError
 from shardctl.format.footer import MAGIC
-from shardctl.format.generations import Generation, generations_of
+from shardctl.format.generations import Generation, folder_of, generations_of, kept_generations
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, are_class_counts, are_object_counts, are_versions, is_absolute_place
 from shardctl.format.names import (
@@ -34,6 +34,7 @@ from shardctl.format.step_counts import are_counts
 from shardctl.format.tables import ShardEntry, ShardTable, read_checksums, read_rejects
 from shardctl.system.files import FileFacts
 from shardctl.system.locations.folder import Folder, FolderHere, hash_file, is_regular_file
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
 from shardctl.transforms.samples_per_record import samples_per_record
 from shardctl.version import __version__
@@ -78,7 +79,8 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
 
     The fingerprint of the inputs is taken from the rest of the old manifest if it can be verified, and the paths of the sources
     if all are absolute; else they are unknown. If tables are damaged too, their sizes are those of the damaged files, and are
-    corrected once the tables are repaired. Raises DatasetError if too little is left.
+    corrected once the tables are repaired. Where its history is lost, it follows the last generation that is kept. Raises
+    DatasetError if too little is left.
     """
     sums = _proven_sums(folder)
     if sums is None:
@@ -91,7 +93,8 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
     layout = Layout.loads(making.layout)
     parts = _parts(left, making.parts)
     samples, inputs = sum(entry.rows for entry in entries), sum(entry.inputs for entry in entries)
-    return Manifest(
+    kept = kept_generations(folder.work)
+    made = Manifest(
         kind=layout.kind,
         samples=samples,
         shards=len(entries),
@@ -119,8 +122,11 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
         steps=left["steps"] if are_counts(left.get("steps")) else None,
         update=_update(left, folder),
         history=_history(left, samples, len(entries), sums[CHECKSUMS]),
-        keep=left["keep"] if type(left.get("keep")) is int and left["keep"] > 0 else 0,
+        keep=left["keep"] if type(left.get("keep")) is int and left["keep"] > 0 else len(kept),
     )
+    if made.history or not kept:
+        return made
+    return made.with_generation(Manifest.load(LocalFolder(folder_of(folder.work, kept[-1]))), "repair", 0, 0, 0)
 
 
 def _update(left: dict[str, Any], folder: FolderHere) -> FileFacts | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from shardctl.format.shard import ShardFacts, ShardReader
 from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_rejects, taken
 from shardctl.format.update_state import NO_COUNTS, UpdateState
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.system.files import FileFacts
 from shardctl.system.locations.folder import Folder, FolderHere, hash_file
 from shardctl.system.locations.local import LocalFolder
 
@@ -35,23 +33,17 @@ LOST = "lost"
 class Outcomes:
     """What became of every shard, for the tables: from its marker where it was built again, else from what is intact.
 
-    `done` and `lines` are called for every shard in the order of the dataset, `done` first.
+    `done` and `lines` are called for every shard in the order of the dataset, `done` first. `counts` is what update.arrows
+    says; without it, the dataset can be repaired, and only not be brought up to date.
     """
 
-    def __init__(self, dataset: FolderHere, job: Job, intact: set[str], update: FileFacts | None) -> None:
+    def __init__(self, dataset: FolderHere, job: Job, intact: set[str], counts: UpdateState | None) -> None:
         self._dataset, self._job = dataset, job
         self._table = ShardTable(dataset) if SHARDS in intact else None
         self._plan = open_checked_table(dataset, PLAN) if PLAN in intact else None
         self._reasons = read_rejects(dataset) if REJECTS in intact else None
         self._lines: list[bytes] | None = None
-        self._counts: UpdateState | None = None
-        with contextlib.suppress(DatasetError):  # without it, the dataset can be repaired, and only not be brought up to date
-            self._counts = UpdateState(dataset, update)
-
-    @property
-    def counts(self) -> UpdateState | None:
-        """What update.arrows says; None if it is lost."""
-        return self._counts
+        self._counts = counts
 
     def done(self, shard: int) -> ShardMarker:
         """Return what became of a shard."""

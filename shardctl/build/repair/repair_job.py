@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, Split
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
 from shardctl.build.shards.dataset_job import DatasetJob, plan_job
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import KNOWN, Job
+from shardctl.build.shards.job import Job, KnownLine
 from shardctl.build.shards.lineage import Lineage
 from shardctl.build.shards.planned import PlannedUnit, Root
 from shardctl.build.shards.record_reading import RecordReading
@@ -248,26 +247,22 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
 # --- what was rejected when the dataset was made ---
 
 
-def write_known(job: Job, rejects: Iterable[Reject], plan: pa.Table | None) -> None:
-    """Have the workers of a job reject what the dataset has rejected, for the same reasons, and not try it again.
+def known_lines(job: Job, rejects: Iterable[Reject], plan: pa.Table | None) -> Iterator[KnownLine]:
+    """Yield what has the workers of a job reject what the dataset has rejected, for the same reasons, and not try it again.
 
     `plan` is that of the dataset where it is known what became of its units: then the job has the same.
     """
     by_source: dict[str, dict[int, Reject]] = {}
     for reject in rejects:
         by_source.setdefault(reject.source, {})[reject.number] = reject
-    if not by_source:
-        return
-    with naming_the_path(job.folder), replacing(job.folder / KNOWN) as sink:
-        for number in _units_of_files(job, set(by_source)):
-            planned = job.planned_at(number)
-            # Not of blocks: they are counted for the unit that filled them.
-            empty = plan is not None and not job.recipe.joins and plan["samples"][number].as_py() == 0
-            lost = plan["rejected"][number].as_py() if plan is not None and empty else 0
-            for record, reject in _rejects_of(job, planned, by_source[planned.file.path], lost):
-                message = reject.message.removesuffix(of_several(reject.records))
-                line = [number, record, reject.stage, reject.error, message]
-                sink.write(json.dumps(line).encode() + b"\n")
+    for number in _units_of_files(job, set(by_source)) if by_source else ():
+        planned = job.planned_at(number)
+        # Not of blocks: they are counted for the unit that filled them.
+        empty = plan is not None and not job.recipe.joins and plan["samples"][number].as_py() == 0
+        lost = plan["rejected"][number].as_py() if plan is not None and empty else 0
+        for record, reject in _rejects_of(job, planned, by_source[planned.file.path], lost):
+            message = reject.message.removesuffix(of_several(reject.records))
+            yield number, record, reject.stage, reject.error, message
 
 
 def _units_of_files(job: Job, paths: set[str]) -> list[int]:

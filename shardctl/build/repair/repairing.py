@@ -6,12 +6,15 @@ import dataclasses
 import datetime
 import os
 from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
 
 from shardctl.build.commit import publish
 from shardctl.build.convert.table_writer import TableWriter, WrittenTables, write_final_files
+from shardctl.build.convert.update.known_records import hide_pruned, lines_by_key
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
 from shardctl.build.repair.manifest import (
@@ -32,9 +35,9 @@ from shardctl.build.repair.repair_job import (
     duplicates_again,
     find_layout,
     fresh_job,
+    known_lines,
     list_again,
     recorded_job,
-    write_known,
 )
 from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
 from shardctl.build.shards.dataset_job import DatasetJob
@@ -47,7 +50,16 @@ from shardctl.build.write.commit import making_of, write_tables
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
-from shardctl.format.tables import BRING_BACK, ShardEntry, is_written, open_checked_table, open_table, read_rejects
+from shardctl.format.tables import (
+    BRING_BACK,
+    ShardEntry,
+    is_written,
+    open_checked_table,
+    open_table,
+    pruned_reject,
+    read_rejects,
+)
+from shardctl.format.update_state import NOTHING_PRUNED, Pruned, UpdateState
 from shardctl.inspection.verify.finding import UNREADABLE
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.system.files import FileFacts, copy_file, naming_the_path, sha256_of, sync_folder, write_atomically
@@ -104,6 +116,8 @@ class Repair:
                 dropped = self._mend()
             except (DatasetError, InputError, TypesDifferError) as problem:
                 self.unrepaired += [Unrepaired(name, _sentence(problem)) for name in sorted(self.damaged)]
+        if self.unrepaired and self.pruned:
+            self.notices.append("--overwrite brings back samples that were pruned; prune them again after it")
         self._settle_manifest()
         sync_folder(self.dataset.work)
         status = "damaged" if self.unrepaired else "dropped" if dropped else "repaired" if self.repaired else "whole"
@@ -161,6 +175,16 @@ class Repair:
                 f"{self.dataset.shown(name)}: cannot be read ({why}). Its samples may still exist, so that --drop-lost does not"
                 " remove them. Bring back the disk or server, repair without --drop-lost, or move the file away if it is lost"
             )
+
+    @cached_property
+    def state(self) -> UpdateState | None:
+        """What an update must know; None if that is lost."""
+        return UpdateState.find(self.dataset, self.manifest.update)
+
+    @property
+    def pruned(self) -> Pruned:
+        """The records that a person has taken out."""
+        return self.state.pruned if self.state else NOTHING_PRUNED
 
     @property
     def intact(self) -> set[str]:
@@ -235,7 +259,10 @@ class Repair:
                 job, plan = fresh_job(self.dataset, self.folder, made, engine), None
                 self._check_plan(job)
             if REJECTS not in self.damaged:
-                write_known(job, read_rejects(self.dataset), plan)
+                job.write_known(known_lines(job, read_rejects(self.dataset), plan))
+            else:
+                rejects = [pruned_reject(*each) for each in self.pruned]
+                job.write_known(chain(lines_by_key(self.pruned), known_lines(job, rejects, None)))
             return job
         except (UsageError, KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
             raise DatasetError(f"its record of how it was made cannot be used ({error})") from error
@@ -265,6 +292,7 @@ class Repair:
         """Make files.arrow again from a listing of the sources. Raises DatasetError if it does not come out as it was."""
         files = self.folder / FILES
         list_again(self.folder, made).write_files(files)
+        hide_pruned(files, self.pruned)
         final = self.folder / f"final-{FILES}"
         write_final_files(final, open_table(LocalFolder(files.parent), files.name))
         if sha256_of(final) != self.manifest.files[FILES].sha256:
@@ -402,10 +430,10 @@ class Repair:
                 self.unrepaired.append(Unrepaired(name, what))
 
     def _commit(self, job: DatasetJob) -> TableWriter:
-        outcomes = Outcomes(self.dataset, job, self.intact, self.manifest.update)
+        state = self.state
+        outcomes = Outcomes(self.dataset, job, self.intact, state)
         manifest, records_jpegs = self.manifest, self.manifest.jpeg is not None
         given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs)
-        state = outcomes.counts
         if state is None:
             return TableWriter(job, *given)
         return TableWriter(job, *given, state.files, state.digest_beside, state.pruned)

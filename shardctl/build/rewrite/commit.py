@@ -25,7 +25,6 @@ from shardctl.build.paths import check_writable, refuse_generation
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.build.write.commit import digest_of_shards
-from shardctl.errors import DatasetError
 from shardctl.format.jpeg_record import COUNTS, JpegRecord, joined
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
@@ -43,7 +42,7 @@ from shardctl.format.tables import (
     read_rejects,
     taken,
 )
-from shardctl.format.update_state import NO_COUNTS, Pruned, ShardCounts, UpdateState, writing_update
+from shardctl.format.update_state import NO_COUNTS, ShardCounts, UpdateState, writing_update
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, refuse_link, replacing
 from shardctl.system.lease import file_lease
@@ -84,10 +83,7 @@ class SourceDataset:
     @cached_property
     def state(self) -> UpdateState | None:
         """What an update must know; None if that is lost."""
-        try:
-            return UpdateState(LocalFolder(self.root), self.manifest.update)
-        except DatasetError:
-            return None
+        return UpdateState.find(LocalFolder(self.root), self.manifest.update)
 
     def counts(self, shard: int) -> ShardCounts:
         """Return what was counted in a shard; nothing, if that is lost."""
@@ -156,7 +152,7 @@ def commit(
     totals: RewriteTotals,
     command: str,
     removed: int = 0,
-    pruned: Pruned = (),
+    pruned: Iterable[tuple[str, int]] = (),
 ) -> Manifest:
     """Write the tables and the manifest beside the new shards, and put them in the place of the dataset. Returns the manifest.
 
@@ -183,7 +179,7 @@ def commit(
     with ShardSpool(new.parent) as spool:
         _write_plan_and_rejects(new, shards, spool)
         if old.state is not None:
-            with writing_update(new, {*old.state.pruned, *pruned}) as (record, file):
+            with writing_update(new, {**dict.fromkeys(pruned), **old.state.pruned}) as (record, file):
                 record.write_files(old.state.files, old.state.digest_beside)
                 for shard in shards:
                     record.add(shard.counts)

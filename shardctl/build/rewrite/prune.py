@@ -23,11 +23,12 @@ from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied, Run, copy_shard
 from shardctl.format.stored import ShardUnits, possible_names
 from shardctl.format.tables import PLAN_SCHEMA, ShardEntry, pruned_reject
+from shardctl.format.update_state import BY_KEY
 from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.loader.blocks import Shards
 from shardctl.loader.filtering import matching
 from shardctl.loader.stream import Selection
-from shardctl.sources.label_table import some
+from shardctl.sources.label_table import hash_names, some
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations import here_only
 from shardctl.system.locations.local import LocalFolder
@@ -88,8 +89,10 @@ def prune(
         if chosen.rows:
             with counting(progress, "shards", "pruning") as report:
                 shards, dropped = _written(old, new, chosen, report)
-            gone = (chosen.samples, dropped.records)
-            commit(old, new, held, shards, _files(old, shards), _totals(old, dropped), "prune", *gone)
+            pruned = dropped.records
+            if old.manifest.has_own_keys:
+                pruned = {(BY_KEY, key) for key in hash_names(chosen.keys).view(np.int64).tolist()}
+            commit(old, new, held, shards, _files(old, shards), _totals(old, dropped), "prune", chosen.samples, pruned)
         elif chosen.generations:
             forget(old.root, new.parent)
         return _result(old, chosen)
@@ -97,9 +100,11 @@ def prune(
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The rows that go, by shard, increasing; keys that no sample has; and earlier generations that go, as they have them."""
+    """The rows that go, by shard, increasing, and their keys; keys that no sample has; and earlier generations that go, as
+    they have them."""
 
     rows: dict[int, Numbers]
+    keys: set[str]
     missing: tuple[str, ...]
     generations: tuple[int, ...]
 
@@ -122,9 +127,9 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
         )
     kept = kept_generations(old.root)
     if where is not None:
-        rows = _matching(old, where)
-        with_them = kept if rows else [each for each in kept if _matching(SourceDataset(folder_of(old.root, each)), where)]
-        return _Chosen(rows, (), tuple(kept if with_them else ()))
+        rows, found = _matching(old, where)
+        with_them = kept if rows else [each for each in kept if _matching(SourceDataset(folder_of(old.root, each)), where)[0]]
+        return _Chosen(rows, found, (), tuple(kept if with_them else ()))
     wanted = set(keys or ())
     if not wanted:
         raise UsageError("no key was given")
@@ -132,16 +137,16 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
     before = {pruned_reject(source, record).key for source, record in (() if old.state is None else old.state.pruned)}
     missing = tuple(sorted(wanted - found - before))
     if rows or any(_rows_with(SourceDataset(folder_of(old.root, each)), wanted)[0] for each in kept):
-        return _Chosen(rows, missing, tuple(kept))
+        return _Chosen(rows, found, missing, tuple(kept))
     if missing:
         shown = printable(str(old.root))
         raise InputError(f"{shown}: no sample has the key {some(missing)}; `shardctl inspect --key` shows similar ones")
-    return _Chosen(rows, missing, ())
+    return _Chosen(rows, found, missing, ())
 
 
-def _matching(old: SourceDataset, where: str) -> dict[int, Numbers]:
-    """Return the rows of records of which a sample matches a condition, by shard."""
-    return _rows_with(old, set(_keys_of(old, matching(Selection(Shards(old.root, None)), where))))[0]
+def _matching(old: SourceDataset, where: str) -> tuple[dict[int, Numbers], set[str]]:
+    """Return the rows of records of which a sample matches a condition, by shard; and their keys."""
+    return _rows_with(old, set(_keys_of(old, matching(Selection(Shards(old.root, None)), where))))
 
 
 def _keys_of(old: SourceDataset, samples: Numbers) -> Iterator[str]:
@@ -278,7 +283,7 @@ def _without(
     part = old.stored.plan.slice(entry.first_unit, entry.units)
     columns = {name: part[name] for name in PLAN_SCHEMA.names}
     columns |= {"first_row": pa.array(first_row), "samples": pa.array(samples), "rejected": pa.array(rejected)}
-    columns["digest"] = pa.array(units.digest, mask=~digests)
+    columns["digest"] = pa.array(units.digest * digests, mask=~digests)
     table = pa.table([columns[name] for name in PLAN_SCHEMA.names], schema=PLAN_SCHEMA)
     new_entry = replace(changed, rejected=int(rejected.sum()))
     return NewShard(new_entry, table, list(_lines(old, shard, units, records)), counts, plain, False)

@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,7 @@ from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.formats import Choose, Unit
 from shardctl.sources.image_columns import BOXES, FRAME, KEPT, MAIN, marked_columns, marked_masks, said_of
 from shardctl.system.dataclass import dataclass
-from shardctl.system.files import replacing, write_atomically
+from shardctl.system.files import naming_the_path, replacing, write_atomically
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import Recipe
@@ -47,6 +47,12 @@ NEW_FOLDER = "new"
 
 KNOWN = "known.jsonl"
 """Records that a finished dataset has rejected, where such a one is made again: see Job.known."""
+
+KnownLine = tuple[int, int | None, str, str, str]
+"""A line of it: the row of the plan, the record (None: all of them), and the reason."""
+
+ANY_UNIT = -1
+"""In known.jsonl, the row of the plan of records that are known by their own keys: the number of each is a hash of that."""
 
 KEY = "key"
 """The field that shardctl gives to every sample."""
@@ -268,6 +274,12 @@ class Job:
     def inputs(self) -> int:
         """How many records are expected to be converted, over all splits."""
         return sum(split.expected for split in self.splits)
+
+    def write_known(self, lines: Iterable[KnownLine]) -> None:
+        """Have these records rejected."""
+        with naming_the_path(self.folder), replacing(self.folder / KNOWN) as sink:
+            for line in lines:
+                sink.write(json.dumps(line).encode() + b"\n")
 
     @cached_property
     def known(self) -> dict[int, dict[int | None, Rejection]]:

@@ -64,7 +64,10 @@ class RecordUnits:
             return again
         self._maker.flush()
         self._tell_rejects(planned, outcome, [], None)
-        return None if self._images is None else self._add_image_digest(planned, outcome, self._images)
+        again = None if self._images is None else self._add_image_digest(planned, outcome, self._images)
+        if self._rejects.pruned and not outcome.samples:
+            outcome.digest = None  # it would stand for what was taken out
+        return again
 
     def read_only(self, planned: PlannedUnit) -> None:
         """Read a unit, and make nothing of it. Raises Rejection, SourceGoneError."""

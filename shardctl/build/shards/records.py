@@ -11,7 +11,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.build.shards.inputs import check_state, read_whole, reading, state_of
-from shardctl.build.shards.job import KEY, Job
+from shardctl.build.shards.job import ANY_UNIT, KEY, Job
 from shardctl.build.shards.mask_files import read_mask
 from shardctl.build.shards.planned import File, PlannedUnit
 from shardctl.build.shards.retry_hints import RetryHints
@@ -25,6 +25,7 @@ from shardctl.sources.files import local_copy
 from shardctl.sources.formats import Choose, Digest, Parsed, Reading, Unit, find_format
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.kinds import KINDS
+from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import GroupRule
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.transforms.pipeline.batches import check_keys, check_labels, encode_labels, with_class_folders
@@ -51,6 +52,9 @@ def read_unit(job: Job, planned: PlannedUnit, unit: Unit, choose: Choose | None,
             parsed = _without(parsed, *check_labels(parsed.batch, job.layout.roles.names))
         if job.recipe.key_source is not None:
             parsed = _without(parsed, *check_keys(parsed.batch))
+            if known := job.known.get(ANY_UNIT):
+                keys = enumerate(hash_names(parsed.batch.column(KEY).to_pylist()).view(np.int64).tolist())
+                parsed = _without(parsed, parsed.batch, {row: known[key] for row, key in keys if key in known})
         if job.draw is not None and job.draw.group is not None:
             parsed = _without(parsed, parsed.batch, _in_no_group(job, planned, parsed, job.draw.group))
         yield parsed

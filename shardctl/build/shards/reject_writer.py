@@ -9,7 +9,7 @@ from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.build.shards.shard_totals import ShardTotals, UnitOutcome
 from shardctl.errors import Rejection
-from shardctl.format.tables import Reject
+from shardctl.format.tables import PRUNED, Reject
 from shardctl.system.processes.progress_slot import KEYS
 
 RejectedRecord = tuple[int, Rejection]
@@ -27,10 +27,12 @@ class RejectWriter:
         self._write, self._hints, self._totals = write, hints, totals
         self._lost: Sequence[int] = ()
         self._late: list[RejectedRecord] = []
+        self.pruned = False
+        """Whether a record of the unit was taken out by a person."""
 
     def begin(self, lost: Sequence[int]) -> None:
         """Begin with a unit of many records. These of them are lost, and sorted."""
-        self._lost, self._late = lost, []
+        self._lost, self._late, self.pruned = lost, [], False
 
     def hold(self, record: int, rejection: Rejection) -> None:
         """Take a record that has waited, to be told of when those before it are."""
@@ -58,6 +60,7 @@ class RejectWriter:
 
     def reject(self, planned: PlannedUnit, outcome: UnitOutcome, record: int, rejection: Rejection, records: int = 1) -> None:
         """Reject so many records of a unit, of which `record` is the first."""
+        self.pruned |= rejection.error == PRUNED
         message = rejection.message + of_several(records)
         stage = "read" if rejection.stage == KEYS else rejection.stage
         self._write(Reject(planned.file.path, planned.key(record), stage, rejection.error, message, records))

@@ -50,8 +50,8 @@ def why_not_followed(
         return written
     if not all(before.get(name, "lost") for name in parts):
         return DatasetError(
-            f"{shown}: repair has rebuilt its manifest, which no longer names its sources and options; use --overwrite to make"
-            " the dataset again"
+            f"{shown}: repair has rebuilt its manifest without the fingerprint of its inputs and options; use --overwrite to"
+            " make the dataset again"
         )
     names = [name for name in differing_parts(before, parts) if name not in FOLLOWED]
     if names:

@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
-from typing import Any
+from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.build.convert.update.match import Matching
+from shardctl.build.convert.update.match import Matching, rows_of
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.job import KNOWN, Job
+from shardctl.build.shards.job import ANY_UNIT, Job, KnownLine
 from shardctl.build.shards.planned import File, PlannedUnit
 from shardctl.build.shards.reject_writer import of_several
 from shardctl.errors import Rejection
-from shardctl.format.names import FILES
-from shardctl.format.tables import PRUNED, UNIT_FIELDS, Reject
-from shardctl.format.update_state import Pruned
+from shardctl.format.tables import PRUNED, PRUNED_BY, open_table
+from shardctl.format.update_state import BY_KEY, Pruned, PrunedUnit
 from shardctl.sources.companions import copy_to_read
 from shardctl.sources.endings import ending_of
 from shardctl.sources.files import local_copy
 from shardctl.sources.formats import Misfit, Unit, find_format
 from shardctl.sources.label_table import some
-from shardctl.system.files import naming_the_path, replacing
+from shardctl.system.files import replacing
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import counted, printable
 
 Numbers = npt.NDArray[np.int64]
 
-Line = tuple[int, int | None, str, str, str]
-"""A line of known.jsonl: the row of the plan, the record (None: all of them), and the reason."""
+UNIT_COLUMNS = [*Unit._fields, "digest"]
 
 
 def write_known(job: Job, before: PreviousDataset, of_old: Numbers | None) -> list[str]:
@@ -44,15 +43,11 @@ def write_known(job: Job, before: PreviousDataset, of_old: Numbers | None) -> li
     all shards are made anew. What was rejected of an unchanged unit of a file of many records is rejected again: the plan does
     not say what was wrong with it.
     """
-    lines = [*_rejected(job, before, of_old), *_pruned(job, before)]
-    if lines:
-        with naming_the_path(job.folder), replacing(job.folder / KNOWN) as sink:
-            for line in lines:
-                sink.write(json.dumps(line).encode() + b"\n")
+    job.write_known(chain(_rejected(job, before, of_old), _pruned(job, before)))
     return _warnings(job, before)
 
 
-def _rejected(job: Job, before: PreviousDataset, of_old: Numbers | None) -> Iterator[Line]:
+def _rejected(job: Job, before: PreviousDataset, of_old: Numbers | None) -> Iterator[KnownLine]:
     """Yield the rejects of unchanged units of files of many records, in the shards that are built again."""
     if of_old is None or job.fields is None:
         return
@@ -69,36 +64,34 @@ def _rejected(job: Job, before: PreviousDataset, of_old: Numbers | None) -> Iter
                 yield row_of[unit], record, reject.stage, reject.error, reject.message.removesuffix(of_several(reject.records))
 
 
-def _pruned(job: Job, before: PreviousDataset) -> Iterator[Line]:
+def _pruned(job: Job, before: PreviousDataset) -> Iterator[KnownLine]:
     """Yield what was pruned. Records of a file of many records that was written anew cannot be told any more."""
     if not before.pruned:
         return
+    yield from lines_by_key(before.state.pruned)
     numbers = _Numbers(job, before)
-    for row in np.flatnonzero(np.isin(job.plan["file"].to_numpy(), _files_of(job, before))).tolist():
+    files = [*rows_of(job.files, before.pruned).values()]
+    for row in np.flatnonzero(np.isin(job.plan["file"].to_numpy(), files)).tolist():
         planned = job.planned_at(row)
-        for record, reject in _of_unit(before, planned, numbers):
-            yield row, record, reject.stage, reject.error, reject.message
+        for record in _of_unit(before, planned, numbers):
+            yield row, record, *PRUNED_BY
 
 
-def _files_of(job: Job, before: PreviousDataset) -> Numbers:
-    """Return the rows of the table of files of which something was pruned."""
-    import pyarrow.compute as pc  # 40 ms to import, and most conversions update nothing
-
-    paths = job.files["path"].combine_chunks()
-    found: Numbers = np.flatnonzero(np.asarray(pc.is_in(paths, value_set=pa.array(sorted(before.pruned), pa.string()))))
-    return found
+def lines_by_key(pruned: Pruned) -> Iterator[KnownLine]:
+    """Yield what has a job reject the records that were pruned by their own keys."""
+    yield from ((ANY_UNIT, key, *PRUNED_BY) for source, key in pruned if source == BY_KEY)
 
 
-def _of_unit(before: PreviousDataset, planned: PlannedUnit, numbers: _Numbers) -> Iterator[tuple[int | None, Reject]]:
+def _of_unit(before: PreviousDataset, planned: PlannedUnit, numbers: _Numbers) -> Iterator[int | None]:
     """Yield the records of a unit that were pruned; None: the file that is one record."""
     of_file, unit = before.pruned[planned.file.path], planned.unit
     if unit.first == 0:
         if 0 in of_file:
-            yield None, of_file[0]
+            yield None
         return
     for record in sorted(of_file) if numbers.hold(planned.file) else ():
         if unit.first <= record < unit.first + unit.records:
-            yield record, of_file[record]
+            yield record
 
 
 class _Numbers:
@@ -106,40 +99,46 @@ class _Numbers:
 
     def __init__(self, job: Job, before: PreviousDataset) -> None:
         self._job, self._before = job, before
+        self._rows = rows_of(before.files, before.pruned)
         self._known: dict[str, bool] = {}
 
     def hold(self, file: File) -> bool:
         """Return whether they do, as far as a look at the file tells."""
-        if file.path not in self._known:
-            same = self._before.stat_of(file.path) == (file.size, file.mtime_ns)
-            rows = [] if same else list(self._rows_of(file.path))  # none: the file had gone
-            self._known[file.path] = same or (bool(rows) and all(self._reads_as_before(file, row) for row in rows))
-        return self._known[file.path]
+        path = file.path
+        if path not in self._known:
+            row, before = self._rows.get(path), self._before
+            stat = None if row is None else (before.files["size"][row].as_py(), before.state.mtime_ns[row])
+            self._known[path] = stat == (file.size, file.mtime_ns) or all(
+                self._reads_as_before(file, unit) for unit in set(_units_of(before, path, row).values())
+            )
+        return self._known[path]
 
-    def _rows_of(self, path: str) -> Iterator[int]:
-        """Yield the rows of the plan before of the units in which records of a file were pruned."""
-        import pyarrow.compute as pc
-
-        row = pc.index(self._before.files["path"], path).as_py()
-        units = np.flatnonzero(self._before.units("file") == row) if row >= 0 else np.empty(0, np.int64)
-        first, count = (self._before.units(name)[units] for name in ("first", "records"))
-        records = np.array(sorted(self._before.pruned[path]))
-        pruned = np.searchsorted(records, first + count) > np.searchsorted(records, first)
-        yield from units[pruned].tolist()
-
-    def _reads_as_before(self, file: File, row: int) -> bool:
-        """Return whether a file still has the unit that is this row of the plan before, where it was."""
+    def _reads_as_before(self, file: File, before: PrunedUnit | None) -> bool:
+        """Return whether a file still has a unit, where it was. Of one of which all is pruned, nothing is known but that."""
+        if before is None:
+            return True
         path = self._job.path_of(file)
         with contextlib.suppress(Rejection, OSError):
             copy = local_copy(path, file.mtime_ns)
             copy = copy_to_read(path, ending_of(file.path, copy), file.mtime_ns)
-            (planned,) = self._before.plan.slice(row, 1).to_pylist()
-            return bool(_digest_of(self._job, file.path, copy, _unit_of(planned)) == planned["digest"])
+            return _digest_of(self._job, file.path, copy, Unit._make(before[:-1])) == before[-1]
         return False
 
 
-def _unit_of(planned: dict[str, Any]) -> Unit:
-    return Unit._make(planned[name] for name, _ in UNIT_FIELDS[1:])
+def _units_of(before: PreviousDataset, path: str, row: int | None) -> dict[int, PrunedUnit | None]:
+    """Return the pruned records of a file, each with its unit, None where that is not known. `row` is that of the file, None:
+    it had gone."""
+    records = before.pruned[path]
+    if row is None:
+        return records
+    plan = before.plan.take(pa.array(np.flatnonzero(before.units("file") == row)))
+    plan = plan.filter(plan["digest"].is_valid()).sort_by("first")
+    units = list(zip(*(plan[name].to_pylist() for name in UNIT_COLUMNS), strict=True))
+    places = np.searchsorted(plan["first"].to_numpy() + plan["records"].to_numpy(), list(records), side="right")
+    found = {}
+    for (record, known), place in zip(records.items(), places.tolist(), strict=True):
+        found[record] = known or next((unit for unit in units[place : place + 1] if unit[3] <= record), None)
+    return found
 
 
 def _digest_of(job: Job, path: str, opened: str, unit: Unit) -> int | None:
@@ -179,44 +178,55 @@ def _unknown(job: Job, before: PreviousDataset) -> dict[str, list[int]]:
         (job.planned_at(unit).file.path, record)
         for unit, reasons in job.known.items()
         for record, reason in reasons.items()
-        if reason.error == PRUNED
+        if unit != ANY_UNIT and reason.error == PRUNED
     }
-    paths = job.files["path"].take(pa.array(_files_of(job, before))).to_pylist()
+    paths = rows_of(job.files, before.pruned)
     unknown = {path: [record for record in before.pruned[path] if record and (path, record) not in matched] for path in paths}
     return {path: records for path, records in unknown.items() if records}
 
 
+def _gone(job: Job, before: PreviousDataset) -> dict[str, dict[int, PrunedUnit | None]]:
+    """Return the pruned records of files of many records that have gone now, by the path of the file."""
+    if job.fields is None:
+        return {}
+    there, rows = (rows_of(files, before.pruned) for files in (job.files, before.files))
+    return {path: _units_of(before, path, row) for path, row in rows.items() if path not in there}
+
+
 def still_pruned(job: Job, before: PreviousDataset) -> Pruned:
     """Return the records that stay out of a dataset that is brought up to date."""
-    gone = {(path, record) for path, records in _unknown(job, before).items() for record in records}
-    return {each for each in before.state.pruned if each not in gone}
+    unknown = _unknown(job, before)
+    gone = {**before.pruned, **_gone(job, before)}
+    return {(path, record): gone[path][record] for path, record in before.state.pruned if record not in unknown.get(path, ())}
 
 
 def _warnings(job: Job, before: PreviousDataset) -> list[str]:
     """Say which records may be back, though they were pruned."""
-    unknown = _unknown(job, before)
+    unknown = {**_unknown(job, before), **_gone(job, before)}
     if not unknown:
         return []
     first = printable(min(unknown))
     of = f"{first} and others" if len(unknown) > 1 else first
     back = counted(sum(map(len, unknown.values())), "record")
-    return [f"{back} of {of} had been pruned, and may be back, since the file was written anew; prune again"]
+    return [
+        f"{back} of {of} had been pruned, and may be back, or come back under another name, since the file has changed or gone;"
+        " prune again"
+    ]
 
 
-def hide_pruned(job: Job, before: PreviousDataset) -> None:
+def hide_pruned(path: Path, pruned: Pruned) -> None:
     """Leave out of a job's table of files what labels files and annotations say of files that were pruned."""
-    hidden = {path for path, records in before.pruned.items() if 0 in records}
-    names = [name for name in ("label", "columns") if name in job.files.column_names]
+    hidden = sorted(source for source, record in pruned if not record)
+    files = open_table(LocalFolder(path.parent), path.name)
+    names = [name for name in ("label", "columns") if name in files.column_names]
     if not hidden or not names:
         return
     import pyarrow.compute as pc
 
-    values = pa.array(sorted(hidden), pa.string())
-    with replacing(job.folder / FILES) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), job.files.schema) as writer:
-        for batch in job.files.to_batches():
-            gone = np.asarray(pc.is_in(batch.column("path"), value_set=values))
+    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), files.schema) as writer:
+        for batch in files.to_batches():
+            gone = np.asarray(pc.is_in(batch.column("path"), value_set=pa.array(hidden, pa.string())))
             for name in names:
                 rows = pa.array(np.arange(batch.num_rows), mask=gone)
                 batch = batch.set_column(batch.schema.get_field_index(name), name, batch.column(name).take(rows))
             writer.write_batch(batch)
-    del vars(job)["files"]  # it was read before

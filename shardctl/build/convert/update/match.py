@@ -78,14 +78,14 @@ def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Match
     same[known] &= _labels(now)[known] == _labels(before.files)[of]
     if "columns" in now.column_names and "columns" in before.files.column_names:
         _compare_columns(now["columns"], before.files["columns"], rows, same)
-    for path, row in _rows_of(now, before.pruned).items():  # what was known of these went with their samples
+    for path, row in rows_of(now, before.pruned).items():  # what was known of these went with their samples
         if 0 in before.pruned[path]:
             same[row] = as_it_was[row]
     _compare_faults(before, now, rows, same)
     return Matching(rows, same, before.files.num_rows)
 
 
-def _rows_of(files: pa.Table, paths: Collection[str]) -> dict[str, int]:
+def rows_of(files: pa.Table, paths: Collection[str]) -> dict[str, int]:
     """Return the rows of those of these files that are in a table."""
     if not paths:
         return {}
@@ -105,7 +105,7 @@ def _compare_faults(before: PreviousDataset, now: pa.Table, rows: Numbers, same:
     if now["error"].null_count < len(now):  # to tell which imports pyarrow.compute, and most often none is
         broken = now["error"].is_valid().to_numpy()
         same[broken & (rows >= 0)] &= before.samples_of_files[rows[broken & (rows >= 0)]] == 0
-    for path, row in _rows_of(now, before.rejected_files).items():
+    for path, row in rows_of(now, before.rejected_files).items():
         reject = before.rejected_files[path]
         if not same[row]:
             continue

@@ -19,8 +19,8 @@ from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLES
 from shardctl.format.shard import ShardFacts
-from shardctl.format.tables import Reject, ShardTable, open_checked_table, pruned_reject, read_rejects, taken
-from shardctl.format.update_state import UpdateState
+from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_rejects, taken
+from shardctl.format.update_state import PrunedUnit, UpdateState
 from shardctl.system.files import naming_the_path
 from shardctl.system.locations.folder import Folder, hash_file
 from shardctl.system.locations.local import LocalFolder
@@ -97,11 +97,11 @@ class PreviousDataset:
         return counts
 
     @cached_property
-    def pruned(self) -> dict[str, dict[int, Reject]]:
+    def pruned(self) -> dict[str, dict[int, PrunedUnit | None]]:
         """The records that were taken out by a person, by the path of their file and their number in it."""
-        found: dict[str, dict[int, Reject]] = {}
-        for source, record in self.state.pruned:
-            found.setdefault(source, {})[record] = pruned_reject(source, record)
+        found: dict[str, dict[int, PrunedUnit | None]] = {}
+        for (source, record), unit in self.state.pruned.items():
+            found.setdefault(source, {})[record] = unit
         return found
 
     @cached_property
@@ -109,13 +109,6 @@ class PreviousDataset:
         """The files that are one record each and were rejected before they were read, or while they were."""
         rejects = (reject for reject in read_rejects(self.folder) if reject.key == reject.source)
         return {reject.source: reject for reject in rejects if reject.stage in ("plan", "read")}
-
-    def stat_of(self, path: str) -> tuple[int, int] | None:
-        """Return the size of a file, and when it was changed last, as the dataset was made of it; None for no such file."""
-        import pyarrow.compute as pc  # 40 ms to import, and most conversions update nothing
-
-        row = pc.index(self.files["path"], path).as_py()
-        return (self.files["size"][row].as_py(), int(self.state.mtime_ns[row])) if row >= 0 else None
 
     @cached_property
     def _plain_jpegs(self) -> npt.NDArray[np.bool_]:
