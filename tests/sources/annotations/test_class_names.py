@@ -18,7 +18,7 @@ from shardctl.errors import InputError
 @pytest.mark.parametrize("form", ["masks", "yolo"])
 def test_each_line_of_a_list_of_classes_is_a_name(tmp_path: Path, form: str, text: str, names: tuple[str, ...] | None) -> None:
     source = photos(tmp_path / "in", "a.png")
-    mask(tmp_path / "masks" / "a.png", values_of((8, 6)))
+    mask(tmp_path / "masks" / "a.png", values_of((8, 6), 2))
     (tmp_path / "yolo").mkdir()
     (tmp_path / "yolo" / "a.txt").write_text("0 0.5 0.5 1 1")
     (tmp_path / form / "classes.txt").write_text(text, encoding="utf-8", newline="")
