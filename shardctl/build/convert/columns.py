@@ -230,9 +230,8 @@ def chosen_columns(types: Types, recipe: Recipe) -> pa.Schema:
     if not wanted:
         if types.scattered > MOST_SCATTERED:
             raise InputError(
-                f"the records have {types.scattered:,} fields that the first ones do not have, more than {MOST_SCATTERED:,}"
-                " columns that are nearly empty; name the fields to keep with --fields, or put the others into one object in"
-                " the files: it becomes JSON text"
+                f"the records have {types.scattered:,} fields that the first ones do not have; at most {MOST_SCATTERED:,} can"
+                " be columns. Name the fields to keep with --fields, or put the others into one object"
             )
         return fields
     missing = [name for name in wanted if name not in fields.names]
