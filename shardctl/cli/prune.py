@@ -48,8 +48,8 @@ def prune(
     """Remove samples from a dataset for good, for instance after a takedown request.
 
     No byte of these samples stays in any file of the dataset. Kept earlier generations are deleted, because they have the
-    samples too. DST/rejects.jsonl records the keys, so that a later --update does not bring the samples back. The sources are
-    not touched.
+    samples too. DST/rejects.jsonl lists the records, and a later --update does not bring samples with these keys back. The
+    sources are not touched.
     """
     with quick_imports():
         from shardctl.build.rewrite.prune import prune as prune_dataset

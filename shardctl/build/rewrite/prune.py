@@ -68,10 +68,10 @@ def prune(
     """Remove the samples that match a condition, or that have these keys, from a dataset for good.
 
     `where` has the syntax of `inspect --where`. If one variant of a record matches, all samples of the record are removed.
-    Shards without such samples do not change; kept generations are deleted. rejects.jsonl records the keys, so that no later
-    update brings the samples back. `progress` False shows no progress on stderr; a function is called with shards done and
-    shards instead. Raises DatasetError, UsageError for a wrong condition, or if samples cannot be told apart (blocks of packed
-    tokens), InputError if no key is known, BusyError.
+    Shards without such samples do not change; kept generations are deleted. rejects.jsonl lists the records, and no later
+    update brings a sample with such a key back (docs/update.md). `progress` False shows no progress on stderr; a function is
+    called with shards done and shards instead. Raises DatasetError, UsageError for a wrong condition, or if samples cannot be
+    told apart (blocks of packed tokens), InputError if no key is known, BusyError.
     """
     here_only(dst, "prune")
     if where is None and keys is None:

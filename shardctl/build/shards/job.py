@@ -277,9 +277,10 @@ class Job:
 
     def write_known(self, lines: Iterable[KnownLine]) -> None:
         """Have these records rejected."""
-        with naming_the_path(self.folder), replacing(self.folder / KNOWN) as sink:
-            for line in lines:
-                sink.write(json.dumps(line).encode() + b"\n")
+        if found := list(lines):
+            with naming_the_path(self.folder), replacing(self.folder / KNOWN) as sink:
+                for line in found:
+                    sink.write(json.dumps(line).encode() + b"\n")
 
     @cached_property
     def known(self) -> dict[int, dict[int | None, Rejection]]:

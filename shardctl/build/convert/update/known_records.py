@@ -99,14 +99,14 @@ class _Numbers:
 
     def __init__(self, job: Job, before: PreviousDataset) -> None:
         self._job, self._before = job, before
-        self._rows = rows_of(before.files, before.pruned)
         self._known: dict[str, bool] = {}
 
     def hold(self, file: File) -> bool:
         """Return whether they do, as far as a look at the file tells."""
         path = file.path
         if path not in self._known:
-            row, before = self._rows.get(path), self._before
+            before = self._before
+            row = rows_of(before.files, [path]).get(path)
             stat = None if row is None else (before.files["size"][row].as_py(), before.state.mtime_ns[row])
             self._known[path] = stat == (file.size, file.mtime_ns) or all(
                 self._reads_as_before(file, unit) for unit in set(_units_of(before, path, row).values())
@@ -216,16 +216,16 @@ def _warnings(job: Job, before: PreviousDataset) -> list[str]:
 
 def hide_pruned(path: Path, pruned: Pruned) -> None:
     """Leave out of a job's table of files what labels files and annotations say of files that were pruned."""
-    hidden = sorted(source for source, record in pruned if not record)
+    hidden = pa.array(sorted(source for source, record in pruned if not record), pa.string())
     files = open_table(LocalFolder(path.parent), path.name)
     names = [name for name in ("label", "columns") if name in files.column_names]
-    if not hidden or not names:
+    if not len(hidden) or not names:
         return
     import pyarrow.compute as pc
 
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), files.schema) as writer:
         for batch in files.to_batches():
-            gone = np.asarray(pc.is_in(batch.column("path"), value_set=pa.array(hidden, pa.string())))
+            gone = np.asarray(pc.is_in(batch.column("path"), value_set=hidden))
             for name in names:
                 rows = pa.array(np.arange(batch.num_rows), mask=gone)
                 batch = batch.set_column(batch.schema.get_field_index(name), name, batch.column(name).take(rows))
