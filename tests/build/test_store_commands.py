@@ -514,3 +514,15 @@ def test_a_wrong_answer_is_asked_for_once_more(
         assert (tmp_path / "exported" / path.relative_to(tmp_path / "expected")).read_bytes() == path.read_bytes()
     once()
     shardctl.inspect(url)
+
+
+def test_a_shard_that_is_damaged_on_the_store_is_fetched_twice(object_server: ObjectServer, bucket: str, dataset: Path) -> None:
+    shard = dataset / "train-00001.arrow"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 4 : len(data) // 2 : 64] = bytes(len(data[len(data) // 4 : len(data) // 2 : 64]))
+    shard.write_bytes(data)
+    url = put(dataset, f"{bucket}/out")
+    object_server.clear()
+    assert not shardctl.verify(url).ok
+    taken = [entry for entry in object_server.log() if entry["method"] == "GET" and entry["key"].endswith(shard.name)]
+    assert len(taken) <= 4

@@ -201,7 +201,10 @@ def test_huggingface_metadata_in_each_split_folder_is_read(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("filename,label\n1.png,a\n2.png,b\nghost.png,c\n", r"1 of 3 rows names a file that is not there \(ghost.png\)"),
+        (
+            "filename,label\n1.png,a\n2.png,b\nghost.png,c\n",
+            r"1 of 3 rows names a file that is not there, or of another split \(ghost.png\)",
+        ),
         ("filename,label\n1.png,a\n", r"no row for 1 of 2 inputs \(2.png\)"),
         ("filename,label\n1.png,a\n2.png,b\n1.png,c\n", "1.png and 1.png are both of the input 1.png; keep one"),
         ("name,label\n1.png,a\n", "no column of file names; it has name, label"),

@@ -730,7 +730,7 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.
     unnamed, unused = np.flatnonzero(rows < 0), np.flatnonzero(~used)
     if len(unused):
         name = "names a file that is" if len(unused) == 1 else "name files that are"
-        what = f"{side.shown}: {len(unused):,} of {counted(len(side), 'row')} {name} not there"
+        what = f"{side.shown}: {len(unused):,} of {counted(len(side), 'row')} {name} not there, or of another split"
         example = f"({some(side.names.take(pa.array(unused[:100])).to_pylist())})"
         if not rule.lenient:
             first = side.names[int(unused[0])].as_py()

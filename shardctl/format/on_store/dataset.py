@@ -166,11 +166,10 @@ class DatasetOnStore:
         return ""
 
     def forget(self, name: str) -> bool:
-        """Fetch a file anew when it is read next, unless it was changed here."""
+        """Fetch a file anew when it is read next, once, unless it was changed here."""
         if (self.work / name).exists():
             return False
-        _state_of(self).forget(name)
-        return True
+        return _state_of(self).forget(name)
 
     def prefetch(self, names: Sequence[str]) -> AbstractContextManager[Note]:
         """While the block runs, fetch files before they are read, for all processes that read some of them in a row."""
@@ -234,6 +233,7 @@ class _State:
         self._dataset, self.store = dataset, StoreFolder(dataset.url)
         self._listing: Listing | None = None
         self._open: dict[str, RemoteFile] = {}
+        self._forgotten = set[str]()
         self._tail = TAIL
         self._lock = threading.Lock()
         folder = Path(dataset.folder) / _CACHE
@@ -287,11 +287,15 @@ class _State:
         except NoSuchKeyError as error:
             raise self._dataset.gone(name) from error
 
-    def forget(self, name: str) -> None:
-        """Let go of a file."""
+    def forget(self, name: str) -> bool:
+        """Let go of a file, the first time."""
         with self._lock:
+            if name in self._forgotten:
+                return False
+            self._forgotten.add(name)
             self._open.pop(name, None)
         Path(self.cache.folder, _copy_of(name)).unlink(missing_ok=True)
+        return True
 
     def opened(self, name: str) -> RemoteFile:
         """Return a shard that is read where it is. Raises FileNotFoundError, StoreError."""

@@ -18,7 +18,7 @@ from shardctl.format.tables import ShardTable
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset
 from shardctl.system.dataclass import dataclass
-from shardctl.system.files import FileFacts, read_bytes, replacing, sha256_of, write_atomically
+from shardctl.system.files import FileFacts, naming_the_path, read_bytes, replacing, sha256_of, write_atomically
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.locations.stored import StoreFolder
 from shardctl.system.scratch import scratch_folder
@@ -133,7 +133,7 @@ def _opened(folder: StoreFolder, cache: Cache | None) -> RemoteDataset:
 
 def _from_cache(about: About, kept: CachedDataset) -> RemoteDataset | None:
     """Return a dataset of the cache, in `looking_up`. None if its tables are not as they were fetched: then it is removed."""
-    with suppress(OSError, DatasetError):
+    with naming_the_path(kept.tables), suppress(FileNotFoundError, DatasetError):
         data = read_bytes(kept.tables / MANIFEST)
         manifest = Manifest.parse(pa.py_buffer(data), StoreFolder(about.url).shown(MANIFEST))
         if (_digest(data), sha256_of(kept.tables / SHARDS)) == (kept.digest, manifest.files[SHARDS].sha256):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache, partial
 from itertools import starmap
 from typing import Any, NoReturn, TypeAlias
 
@@ -34,6 +34,9 @@ LOOKED_AT = 3
 
 FOLDERS = {"labels": "images", "Annotations": "JPEGImages", "annotations": "images", "masks": "images", "captions": "images"}
 """Folders of annotations, and of their images beside them: of Ultralytics, of the development kit of VOC, of other tools."""
+
+_NO_SPLITS = frozenset((*FOLDERS.values(), "dev", "eval"))
+"""Folders above names and sources that tell no split: people and programs are called so, too."""
 
 Rows = npt.NDArray[np.int64]
 Texts: TypeAlias = "pa.Array | pa.ChunkedArray"
@@ -137,12 +140,24 @@ class Finder:
         else:
             rows = np.full(len(names), -1, np.int64)
             placed_names, is_known = self._placed(names, None), False
-        is_exact, place = rows >= 0, 0
+        is_exact, place, differ = rows >= 0, 0, self._other_splits(names, files)
         for placed in placed_names:
             left = place + np.flatnonzero(rows[place : place + len(placed)] < 0)
-            rows[left] = self._loose([placed[number - place] for number in left.tolist()], is_known)
+            differs = partial(lambda left, number, row: bool(differ(left[[number]], np.array([row]))[0]), left)
+            rows[left] = self._loose([placed[number - place] for number in left.tolist()], is_known, differs)
             place += len(placed)
-        self._leave_other_splits(rows, is_exact & (number < len(first)), names, files)
+        is_sure, is_other = is_exact & (number < len(first)), np.zeros(len(rows), bool)
+        for begin in range(0, len(rows), AT_ONCE):
+            here = begin + np.flatnonzero(((rows >= 0) & ~is_sure)[begin : begin + AT_ONCE])
+            is_other[here] = differ(here, rows[here])
+        if is_other.any() and (is_other == (rows >= 0)).all():
+            at = int(np.argmax(is_other))
+            raise InputError(
+                f"{shown}: {printable(names[at].as_py())} leads only to {printable(self._inputs.paths_at([rows[at]])[0])}, and"
+                " their folders or files are named for different splits. If this image is meant, rename them, or write paths"
+                " from the source on"
+            )
+        rows[is_other] = -1
         rows[~is_exact & np.isin(rows, rows[is_exact])] = -1  # another name leads to it as it is
         self._refuse_two_of_one(rows, names if written is None else written, shown)
         return rows
@@ -209,8 +224,9 @@ class Finder:
         rows[there[numbers[is_same]]] = places[is_same]
         return rows
 
-    def _loose(self, names: list[str], is_known: bool) -> Rows:
-        """Return the input of each name that only its last part fits. Of several, the one that ends with all of it is meant."""
+    def _loose(self, names: list[str], is_known: bool, differs: Callable[[int, int], bool]) -> Rows:
+        """Return the input of each name that only its last part fits. Of several, the one of the same split, or that ends with
+        all of it, is meant."""
         rows = np.full(len(names), -1, np.int64)
         parts = [_last_part(name) for name in names]
         numbers, places = self._last.places(hash_names(parts))
@@ -220,17 +236,16 @@ class Finder:
             name = names[number]
             if path.endswith(parts[number]) and _last_part(path) == parts[number] and _do_agree(name, path, is_known):
                 found.setdefault(number, []).append(place)
-        for number, those in found.items():
+        for number, several in found.items():
+            those = several if len(several) == 1 else [at for at in several if not differs(number, places[at])] or several
             ending = [place for place in those if paths[place].endswith(f"/{names[number]}")] if len(those) > 1 else those
             if len(ending) != 1:
                 self._refuse_several(names[number], places[those].tolist())
             rows[number] = places[ending[0]]
         return rows
 
-    def _leave_other_splits(
-        self, rows: Rows, is_sure: npt.NDArray[np.bool_], names: Texts, files: Iterable[tuple[str, int]]
-    ) -> None:
-        """Set -1 for each name whose input is of another split."""
+    def _other_splits(self, names: Texts, files: Iterable[tuple[str, int]]) -> Callable[[Rows, Rows], npt.NDArray[np.bool_]]:
+        """Return what says of names and inputs, by their numbers, whether they are of different splits."""
         told = [(resolved(parent_of(file)), name_of(file), count) for file, count in files]
         bases = [root.recorded if root.is_folder else root.base for root in self._inputs.roots]
 
@@ -239,12 +254,14 @@ class Finder:
             return _are_of_other_splits(*told[file][:2], name, bases[root], path)
 
         of_file = np.repeat(np.arange(len(told)), [count for *_, count in told])
-        for begin in range(0, len(rows), AT_ONCE):
-            here = begin + np.flatnonzero(((rows >= 0) & ~is_sure)[begin : begin + AT_ONCE])
-            found = self._inputs.table.take(pa.array(rows[here]))
-            said, paths = (map(_folder, each.to_pylist()) for each in (names.take(pa.array(here)), found["path"]))
-            each = zip(of_file[here].tolist(), said, found["root"].to_pylist(), paths, strict=True)
-            rows[here[np.fromiter(starmap(differ, each), bool, len(here))]] = -1
+
+        def all_differ(numbers: Rows, rows: Rows) -> npt.NDArray[np.bool_]:
+            found = self._inputs.table.take(pa.array(rows))
+            said, paths = (map(_folder, each.to_pylist()) for each in (names.take(pa.array(numbers)), found["path"]))
+            each = zip(of_file[numbers].tolist(), said, found["root"].to_pylist(), paths, strict=True)
+            return np.fromiter(starmap(differ, each), bool, len(numbers))
+
+        return all_differ
 
     def _refuse_several(self, name: str, rows: list[int]) -> NoReturn:
         both = both_of(*self._inputs.paths_at(rows[:2]))
@@ -338,7 +355,7 @@ def _apart(one: list[str], other: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _nearest(folders: list[str]) -> list[str]:
-    return [folder for folder in folders if folder not in FOLDERS and folder not in FOLDERS.values()][-1:]
+    return [folder for folder in folders if folder not in FOLDERS and folder not in _NO_SPLITS][-1:]
 
 
 def _do_agree(name: str, path: str, is_known: bool) -> bool:
@@ -373,4 +390,5 @@ def said_of_absent(shown: str, names: Texts, rows: Rows) -> list[str]:
     """Say how many of the images that a file names are not there."""
     absent = np.flatnonzero(rows < 0)
     example, of = some([names[place].as_py() for place in absent[:3].tolist()]), counted(len(rows), "image")
-    return [f"{shown}: {len(absent):,} of {of} are not among the inputs ({example}); skipped"] if len(absent) else []
+    what = f"{len(absent):,} of {of} are not among the inputs, or are of another split"
+    return [f"{shown}: {what} ({example}); skipped"] if len(absent) else []

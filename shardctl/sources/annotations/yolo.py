@@ -303,7 +303,7 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
         raise InputError(f"{shown}: not a data.yaml, which has names, train and val")
     if not _is_small(said):
         raise InputError(f"{shown}: has over {MOST_VALUES:,} values (aliases count each time); make it smaller")
-    said = {name: value for name, value in said.items() if value not in ("", "~", "null")}
+    said = {name: value for name, value in said.items() if str(value).lower() not in ("", "~", "null")}
     names = _names_of(said.get("names"), shown)
     if names is not None and said.get("nc", str(len(names))) != str(len(names)):
         raise InputError(f"{shown}: nc is {printable(str(said['nc']))}, and there are {len(names):,} names")

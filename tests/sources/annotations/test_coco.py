@@ -185,7 +185,7 @@ def test_a_name_that_may_be_two_inputs_is_refused_with_both(tmp_path: Path) -> N
 def test_what_has_no_image_and_what_has_no_annotations_is_counted_and_said(tmp_path: Path, source: Path) -> None:
     file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "gone.png")], [box(1), box(2), box(99), box(99)])
     said = notices(source, tmp_path, file)
-    assert any("1 of 2 images are not among the inputs (gone.png); skipped" in notice for notice in said)
+    assert any("1 of 2 images are not among the inputs, or are of another split (gone.png)" in notice for notice in said)
     assert any("2 annotations of images that the file does not list (image_id 99); skipped" in notice for notice in said)
     assert any("2 of 3 inputs are not in the COCO files (b.png, deep/c.png): not annotated" in notice for notice in said)
 
@@ -552,6 +552,13 @@ def test_ids_of_objects_that_are_no_whole_numbers_are_named(tmp_path: Path) -> N
     file = coco_file(tmp_path / "coco.json", [(1, "1.png")], [box(1, id=own) for own in ("a7", 1.5, True, 4)])
     (said,) = [notice for notice in notices(source, tmp_path, file) if "left out" in notice]
     assert said.endswith("left out: id of 3 objects")
+
+
+def test_equal_captions_without_ids_are_several(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "1.png")
+    files = [coco_file(tmp_path / f"{name}.json", [(1, "1.png")], [{"image_id": 1, "caption": "a dog"}]) for name in "ab"]
+    converted(source, tmp_path / "out", *[f"coco:{file}" for file in files])
+    assert samples(tmp_path / "out")["1.png"]["captions"] == ["a dog"] * 2
 
 
 def test_what_captions_say_beside_is_named(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_a_coco_file_of_one_folder_does_not_annotate_another_one(tmp_path: Path)
     file = coco_file(source / "valid" / "all.json", [(1, "1.png"), (3, "3.png")], [box(1), box(3)])
     said = converted(source, tmp_path / "out", f"coco:{file}").notices
     assert {key for key, sample in samples(tmp_path / "out").items() if sample["objects"]} == {"valid/1.png"}
-    assert any("1 of 2 images are not among the inputs (3.png)" in notice for notice in said)
+    assert any("1 of 2 images are not among the inputs, or are of another split (3.png)" in notice for notice in said)
 
 
 def test_the_name_that_an_xml_file_says_has_the_folder_of_the_file(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ FILES: dict[str, tuple[Callable[[Path, list[str]], str], str]] = {
 
 files = pytest.mark.parametrize("form", FILES)
 
-NOT_THERE = "among the inputs|has the name of an input|not there"
+NOT_THERE = "named for different splits|or of another split|none of its images is among the inputs"
 
 
 def labelled(source: Path, out: Path, labels: str, column: str) -> set[str]:
@@ -315,6 +315,15 @@ def test_the_name_of_a_file_says_of_which_split_its_bare_names_are(tmp_path: Pat
     assert labelled(source, tmp_path / "out", labels, column) == {"train/2.png", "x/3.png"}
     with pytest.raises(InputError, match=NOT_THERE):
         converted(source / "val", tmp_path / "val", labels)
+
+
+@files
+def test_of_images_of_one_name_the_one_of_the_split_of_the_file_is_meant(tmp_path: Path, form: str) -> None:
+    source = photos(tmp_path / "in", "val/1.png", "train/1.png", "x/3.png")
+    make, column = FILES[form]
+    assert labelled(source, tmp_path / "out", make(tmp_path / "train", ["1", "3"]), column) == {"train/1.png", "x/3.png"}
+    with pytest.raises(InputError, match="which may be"):
+        converted(source, tmp_path / "all", make(tmp_path / "all", ["1"]))
 
 
 @files
@@ -355,6 +364,7 @@ def test_a_file_beside_its_own_images_is_not_of_those_of_another_folder(tmp_path
         ("in/train/test", "1", "in", "train/1"),
         ("all", "images/1/1", "in", "images/1"),
         ("val", "1", "train/a", "bullet_train/1"),
+        ("train", "1", "dev/images", "1"),
     ],
 )
 def test_words_that_tell_no_other_split_are_no_obstacle(
