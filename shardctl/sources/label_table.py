@@ -148,7 +148,8 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
             f"{shown}: the files give different names to the classes of {some(names)}; write the same names in all of them, or"
             " leave these columns out with --drop-columns"
         )
-    if has_numbers and LABEL_COLUMN in named and _are_named(columns[LABEL_COLUMN], named[LABEL_COLUMN]):
+    all_say = of_exports or all(LABEL_COLUMN in part.classes for part in parts if LABEL_COLUMN in part.held)
+    if has_numbers and all_say and LABEL_COLUMN in named and _are_named(columns[LABEL_COLUMN], named[LABEL_COLUMN]):
         classes = named.pop(LABEL_COLUMN)
     if LABEL_COLUMN in drop:
         said = []  # that there is none was asked for

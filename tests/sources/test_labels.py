@@ -745,6 +745,10 @@ def test_metadata_parquet_has_the_classes_of_hugging_face(tmp_path: Path) -> Non
     assert {sample["key"]: int(sample["label"]) for sample in ds} == {
         f"{part}/{number}.png": 1 - number for part in ("a", "b") for number in (0, 1)
     }
+    (tmp_path / "in" / "b" / "metadata.parquet").unlink()
+    (tmp_path / "in" / "b" / "metadata.csv").write_text("file_name,label\n0.png,1\n1.png,0\n")
+    shardctl.convert(tmp_path / "in", tmp_path / "numbers", workers=0)
+    assert shardctl.open(tmp_path / "numbers").classes is None
 
 
 def test_metadata_parquet_without_file_names_and_a_broken_one_are_refused(tmp_path: Path) -> None:

@@ -413,8 +413,7 @@ def refuse_partitions(listing: Listing, mode: str, held: Collection[str]) -> Non
     if mode != "none":
         raise InputError(
             f"the folders (as {printable(listing.groups[min(lost)].folder)}) are values of columns that the files do not have"
-            f" ({columns}); write the table with them, for instance with pandas.read_parquet(FOLDER).to_parquet(FILE), or leave"
-            " them out with --labels none"
+            f" ({columns}); write the files with these columns, or leave them out with --labels none"
         )
     files = int(np.isin(listing.table["group"].to_numpy(), list(lost)).sum())
     listing.notices.append(f"left out: {columns}, which only the folders of {counted(files, 'file')} have")

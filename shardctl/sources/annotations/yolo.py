@@ -121,6 +121,8 @@ class Yolo:
         empty = [*(folder for folder in labelled if not labelled[folder]), *setup.missing]
         if empty:
             notices.append(f"no labels in {some(empty)}: the images of this split are background, with no object")
+        if not is_yaml and exists(told := join(given, "data.yaml")):
+            notices.append(f"{printable(told)} is not read, as its folder is given; names and splits may be in it")
         notices += said_of_boxes(writer.outside, writer.degenerate, rule)
         role = Objects(setup.names, keypoints=setup.point_names, flip=setup.flip if setup.point_names else None)
         said, rows, fields = tuple(notices), np.arange(len(inputs)), (objects_field(members),)
@@ -348,8 +350,8 @@ def _names_of(given: Any, shown: str) -> tuple[str, ...] | None:
         if set(given) != set(map(str, range(len(given)))):
             raise InputError(f"{shown}: names must be numbered 0 to {len(given) - 1} without gaps")
         given = [given[str(number)] for number in range(len(given))]
-    names = [composed(str(name)) for name in given] if isinstance(given, list) else []
-    if not names or len({"", *names}) <= len(names):
+    names = [composed(name) for name in given if isinstance(name, str)] if isinstance(given, list) else []
+    if not names or len({"", *names}) <= len(given):
         raise InputError(f"{shown}: names are a list of different names, or numbers with names")
     return tuple(names)
 

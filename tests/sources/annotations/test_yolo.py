@@ -198,6 +198,7 @@ def test_nine_numbers_of_a_pose_are_its_keypoints() -> None:
         ("names: {0: a, 2: b}\ntrain: images", "names must be numbered 0 to 1 without gaps"),
         ("names: [a]\ntrain: nowhere", r"no folder of labels was found by its train, val and test \(nowhere\)"),
         ("names: [a, '']\ntrain: images", "names are a list of different names"),
+        ("names: [a, {en: b, de: c}]\ntrain: images", "names are a list of different names"),
         ("nc: 3\nnames: [a, b]\ntrain: images", "nc is 3, and there are 2 names"),
         ("names: [a]\ntrain: images\ntask: classify", "the task classify is not one of"),
         ("names: [a]\ntrain: images\ntask: pose", "task pose needs kpt_shape"),
@@ -297,6 +298,13 @@ def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(tmp_path: Pat
         "more/b.png": 1,
         "none/c.png": 0,
     }
+
+
+def test_a_data_file_in_the_folder_that_is_given_is_named(tmp_path: Path) -> None:
+    root = labelled(tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1"}, ("train/a.png",))
+    (root / "data.yaml").write_text("train: images/train\nnames: [cat]\n")
+    result = shardctl.convert(root / "images", tmp_path / "out", workers=0, labels=f"yolo:{root}")
+    assert any("data.yaml is not read" in notice for notice in result.notices)
 
 
 def test_a_folder_of_a_data_file_that_is_not_there_is_named(tmp_path: Path) -> None:
