@@ -101,8 +101,9 @@ def handle_of(dataset: RemoteDataset) -> DatasetHandle:
 
 
 def fetch_file(dataset: RemoteDataset, name: str, facts: FileFacts) -> None:
-    """Bring another file of the dataset to its tables, unless it is there. Raises DatasetError, StoreError."""
-    if not (dataset.tables / name).exists():
+    """Bring another file of the dataset to its tables, unless it is there as it was. Raises DatasetError, StoreError."""
+    path = dataset.tables / name
+    if not path.exists() or sha256_of(path) != facts.sha256:
         _fetch(StoreFolder(dataset.url), dataset.base, dataset.tables, name, facts)
 
 
