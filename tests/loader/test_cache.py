@@ -133,15 +133,13 @@ def test_a_killed_process_leaves_whole_blocks(plain: Path, bucket: str, folder: 
     process.communicate()
     before = set(block_reads(object_server, plain))
     object_server.clear()
-    assert all_same(read(url, cache=folder), read(str(plain)))
-    after = block_reads(object_server, plain)
-    assert set(after.values()) == {1}
-    assert len(after) >= blocks_of(plain) - len(before)
+    loader = shardctl.open(url, cache=folder).loader(8, shuffle="window", threads=2)
+    assert all_same(list(loader), read(str(plain)))
+    # Not by the log of the server: what the killed process asked for last may come to it now.
+    assert blocks_of(plain) - len(before) <= loader.stats().network_blocks <= blocks_of(plain)
     (entry,) = Cache(folder).entries()
     assert entry.blocks == blocks_of(plain)
-    here = blocks_of(plain) - len(after)
     object_server.clear()
-    assert here >= 0
     read(url, cache=folder)
     assert not block_reads(object_server, plain)
 
