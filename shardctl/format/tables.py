@@ -30,11 +30,10 @@ BRING_BACK = "copy the right one into the dataset's folder"
 """What to do about a lost file of a dataset that came from outside, for messages."""
 
 PRUNED = "pruned"
+"""The error, in rejects.jsonl, of records whose samples a person has taken out of the dataset: no update brings them back."""
 
 PRUNED_BY = ("prune", PRUNED, "taken out of the dataset by `shardctl prune`")
-"""Stage, error and message of the reject of a record that a person has taken out."""
-
-"""The error, in rejects.jsonl, of records whose samples a person has taken out of the dataset: no update brings them back."""
+"""Stage, error and message of the reject of such a record."""
 
 REPAIR_ADVICE = "`shardctl repair` repairs it if possible"
 

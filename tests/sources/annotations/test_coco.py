@@ -556,7 +556,10 @@ def test_ids_of_objects_that_are_no_whole_numbers_are_named(tmp_path: Path) -> N
 
 def test_equal_captions_without_ids_are_several(tmp_path: Path) -> None:
     source = photos(tmp_path / "in", "1.png")
-    files = [coco_file(tmp_path / f"{name}.json", [(1, "1.png")], [{"image_id": 1, "caption": "a dog"}]) for name in "ab"]
+    files = [
+        coco_file(tmp_path / f"{name}.json", [(1, "1.png")], [{"image_id": 1, "caption": "a dog", **own}])
+        for name, own in zip("ab", ({}, {"id": None}), strict=True)
+    ]
     converted(source, tmp_path / "out", *[f"coco:{file}" for file in files])
     assert samples(tmp_path / "out")["1.png"]["captions"] == ["a dog"] * 2
 

@@ -118,7 +118,7 @@ def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: T
         if is_object:
             marked.append(_object(file, number, element))
         if isinstance(caption, str):
-            said.append((image, hash(f"{element['id']} {caption}") if "id" in element else NO_ID, caption))
+            said.append((image, NO_ID if element.get("id") is None else hash(f"{element['id']} {caption}"), caption))
         elif caption is not None:
             file.faults.setdefault(element["image_id"], f"{file.shown}: the caption of annotation {number} is not a text")
     if marked:
