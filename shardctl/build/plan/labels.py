@@ -19,6 +19,7 @@ from shardctl.build.plan.splits import SplitRule, Splitting, export_of
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import column_of, rows_at
 from shardctl.format.tables import FILE_FIELDS
+from shardctl.sources.annotations.base import one_chunk
 from shardctl.sources.export_description import name_in_records
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.label_table import LabelTable, some
@@ -289,7 +290,7 @@ def _labels(listing: Listing, labelling: Labelling, batch: pa.RecordBatch, first
     if side is not None and listing.side_rows is not None:
         rows = listing.side_rows[first : first + count]
         taken = side.columns.take(pa.array(rows, mask=rows < 0)).combine_chunks()
-        found = {name: _one_chunk(taken[name]) for name in taken.column_names}
+        found = {name: one_chunk(taken[name]) for name in taken.column_names}
     elif labelling.of_group is not None:
         label = labelling.of_group[batch["group"].to_numpy()]
         found[LABEL] = pa.array(label, pa.int64(), mask=label < 0) if (label < 0).any() else column_of(label)
@@ -326,7 +327,3 @@ def _faults(wrong: dict[int, Rejection], batch: pa.RecordBatch, first: int) -> d
         if errors[row - first] is None:
             errors[row - first], messages[row - first] = wrong[row].error, wrong[row].message
     return {"error": pa.array(errors, pa.string()), "message": pa.array(messages, pa.string())}
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

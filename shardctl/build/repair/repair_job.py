@@ -248,9 +248,9 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
 
 
 def known_lines(job: Job, rejects: Iterable[Reject], plan: pa.Table | None) -> Iterator[KnownLine]:
-    """Yield what has the workers of a job reject what the dataset has rejected, for the same reasons, and not try it again.
+    """Yield lines by which the workers of a job reject the same records as the dataset, for the same reasons, untried.
 
-    `plan` is that of the dataset where it is known what became of its units: then the job has the same.
+    `plan` is the plan of the dataset, if what became of its units is known. Then the job has the same plan.
     """
     by_source: dict[str, dict[int, Reject]] = {}
     for reject in rejects:

@@ -137,10 +137,11 @@ def _from_cache(about: About, kept: CachedDataset) -> RemoteDataset | None:
     with naming_the_path(kept.tables), suppress(FileNotFoundError, DatasetError):
         data = read_bytes(kept.tables / MANIFEST)
         manifest = Manifest.parse(pa.py_buffer(data), StoreFolder(about.url).shown(MANIFEST))
-        if (_digest(data), sha256_of(kept.tables / SHARDS)) == (kept.digest, manifest.files[SHARDS].sha256):
+        digest = _digest(data)
+        if kept.is_of(digest) and sha256_of(kept.tables / SHARDS) == manifest.files[SHARDS].sha256:
             table = ShardTable(LocalFolder(kept.tables))
             if kept.has_blocks(len(table), len(table.block_rows)):
-                return RemoteDataset(About(about.url, about.version, kept.digest), manifest.base, kept.tables, kept)
+                return RemoteDataset(About(about.url, about.version, digest), manifest.base, kept.tables, kept)
     kept.discard()
     return None
 

@@ -127,8 +127,10 @@ class Finder:
         before the sources and the folders above these; they have names of their own. Others of the names may still be inputs
         deeper in their folder. Where no folder is such a start, each name means the only input of the same last part whose
         folders do not contradict its own. No name means an input of another split than it, or the file that has it, says, but
-        where one of `first` leads to it. Raises InputError for names of which it is not clear which input they mean, and for
-        two of one input: `shown` is what has them, and `written` how a message calls each where that is not its name.
+        where one of `first` leads to it.
+
+        Raises InputError if a name may mean several inputs, if two names mean one, and if all names lead to another split only.
+        A message calls the file `shown`, and each name as in `written` if that is given.
         """
         bases = dict.fromkeys(self._inputs.bases)
         above = dict.fromkeys(folder for base in bases for folder in folders_above(base)[:ABOVE])

@@ -202,11 +202,11 @@ class CrashPolicy:
     def task(self, shard: int | None) -> Task:
         """Return the task of a shard (None: the probe) that nothing has gone wrong with yet.
 
-        `lost` are records that are given up: [unit, record or None, stage, error, message]. The records of the units in
-        `careful` are read one by one, and a model is called with each alone before it is with several. `trial` is a unit that
-        is tried before the shard is built, and with `on` all that come after it, so that the shard is not built from its
-        beginning for every record that ends a worker. `suspect` is [unit, attempt] of one that could not be read in time.
-        With `anew` nothing is taken from the dataset before, whose files cannot be read perhaps.
+        `lost` has the records that are given up: [unit, record or None, stage, error, message]. Records of units in `careful`
+        are read one by one, and a model gets each alone before it gets several. The worker tries the unit `trial` before it
+        builds the shard, and with `on` all units after it. So it does not build the shard from its beginning for every record
+        that ends a worker. `suspect` is [unit, attempt] of a unit that could not be read in time. With `anew` the worker takes
+        nothing from the dataset before: perhaps its files cannot be read.
         """
         return {
             "do": "shard",
