@@ -14,8 +14,8 @@ from PIL import Image
 from pyarrow import parquet
 
 import shardctl
-from shardctl.build.convert.rejects import guess_encoding
 from shardctl.errors import TooManyRejectsError
+from shardctl.sources.encoding_guess import guess_encoding
 
 CHINESE = "今天的天气很好，我们一起去公园看看。她说这是最近一个月里最好的一天，大家都很高兴。"
 TRADITIONAL = "今天的天氣很好，我們一起去公園看看。她說這是最近一個月裡最好的一天，大家都很高興。"
