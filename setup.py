@@ -1,4 +1,5 @@
-"""What pyproject.toml cannot say: the pages and man pages that a wheel brings along. They lie beside the package."""
+"""What pyproject.toml cannot say: the pages and man pages that a wheel brings along. They lie
+beside the package."""
 
 from pathlib import Path
 
@@ -6,7 +7,8 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 DOCUMENTS = ("**/*.md", "recipe.schema.json", "recipes/*.toml")
-"""What `shardctl help` and `--recipe @NAME` show of docs/. MANIFEST.in has the same for an sdist."""
+"""What `shardctl help` and `--recipe @NAME` show of docs/. MANIFEST.in has the same for an
+sdist."""
 
 FOR_DEVELOPERS = Path("docs", "dev")
 
@@ -15,7 +17,8 @@ SHARE = Path("share")
 
 
 class BuildWithDocuments(build_py):
-    """Puts docs/ into the package as shardctl/docs: system/documents.py finds it there, or beside the package in a clone."""
+    """Puts docs/ into the package as shardctl/docs: system/documents.py finds it there, or beside
+    the package in a clone."""
 
     def run(self) -> None:
         """Build the package, and copy docs/ into it."""

@@ -1,4 +1,5 @@
-"""Make a release below dist/: the source package and the wheel, checked and installed, with a checklist. Nothing is uploaded.
+"""Make a release below dist/: the source package and the wheel, checked and installed, with a
+checklist. Nothing is uploaded.
 
     make release                                  in a clean clone, at the tag of the version
     python scripts/release.py --any-tree          anywhere: for a try, and for CI
@@ -65,14 +66,19 @@ def version_of(root: Path) -> str:
     for name, pattern in patterns.items():
         said = re.search(pattern, (root / name).read_text(), re.MULTILINE)
         if not said or said[1] != version:
-            raise NotReadyError(f"{name} names version {said[1] if said else 'none'}, and shardctl/version.py {version}")
+            raise NotReadyError(
+                f"{name} names version {said[1] if said else 'none'}, and shardctl/version.py "
+                f"{version}"
+            )
     return version
 
 
 def check_tree(root: Path, version: str) -> None:
     """Check that the clone has no changes, and is at the tag of the version."""
     if changed := _output(["git", "status", "--porcelain"], root):
-        raise NotReadyError(f"there are changes that are not committed: {changed.splitlines()[0].strip()}")
+        raise NotReadyError(
+            f"there are changes that are not committed: {changed.splitlines()[0].strip()}"
+        )
     if f"v{version}" not in _output(["git", "tag", "--points-at", "HEAD"], root).split():
         raise NotReadyError(f"HEAD has not the tag of the version: git tag v{version}")
 
@@ -82,7 +88,16 @@ def build(root: Path, dist: Path, version: str) -> list[Path]:
     if find_spec("build") is None:
         raise NotReadyError("the package build is missing: make setup")
     shutil.rmtree(root / "share", ignore_errors=True)  # pages of commands that are gone
-    _run([sys.executable, "-c", WRITES, root / "scripts" / "docs" / "write_man_pages.py", root / "share"], root)
+    _run(
+        [
+            sys.executable,
+            "-c",
+            WRITES,
+            root / "scripts" / "docs" / "write_man_pages.py",
+            root / "share",
+        ],
+        root,
+    )
     files = [dist / f"shardctl-{version}-py3-none-any.whl", dist / f"shardctl-{version}.tar.gz"]
     for path in files:
         path.unlink(missing_ok=True)
@@ -99,11 +114,19 @@ def check_contents(files: list[Path], root: Path, version: str) -> None:
         metadata = wheel.read(f"shardctl-{version}.dist-info/METADATA").decode()
     with tarfile.open(files[1]) as source:
         packed = {name.partition("/")[2] for name in source.getnames()}
-    if "Requires-Dist: pillow>=" not in metadata or "pillow-simd" in metadata.lower().partition("\n\n")[0]:
+    if (
+        "Requires-Dist: pillow>=" not in metadata
+        or "pillow-simd" in metadata.lower().partition("\n\n")[0]
+    ):
         raise NotReadyError("the wheel does not require Pillow alone")
     docs = root / "docs"
-    pages = [path.relative_to(root) for path in docs.rglob("*.md") if docs / "dev" not in path.parents]
-    pages += [path.relative_to(root) for path in (docs / "recipe.schema.json", *docs.glob("recipes/*.toml"))]
+    pages = [
+        path.relative_to(root) for path in docs.rglob("*.md") if docs / "dev" not in path.parents
+    ]
+    pages += [
+        path.relative_to(root)
+        for path in (docs / "recipe.schema.json", *docs.glob("recipes/*.toml"))
+    ]
     data = f"shardctl-{version}.data/data/share/man/man1/shardctl.1"
     wanted = {f"shardctl/{page}" for page in pages} | {"shardctl/py.typed", data}
     if missing := sorted(wanted - inside):
@@ -122,16 +145,33 @@ def check_metadata(files: list[Path], root: Path) -> str:
 
 
 def check_installed(wheel: Path) -> str:
-    """Install the wheel into a new environment, run the demo there, and return what `shardctl --version` says."""
+    """Install the wheel into a new environment, run the demo there, and return what `shardctl
+    --version` says."""
     with tempfile.TemporaryDirectory() as folder:
         environment = Path(folder, "environment")
         venv.create(environment, with_pip=True)
         python, shardctl = environment / "bin" / "python", environment / "bin" / "shardctl"
         place = Path(folder)
-        _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel], place)
+        _run(
+            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel], place
+        )
         _run([python, "-m", "pip", "check"], place)
         _run([shardctl, "demo", "demo", "--images", "20"], place)
-        _run([shardctl, "convert", "demo/photos", "out", "--resize", "72", "--crop", "64", "--store", "raw"], place)
+        _run(
+            [
+                shardctl,
+                "convert",
+                "demo/photos",
+                "out",
+                "--resize",
+                "72",
+                "--crop",
+                "64",
+                "--store",
+                "raw",
+            ],
+            place,
+        )
         for arguments in (
             ["verify", "out"],
             ["inspect", "out"],
@@ -166,7 +206,12 @@ def sha256(path: Path) -> str:
 def _output(command: list[object], folder: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ran = subprocess.run(
-        list(map(str, command)), cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        list(map(str, command)),
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
     )
     if ran.returncode:
         print(ran.stdout, ran.stderr, file=sys.stderr)
@@ -180,8 +225,12 @@ def _run(command: list[object], folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--any-tree", action="store_true", help="do not ask for a clean clone and the tag")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--any-tree", action="store_true", help="do not ask for a clean clone and the tag"
+    )
     arguments = parser.parse_args()
     dist = ROOT / "dist"
     dist.mkdir(exist_ok=True)
@@ -195,16 +244,27 @@ def main() -> None:
     written = sign(files, dist, os.environ.get("SHARDCTL_SIGNING_KEY", ""))
     lines = [f"# shardctl {version}", "", "| file | bytes | SHA-256 |", "| --- | --- | --- |"]
     lines += [f"| `{path.name}` | {path.stat().st_size:,} | `{sha256(path)}` |" for path in files]
-    done = ["- [x] All files name this version", "- [x] The packages have the pages, recipes, types and man pages"]
+    done = [
+        "- [x] All files name this version",
+        "- [x] The packages have the pages, recipes, types and man pages",
+    ]
     done += [f"- [x] {checked}" if "passed" in checked else f"- [ ] {checked}"]
     done += ["- [x] The wheel was installed into a new environment, and the demo ran there"]
     done += [
-        "- [x] The clone is clean, and at the tag" if not arguments.any_tree else "- [ ] The clone is clean, and at the tag"
+        "- [x] The clone is clean, and at the tag"
+        if not arguments.any_tree
+        else "- [ ] The clone is clean, and at the tag"
     ]
     done += [f"- [x] `{path.name}` was written" for path in written]
-    if not re.search(r"^\[project\.urls\]\n\w", (ROOT / "pyproject.toml").read_text(), re.MULTILINE):
+    if not re.search(
+        r"^\[project\.urls\]\n\w", (ROOT / "pyproject.toml").read_text(), re.MULTILINE
+    ):
         done += ["- [ ] The project has an address: `[project.urls]` in pyproject.toml is empty"]
-    text = "\n".join([*lines, "", *done]) + LEFT.format(version=version) + f"\n```text\n{installed}\n```\n"
+    text = (
+        "\n".join([*lines, "", *done])
+        + LEFT.format(version=version)
+        + f"\n```text\n{installed}\n```\n"
+    )
     (dist / "CHECKLIST.md").write_text(text)
     print(text)
 

@@ -1,9 +1,8 @@
 """shardctl: preprocess a dataset once, prove it whole, and measure whether it keeps the GPU busy.
 
-import shardctl
-shardctl.convert("photos", "out", resize=256, crop=224, store="raw", split={"train": 0.9, "val": 0.1})
-ds = shardctl.open("out", split="train")
-for batch in ds.loader(batch_size=256, shuffle=True, seed=0):
+import shardctl shardctl.convert("photos", "out", resize=256, crop=224, store="raw", split={"train":
+0.9, "val": 0.1}) ds = shardctl.open("out", split="train") for batch in ds.loader(batch_size=256,
+shuffle=True, seed=0):
     ...
 """
 
@@ -54,10 +53,12 @@ _PUBLIC = {
     "watch": ("shardctl.loader.metrics.watching", "watch"),
     "write": ("shardctl.build.write", "write"),
 }
-"""Where each public function is. Editors and type checkers read `__init__.pyi`, which is written from this."""
+"""Where each public function is. Editors and type checkers read `__init__.pyi`, which is written
+from this."""
 
 _ADAPTERS = ("torch", "tensorflow", "jax")
-"""Modules for other libraries. Each is imported when it is first used, and says which package it needs."""
+"""Modules for other libraries. Each is imported when it is first used, and says which package it
+needs."""
 
 _COMMANDS = ("preview", "recipe", "tokenizer", "cache", "demo")
 """Commands without a function in Python."""
@@ -69,20 +70,31 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public function at its first use, so that `shardctl --help` does not wait for Arrow."""
+    """Import a public function at its first use, so that `shardctl --help` does not wait for
+    Arrow."""
     import importlib
 
     if name in _ADAPTERS:
         return importlib.import_module(f"shardctl.{name}")
     if name in _COMMANDS:
         told = f"it is a command: `shardctl {name} -h`"
-        raise AttributeError(f"module 'shardctl' has no attribute {name!r}; {told}", name=name, obj=sys.modules[__name__])
+        raise AttributeError(
+            f"module 'shardctl' has no attribute {name!r}; {told}",
+            name=name,
+            obj=sys.modules[__name__],
+        )
     if name not in _PUBLIC:
         from shardctl.system.text import did_you_mean
 
         meant = did_you_mean(name, __all__) if name[0] != "_" else ""
-        raise AttributeError(f"module 'shardctl' has no attribute {name!r}{meant}", name=name, obj=sys.modules[__name__])
+        raise AttributeError(
+            f"module 'shardctl' has no attribute {name!r}{meant}",
+            name=name,
+            obj=sys.modules[__name__],
+        )
     module, attribute = _PUBLIC[name]
     from shardctl.system.python_names import for_python
 
-    return globals().setdefault(name, for_python(getattr(importlib.import_module(module), attribute), name))
+    return globals().setdefault(
+        name, for_python(getattr(importlib.import_module(module), attribute), name)
+    )

@@ -12,8 +12,10 @@ def main() -> None:
     """Run the command line, and exit with the exit code of the result."""
     _open_closed_streams()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _stop)  # until shardctl.cli sets its own: to import click takes a tenth of a second
-    if os.environ.get("_SHARDCTL_COMPLETE"):  # a shell asks for completions, by the protocol of click
+        # until shardctl.cli sets its own: to import click takes a tenth of a second
+        signal.signal(signal.SIGINT, _stop)
+    # a shell asks for completions, by the protocol of click
+    if os.environ.get("_SHARDCTL_COMPLETE"):
         from shardctl.cli.completion import complete as run
     else:
         from shardctl.cli import main as run
@@ -23,7 +25,8 @@ def main() -> None:
 def _open_closed_streams() -> None:
     """Open /dev/null in place of each standard stream that is closed (`>&-`).
 
-    Otherwise a shard or a log gets the descriptor 1 or 2, and what a library prints is written into it.
+    Otherwise a shard or a log gets the descriptor 1 or 2, and what a library prints is written into
+    it.
     """
     for descriptor in (0, 1, 2):
         try:

@@ -57,7 +57,8 @@ class DiskFullError(StorageError):
 
 
 class StoreError(StorageError):
-    """An object store refused (no such bucket, no permission, credentials that have expired), or did not answer."""
+    """An object store refused (no such bucket, no permission, credentials that have expired), or
+    did not answer."""
 
 
 class NoSuchKeyError(StoreError):
@@ -69,7 +70,8 @@ class ObjectChangedError(StoreError):
 
 
 class WrongAnswerError(StoreError):
-    """An object store, or what is between, sent something else than what was asked for: too few bytes, a page of HTML."""
+    """An object store, or what is between, sent something else than what was asked for: too few
+    bytes, a page of HTML."""
 
 
 ShortAnswerError = WrongAnswerError
@@ -81,15 +83,18 @@ class NotPermittedError(StoreError):
 
 
 class UnansweredError(StoreError):
-    """An object store did not answer, or cannot answer at the moment. The request may have been carried out, or not."""
+    """An object store did not answer, or cannot answer at the moment. The request may have been
+    carried out, or not."""
 
 
 class BrokenAnswerError(UnansweredError):
-    """The connection to an object store broke while it answered, so that its client did not ask again."""
+    """The connection to an object store broke while it answered, so that its client did not ask
+    again."""
 
 
 class StandstillError(BrokenAnswerError):
-    """One request to an object store took all the time for retries: this process may have stood still."""
+    """One request to an object store took all the time for retries: this process may have stood
+    still."""
 
 
 class DatasetError(ShardctlError):
@@ -97,9 +102,11 @@ class DatasetError(ShardctlError):
 
 
 class DamageError(DatasetError):
-    """The bytes of samples are not as they were written, or no decoder takes them. The machine and the store work.
+    """The bytes of samples are not as they were written, or no decoder takes them. The machine and
+    the store work.
 
-    `places` has the indices of the damaged samples among the requested samples. It is empty if none were requested.
+    `places` has the indices of the damaged samples among the requested samples. It is empty if none
+    were requested.
     """
 
     def __init__(self, message: str, places: Any = ()) -> None:
@@ -112,9 +119,11 @@ class ConsumerError(ShardctlError):
 
 
 class WorkerError(ShardctlError):
-    """Worker processes keep dying while they work on no input, so that no input can be rejected as the cause.
+    """Worker processes keep dying while they work on no input, so that no input can be rejected as
+    the cause.
 
-    Or they cannot be started, because this process may not open enough files; or one that makes batches for a loader died.
+    Or they cannot be started, because this process may not open enough files; or one that makes
+    batches for a loader died.
     """
 
 
@@ -127,7 +136,8 @@ class BusyError(ShardctlError):
 
 
 class PerhapsBusyError(BusyError):
-    """Another process may be writing the same dataset, or may have ended: shardctl cannot know yet."""
+    """Another process may be writing the same dataset, or may have ended: shardctl cannot know
+    yet."""
 
 
 class UnfinishedError(ShardctlError):
@@ -141,7 +151,8 @@ class InstallError(ShardctlError):
 
 
 class TypesDifferError(ShardctlError):
-    """A record has a field, or a value, that does not fit the types that were found in some other records.
+    """A record has a field, or a value, that does not fit the types that were found in some other
+    records.
 
     Never reaches a user: the types are then found in all records.
     """
@@ -154,15 +165,17 @@ class TooManyRejectsError(ShardctlError):
 
 
 class Rejection(Exception):
-    """One input could not be converted. You never see this exception: it becomes a line of rejects.jsonl.
+    """One input could not be converted. You never see this exception: it becomes a line of
+    rejects.jsonl.
 
-    `stage` is one of plan, read, decode, filter, transform, encode. `error` is a short stable name for the reason (a class of
-    fault, to count by). `message` is the sentence for a person.
+    `stage` is one of plan, read, decode, filter, transform, encode. `error` is a short stable name
+    for the reason (a class of fault, to count by). `message` is the sentence for a person.
     """
 
     def __init__(self, stage: str, error: str, message: str) -> None:
         message = _ADDRESS.sub("", message)  # the same fault must give the same bytes in every run
-        message = message.encode("utf-8", "backslashreplace").decode()  # it is written to files that are UTF-8
+        # it is written to files that are UTF-8
+        message = message.encode("utf-8", "backslashreplace").decode()
         super().__init__(message)
         self.stage = stage
         self.error = error
@@ -175,15 +188,19 @@ class Rejection(Exception):
 
 @contextmanager
 def explaining_interrupts(otherwise: str | Callable[[], str]) -> Iterator[None]:
-    """Raise the KeyboardInterrupt of Ctrl-C again, with the message that it has, or else with `otherwise`.
+    """Raise the KeyboardInterrupt of Ctrl-C again, with the message that it has, or else with
+    `otherwise`.
 
-    The traceback ends here: the stack of the interrupted code would bury the message. The class is KeyboardInterrupt itself.
-    Only for that class does Python end a script with the exit status of Ctrl-C, which also ends a loop of the shell.
+    The traceback ends here: the stack of the interrupted code would bury the message. The class is
+    KeyboardInterrupt itself. Only for that class does Python end a script with the exit status of
+    Ctrl-C, which also ends a loop of the shell.
     """
     try:
         yield
     except KeyboardInterrupt as stop:
-        raise KeyboardInterrupt(str(stop) or (otherwise if isinstance(otherwise, str) else otherwise())) from None
+        raise KeyboardInterrupt(
+            str(stop) or (otherwise if isinstance(otherwise, str) else otherwise())
+        ) from None
 
 
 CONTINUES = "interrupted; run the same command again to continue"
@@ -192,10 +209,12 @@ NOTHING_WRITTEN = "interrupted; nothing was written"
 
 
 def is_of_bytes(error: BaseException) -> bool:
-    """Return whether what a library raised is about the bytes that it was given, and not about memory or files."""
+    """Return whether what a library raised is about the bytes that it was given, and not about
+    memory or files."""
     return not isinstance(error, MemoryError) and getattr(error, "errno", None) is None
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error of another package says, 300 characters at most: some go on for pages."""
+    """Return the first line of what an error of another package says, 300 characters at most: some
+    go on for pages."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

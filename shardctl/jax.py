@@ -23,7 +23,8 @@ from shardctl.system.packages import to_install
 
 
 class Source:
-    """The samples of a dataset by index, as a grain.sources.RandomAccessDataSource. Can be pickled for workers."""
+    """The samples of a dataset by index, as a grain.sources.RandomAccessDataSource. Can be pickled
+    for workers."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -37,13 +38,15 @@ class Source:
         return self._dataset[int(index)]
 
     def __repr__(self) -> str:
-        """Return the identity of the dataset: Grain stores it in checkpoints, to detect another dataset."""
+        """Return the identity of the dataset: Grain stores it in checkpoints, to detect another
+        dataset."""
         which = ", ".join(f"{name}={value!r}" for name, value in self._dataset.identity.items())
         return f"shardctl.jax.Source({which})"
 
 
 def batches(loader: Loader, device: Any = None) -> Iterator[dict[str, Any]]:
-    """Yield the batches of a loader with jax.Arrays in place of arrays, on `device` or a sharding (None: JAX's default).
+    """Yield the batches of a loader with jax.Arrays in place of arrays, on `device` or a sharding
+    (None: JAX's default).
 
     Raises UsageError for a loader with `reuse`.
     """
@@ -53,4 +56,7 @@ def batches(loader: Loader, device: Any = None) -> Iterator[dict[str, Any]]:
     except ImportError as error:  # pragma: no cover - the tests have it, or skip
         raise ImportError(f"shardctl.jax needs JAX: pip install {to_install('jax')}") from error
     for batch in map(without_views, loader):
-        yield {name: jax.device_put(v, device) if isinstance(v, np.ndarray) else v for name, v in batch.items()}
+        yield {
+            name: jax.device_put(v, device) if isinstance(v, np.ndarray) else v
+            for name, v in batch.items()
+        }

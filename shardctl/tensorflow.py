@@ -16,7 +16,9 @@ from shardctl.system.packages import to_install
 try:
     import tensorflow as tf
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
-    raise ImportError(f"shardctl.tensorflow needs TensorFlow: pip install {to_install('tensorflow')}") from error
+    raise ImportError(
+        f"shardctl.tensorflow needs TensorFlow: pip install {to_install('tensorflow')}"
+    ) from error
 
 from shardctl.errors import UsageError
 from shardctl.loader.blocks import Spec, without_views
@@ -26,7 +28,8 @@ from shardctl.loader.loader import Loader
 def dataset(loader: Loader) -> tf.data.Dataset:
     """Return the batches of a loader as a tf.data.Dataset; iterating it again gives the next epoch.
 
-    Raises UsageError for fields that TensorFlow has no type for (leave them out with `columns`), and for `reuse`.
+    Raises UsageError for fields that TensorFlow has no type for (leave them out with `columns`),
+    and for `reuse`.
     """
     loader.options.check_keeping("TensorFlow")
     specs = loader.specs()
@@ -46,9 +49,14 @@ def _signature(name: str, spec: Spec) -> Any:
     if spec.kind == "whole":
         return tf.TensorSpec(shape[1:], spec.dtype)
     if spec.kind == "ragged" and spec.shape[0] >= 0:
-        raise UsageError(f"TensorFlow needs one size for {name} with the channels first; give crop= or resize=(height, width)")
+        raise UsageError(
+            f"TensorFlow needs one size for {name} with the channels first; give crop= or "
+            "resize=(height, width)"
+        )
     if spec.kind == "ragged":
-        return tf.RaggedTensorSpec(shape, spec.dtype, ragged_rank=sum(length is None for length in shape[1:]))
+        return tf.RaggedTensorSpec(
+            shape, spec.dtype, ragged_rank=sum(length is None for length in shape[1:])
+        )
     if spec.kind in ("text", "bytes"):
         return tf.TensorSpec((None,), tf.string)
     raise UsageError(f"TensorFlow has no type for the field {name}; leave it out with columns=")
@@ -59,8 +67,14 @@ def _value(values: Any, spec: Spec) -> Any:
         return values
     if all(length < 0 for length in spec.shape):  # lists of numbers, or lists of such lists
         depth = len(spec.shape)
-        return tf.ragged.constant([_plain(value) for value in values], dtype=spec.dtype, ragged_rank=depth)
-    return tf.ragged.stack([tf.RaggedTensor.from_tensor(value) for value in values]) if values else values
+        return tf.ragged.constant(
+            [_plain(value) for value in values], dtype=spec.dtype, ragged_rank=depth
+        )
+    return (
+        tf.ragged.stack([tf.RaggedTensor.from_tensor(value) for value in values])
+        if values
+        else values
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,5 @@
-"""shardctl in PyTorch: an IterableDataset for DataLoader, and a loader that copies to a device while the next batch is made.
+"""shardctl in PyTorch: an IterableDataset for DataLoader, and a loader that copies to a device
+while the next batch is made.
 
     loader = shardctl.torch.Loader(ds.loader(256, shuffle=True), device="cuda")
     for batch in loader:
@@ -39,12 +40,16 @@ from shardctl.system.arguments import whole_number
 
 
 def tensors(batch: Batch) -> dict[str, Any]:
-    """Return a batch with tensors instead of arrays. They share memory with the arrays; read-only arrays are copied.
+    """Return a batch with tensors instead of arrays. They share memory with the arrays; read-only
+    arrays are copied.
 
     Raises DatasetError if a shard is truncated meanwhile.
     """
     own = without_views(batch)
-    return {name: torch.from_numpy(values) if isinstance(values, np.ndarray) else values for name, values in own.items()}
+    return {
+        name: torch.from_numpy(values) if isinstance(values, np.ndarray) else values
+        for name, values in own.items()
+    }
 
 
 def detection(
@@ -58,47 +63,59 @@ def detection(
     mask: str = "mask",
     device: str | torch.device | None = None,
 ) -> tuple[list[Any], list[dict[str, Any] | None]]:
-    """Return a batch with objects as torchvision's models of detection take it: a list of images, and one of targets.
+    """Return a batch with objects as torchvision's models of detection take it: a list of images,
+    and one of targets.
 
-    It takes batches of `Loader`, of `IterableDataset` and of a shardctl loader, with `channels_first=True` and without `pad`
-    for the objects. An image is a tv_tensors.Image (3, H, W), on `device` (None: where it is; images of several sizes are on
-    the CPU). A target is a dict of tensors on the device of its image:
+    It takes batches of `Loader`, of `IterableDataset` and of a shardctl loader, with
+    `channels_first=True` and without `pad` for the objects. An image is a tv_tensors.Image (3, H,
+    W), on `device` (None: where it is; images of several sizes are on the CPU). A target is a dict
+    of tensors on the device of its image:
 
-    - `boxes`: tv_tensors.BoundingBoxes (objects, 4) float32 of canvas_size (H, W). `box_format` is "XYWH", or "XYXY", which
-      the detection models of torchvision need.
-    - `labels` (objects,) int64: the category and `label_offset`. The models of torchvision need 1: their class 0 is the
-      background.
-    - `keypoints`: tv_tensors.KeyPoints (objects, points, 2), and `visibility` (objects, points) int64, if there are any.
-    - `masks`: tv_tensors.Mask (objects, H, W) uint8, 1 inside the polygons or the RLE of the object, if there are any.
-      `masks=False` leaves them out.
-    - `area`, `iscrowd` and all other members that are numbers, and `image_id` if it is in the batch.
+    - `boxes`: tv_tensors.BoundingBoxes (objects, 4) float32 of canvas_size (H, W). `box_format` is
+      "XYWH", or "XYXY", which the detection models of torchvision need.
+    - `labels` (objects,) int64: the category and `label_offset`. The models of torchvision need 1:
+      their class 0 is the background.
+    - `keypoints`: tv_tensors.KeyPoints (objects, points, 2), and `visibility` (objects, points)
+      int64, if there are any.
+    - `masks`: tv_tensors.Mask (objects, H, W) uint8, 1 inside the polygons or the RLE of the
+      object, if there are any. `masks=False` leaves them out.
+    - `area`, `iscrowd` and all other members that are numbers, and `image_id` if it is in the
+      batch.
     - `mask`: tv_tensors.Mask (H, W) of that field, if it is in the batch and the sample has one.
 
-    The target of a sample that is not annotated is None. Raises UsageError if the batch lacks a needed field, ImportError
-    without torchvision.
+    The target of a sample that is not annotated is None. Raises UsageError if the batch lacks a
+    needed field, ImportError without torchvision.
     """
     if box_format not in _BOX_FORMATS:
         raise UsageError(f"box_format is {' or '.join(_BOX_FORMATS)}; it is {box_format!r}")
     for field in (image, objects):
         if field not in batch:
-            raise UsageError(f"the batch has no field {field!r}; it has {', '.join(batch)}; read it, and leave pad= out for it")
+            raise UsageError(
+                f"the batch has no field {field!r}; it has {', '.join(batch)}; read it, and leave "
+                "pad= out for it"
+            )
     try:
         from torchvision import tv_tensors
     except ImportError as error:
-        raise ImportError("shardctl.torch.detection needs torchvision: pip install torchvision") from error
+        raise ImportError(
+            "shardctl.torch.detection needs torchvision: pip install torchvision"
+        ) from error
     images, targets = [], []
     for place, (pixels, members) in enumerate(zip(batch[image], batch[objects], strict=True)):
         picture = torch.as_tensor(pixels, device=device)
         if picture.ndim != 3 or picture.shape[0] != 3:
             raise UsageError(
-                f"an image is {tuple(picture.shape)}, not (3, height, width); give channels_first=True to the loader"
+                f"an image is {tuple(picture.shape)}, not (3, height, width); give "
+                "channels_first=True to the loader"
             )
         images.append(tv_tensors.Image(picture))
         target = None
         if members is not None:
             target = _target(tv_tensors, members, picture, label_offset, box_format, masks)
             if mask in batch and batch[mask][place] is not None:
-                target["mask"] = tv_tensors.Mask(torch.as_tensor(batch[mask][place], device=picture.device))
+                target["mask"] = tv_tensors.Mask(
+                    torch.as_tensor(batch[mask][place], device=picture.device)
+                )
             if "image_id" in batch:
                 target["image_id"] = int(batch["image_id"][place])
         targets.append(target)
@@ -109,14 +126,21 @@ _BOX_FORMATS = ("XYWH", "XYXY")
 
 
 def _target(
-    tv_tensors: Any, members: dict[str, Any], picture: torch.Tensor, label_offset: int, box_format: str, masks: bool
+    tv_tensors: Any,
+    members: dict[str, Any],
+    picture: torch.Tensor,
+    label_offset: int,
+    box_format: str,
+    masks: bool,
 ) -> dict[str, Any]:
     """Return the target of one sample."""
     device, size = picture.device, (int(picture.shape[1]), int(picture.shape[2]))
     numbers = {name: values for name, values in members.items() if isinstance(values, np.ndarray)}
     target = {name: torch.as_tensor(values, device=device) for name, values in numbers.items()}
     if not {"bbox", "category"} <= set(target):
-        raise UsageError(f"objects have no bbox and category, but {', '.join(members)}; choose these columns too")
+        raise UsageError(
+            f"objects have no bbox and category, but {', '.join(members)}; choose these columns too"
+        )
     boxes = target.pop("bbox")
     if box_format == "XYXY":
         boxes = torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1)
@@ -127,7 +151,9 @@ def _target(
         target["keypoints"] = tv_tensors.KeyPoints(points[:, :, :2].contiguous(), canvas_size=size)
         target["visibility"] = points[:, :, 2].long()
     if masks and not {"segmentation", "rle"}.isdisjoint(members):
-        target["masks"] = tv_tensors.Mask(torch.as_tensor(object_masks(members, size), device=device))
+        target["masks"] = tv_tensors.Mask(
+            torch.as_tensor(object_masks(members, size), device=device)
+        )
     return target
 
 
@@ -153,20 +179,24 @@ VERSIONS = 8
 
 
 class IterableDataset(_IterableDataset[dict[str, Any]]):
-    """Whole batches for `torch.utils.data.DataLoader(..., batch_size=None)`, one epoch per iteration.
+    """Whole batches for `torch.utils.data.DataLoader(..., batch_size=None)`, one epoch per
+    iteration.
 
-    Every iteration begins the next epoch, also after a `break`. Rank and world size come from torch.distributed, unless they
-    are among the options. Worker processes divide the samples of the rank, each like a separate rank; because of shardctl's
-    threads, few or no workers are needed. Has state_dict and load_state_dict for torchdata's StatefulDataLoader: with the same
-    number of workers, each continues where it was.
+    Every iteration begins the next epoch, also after a `break`. Rank and world size come from
+    torch.distributed, unless they are among the options. Worker processes divide the samples of the
+    rank, each like a separate rank; because of shardctl's threads, few or no workers are needed.
+    Has state_dict and load_state_dict for torchdata's StatefulDataLoader: with the same number of
+    workers, each continues where it was.
     """
 
     def __init__(self, dataset: Dataset | Mix, batch_size: int, **options: Any) -> None:
-        """Take a dataset or a mixture, and the arguments of its `loader`. Raises UsageError for wrong options."""
+        """Take a dataset or a mixture, and the arguments of its `loader`. Raises UsageError for
+        wrong options."""
         self._dataset, self._options = dataset, {"batch_size": batch_size, **options}
-        # The epoch, the sample and what was skipped before it, by worker, where its next iteration begins: in memory that all
-        # processes share, so that `set_epoch` reaches workers that live on, and a new worker goes on after the one that had
-        # its number. What is set is a new version of them: a worker that began before goes on with those of its own.
+        # The epoch, the sample and what was skipped before it, by worker, where its next iteration
+        # begins: in memory that all processes share, so that `set_epoch` reaches workers that live
+        # on, and a new worker goes on after the one that had its number. What is set is a new
+        # version of them: a worker that began before goes on with those of its own.
         self._versions = torch.zeros(VERSIONS, MOST_WORKERS, 3, dtype=torch.int64).share_memory_()
         self._version = torch.zeros(1, dtype=torch.int64).share_memory_()
         self._at = 0
@@ -180,16 +210,18 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
     def __len__(self) -> int:
         """Return the number of batches in an epoch.
 
-        The main process of a DataLoader does not know the number of workers: with N workers there may be up to N - 1 batches
-        more, because each worker ends with its own smaller batch. With `remainder="drop"` there are never more.
+        The main process of a DataLoader does not know the number of workers: with N workers there
+        may be up to N - 1 batches more, because each worker ends with its own smaller batch. With
+        `remainder="drop"` there are never more.
         """
         return len(self._loader())
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration this epoch: its rest after `load_state_dict` with a state of it, else the whole epoch.
+        """Make the next iteration this epoch: its rest after `load_state_dict` with a state of it,
+        else the whole epoch.
 
-        Each iteration increases the epoch by one, also in worker processes. What is set reaches them too, with
-        `persistent_workers` as without. Raises UsageError for a negative epoch.
+        Each iteration increases the epoch by one, also in worker processes. What is set reaches
+        them too, with `persistent_workers` as without. Raises UsageError for a negative epoch.
         """
         epoch, places = whole_number("epoch", epoch, 0), self._begin_version()
         if places[0][1]:
@@ -209,12 +241,14 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         _ALIVE.add(self)
 
     def _current(self) -> tuple[int, npt.NDArray[np.int64]]:
-        """Return the version of now, and a copy of its rows: an array, which is given to other processes by value."""
+        """Return the version of now, and a copy of its rows: an array, which is given to other
+        processes by value."""
         version = int(self._version)
         return version, self._versions[version % VERSIONS].numpy().copy()
 
     def _begin_version(self) -> torch.Tensor:
-        """Return the rows of a new version, which begin as those of now; in a worker its own rows of the version it has."""
+        """Return the rows of a new version, which begin as those of now; in a worker its own rows
+        of the version it has."""
         if get_worker_info() is None:
             version, rows = self._current()
             self._versions[(version + 1) % VERSIONS] = torch.from_numpy(rows)
@@ -223,18 +257,22 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         return self._places()
 
     def _places(self) -> torch.Tensor:
-        """Return the rows that this worker writes; all are written in each iteration, however many workers there are."""
+        """Return the rows that this worker writes; all are written in each iteration, however many
+        workers there are."""
         return _own(self._versions[self._at % VERSIONS])
 
     def _continued(self) -> BatchLoader:
         """Return the loader of this process, at the place where the next iteration begins."""
         loader = self._loader()
         epoch, samples, skipped = self._places()[0].tolist()
-        loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "samples": samples, "skipped": skipped})
+        loader.load_state_dict(
+            {**loader.state_dict(), "epoch": epoch, "samples": samples, "skipped": skipped}
+        )
         return loader
 
     def _loader(self) -> BatchLoader:
-        """Return the loader of this process: for its rank, and in a worker of a DataLoader for its part of the rank."""
+        """Return the loader of this process: for its rank, and in a worker of a DataLoader for its
+        part of the rank."""
         loader = self._dataset.loader(**self._options)
         loader.options.check_keeping("a DataLoader")
         worker = get_worker_info()
@@ -242,15 +280,20 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         if worker is None:
             return loader
         rank, world_size = loader.options.place
-        place = {"rank": rank * worker.num_workers + worker.id, "world_size": world_size * worker.num_workers}
+        place = {
+            "rank": rank * worker.num_workers + worker.id,
+            "world_size": world_size * worker.num_workers,
+        }
         if world_size == 1:
-            place["remainder"] = loader.options.rule  # the workers of one rank need not get equally many batches
+            # the workers of one rank need not get equally many batches
+            place["remainder"] = loader.options.rule
         return self._dataset.loader(**{**self._options, **place})
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the batches of the next epoch as dicts of tensors."""
         self._at = int(self._version)
-        if self._born is not None:  # another process may have set another epoch since this one began
+        # another process may have set another epoch since this one began
+        if self._born is not None:
             self._at, rows = self._born
             self._places()[:], self._born = torch.from_numpy(_own(rows)), None
         loader = self._running = self._continued()
@@ -263,7 +306,8 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
 
     def _batches(self, loader: BatchLoader, following: int) -> Iterator[dict[str, Any]]:
         for batch in loader:
-            if loader.next_epoch != following:  # with `repeat`; else `set_epoch` may have said another one meanwhile
+            # with `repeat`; else `set_epoch` may have said another one meanwhile
+            if loader.next_epoch != following:
                 following = loader.next_epoch
                 self._begin_next_at(following)
             yield tensors(batch)
@@ -272,8 +316,9 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the iteration, as `Loader.state_dict` of shardctl.
 
-        After the last batch, it is the end of the epoch, until the iteration has ended. In a worker of a DataLoader it stays
-        there: other workers may have batches of this epoch left, and each one continues with its rest.
+        After the last batch, it is the end of the epoch, until the iteration has ended. In a worker
+        of a DataLoader it stays there: other workers may have batches of this epoch left, and each
+        one continues with its rest.
         """
         if self._running is None:
             return self._continued().state_dict()
@@ -283,7 +328,8 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state at the next iteration. Raises UsageError for the state of another dataset or order."""
+        """Continue from a state at the next iteration. Raises UsageError for the state of another
+        dataset or order."""
         self._loader().load_state_dict(state)
         place = torch.tensor([state["epoch"], state["samples"], state.get("skipped", 0)])
         self._begin_version()[:] = place
@@ -320,10 +366,10 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)
 class Loader:
     """Batches of a shardctl loader as tensors on a device.
 
-    If torch.distributed is initialised, only this rank's part, unless the loader was given a rank and a world size. With a CUDA
-    device, the loader's threads copy each batch into pinned memory. From there it is copied to the device on a separate stream,
-    while the previous batch is in use. The other methods (len, state_dict, set_epoch, stats) work like those in the shardctl
-    loader.
+    If torch.distributed is initialised, only this rank's part, unless the loader was given a rank
+    and a world size. With a CUDA device, the loader's threads copy each batch into pinned memory.
+    From there it is copied to the device on a separate stream, while the previous batch is in use.
+    The other methods (len, state_dict, set_epoch, stats) work like those in the shardctl loader.
     """
 
     def __init__(self, loader: BatchLoader, device: str | torch.device = "cpu") -> None:
@@ -335,7 +381,8 @@ class Loader:
     @property
     def loader(self) -> BatchLoader:
         """The shardctl loader, with the rank of this process."""
-        self._loader.assign(*distributed_rank())  # at each use: the process group may be initialised after the loader was made
+        # at each use: the process group may be initialised after the loader was made
+        self._loader.assign(*distributed_rank())
         return self._loader
 
     def __len__(self) -> int:
@@ -343,7 +390,8 @@ class Loader:
         return len(self.loader)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the training loop: a batch that is being copied to the device does not count."""
+        """Return the position of the training loop: a batch that is being copied to the device does
+        not count."""
         return self.loader.state_dict() if self._state is None else self._state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -352,7 +400,8 @@ class Loader:
         self.loader.load_state_dict(state)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration this epoch: its rest after `load_state_dict` with a state of it, else the whole epoch."""
+        """Make the next iteration this epoch: its rest after `load_state_dict` with a state of it,
+        else the whole epoch."""
         self._state = None
         self.loader.set_epoch(epoch)
 
@@ -362,7 +411,10 @@ class Loader:
         if self.device.type != "cuda":
             for batch in self.loader:
                 moved = tensors(batch)
-                yield {name: value.to(self.device) if _is_tensor(value) else value for name, value in moved.items()}
+                yield {
+                    name: value.to(self.device) if _is_tensor(value) else value
+                    for name, value in moved.items()
+                }
             return
         yield from self._overlapped()
 
@@ -376,18 +428,27 @@ class Loader:
             coming = begun
         if coming is not None:
             yield self._arrived(coming)
-        self._state = None  # not after a `break`: the batch that was being copied was never returned
+        # not after a `break`: the batch that was being copied was never returned
+        self._state = None
 
-    def _copy(self, batch: dict[str, Any], stream: torch.cuda.Stream) -> tuple[dict[str, Any], torch.cuda.Event]:
+    def _copy(
+        self, batch: dict[str, Any], stream: torch.cuda.Stream
+    ) -> tuple[dict[str, Any], torch.cuda.Event]:
         """Begin to copy a batch in pinned memory to the device."""
         with torch.cuda.stream(stream):
-            moved = {n: v.to(self.device, non_blocking=True) if _is_tensor(v) else v for n, v in batch.items()}
+            moved = {
+                n: v.to(self.device, non_blocking=True) if _is_tensor(v) else v
+                for n, v in batch.items()
+            }
             done = torch.cuda.Event()
             done.record(stream)
         return moved, done
 
-    def _arrived(self, coming: tuple[dict[str, Any], torch.cuda.Event, dict[str, Any]]) -> dict[str, Any]:
-        """Make the training loop's stream wait for a copy, and record its use of the tensors for the allocator."""
+    def _arrived(
+        self, coming: tuple[dict[str, Any], torch.cuda.Event, dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Make the training loop's stream wait for a copy, and record its use of the tensors for
+        the allocator."""
         moved, done, self._state = coming
         current = torch.cuda.current_stream(self.device)
         current.wait_event(done)
@@ -403,14 +464,18 @@ class Loader:
 
 def _pinned(batch: Batch) -> dict[str, Any]:
     """Return a batch with tensors in pinned memory in place of arrays."""
-    return {name: _pinned_copy(value) if _is_tensor(value) else value for name, value in tensors(batch).items()}
+    return {
+        name: _pinned_copy(value) if _is_tensor(value) else value
+        for name, value in tensors(batch).items()
+    }
 
 
 def _pinned_copy(value: torch.Tensor) -> torch.Tensor:
     """Return a copy in pinned memory. The thread that calls this makes it.
 
-    `pin_memory()` divides each copy among threads of PyTorch, one for each core. Beside 16 threads of a loader on 16 cores
-    that took 9 ms for 38 MB, and gave 26,000 raw images per second. Copies like this gave 126,000 (2026-11-27).
+    `pin_memory()` divides each copy among threads of PyTorch, one for each core. Beside 16 threads
+    of a loader on 16 cores that took 9 ms for 38 MB, and gave 26,000 raw images per second. Copies
+    like this gave 126,000 (2026-11-27).
     """
     copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
     np.copyto(copy.numpy(), value.numpy())

@@ -30,14 +30,17 @@ from shardctl.sources.demo import make_demo
 from shardctl.system.machine import usable_cores
 
 FUZZ = int(os.environ.get("SHARDCTL_FUZZ", "0"))
-"""How many times as many examples property tests draw, anew in each run (`make fuzz`). 0: the same examples in every run."""
+"""How many times as many examples property tests draw, anew in each run (`make fuzz`). 0: the same
+examples in every run."""
 
 THOROUGH = os.environ.get("SHARDCTL_THOROUGH") == "yes"
-"""Whether to run what takes long, and shows again, in more places, what other tests show: `.ci/run` does."""
+"""Whether to run what takes long, and shows again, in more places, what other tests show: `.ci/run`
+does."""
 
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="shardctl-tests-cache-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
-"""What tests remember of tokenizers is not for the user who runs them, nor what that one remembers for the tests."""
+"""What tests remember of tokenizers is not for the user who runs them, nor what that one remembers
+for the tests."""
 
 settings.register_profile(
     "shardctl",
@@ -51,16 +54,19 @@ settings.load_profile("shardctl")
 
 
 gc.set_threshold(20_000, 20, 50)
-"""Thousands of tests are many objects that stay: to look through them as often as usual takes 5 % of the time."""
+"""Thousands of tests are many objects that stay: to look through them as often as usual takes 5 %
+of the time."""
 
 
 def examples(count: int) -> settings:
-    """Return the settings of a property test with so many examples, a third of them where tests are to be quick."""
+    """Return the settings of a property test with so many examples, a third of them where tests are
+    to be quick."""
     return settings(max_examples=count * FUZZ or (count if THOROUGH else max(5, count // 3)))
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Run three tests at a time on two cores: many of them wait for a process, a time limit or the disk."""
+    """Run three tests at a time on two cores: many of them wait for a process, a time limit or the
+    disk."""
     return usable_cores() * 3 // 2
 
 
@@ -70,14 +76,16 @@ def is_page(nodeid: str) -> bool:
 
 
 class _Scheduling(LoadFileScheduling):
-    """A worker runs all tests of a file, as their fixtures are shared; a page of the docs is a piece of work of its own."""
+    """A worker runs all tests of a file, as their fixtures are shared; a page of the docs is a
+    piece of work of its own."""
 
     def _split_scope(self, nodeid: str) -> str:
         return nodeid if is_page(nodeid) else str(super()._split_scope(nodeid))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    """Give the workers the tests in their order. xdist would end with the files of few tests: the slow ones."""
+    """Give the workers the tests in their order. xdist would end with the files of few tests: the
+    slow ones."""
     if config.option.dist != "loadfile":
         return None
     config.option.loadscopereorder = False
@@ -85,7 +93,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put pages first: they take longest. Leave out what is marked thorough where tests are to be quick.
+    """Put pages first: they take longest. Leave out what is marked thorough where tests are to be
+    quick.
 
     Of `thorough(after=N)` the first N cases run.
     """
@@ -113,7 +122,8 @@ def fork_servers() -> Iterator[KeptServers]:
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """photos/ (60 images in 6 class folders), texts/, lines.jsonl. Tests only read it: all processes of pytest share it."""
+    """photos/ (60 images in 6 class folders), texts/, lines.jsonl. Tests only read it: all
+    processes of pytest share it."""
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared-demo"
     shared.mkdir(exist_ok=True)
@@ -178,7 +188,8 @@ def corpus() -> Path:
 
 @pytest.fixture(scope="session")
 def torchvision() -> Any:
-    """torchvision, where it is installed. PyPI's is built for CUDA: a torch without lacks the names of two operators."""
+    """torchvision, where it is installed. PyPI's is built for CUDA: a torch without lacks the names
+    of two operators."""
     torch = pytest.importorskip("torch")
     if torch.version.cuda is None and "torchvision" not in sys.modules:
         library = torch.library.Library("torchvision", "DEF")
@@ -214,7 +225,8 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Any:
 
 
 def without_privileges(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process that may read only what its permissions allow, as root may not without these rights."""
+    """Run a command in a process that may read only what its permissions allow, as root may not
+    without these rights."""
     command = [sys.executable, "-m", "shardctl", *(str(argument) for argument in arguments)]
     if os.geteuid() == 0:
         if not shutil.which("setpriv"):

@@ -16,7 +16,9 @@ PAGES = ("docs/cluster.md", "docs/tutorials/s3-and-slurm.md")
 JOBS = [
     pytest.param(text, id=f"{page}-{number}")
     for page in PAGES
-    for number, text in enumerate(re.findall(r"```yaml[^\n]*\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL))
+    for number, text in enumerate(
+        re.findall(r"```yaml[^\n]*\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    )
 ]
 
 
@@ -26,7 +28,9 @@ def test_a_kubernetes_job_starts_each_of_its_parts(text: str) -> None:
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {
+        volume["name"] for volume in pod["volumes"]
+    }
     shell, flag, line = container["command"]
     assert (shell, flag) == ("sh", "-c")
     if job["spec"].get("completionMode") == "Indexed":
@@ -37,7 +41,9 @@ def test_a_kubernetes_job_starts_each_of_its_parts(text: str) -> None:
 def test_a_slurm_script_calls_shardctl_as_it_can_be_called() -> None:
     for page in PAGES:
         text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", "")
-        for line in re.findall(r"^(shardctl [^\n]*SLURM_ARRAY_TASK_COUNT[^\n]*)", text, re.MULTILINE):
+        for line in re.findall(
+            r"^(shardctl [^\n]*SLURM_ARRAY_TASK_COUNT[^\n]*)", text, re.MULTILINE
+        ):
             check_usage(line)
 
 

@@ -37,7 +37,9 @@ def test_all_photos_convert_verify_and_open_in_hugging_face(corpus: Path, tmp_pa
     ds = shardctl.open(tmp_path / "out")
     assert {"wnid", "width", "height", "mode", "format", "label"} <= set(ds.schema.names)
     files = sorted(str(path) for path in (tmp_path / "out").glob("train-*.arrow"))
-    theirs = datasets.load_dataset("arrow", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
+    theirs = datasets.load_dataset(
+        "arrow", data_files=files, split="train", cache_dir=str(tmp_path / "cache")
+    )
     assert len(theirs) == 515
     for index in range(0, 515, 40):
         row = theirs[index]
@@ -46,22 +48,33 @@ def test_all_photos_convert_verify_and_open_in_hugging_face(corpus: Path, tmp_pa
         assert (row["width"], row["height"]) == (ours["image"].shape[1], ours["image"].shape[0])
 
 
-def test_photos_give_the_same_bytes_with_any_number_of_workers(corpus: Path, tmp_path: Path) -> None:
-    recipe = {"store": "raw", "transform": [{"name": "random_resized_crop", "size": 64}, {"name": "hflip"}]}
+def test_photos_give_the_same_bytes_with_any_number_of_workers(
+    corpus: Path, tmp_path: Path
+) -> None:
+    recipe = {
+        "store": "raw",
+        "transform": [{"name": "random_resized_crop", "size": 64}, {"name": "hflip"}],
+    }
     for workers in (0, 1, 2):
-        shardctl.convert(corpus / "photos", tmp_path / f"{workers}", recipe=recipe, workers=workers, shuffle=1)
+        shardctl.convert(
+            corpus / "photos", tmp_path / f"{workers}", recipe=recipe, workers=workers, shuffle=1
+        )
     sums = {(tmp_path / f"{workers}" / "SHA256SUMS").read_bytes() for workers in (0, 1, 2)}
     assert len(sums) == 1
 
 
 def test_nested_class_folders_with_splits(corpus: Path, tmp_path: Path) -> None:
     cifar = corpus / "small" / "cifar10"
-    result = shardctl.convert(cifar, tmp_path / "out", recipe={**CROP, "transform": [{"name": "resize", "size": "32x32"}]})
+    result = shardctl.convert(
+        cifar, tmp_path / "out", recipe={**CROP, "transform": [{"name": "resize", "size": "32x32"}]}
+    )
     assert result.samples == 10_000
     ds = shardctl.open(tmp_path / "out")
     assert ds.classes == tuple(sorted(path.name for path in next(iter(cifar.iterdir())).iterdir()))
     batch = ds.take([0, 5000, 9999])
-    assert [ds.classes[label] for label in batch["label"]] == [key.split("/")[-2] for key in batch["key"]]
+    assert [ds.classes[label] for label in batch["label"]] == [
+        key.split("/")[-2] for key in batch["key"]
+    ]
 
 
 def test_huggingface_metadata(corpus: Path, tmp_path: Path) -> None:
@@ -70,7 +83,10 @@ def test_huggingface_metadata(corpus: Path, tmp_path: Path) -> None:
     images = {path.name for path in (folder / "train").iterdir()}
     lenient = {json.loads(line)["file_name"] for line in lines} != images - {"metadata.jsonl"}
     shardctl.convert(folder, tmp_path / "out", lenient_labels=lenient)
-    found = {sample["key"].split("/")[-1]: sample["objects"] for sample in shardctl.open(tmp_path / "out")}
+    found = {
+        sample["key"].split("/")[-1]: sample["objects"]
+        for sample in shardctl.open(tmp_path / "out")
+    }
     for line in lines:
         record = json.loads(line)
         if record["file_name"] in found:
@@ -78,10 +94,14 @@ def test_huggingface_metadata(corpus: Path, tmp_path: Path) -> None:
             assert {name: values.tolist() for name, values in objects.items()} == record["objects"]
 
 
-@pytest.mark.parametrize(("name", "lines"), [("text/gsm8k", None), ("text/jsonl", None), ("text/movie_reviews", 400)])
+@pytest.mark.parametrize(
+    ("name", "lines"), [("text/gsm8k", None), ("text/jsonl", None), ("text/movie_reviews", 400)]
+)
 def test_texts(corpus: Path, tmp_path: Path, name: str, lines: int | None) -> None:
     result = shardctl.convert(corpus / name, tmp_path / "out")
-    expected = lines or sum(len(path.read_bytes().splitlines()) for path in (corpus / name).glob("*.jsonl"))
+    expected = lines or sum(
+        len(path.read_bytes().splitlines()) for path in (corpus / name).glob("*.jsonl")
+    )
     assert (result.samples, result.rejected) == (expected, 0)
     ds = shardctl.open(tmp_path / "out")
     first = ds[0]
@@ -95,7 +115,9 @@ def test_texts(corpus: Path, tmp_path: Path, name: str, lines: int | None) -> No
 
 def test_every_text_is_converted_or_rejected_for_its_encoding(corpus: Path, tmp_path: Path) -> None:
     files = [path for path in (corpus / "text" / "encodings").rglob("*.txt") if path.is_file()]
-    result = shardctl.convert(corpus / "text" / "encodings", tmp_path / "out", labels="none", max_rejects="100%")
+    result = shardctl.convert(
+        corpus / "text" / "encodings", tmp_path / "out", labels="none", max_rejects="100%"
+    )
     assert result.samples + result.rejected == len(files)
     for reject in read_rejects(LocalFolder(tmp_path / "out")):
         data = (corpus / "text" / "encodings" / reject.source).read_bytes()
@@ -105,16 +127,28 @@ def test_every_text_is_converted_or_rejected_for_its_encoding(corpus: Path, tmp_
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of what is odd in them
-def test_hostile_images_are_converted_or_rejected_as_pillow_has_it(corpus: Path, tmp_path: Path) -> None:
+def test_hostile_images_are_converted_or_rejected_as_pillow_has_it(
+    corpus: Path, tmp_path: Path
+) -> None:
     """A tenth of them, under the pixel limit; twice, with the same result."""
-    rows = [line.split("\t") for line in (corpus / "hostile" / "expected.tsv").read_text().splitlines()[1:]][::10]
+    rows = [
+        line.split("\t")
+        for line in (corpus / "hostile" / "expected.tsv").read_text().splitlines()[1:]
+    ][::10]
     for path, *_ in rows:
         (tmp_path / "in" / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(corpus / "hostile" / path, tmp_path / "in" / path)
-    results = [shardctl.convert(tmp_path / "in", tmp_path / out, labels="none", workers=2) for out in ("a", "b")]
+    results = [
+        shardctl.convert(tmp_path / "in", tmp_path / out, labels="none", workers=2)
+        for out in ("a", "b")
+    ]
     assert results[0].rejected == results[1].rejected
-    assert (tmp_path / "a" / "SHA256SUMS").read_bytes() == (tmp_path / "b" / "SHA256SUMS").read_bytes()
-    kept = set(shardctl.open(tmp_path / "a").take(range(results[0].samples), columns=["key"])["key"])
+    assert (tmp_path / "a" / "SHA256SUMS").read_bytes() == (
+        tmp_path / "b" / "SHA256SUMS"
+    ).read_bytes()
+    kept = set(
+        shardctl.open(tmp_path / "a").take(range(results[0].samples), columns=["key"])["key"]
+    )
     for path, form, *_ in rows:
         if form in FORMATS:
             assert (path in kept) == _pillow_reads(corpus / "hostile" / path), f"{path} ({form})"
@@ -123,7 +157,8 @@ def test_hostile_images_are_converted_or_rejected_as_pillow_has_it(corpus: Path,
 
 
 def _pillow_reads(path: Path) -> bool:
-    """Ask the installed Pillow itself: expected.tsv was made with another version, whose libraries read a few files more."""
+    """Ask the installed Pillow itself: expected.tsv was made with another version, whose libraries
+    read a few files more."""
     try:
         with Image.open(path) as opened:
             if opened.size[0] * opened.size[1] > MAX_PIXELS:
@@ -155,7 +190,14 @@ def test_a_csv_without_a_header(corpus: Path, tmp_path: Path) -> None:
     import csv
 
     recipe = {"columns": "label,title,text", "kind": "table"}
-    result = shardctl.convert(corpus / "text" / "ag_news", tmp_path / "out", recipe, workers=0, split="none", labels="none")
+    result = shardctl.convert(
+        corpus / "text" / "ag_news",
+        tmp_path / "out",
+        recipe,
+        workers=0,
+        split="none",
+        labels="none",
+    )
     assert result.rejected == 0
     expected = []
     for path in sorted((corpus / "text" / "ag_news").glob("*.csv")):
@@ -166,7 +208,9 @@ def test_a_csv_without_a_header(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_chinese_tables_and_lines(corpus: Path, tmp_path: Path) -> None:
-    for path in sorted((corpus / "text" / "zh").glob("*.csv")) + sorted((corpus / "text" / "zh").glob("*.jsonl")):
+    for path in sorted((corpus / "text" / "zh").glob("*.csv")) + sorted(
+        (corpus / "text" / "zh").glob("*.jsonl")
+    ):
         result = shardctl.convert(path, tmp_path / path.name, {"kind": "table"}, workers=0)
         assert (result.samples > 1000, result.rejected) == (True, 0)
         assert shardctl.verify(tmp_path / path.name).findings == ()
@@ -186,7 +230,9 @@ def test_encodings_are_detected(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for path in files:
         shutil.copy(path, tmp_path / "in" / f"{path.name}.txt")
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", {"encoding": "detect"}, workers=2, labels="none")
+    result = shardctl.convert(
+        tmp_path / "in", tmp_path / "out", {"encoding": "detect"}, workers=2, labels="none"
+    )
     assert result.samples > 150
     assert result.samples + result.rejected == len(files)
     texts = {sample["key"]: sample["text"] for sample in shardctl.open(tmp_path / "out")}
@@ -199,7 +245,8 @@ def test_encodings_are_detected(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_parquet_of_other_tools(corpus: Path, tmp_path: Path) -> None:
-    """Files of parquet-testing, good and bad: each is converted as pyarrow reads it, or rejected, or refused in a sentence."""
+    """Files of parquet-testing, good and bad: each is converted as pyarrow reads it, or rejected,
+    or refused in a sentence."""
     from pyarrow import parquet
 
     from shardctl.errors import InputError, TooManyRejectsError
@@ -222,11 +269,20 @@ def test_parquet_of_other_tools(corpus: Path, tmp_path: Path) -> None:
 CLEANING = [{"name": "normalize"}, {"name": "whitespace"}, {"name": "deduplicate"}]
 
 TEXTS: dict[str, dict[str, Any]] = {
-    "gutenberg": {"kind": "text", "record": "paragraph", "transform": [*CLEANING, {"name": "filter_length", "min_chars": 20}]},
+    "gutenberg": {
+        "kind": "text",
+        "record": "paragraph",
+        "transform": [*CLEANING, {"name": "filter_length", "min_chars": 20}],
+    },
     "movie_reviews": {"kind": "text", "transform": [*CLEANING, {"name": "filter_gopher"}]},
     "wikitext-2": {"kind": "text", "record": "paragraph", "transform": CLEANING},
     "zh/ChnSentiCorp_htl.part1.csv": {"text_field": "review", "transform": CLEANING},
-    "zh/pku_test.gbk.txt": {"kind": "text", "record": "line", "encoding": "gbk", "transform": CLEANING},
+    "zh/pku_test.gbk.txt": {
+        "kind": "text",
+        "record": "line",
+        "encoding": "gbk",
+        "transform": CLEANING,
+    },
     "zh/meituan_val.jsonl": {"text_field": "input", "transform": CLEANING},
 }
 """The texts that go from raw to blocks, each with one recipe."""
@@ -236,7 +292,9 @@ TEXTS: dict[str, dict[str, Any]] = {
 def test_texts_go_from_raw_to_blocks(corpus: Path, tmp_path: Path, name: str) -> None:
     """Twice the same bytes, whoever works, and decoded the blocks are the cleaned texts."""
     source, cleaning = corpus / "text" / name, TEXTS[name]
-    shardctl.train_tokenizer(source, tmp_path / "tokenizer.json", recipe={**cleaning, "transform": []}, vocab_size=2000)
+    shardctl.train_tokenizer(
+        source, tmp_path / "tokenizer.json", recipe={**cleaning, "transform": []}, vocab_size=2000
+    )
     shardctl.convert(source, tmp_path / "cleaned", recipe=cleaning)
     texts = {sample["key"]: sample["text"] for sample in shardctl.open(tmp_path / "cleaned")}
     for method in ("concat", "bfd"):
@@ -245,19 +303,35 @@ def test_texts_go_from_raw_to_blocks(corpus: Path, tmp_path: Path, name: str) ->
             {"name": "pack", "length": 256, "method": method},
         ]
         (tmp_path / method).mkdir()
-        out = convert_thrice(source, tmp_path / method, {**cleaning, "transform": [*cleaning["transform"], *last]})
+        out = convert_thrice(
+            source, tmp_path / method, {**cleaning, "transform": [*cleaning["transform"], *last]}
+        )
         assert_decodes_to(out, texts)
 
 
 def test_questions_and_answers_become_chats(corpus: Path, tmp_path: Path) -> None:
     source = corpus / "text" / "gsm8k"
-    shardctl.train_tokenizer(source, tmp_path / "tokenizer.json", recipe={"text_field": "question"}, vocab_size=2000)
-    chat = {"template": "chatml", "user": "question", "assistant": "answer", "tokenizer": str(tmp_path / "tokenizer.json")}
-    recipe = {"transform": [{"name": "tokenize_chat", **chat}, {"name": "pack", "length": 512, "method": "bfd"}]}
+    shardctl.train_tokenizer(
+        source, tmp_path / "tokenizer.json", recipe={"text_field": "question"}, vocab_size=2000
+    )
+    chat = {
+        "template": "chatml",
+        "user": "question",
+        "assistant": "answer",
+        "tokenizer": str(tmp_path / "tokenizer.json"),
+    }
+    recipe = {
+        "transform": [
+            {"name": "tokenize_chat", **chat},
+            {"name": "pack", "length": 512, "method": "bfd"},
+        ]
+    }
     out = convert_thrice(source, tmp_path, recipe)
     ds = shardctl.open(out)
     lines = (source / "test.jsonl").read_text(encoding="utf-8").splitlines()
-    answers = {f"test.jsonl#{number}": json.loads(line)["answer"] for number, line in enumerate(lines, 1)}
+    answers = {
+        f"test.jsonl#{number}": json.loads(line)["answer"] for number, line in enumerate(lines, 1)
+    }
     counted: dict[str, list[int]] = {}
     for row in ds:
         at = 0
@@ -267,7 +341,9 @@ def test_questions_and_answers_become_chats(corpus: Path, tmp_path: Path) -> Non
             at += length
     assert counted.keys() == answers.keys()
     for key, answer in answers.items():
-        assert ds.tokenizer.decode(counted[key]).removesuffix("<|im_end|>").strip() == answer.strip()
+        assert (
+            ds.tokenizer.decode(counted[key]).removesuffix("<|im_end|>").strip() == answer.strip()
+        )
 
 
 # --- formats of others ---
@@ -292,11 +368,17 @@ TFRECORD_TYPES = {"bytes": ("string", "binary"), "int64": ("int64",), "float": (
 
 
 def test_tfrecords_of_other_tools(corpus: Path, tmp_path: Path) -> None:
-    files = {name: facts for name, facts in expected_interop(corpus).items() if facts["kind"] == "tfrecord"}
+    files = {
+        name: facts
+        for name, facts in expected_interop(corpus).items()
+        if facts["kind"] == "tfrecord"
+    }
     assert len(files) == 9
     for number, (name, facts) in enumerate(files.items()):
         if "grain" in name:  # its records are bytes, and no Example
-            with pytest.raises(TooManyRejectsError, match=r"5 of the 5 inputs.*not a tf\.train\.Example"):
+            with pytest.raises(
+                TooManyRejectsError, match=r"5 of the 5 inputs.*not a tf\.train\.Example"
+            ):
                 converted(corpus / "interop" / name, tmp_path / f"{number}")
             continue
         ds, rejects = converted(corpus / "interop" / name, tmp_path / f"{number}")
@@ -308,14 +390,20 @@ def test_tfrecords_of_other_tools(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_webdatasets_of_other_tools(corpus: Path, tmp_path: Path) -> None:
-    files = {name: facts for name, facts in expected_interop(corpus).items() if facts["kind"] == "webdataset-tar"}
+    files = {
+        name: facts
+        for name, facts in expected_interop(corpus).items()
+        if facts["kind"] == "webdataset-tar"
+    }
     assert len(files) == 4
     for number, (name, facts) in enumerate(files.items()):
         ds, rejects = converted(corpus / "interop" / name, tmp_path / f"{number}")
         assert (len(ds), rejects) == (facts["samples"], []), name
         assert set(ds.schema.names) == {"key", "__key__", *facts["extensions"]}
         assert ds[0]["__key__"] == facts["first"].partition(".")[0]
-    photos = shardctl.convert(corpus / "interop" / "webdataset" / "clip_image1.tar", tmp_path / "photos", workers=0)
+    photos = shardctl.convert(
+        corpus / "interop" / "webdataset" / "clip_image1.tar", tmp_path / "photos", workers=0
+    )
     assert (photos.samples, photos.rejected) == (4, 0)
     assert shardctl.open(tmp_path / "photos")[0]["image"].ndim == 3
 
@@ -325,9 +413,13 @@ def test_mds_of_another_tool_raw_and_compressed(corpus: Path, tmp_path: Path) ->
     ds, rejects = converted(corpus / "interop" / "mds", tmp_path / "raw")
     assert (len(ds), rejects) == (facts["samples"], [])
     assert set(ds.schema.names) == {"key", *facts["columns"]}
-    shutil.copytree(corpus / "interop" / "mds", tmp_path / "in", ignore=shutil.ignore_patterns("*.mds"))
+    shutil.copytree(
+        corpus / "interop" / "mds", tmp_path / "in", ignore=shutil.ignore_patterns("*.mds")
+    )
     packed, _ = converted(tmp_path / "in", tmp_path / "packed")
-    assert [(row["id"], row["dummy_text"]) for row in packed] == [(row["id"], row["dummy_text"]) for row in ds]
+    assert [(row["id"], row["dummy_text"]) for row in packed] == [
+        (row["id"], row["dummy_text"]) for row in ds
+    ]
 
 
 def test_recordio_of_mxnet(corpus: Path, tmp_path: Path) -> None:
@@ -335,16 +427,27 @@ def test_recordio_of_mxnet(corpus: Path, tmp_path: Path) -> None:
     facts = expected_interop(corpus)["recordio/benz_train.rec"]
     result = shardctl.convert(path, tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (facts["records"], 0)
-    first = pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow").get_batch(0).slice(0, 1).to_pylist()[0]
+    first = (
+        pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow")
+        .get_batch(0)
+        .slice(0, 1)
+        .to_pylist()[0]
+    )
     label = np.array(first["label"], "<f4")  # the boxes of an image, as MXNet has them
-    stored = struct.pack("<IfQQ", len(label), 0, first["id"], 0) + label.tobytes() + first["image"]["bytes"]
+    stored = (
+        struct.pack("<IfQQ", len(label), 0, first["id"], 0)
+        + label.tobytes()
+        + first["image"]["bytes"]
+    )
     assert hashlib.sha256(stored).hexdigest() == facts["first_sha256"]
 
 
 def test_bad_parquet_is_rejects_or_one_sentence(corpus: Path, tmp_path: Path) -> None:
     from shardctl.errors import InputError
 
-    files = sorted((corpus / "interop" / "parquet" / "parquet-testing" / "bad_data").glob("*.parquet"))
+    files = sorted(
+        (corpus / "interop" / "parquet" / "parquet-testing" / "bad_data").glob("*.parquet")
+    )
     assert len(files) > 3
     for number, path in enumerate(files):
         try:

@@ -28,7 +28,10 @@ def test_every_command_and_option_is_in_the_reference() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "docs" / "write_cli_docs.py"))
     index = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert index == script["cli_docs"](), "run `make docs`"
-    pages = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "commands").glob("*.md")}
+    pages = {
+        path.stem: path.read_text(encoding="utf-8")
+        for path in (ROOT / "docs" / "commands").glob("*.md")
+    }
     assert set(pages) == {name.split()[1] for name, _ in commands_of(cli, "shardctl")}
     for name, page in pages.items():
         assert page == script["command_page"](page, name), "run `make docs`"
@@ -36,7 +39,11 @@ def test_every_command_and_option_is_in_the_reference() -> None:
     for name, command in commands_of(cli, "shardctl"):
         page = pages[name.split()[1]]
         for parameter in command.params:
-            names = [name for name in parameter.opts if name.startswith("--") and name != getattr(parameter, "was", None)]
+            names = [
+                name
+                for name in parameter.opts
+                if name.startswith("--") and name != getattr(parameter, "was", None)
+            ]
             assert all(name in index for name in names)
             assert all(name in page for name in names) or parameter.hidden
 
@@ -64,19 +71,24 @@ def test_every_public_function_and_class_is_in_the_reference() -> None:
         assert f"shardctl.{name}(" in written
     for class_ in (Dataset, Mix, Loader):
         public = [name for name in vars(class_) if not name.startswith("_")]
-        assert [name for name in public if not re.search(rf"^(- `|  ){name}\b", written, re.MULTILINE)] == []
+        assert [
+            name for name in public if not re.search(rf"^(- `|  ){name}\b", written, re.MULTILINE)
+        ] == []
     for module in ("torch", "tensorflow", "jax"):
         assert f"## shardctl.{module}" in written
 
 
 def test_the_chinese_readme_says_the_same() -> None:
-    """The same sections, tables and lists, the same code, and links to the same pages (and to those that only it needs)."""
+    """The same sections, tables and lists, the same code, and links to the same pages (and to those
+    that only it needs)."""
     chinese = (ROOT / "README.zh.md").read_text(encoding="utf-8")
     assert re.findall(r"^```.*?^```", chinese, re.DOTALL | re.MULTILINE) == re.findall(
         r"^```.*?^```", README, re.DOTALL | re.MULTILINE
     )
     for mark in (r"^#+ ", r"^\|", r"^- "):
-        assert len(re.findall(mark, chinese, re.MULTILINE)) == len(re.findall(mark, README, re.MULTILINE))
+        assert len(re.findall(mark, chinese, re.MULTILINE)) == len(
+            re.findall(mark, README, re.MULTILINE)
+        )
     code, links = r"`[^`\n]+`", r"\]\(([^)]*)\)"
     assert set(re.findall(code, README)) <= set(re.findall(code, chinese))
     assert set(re.findall(links, README)) <= set(re.findall(links, chinese))
@@ -89,7 +101,9 @@ def test_the_readme_calls_the_test_command_that_ci_runs() -> None:
 
 def test_links_between_pages_lead_somewhere() -> None:
     for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
-        for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        for link, anchor in re.findall(
+            r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")
+        ):
             if not re.match(r"[a-z]+:", link):
                 target = page.parent / link if link else page
                 assert target.exists(), f"{page.name}: {link}"
@@ -98,14 +112,23 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 def anchors(page: Path) -> set[str]:
     """The names of a page's headings in links."""
-    lines = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    titles = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in re.findall(r"^#+ (.*)$", lines, re.MULTILINE)]
+    lines = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    titles = [
+        re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title)
+        for title in re.findall(r"^#+ (.*)$", lines, re.MULTILINE)
+    ]
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
 def test_no_two_pages_have_the_same_name() -> None:
     # Those for developers are not in the wheel, and `shardctl help` does not show them.
-    names = [path.stem for path in (ROOT / "docs").rglob("*.md") if "dev" not in path.relative_to(ROOT / "docs").parts]
+    names = [
+        path.stem
+        for path in (ROOT / "docs").rglob("*.md")
+        if "dev" not in path.relative_to(ROOT / "docs").parts
+    ]
     assert sorted(names) == sorted(set(names))
 
 
@@ -119,22 +142,29 @@ def test_the_recipe_page_knows_every_setting_and_transform(tmp_path: Path) -> No
     steps = []
     for toml in snippets(page, "toml"):
         (tmp_path / "recipe.toml").write_text(toml)
-        # Not loaded: the class of the last one is in the snippet before it (tests/transforms/test_models.py).
-        steps.append([step.name for step in Recipe.parse(**load_recipe(tmp_path / "recipe.toml")).transforms])
+        # Not loaded: the class of the last one is in the snippet before it
+        # (tests/transforms/test_models.py).
+        steps.append(
+            [step.name for step in Recipe.parse(**load_recipe(tmp_path / "recipe.toml")).transforms]
+        )
     filters = ["filter_size", "filter_aspect", "filter_blur", "filter_date"]
     assert steps == [["random_resized_crop", "hflip"], filters, ["resize", "model"]]
 
 
 def test_the_steps_of_the_recipe_page_are_written_from_their_settings() -> None:
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    assert page == runpy.run_path(str(ROOT / "scripts" / "docs" / "write_recipe_docs.py"))["page"](page), "run `make docs`"
+    assert page == runpy.run_path(str(ROOT / "scripts" / "docs" / "write_recipe_docs.py"))["page"](
+        page
+    ), "run `make docs`"
 
 
 READY = sorted((ROOT / "docs" / "recipes").glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", READY, ids=lambda path: path.stem)
-def test_a_recipe_that_is_ready_has_no_problems_and_converts_images(path: Path, photos: Path, tmp_path: Path) -> None:
+def test_a_recipe_that_is_ready_has_no_problems_and_converts_images(
+    path: Path, photos: Path, tmp_path: Path
+) -> None:
     from shardctl.transforms.recipe_files.checking import check_recipe
 
     found = check_recipe(path)
@@ -151,14 +181,20 @@ def test_a_recipe_that_is_ready_has_no_problems_and_converts_images(path: Path, 
 def test_every_step_of_images_has_a_picture_and_they_are_small() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "docs" / "draw_recipe_pictures.py"))
     unknown = {*script["EXAMPLES"], *script["WITHOUT_PICTURE"]} - set(TRANSFORMS)
-    assert not unknown, f"scripts/docs/draw_recipe_pictures.py has settings for steps that are not there: {unknown}"
+    assert not unknown, (
+        f"scripts/docs/draw_recipe_pictures.py has settings for steps that are not there: {unknown}"
+    )
     for name in script["pictured"]():
         try:
             parse_step({"name": name, **script["EXAMPLES"].get(name, {})})
         except UsageError as error:
-            pytest.fail(f"add the step {name} to EXAMPLES in scripts/docs/draw_recipe_pictures.py: {error}")
+            pytest.fail(
+                f"add the step {name} to EXAMPLES in scripts/docs/draw_recipe_pictures.py: {error}"
+            )
     there = {path.stem: path.stat().st_size for path in (ROOT / "docs" / "images").glob("*.webp")}
-    assert set(there) == set(script["pictured"]()), "run `make docs`, which draws a picture of each step"
+    assert set(there) == set(script["pictured"]()), (
+        "run `make docs`, which draws a picture of each step"
+    )
     assert sum(there.values()) < 300_000
 
 
@@ -167,7 +203,11 @@ def test_a_picture_shows_that_its_step_does_something() -> None:
     before = script["scene"]()
     for name in script["pictured"]():
         after = script["afterwards"](name, before)
-        shown = [image for image in after if image.size != before.size or image.tobytes() != before.tobytes()]
+        shown = [
+            image
+            for image in after
+            if image.size != before.size or image.tobytes() != before.tobytes()
+        ]
         assert shown, f"{name}: its settings in EXAMPLES change nothing; write some that do"
 
 
@@ -175,10 +215,16 @@ def test_the_loader_page_runs_and_knows_every_option(raw_dataset: Path) -> None:
     from shardctl.loader.dataset import Dataset
 
     page = (ROOT / "docs" / "loader.md").read_text(encoding="utf-8")
-    code = "\n".join(snippet for snippet in snippets(page, "python") if "shardctl.torch" not in snippet)
-    subprocess.run([sys.executable, "-c", code], cwd=raw_dataset.parent, check=True, capture_output=True)
+    code = "\n".join(
+        snippet for snippet in snippets(page, "python") if "shardctl.torch" not in snippet
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=raw_dataset.parent, check=True, capture_output=True
+    )
     missing = [
-        name for name in inspect.signature(Dataset.loader).parameters if not re.search(rf"`.*\b{name}\b.*`|\b{name}=", page)
+        name
+        for name in inspect.signature(Dataset.loader).parameters
+        if not re.search(rf"`.*\b{name}\b.*`|\b{name}=", page)
     ]
     assert missing == ["self"]
 
@@ -190,7 +236,13 @@ def test_the_format_page_knows_every_key(raw_dataset: Path) -> None:
 
     page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
     record = json.loads((raw_dataset / "manifest.json").read_text())
-    names = [*record, *record["settings"], *record["recipe"], *record["fingerprint_parts"], *SHARDS_SCHEMA.names]
+    names = [
+        *record,
+        *record["settings"],
+        *record["recipe"],
+        *record["fingerprint_parts"],
+        *SHARDS_SCHEMA.names,
+    ]
     names += [
         *open_table(LocalFolder(raw_dataset), "plan.arrow").column_names,
         *open_table(LocalFolder(raw_dataset), "files.arrow").column_names,
@@ -203,7 +255,9 @@ def test_the_page_on_architecture_and_its_picture_are_those_of_the_code() -> Non
     script = runpy.run_path(str(ROOT / "scripts" / "docs" / "write_architecture_docs.py"))
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert page == script["page"](page), "run `make docs`"
-    assert (ROOT / "docs" / "images" / "rooms.svg").read_text(encoding="utf-8") == script["picture"](), "run `make docs`"
+    assert (ROOT / "docs" / "images" / "rooms.svg").read_text(encoding="utf-8") == script[
+        "picture"
+    ](), "run `make docs`"
 
 
 @pytest.mark.parametrize("name", ["architecture.md", "format.md"])
@@ -211,4 +265,8 @@ def test_pages_name_files_and_folders_of_the_code_that_are_there(name: str) -> N
     page = (ROOT / "docs" / name).read_text(encoding="utf-8")
     named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+/|[a-z_]+\.py))`", page)
     assert len(named) > 30
-    assert [path for path in named if not (ROOT / path).exists() and not (ROOT / "shardctl" / path).exists()] == []
+    assert [
+        path
+        for path in named
+        if not (ROOT / path).exists() and not (ROOT / "shardctl" / path).exists()
+    ] == []

@@ -1,4 +1,5 @@
-"""Installed for real, beside other packages that ask for Pillow. Slow, so only where SHARDCTL_INSTALLS=yes."""
+"""Installed for real, beside other packages that ask for Pillow. Slow, so only where
+SHARDCTL_INSTALLS=yes."""
 
 from __future__ import annotations
 
@@ -15,11 +16,14 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(os.environ.get("SHARDCTL_INSTALLS") != "yes", reason="SHARDCTL_INSTALLS is not yes")
+pytestmark = pytest.mark.skipif(
+    os.environ.get("SHARDCTL_INSTALLS") != "yes", reason="SHARDCTL_INSTALLS is not yes"
+)
 
 ROOT = Path(__file__).parents[1]
 SHARED = ("click", "numpy", "pyarrow", "tqdm", "xxhash", "simplejpeg", "zstandard", "tomli")
-"""What shardctl depends on beside the imaging package: taken from the environment of the tests, to save minutes."""
+"""What shardctl depends on beside the imaging package: taken from the environment of the tests, to
+save minutes."""
 
 READS = """
 import shardctl
@@ -35,8 +39,11 @@ class Environment:
     folder: Path
     project: Path
 
-    def run(self, *arguments: object, compiler: bool = True, imaging: str = "", fails: bool = False) -> str:
-        others = ("PYTHONPATH", "SHARDCTL_FRAMEWORKS", "SHARDCTL_BROWSER")  # of these setup.sh would install more
+    def run(
+        self, *arguments: object, compiler: bool = True, imaging: str = "", fails: bool = False
+    ) -> str:
+        # of these setup.sh would install more
+        others = ("PYTHONPATH", "SHARDCTL_FRAMEWORKS", "SHARDCTL_BROWSER")
         environment = {name: value for name, value in os.environ.items() if name not in others}
         environment["SHARDCTL_IMAGING"] = imaging  # setup.sh alone knows it
         if not compiler:
@@ -58,7 +65,9 @@ class Environment:
         return self.folder / "bin" / "python"
 
     def pip(self, *arguments: object, compiler: bool = True) -> None:
-        self.run(sys.executable, "-m", "pip", "--python", self.python, *arguments, compiler=compiler)
+        self.run(
+            sys.executable, "-m", "pip", "--python", self.python, *arguments, compiler=compiler
+        )
 
     def install_shardctl(self, compiler: bool = True) -> None:
         shutil.rmtree(self.project / "build", ignore_errors=True)
@@ -66,18 +75,32 @@ class Environment:
 
     def packages(self) -> set[str]:
         """Which of the two imaging packages pip has on its list."""
-        listed = self.run(sys.executable, "-m", "pip", "--python", self.python, "list", "--format", "freeze").lower()
+        listed = self.run(
+            sys.executable, "-m", "pip", "--python", self.python, "list", "--format", "freeze"
+        ).lower()
         return {name for name in ("pillow", "pillow-simd") if f"\n{name}==" in f"\n{listed}"}
 
     def check(self, requirements: bool = True) -> str:
-        """Convert and load some images, let pip check all requirements, and return the name of the imaging package."""
+        """Convert and load some images, let pip check all requirements, and return the name of the
+        imaging package."""
         shutil.rmtree(self.folder / "demo", ignore_errors=True)
         shutil.rmtree(self.folder / "out", ignore_errors=True)
         if requirements:
             self.pip("check")
         shardctl = self.folder / "bin" / "shardctl"
         self.run(shardctl, "demo", "demo", "--images", "6", "--texts", "1")
-        self.run(shardctl, "convert", "demo/photos", "out", "--workers", "0", "--crop", "16", "--store", "jpeg:90")
+        self.run(
+            shardctl,
+            "convert",
+            "demo/photos",
+            "out",
+            "--workers",
+            "0",
+            "--crop",
+            "16",
+            "--store",
+            "jpeg:90",
+        )
         self.run(self.python, "-c", READS)
         lines = self.run(shardctl, "--version").splitlines()
         return next(line for line in lines if line.startswith("imaging: ")).split()[1]
@@ -92,31 +115,46 @@ def fresh(tmp_path: Path) -> Environment:
         link_distribution(name, shared)
     (next(folder.glob("lib/python*/site-packages")) / "shared.pth").write_text(f"{shared}\n")
     project.mkdir()
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE"):
+    for name in (
+        "pyproject.toml",
+        "setup.py",
+        "MANIFEST.in",
+        "README.md",
+        "CHANGELOG.md",
+        "LICENSE",
+    ):
         shutil.copy(ROOT / name, project)
-    shutil.copytree(ROOT / "shardctl", project / "shardctl", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "shardctl", project / "shardctl", ignore=shutil.ignore_patterns("__pycache__")
+    )
     shutil.copytree(ROOT / "docs", project / "docs")
     return Environment(folder, project)
 
 
 def interpreter_of(version: str) -> str | None:
-    """Return the interpreter of a version of Python that is on the path or is one of pyenv's, or None."""
+    """Return the interpreter of a version of Python that is on the path or is one of pyenv's, or
+    None."""
     of_pyenv = sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python"))
     return next(iter(map(str, of_pyenv)), None) or shutil.which(f"python{version}")
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.12", "3.13"])
 def test_with_another_version_of_python(fresh: Environment, version: str) -> None:
-    """The oldest, and those after that of the tests: each has its own rules for classes and modules."""
+    """The oldest, and those after that of the tests: each has its own rules for classes and
+    modules."""
     interpreter = interpreter_of(version)
     if interpreter is None:
         pytest.skip(f"Python {version} is not here")
-    subprocess.run([interpreter, "-m", "venv", "--clear", "--without-pip", fresh.folder], check=True)
+    subprocess.run(
+        [interpreter, "-m", "venv", "--clear", "--without-pip", fresh.folder], check=True
+    )
     fresh.install_shardctl(compiler=False)
     assert fresh.check() == "Pillow"
     shardctl = fresh.folder / "bin" / "shardctl"
     for options in (("--resize", "32", "--crop", "24", "--store", "raw"), ("--store", "source")):
-        fresh.run(shardctl, "convert", "demo/photos", "other", *options, "--workers", "2", "--overwrite")
+        fresh.run(
+            shardctl, "convert", "demo/photos", "other", *options, "--workers", "2", "--overwrite"
+        )
         fresh.run(shardctl, "verify", "other", "--level", "deep")
     fresh.run(shardctl, "convert", "demo/texts", "texts", "--split", "train=0.8,val=0.2")
     fresh.run(shardctl, "verify", "texts")
@@ -128,7 +166,9 @@ def link_distribution(name: str, target: Path) -> None:
     if name == "tomli" and sys.version_info >= (3, 11):
         return
     found = distribution(name)
-    tops = {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}
+    tops = {
+        file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")
+    }
     for top in tops:
         (target / top).symlink_to(found.locate_file(top))
 
@@ -139,19 +179,24 @@ def wants_pillow(tmp_path: Path) -> Path:
     folder = tmp_path / "wants-pillow"
     folder.mkdir()
     (folder / "pyproject.toml").write_text(
-        '[project]\nname = "wants-pillow"\nversion = "1"\ndependencies = ["pillow"]\n[tool.setuptools]\npy-modules = []\n'
+        '[project]\nname = "wants-pillow"\nversion = "1"\ndependencies = '
+        '["pillow"]\n[tool.setuptools]\npy-modules = []\n'
     )
     return folder
 
 
-def test_after_a_package_that_brings_pillow_even_without_a_compiler(fresh: Environment, wants_pillow: Path) -> None:
+def test_after_a_package_that_brings_pillow_even_without_a_compiler(
+    fresh: Environment, wants_pillow: Path
+) -> None:
     fresh.pip("install", wants_pillow)
     fresh.install_shardctl(compiler=False)
     assert fresh.packages() == {"pillow"}
     assert fresh.check() == "Pillow"
 
 
-def test_a_wheel_built_in_isolation_leaves_pillow_as_it_is(fresh: Environment, wants_pillow: Path) -> None:
+def test_a_wheel_built_in_isolation_leaves_pillow_as_it_is(
+    fresh: Environment, wants_pillow: Path
+) -> None:
     """Also on a machine with a compiler and headers: a wheel is for other machines too."""
     fresh.pip("wheel", "--no-deps", "--wheel-dir", fresh.folder, fresh.project)
     fresh.pip("install", wants_pillow)
@@ -160,8 +205,14 @@ def test_a_wheel_built_in_isolation_leaves_pillow_as_it_is(fresh: Environment, w
     (wheel,) = fresh.folder.glob("shardctl-*-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as files:
         (name,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
-        required = [line for line in files.read(name).decode().splitlines() if line.startswith("Requires-Dist:")]
-    assert [line for line in required if "pillow" in line.lower()] == ["Requires-Dist: pillow>=10.4"]
+        required = [
+            line
+            for line in files.read(name).decode().splitlines()
+            if line.startswith("Requires-Dist:")
+        ]
+    assert [line for line in required if "pillow" in line.lower()] == [
+        "Requires-Dist: pillow>=10.4"
+    ]
     fresh.pip("install", wheel, compiler=False)
     assert fresh.packages() == {"pillow"}
     assert files_of_pillow(fresh) == before
@@ -171,12 +222,15 @@ def test_a_wheel_built_in_isolation_leaves_pillow_as_it_is(fresh: Environment, w
 def files_of_pillow(fresh: Environment) -> dict[str, tuple[int, int]]:
     """Return the size and the time of each file of the folder PIL."""
     folder = next(fresh.folder.glob("lib/python*/site-packages"))
-    found = [path for path in (folder / "PIL").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    found = [
+        path for path in (folder / "PIL").rglob("*") if path.is_file() and path.suffix != ".pyc"
+    ]
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
 
 
 def test_before_a_package_that_brings_pillow(fresh: Environment, wants_pillow: Path) -> None:
-    """Pillow-SIMD takes the place of Pillow. Pillow may come over it again; all requirements hold, and either is used."""
+    """Pillow-SIMD takes the place of Pillow. Pillow may come over it again; all requirements hold,
+    and either is used."""
     try:
         fresh.pip("wheel", "--no-deps", "--wheel-dir", fresh.folder, "pillow-simd")
     except AssertionError as error:
@@ -192,17 +246,24 @@ def test_before_a_package_that_brings_pillow(fresh: Environment, wants_pillow: P
     assert fresh.check() == "Pillow-SIMD"
 
 
-def test_the_environment_of_developers_has_one_of_the_two_however_often_it_is_made(fresh: Environment, tmp_path: Path) -> None:
-    """`make setup`, without the other packages that tests need: Pillow never comes over Pillow-SIMD."""
+def test_the_environment_of_developers_has_one_of_the_two_however_often_it_is_made(
+    fresh: Environment, tmp_path: Path
+) -> None:
+    """`make setup`, without the other packages that tests need: Pillow never comes over
+    Pillow-SIMD."""
     project = fresh.project
     developers = Environment(project / ".venv", project)
     subprocess.run([sys.executable, "-m", "venv", developers.folder], check=True)
-    (next(developers.folder.glob("lib/python*/site-packages")) / "shared.pth").write_text(f"{tmp_path / 'shared'}\n")
+    (next(developers.folder.glob("lib/python*/site-packages")) / "shared.pth").write_text(
+        f"{tmp_path / 'shared'}\n"
+    )
     (project / "scripts").mkdir()
     shutil.copy(ROOT / "scripts" / "setup.sh", project / "scripts")
     settings = (project / "pyproject.toml").read_text()
     begin = settings.index("\ndev = [") + len("\ndev = [")
-    (project / "pyproject.toml").write_text(settings[:begin] + settings[settings.index("\n]", begin) :])
+    (project / "pyproject.toml").write_text(
+        settings[:begin] + settings[settings.index("\n]", begin) :]
+    )
 
     def set_up(imaging: str = "") -> set[str]:
         developers.run("sh", project / "scripts" / "setup.sh", imaging=imaging)
@@ -230,11 +291,16 @@ def test_alone_without_a_compiler(fresh: Environment) -> None:
     assert fresh.check() == "Pillow"
 
 
-SDIST = "import os, sys; from setuptools import build_meta; os.chdir(sys.argv[1]); build_meta.build_sdist(sys.argv[2])"
+SDIST = (
+    "import os, sys; from setuptools import build_meta; os.chdir(sys.argv[1]); "
+    "build_meta.build_sdist(sys.argv[2])"
+)
 
 
 @pytest.mark.parametrize("first_an_sdist", [False, True])
-def test_a_wheel_shows_the_pages_and_the_ready_recipes_of_the_source_tree(fresh: Environment, first_an_sdist: bool) -> None:
+def test_a_wheel_shows_the_pages_and_the_ready_recipes_of_the_source_tree(
+    fresh: Environment, first_an_sdist: bool
+) -> None:
     source = fresh.project
     if first_an_sdist:
         fresh.run(sys.executable, "-c", SDIST, fresh.project, fresh.folder)
@@ -248,13 +314,27 @@ def test_a_wheel_shows_the_pages_and_the_ready_recipes_of_the_source_tree(fresh:
     shown = [path for path in docs.rglob("*.md") if docs / "dev" not in path.parents]
     shown += [docs / "recipe.schema.json", *docs.glob("recipes/*.toml")]
     with zipfile.ZipFile(wheel) as files:
-        brought = {name.removeprefix("shardctl/docs/"): files.read(name) for name in files.namelist() if "/docs/" in name}
+        brought = {
+            name.removeprefix("shardctl/docs/"): files.read(name)
+            for name in files.namelist()
+            if "/docs/" in name
+        }
         assert "shardctl/py.typed" in files.namelist()
     assert brought == {str(path.relative_to(docs)): path.read_bytes() for path in shown}
     fresh.pip("install", "--no-deps", wheel)
     shardctl = fresh.folder / "bin" / "shardctl"
-    for arguments in (["help"], ["help", "inputs"], ["recipe", "list"], ["recipe", "show", "@imagenet"]):
-        here = subprocess.run([sys.executable, "-m", "shardctl", *arguments], capture_output=True, text=True, check=True).stdout
+    for arguments in (
+        ["help"],
+        ["help", "inputs"],
+        ["recipe", "list"],
+        ["recipe", "show", "@imagenet"],
+    ):
+        here = subprocess.run(
+            [sys.executable, "-m", "shardctl", *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
         assert fresh.run(shardctl, *arguments) == here
 
 
@@ -263,7 +343,9 @@ PEERS = ("torchvision", "datasets", "transformers")
 
 
 @pytest.mark.parametrize("first", range(4))
-def test_beside_packages_for_training_there_is_one_pillow_in_every_order(fresh: Environment, first: int) -> None:
+def test_beside_packages_for_training_there_is_one_pillow_in_every_order(
+    fresh: Environment, first: int
+) -> None:
     order = ("shardctl", *PEERS)
     for name in order[first:] + order[:first]:
         if name == "shardctl":
@@ -276,10 +358,13 @@ def test_beside_packages_for_training_there_is_one_pillow_in_every_order(fresh: 
 
 
 def pillow_of(fresh: Environment, name: str) -> list[str]:
-    """Return what an installed package asks for when it wants Pillow; what names it only for an extra asks for any."""
+    """Return what an installed package asks for when it wants Pillow; what names it only for an
+    extra asks for any."""
     (folder,) = fresh.folder.glob(f"lib/python*/site-packages/{name}-*.dist-info")
     lines = (folder / "METADATA").read_text().splitlines()
     wanted = [
-        line.removeprefix("Requires-Dist:").partition(";")[0].strip() for line in lines if line.startswith("Requires-Dist:")
+        line.removeprefix("Requires-Dist:").partition(";")[0].strip()
+        for line in lines
+        if line.startswith("Requires-Dist:")
     ]
     return [each for each in wanted if re.match(r"pillow\b", each, re.IGNORECASE)] or ["pillow"]

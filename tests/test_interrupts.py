@@ -1,4 +1,5 @@
-"""Ctrl-C in a script or a notebook: one short traceback, whose last line says what is done and how to go on."""
+"""Ctrl-C in a script or a notebook: one short traceback, whose last line says what is done and how
+to go on."""
 
 from __future__ import annotations
 
@@ -23,11 +24,15 @@ def texts_beside(out: Path) -> Path:
 
 CALLS: dict[str, tuple[Callable[[Path, Path, Path, Callable[..., None]], Any], str]] = {
     "convert": (
-        lambda photos, _, out, stop: shardctl.convert(photos, out, listener=Listener(progress=stop), workers=0),
+        lambda photos, _, out, stop: shardctl.convert(
+            photos, out, listener=Listener(progress=stop), workers=0
+        ),
         r"^interrupted; \d of \d shards are done; run the same command again to continue$",
     ),
     "convert, while it lists inputs": (
-        lambda photos, _, out, stop: shardctl.convert(photos, out, listener=Listener(listing=stop), workers=0),
+        lambda photos, _, out, stop: shardctl.convert(
+            photos, out, listener=Listener(listing=stop), workers=0
+        ),
         r"^interrupted; run the same command again to continue$",
     ),
     "verify": (
@@ -45,21 +50,27 @@ CALLS: dict[str, tuple[Callable[[Path, Path, Path, Callable[..., None]], Any], s
         r"^interrupted; nothing was written$",
     ),
     "export": (
-        lambda _, dataset, out, stop: shardctl.export(dataset, out, "parquet", progress=stop, workers=0),
+        lambda _, dataset, out, stop: shardctl.export(
+            dataset, out, "parquet", progress=stop, workers=0
+        ),
         r"^interrupted; ",
     ),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_ctrl_c_says_what_is_done_in_one_short_traceback(name: str, photos: Path, raw_dataset: Path, tmp_path: Path) -> None:
+def test_ctrl_c_says_what_is_done_in_one_short_traceback(
+    name: str, photos: Path, raw_dataset: Path, tmp_path: Path
+) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     call, said = CALLS[name]
     with pytest.raises(KeyboardInterrupt, match=said) as stopped:
         call(photos, raw_dataset, tmp_path / "new", stop)
-    assert stopped.type is KeyboardInterrupt, "Python ends a script as Ctrl-C does for this class alone"
+    assert stopped.type is KeyboardInterrupt, (
+        "Python ends a script as Ctrl-C does for this class alone"
+    )
     shown = "".join(traceback.format_exception(stopped.value))
     assert shown.count("Traceback") == 1
     assert shown.count("  File ") <= 7

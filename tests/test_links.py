@@ -1,4 +1,5 @@
-"""Links and pipes in the folders that shardctl works in: nothing behind a link is changed, and nothing waits for a pipe."""
+"""Links and pipes in the folders that shardctl works in: nothing behind a link is changed, and
+nothing waits for a pipe."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ FINGERPRINT = "0123456789abcdef" * 2
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """raw/, and out/, a dataset of it with earlier generations, and precious/: what a person has elsewhere."""
+    """raw/, and out/, a dataset of it with earlier generations, and precious/: what a person has
+    elsewhere."""
     root = tmp_path_factory.mktemp("links")
     (root / "raw").mkdir()
     for number in range(3):
@@ -49,10 +51,39 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_lines(root / "raw" / "0.jsonl", 13)
     convert(root / "raw", root / "out", keep_generations=2, update=True)
     # All names that shardctl gives to what it deletes: the names alone must not decide.
-    names = ["a.txt", "sub/b.txt", "sub/deep/c.txt", "lease", "job.json", "replaced.json", "new/d.txt", "done/e.txt", "files/f"]
-    names += ["shards/g", "tables/h", "dataset.json", "manifest.json", "00001/manifest.json", ".unfinished/i", "9.jsonl"]
-    names += [f"{FINGERPRINT}/j", f"{FINGERPRINT}-update/k", f"repair-{FINGERPRINT[:8]}/l", "write-00ff/m", "x/job.json"]
-    names += [f"{FINGERPRINT}.{FINGERPRINT[:8]}/n", ".00001.01234567/o", "x/replaced.json", f"{FINGERPRINT[:16]}/files/p"]
+    names = [
+        "a.txt",
+        "sub/b.txt",
+        "sub/deep/c.txt",
+        "lease",
+        "job.json",
+        "replaced.json",
+        "new/d.txt",
+        "done/e.txt",
+        "files/f",
+    ]
+    names += [
+        "shards/g",
+        "tables/h",
+        "dataset.json",
+        "manifest.json",
+        "00001/manifest.json",
+        ".unfinished/i",
+        "9.jsonl",
+    ]
+    names += [
+        f"{FINGERPRINT}/j",
+        f"{FINGERPRINT}-update/k",
+        f"repair-{FINGERPRINT[:8]}/l",
+        "write-00ff/m",
+        "x/job.json",
+    ]
+    names += [
+        f"{FINGERPRINT}.{FINGERPRINT[:8]}/n",
+        ".00001.01234567/o",
+        "x/replaced.json",
+        f"{FINGERPRINT[:16]}/files/p",
+    ]
     for name in names:
         path = root / "precious" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +105,9 @@ def copied(made: Path, to: Path) -> Path:
 
 
 def write_lines(path: Path, count: int) -> None:
-    path.write_text("".join(f'{{"text": "{path.stem} {line}", "label": {line % 2}}}\n' for line in range(count)))
+    path.write_text(
+        "".join(f'{{"text": "{path.stem} {line}", "label": {line % 2}}}\n' for line in range(count))
+    )
 
 
 def convert(*given: Any, **options: Any) -> Any:
@@ -86,8 +119,12 @@ def state(root: Path) -> dict[str, str]:
     found = {}
     for path in sorted(root.rglob("*")):
         status = path.lstat()
-        digest = hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(status.st_mode) else ""
-        found[str(path.relative_to(root))] = f"{stat.S_IFMT(status.st_mode)} {digest} {status.st_mtime_ns if digest else ''}"
+        digest = (
+            hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(status.st_mode) else ""
+        )
+        found[str(path.relative_to(root))] = (
+            f"{stat.S_IFMT(status.st_mode)} {digest} {status.st_mtime_ns if digest else ''}"
+        )
     return found
 
 
@@ -96,10 +133,12 @@ def snapshot(here: Path) -> Any:
 
 
 COMMANDS: dict[str, Callable[[Path], Any]] = {
-    "dry run": lambda here: convert(here / "raw", here / "out", overwrite=True, samples_per_shard=5, dry_run=True),
+    "dry "
+    "run": lambda here: convert(here / "raw", here / "out", overwrite=True, samples_per_shard=5, dry_run=True),
     "dry run, up to date": lambda here: convert(here / "raw", here / "out", dry_run=True),
     "up to date": lambda here: convert(here / "raw", here / "out"),
-    "dry run of an update": lambda here: convert(here / "raw", here / "out", update=True, dry_run=True),
+    "dry run of an "
+    "update": lambda here: convert(here / "raw", here / "out", update=True, dry_run=True),
     "repair": lambda here: shardctl.repair(here / "out", workers=0),
     "compact": lambda here: shardctl.compact(here / "out"),
     "prune": lambda here: shardctl.prune(here / "out", "label == 1"),
@@ -109,9 +148,11 @@ COMMANDS: dict[str, Callable[[Path], Any]] = {
     "snapshot": snapshot,
     "overwrite": lambda here: convert(here / "raw", here / "out", overwrite=True, samples_per_shard=5),
     "write": lambda here: shardctl.write(here / "out", [{"x": 1}], overwrite=True),
-    "write parts": lambda here: shardctl.write(here / "out", parts_of, parts=[1, 2], overwrite=True),
+    "write "
+    "parts": lambda here: shardctl.write(here / "out", parts_of, parts=[1, 2], overwrite=True),
     "export": lambda here: shardctl.export(here / "out", here / "ex", "mds", workers=0),
-    "export again": lambda here: shardctl.export(here / "out", here / "ex", "files", workers=0, overwrite=True),
+    "export "
+    "again": lambda here: shardctl.export(here / "out", here / "ex", "files", workers=0, overwrite=True),
     "open": lambda here: [len(batch["key"]) for batch in shardctl.open(here / "out").loader(batch_size=7)],
     "inspect": lambda here: overview(LocalFolder(here / "out")),
     "verify": lambda here: shardctl.verify(here / "out"),
@@ -169,7 +210,9 @@ def test_nothing_behind_a_link_is_changed(here: Path, place: str) -> None:
         assert state(here / "precious") == before, name
 
 
-@pytest.mark.parametrize("command", ["repair", "compact", "update", "overwrite", "write", "part", "dry run"])
+@pytest.mark.parametrize(
+    "command", ["repair", "compact", "update", "overwrite", "write", "part", "dry run"]
+)
 def test_a_linked_staging_folder_is_refused_by_its_name(here: Path, command: str) -> None:
     write_lines(here / "raw" / "1.jsonl", 14)
     (here / "out" / ".shardctl").symlink_to(here / "precious")
@@ -188,7 +231,9 @@ def test_a_lease_that_is_a_link_is_not_written_to(here: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["repair", "compact", "prune", "update", "overwrite", "write"])
-def test_shards_that_are_links_are_replaced_and_what_they_lead_to_stays(here: Path, command: str) -> None:
+def test_shards_that_are_links_are_replaced_and_what_they_lead_to_stays(
+    here: Path, command: str
+) -> None:
     """Some caches keep all files of a dataset as links to others."""
     for path in [path for path in (here / "out").iterdir() if path.is_file()]:
         path.rename(here / "precious" / path.name)
@@ -223,8 +268,11 @@ WRITERS: dict[str, Callable[[Path, Path], Any]] = {
 @pytest.mark.thorough(after=4)
 @pytest.mark.parametrize("path", ["link", "real/out/.", "real/out/../out", "beside/../out"])
 @pytest.mark.parametrize("command", WRITERS)
-def test_a_dataset_may_be_named_by_any_path(here: Path, monkeypatch: pytest.MonkeyPatch, command: str, path: str) -> None:
-    """It is written in its own folder, under no other name, and a shell that stands in it stays there."""
+def test_a_dataset_may_be_named_by_any_path(
+    here: Path, monkeypatch: pytest.MonkeyPatch, command: str, path: str
+) -> None:
+    """It is written in its own folder, under no other name, and a shell that stands in it stays
+    there."""
     (here / "real" / "sub").mkdir(parents=True)
     (here / "raw" / "0.jsonl").unlink()
     convert(here / "raw", here / "out", update=True, keep_generations=1)
@@ -235,7 +283,10 @@ def test_a_dataset_may_be_named_by_any_path(here: Path, monkeypatch: pytest.Monk
     (here / "link").symlink_to("real/out")
     (here / "beside").symlink_to("real/sub")  # `..` behind it leads to real/
     monkeypatch.chdir(here / "real" / "out")
-    folders, inode = (sorted(os.listdir(here)), sorted(os.listdir(here / "real"))), Path().stat().st_ino
+    folders, inode = (
+        (sorted(os.listdir(here)), sorted(os.listdir(here / "real"))),
+        Path().stat().st_ino,
+    )
     before = state(Path())
     WRITERS[command](here / "raw", Path("../..") / path)
     assert (sorted(os.listdir(here)), sorted(os.listdir(here / "real"))) == folders
@@ -245,9 +296,12 @@ def test_a_dataset_may_be_named_by_any_path(here: Path, monkeypatch: pytest.Monk
     assert state(here / "real" / "out") != before
 
 
-@pytest.mark.parametrize("command", ["overwrite", "repair", "compact", "update", "prune", "write", "write parts", "part"])
+@pytest.mark.parametrize(
+    "command", ["overwrite", "repair", "compact", "update", "prune", "write", "write parts", "part"]
+)
 def test_a_persons_folders_in_a_staging_folder_stay(here: Path, command: str) -> None:
-    """Also where the dataset that they are in is replaced, and one that is called as a shard of the new one."""
+    """Also where the dataset that they are in is replaced, and one that is called as a shard of the
+    new one."""
     write_lines(here / "raw" / "1.jsonl", 14)
     shutil.copytree(here / "precious", here / "out" / ".shardctl" / "mine")
     shutil.copytree(here / "precious", here / "out" / "train-00008.arrow")
@@ -257,7 +311,9 @@ def test_a_persons_folders_in_a_staging_folder_stay(here: Path, command: str) ->
     assert state(here / "out" / "train-00008.arrow") == before
 
 
-@pytest.mark.parametrize("name", [".out.shardctl", ".out.shardctl.old", "out/generations/2024", "out/generations/.git"])
+@pytest.mark.parametrize(
+    "name", [".out.shardctl", ".out.shardctl.old", "out/generations/2024", "out/generations/.git"]
+)
 def test_folders_that_only_look_like_ours_stay(here: Path, name: str) -> None:
     shutil.copytree(here / "precious" / "sub", here / name)
     before = state(here / name)
@@ -266,7 +322,9 @@ def test_folders_that_only_look_like_ours_stay(here: Path, name: str) -> None:
         assert state(here / name) == before, command
 
 
-@pytest.mark.parametrize("command", ["up to date", "dry run, up to date", "dry run", "dry run of an update"])
+@pytest.mark.parametrize(
+    "command", ["up to date", "dry run, up to date", "dry run", "dry run of an update"]
+)
 def test_a_check_deletes_nothing(here: Path, command: str) -> None:
     for name in (f"repair-{FINGERPRINT[:8]}", FINGERPRINT, "mine"):
         (here / "out" / ".shardctl" / name / "new").mkdir(parents=True)
@@ -277,14 +335,21 @@ def test_a_check_deletes_nothing(here: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["update", "dry run of an update"])
-def test_a_persons_file_with_the_name_of_a_new_shard_stays_and_is_named_before_the_work(here: Path, command: str) -> None:
+def test_a_persons_file_with_the_name_of_a_new_shard_stays_and_is_named_before_the_work(
+    here: Path, command: str
+) -> None:
     write_lines(here / "raw" / "3.jsonl", 12)
     (here / "out" / "train-00008.arrow").write_text("mine")
     before = state(here / "out")
     announced: list[Any] = []
-    options = {"update": True, "dry_run": command != "update", "listener": Listener(announce=announced.append)}
+    options = {
+        "update": True,
+        "dry_run": command != "update",
+        "listener": Listener(announce=announced.append),
+    }
     with pytest.raises(
-        StorageError, match=r"train-00008\.arrow: is not part of a dataset, but the new dataset needs this file"
+        StorageError,
+        match=r"train-00008\.arrow: is not part of a dataset, but the new dataset needs this file",
     ):
         convert(here / "raw", here / "out", **options)
     assert not announced
@@ -294,7 +359,9 @@ def test_a_persons_file_with_the_name_of_a_new_shard_stays_and_is_named_before_t
 
 
 @pytest.mark.parametrize("command", ["compact", "write"])
-def test_a_file_with_the_name_of_a_new_shard_stops_other_commands_too(here: Path, command: str) -> None:
+def test_a_file_with_the_name_of_a_new_shard_stops_other_commands_too(
+    here: Path, command: str
+) -> None:
     shardctl.prune(here / "out", "label == 1")
     (here / "out" / "train-00009.arrow").write_text("mine")
     samples = [{"x": number} for number in range(60)]
@@ -321,15 +388,20 @@ def test_files_of_a_dataset_without_its_manifest_are_not_overwritten(here: Path)
         lambda: shardctl.write(here / "written", [{"x": 1}], overwrite=True),
     ]
     for command in commands:
-        with pytest.raises(StorageError, match=r"has files of a dataset \(SHA256SUMS\), but no manifest\.json"):
+        with pytest.raises(
+            StorageError, match=r"has files of a dataset \(SHA256SUMS\), but no manifest\.json"
+        ):
             command()
     assert state(here / "written") == before
 
 
 @pytest.mark.parametrize("name", [".out.shardctl", ".out.shardctl.old"])
 @pytest.mark.parametrize("staging", [True, False])
-def test_a_copy_of_a_dataset_with_the_name_of_a_folder_of_ours_stays(here: Path, name: str, staging: bool) -> None:
-    """Also where it has a staging folder. What would replace the dataset says so before any work, and in a dry run."""
+def test_a_copy_of_a_dataset_with_the_name_of_a_folder_of_ours_stays(
+    here: Path, name: str, staging: bool
+) -> None:
+    """Also where it has a staging folder. What would replace the dataset says so before any work,
+    and in a dry run."""
     shutil.copytree(here / "out", here / name)
     if staging:
         (here / name / ".shardctl").mkdir()
@@ -344,7 +416,9 @@ def test_a_copy_of_a_dataset_with_the_name_of_a_folder_of_ours_stays(here: Path,
         assert (state(here / name), state(here / "out")) == (before, dataset), command
 
 
-def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stays(here: Path) -> None:
+def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stays(
+    here: Path,
+) -> None:
     """As if the one that deletes it had been killed, and a person had put a file there."""
     trash, job = here / ".out.shardctl.old", here / ".out.shardctl.old" / ".shardctl" / FINGERPRINT
     shutil.copytree(here / "out", trash)
@@ -352,7 +426,9 @@ def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stay
     job.mkdir(parents=True)
     names = sorted(path.name for path in trash.iterdir() if path.is_file())
     digest = hashlib.sha256((trash / "manifest.json").read_bytes()).hexdigest()
-    (job / "replaced.json").write_text(json.dumps({"replaced": names, "old": digest, "new": "0" * 64}))
+    (job / "replaced.json").write_text(
+        json.dumps({"replaced": names, "old": digest, "new": "0" * 64})
+    )
     (trash / "mine.txt").write_text("mine")
     before = state(trash)
     for command in ("up to date", "repair", "overwrite"):
@@ -367,7 +443,9 @@ def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stay
 
 @pytest.mark.parametrize("record", ["[]", '{"replaced": [], "old": "", "new": ""}'])
 @pytest.mark.parametrize("manifest", [True, False])
-def test_a_job_that_only_looks_as_if_it_took_its_place_replaces_nothing(here: Path, record: str, manifest: bool) -> None:
+def test_a_job_that_only_looks_as_if_it_took_its_place_replaces_nothing(
+    here: Path, record: str, manifest: bool
+) -> None:
     job = here / "out" / ".shardctl" / FINGERPRINT
     (job / "new").mkdir(parents=True)
     (job / "job.json").write_text("{}")
@@ -436,7 +514,8 @@ def without_rights() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="takes rights from root as Linux does")
 @pytest.mark.parametrize("where", ["out/.shardctl", ".out.shardctl"])
 def test_a_check_goes_on_where_another_user_works(here: Path, where: str) -> None:
-    """A dataset that is shared, and may only be read: what another user has begun is not known, and changes nothing."""
+    """A dataset that is shared, and may only be read: what another user has begun is not known, and
+    changes nothing."""
     (here / where / ".shardctl").mkdir(parents=True)
     before = state(here / "out")
     (here / where).chmod(0)
@@ -446,7 +525,11 @@ def test_a_check_goes_on_where_another_user_works(here: Path, where: str) -> Non
         script = f"import test_links; test_links.check_all(test_links.Path({str(here)!r}))"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         ran = subprocess.run(
-            [sys.executable, "-c", script], env=environment, preexec_fn=without_rights, capture_output=True, text=True
+            [sys.executable, "-c", script],
+            env=environment,
+            preexec_fn=without_rights,
+            capture_output=True,
+            text=True,
         )
     finally:
         here.chmod(0o755)
@@ -467,8 +550,13 @@ def check_all(here: Path) -> None:
 
 
 def test_a_cache_follows_no_link(here: Path) -> None:
-    """Neither in the place of a dataset, nor of its shards, nor of a file that it writes in place."""
-    before, cache, about = state(here / "precious"), Cache(here / "cache"), About("s3://bucket/out", "1", "0" * 64)
+    """Neither in the place of a dataset, nor of its shards, nor of a file that it writes in
+    place."""
+    before, cache, about = (
+        state(here / "precious"),
+        Cache(here / "cache"),
+        About("s3://bucket/out", "1", "0" * 64),
+    )
 
     def bring(folder: Path) -> tuple[int, int]:
         (folder / "manifest.json").write_text("{}")
@@ -486,11 +574,15 @@ def test_a_cache_follows_no_link(here: Path) -> None:
     (folder / "shards").symlink_to(here / "precious")
     assert cache.find(about.url, about.version) is None
     assert cache.clear() == ([], [])
-    with pytest.raises(StorageError, match="the cache needs this name, but a link or other files have it"):
+    with pytest.raises(
+        StorageError, match="the cache needs this name, but a link or other files have it"
+    ):
         cache.make(about, 100, bring)
     shutil.rmtree(folder)
     folder.symlink_to(here / "precious")
-    with pytest.raises(StorageError, match="the cache needs this name, but a link or other files have it"):
+    with pytest.raises(
+        StorageError, match="the cache needs this name, but a link or other files have it"
+    ):
         cache.make(about, 100, bring)
     assert cache.clear() == ([], [])
     folder.unlink()
@@ -531,7 +623,8 @@ for name in sys.argv[2:]:
 
 
 def run_commands(here: Path, names: list[str]) -> str:
-    """Run some commands in a process of their own: it is killed where one waits for a pipe. Return what they said."""
+    """Run some commands in a process of their own: it is killed where one waits for a pipe. Return
+    what they said."""
     ran = subprocess.run(
         [sys.executable, "-c", READERS, str(here), *names],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -544,12 +637,32 @@ def run_commands(here: Path, names: list[str]) -> str:
     return ran.stdout
 
 
-READING = ["open", "inspect", "verify", "export", "up to date", "update", "compact", "prune", "snapshot", "merge"]
+READING = [
+    "open",
+    "inspect",
+    "verify",
+    "export",
+    "up to date",
+    "update",
+    "compact",
+    "prune",
+    "snapshot",
+    "merge",
+]
 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
-    "name", ["train-00000.arrow", "manifest.json", "shards.arrow", "files.arrow", "plan.arrow", "SHA256SUMS", "rejects.jsonl"]
+    "name",
+    [
+        "train-00000.arrow",
+        "manifest.json",
+        "shards.arrow",
+        "files.arrow",
+        "plan.arrow",
+        "SHA256SUMS",
+        "rejects.jsonl",
+    ],
 )
 def test_a_pipe_in_the_place_of_a_file_of_a_dataset_holds_nothing_up(here: Path, name: str) -> None:
     (here / "out" / name).unlink()
@@ -560,7 +673,9 @@ def test_a_pipe_in_the_place_of_a_file_of_a_dataset_holds_nothing_up(here: Path,
         assert shardctl.repair(here / "out", workers=0).repaired == (name,)
 
 
-def test_sockets_and_devices_in_the_place_of_a_shard_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_and_devices_in_the_place_of_a_shard_are_refused(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shard = here / "out" / "train-00000.arrow"
     monkeypatch.chdir(shard.parent)
     shard.unlink()
@@ -570,7 +685,10 @@ def test_sockets_and_devices_in_the_place_of_a_shard_are_refused(here: Path, mon
             COMMANDS["open"](here)
     shard.unlink()
     shard.symlink_to("/dev/zero")
-    with pytest.raises(DatasetError, match=r"train-00000\.arrow: not a readable Arrow file \(not an ordinary file\)"):
+    with pytest.raises(
+        DatasetError,
+        match=r"train-00000\.arrow: not a readable Arrow file \(not an ordinary file\)",
+    ):
         COMMANDS["open"](here)
 
 
@@ -581,7 +699,10 @@ def test_a_pipe_in_a_staging_folder_is_refused_by_its_name(here: Path) -> None:
     for name in ("job.json", "replaced.json", "done/0000000.arrow"):
         os.mkfifo(job / name)
         said = run_commands(here, ["dry run", "repair", "overwrite", "part", "write", "snapshot"])
-        assert said.count(f"{job / name}: neither a file nor a folder (a pipe, a socket or a device)") >= 4
+        assert (
+            said.count(f"{job / name}: neither a file nor a folder (a pipe, a socket or a device)")
+            >= 4
+        )
         (job / name).unlink()
 
 
@@ -598,14 +719,38 @@ NAMED = {
     "recipe.toml": lambda pipe, root: ["convert", root / "raw", root / "new", "--recipe", pipe],
     "labels.csv": lambda pipe, root: ["convert", root / "photos", root / "new", "--labels", pipe],
     "labels.jsonl": lambda pipe, root: ["convert", root / "photos", root / "new", "--labels", pipe],
-    "coco.json": lambda pipe, root: ["convert", root / "photos", root / "new", "--labels", f"coco:{pipe}"],
+    "coco.json": lambda pipe, root: [
+        "convert",
+        root / "photos",
+        root / "new",
+        "--labels",
+        f"coco:{pipe}",
+    ],
     "schema.txt": lambda pipe, root: ["convert", root / "raw", root / "new", "--schema", pipe],
-    "tokenizer.json": lambda pipe, root: ["convert", root / "raw", root / "new", "--tokenizer", pipe],
+    "tokenizer.json": lambda pipe, root: [
+        "convert",
+        root / "raw",
+        root / "new",
+        "--tokenizer",
+        pipe,
+    ],
     "chat.jinja": lambda pipe, root: [
         *("convert", root / "raw", root / "new", "--chat-template", pipe, "--tokenizer", "bytes")
     ],
-    "words.txt": lambda pipe, root: ["convert", root / "raw", root / "new", "--tokenizer", f"words:{pipe}"],
-    "cl.tiktoken": lambda pipe, root: ["convert", root / "raw", root / "new", "--tokenizer", f"tiktoken:cl100k_base:{pipe}"],
+    "words.txt": lambda pipe, root: [
+        "convert",
+        root / "raw",
+        root / "new",
+        "--tokenizer",
+        f"words:{pipe}",
+    ],
+    "cl.tiktoken": lambda pipe, root: [
+        "convert",
+        root / "raw",
+        root / "new",
+        "--tokenizer",
+        f"tiktoken:cl100k_base:{pipe}",
+    ],
     "keys.txt": lambda pipe, root: ["prune", root / "out", "--keys", pipe],
     "raw.jsonl": lambda pipe, root: ["convert", pipe, root / "new"],
 }
@@ -613,11 +758,15 @@ NAMED = {
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("name", NAMED)
-def test_a_pipe_that_is_named_on_the_command_line_is_refused(here: Path, name: str, photos: Path) -> None:
+def test_a_pipe_that_is_named_on_the_command_line_is_refused(
+    here: Path, name: str, photos: Path
+) -> None:
     os.mkfifo(here / name)
     (here / "photos").symlink_to(photos)
     command = [sys.executable, "-m", "shardctl", *map(str, NAMED[name](here / name, here))]
-    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    ran = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120
+    )
     assert ran.returncode in (2, 3), ran.stdout
     assert name in ran.stdout
     assert "Traceback" not in ran.stdout
@@ -626,7 +775,9 @@ def test_a_pipe_that_is_named_on_the_command_line_is_refused(here: Path, name: s
 def test_keys_may_come_from_another_command(here: Path) -> None:
     """The shell gives <(command) as a pipe of which it writes the end."""
     keys = "\n".join(f"0.jsonl#{number}" for number in (1, 2))
-    command = f"'{sys.executable}' -m shardctl prune '{here / 'out'}' --json --keys <(printf '{keys}')"
+    command = (
+        f"'{sys.executable}' -m shardctl prune '{here / 'out'}' --json --keys <(printf '{keys}')"
+    )
     ran = subprocess.run(["bash", "-c", command], stdout=subprocess.PIPE, text=True, timeout=120)
     assert json.loads(ran.stdout)["removed"] == 2
 
@@ -658,11 +809,22 @@ NAMES = [
     "train-00000.arrow",
     "generations/00001/train-00000.arrow",
 ]
-NAMES += [".shardctl/lease", f".shardctl/{FINGERPRINT}/job.json", f".shardctl/{FINGERPRINT}/done/0000000.arrow"]
-NAMES += [f".shardctl/{FINGERPRINT}/new/train-00000.arrow", f".shardctl/{FINGERPRINT}/plan.arrow", "generations/00002"]
+NAMES += [
+    ".shardctl/lease",
+    f".shardctl/{FINGERPRINT}/job.json",
+    f".shardctl/{FINGERPRINT}/done/0000000.arrow",
+]
+NAMES += [
+    f".shardctl/{FINGERPRINT}/new/train-00000.arrow",
+    f".shardctl/{FINGERPRINT}/plan.arrow",
+    "generations/00002",
+]
 
 
-PLANTED = st.tuples(st.sampled_from([*PLACES, *(f"out/{name}" for name in NAMES)]), st.sampled_from(["link", "file", "pipe"]))
+PLANTED = st.tuples(
+    st.sampled_from([*PLACES, *(f"out/{name}" for name in NAMES)]),
+    st.sampled_from(["link", "file", "pipe"]),
+)
 CALLED = st.sampled_from(sorted({*COMMANDS} - {"open", "verify", "export", "export again"}))
 
 

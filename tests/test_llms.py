@@ -15,8 +15,12 @@ WRITER = runpy.run_path(str(SCRIPTS / "write_llms.py"))
 
 
 def test_they_are_written_from_the_pages_and_commands() -> None:
-    assert (ROOT / "docs" / "SKILL.md").read_text(encoding="utf-8") == WRITER["skill"](), "run `make docs`"
-    assert (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8") == WRITER["llms"](), "run `make docs`"
+    assert (ROOT / "docs" / "SKILL.md").read_text(encoding="utf-8") == WRITER["skill"](), (
+        "run `make docs`"
+    )
+    assert (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8") == WRITER["llms"](), (
+        "run `make docs`"
+    )
 
 
 def test_every_page_of_the_list_is_there() -> None:
@@ -28,13 +32,24 @@ def test_every_page_of_the_list_is_there() -> None:
 def test_every_command_and_option_of_the_skill_exists() -> None:
     skill = (ROOT / "docs" / "SKILL.md").read_text(encoding="utf-8")
     context = click.Context(cli)
-    options = {option for name in cli.list_commands(context) for option in options_of(context, name)}
+    options = {
+        option for name in cli.list_commands(context) for option in options_of(context, name)
+    }
     named = set(re.findall(r"--[a-z][a-z-]*", skill)) - {"--output"}  # which it says does not exist
     assert named <= options | {"--help"}
     prose = re.sub(r"^```.*?^```", "", skill, flags=re.DOTALL | re.MULTILINE)
-    lines = re.findall(r"`(shardctl [^`\n]+)`", prose) + re.findall(r"^shardctl .*$", skill, re.MULTILINE)
+    lines = re.findall(r"`(shardctl [^`\n]+)`", prose) + re.findall(
+        r"^shardctl .*$", skill, re.MULTILINE
+    )
     assert len(lines) > 10
-    for command, rest in (re.match(r"shardctl (\S+)(.*)", line).groups() for line in lines):  # type: ignore[union-attr]
+    for command, rest in (
+        re.match(
+            r"shardctl "
+            r"(\S+)(.*)",
+            line,
+        ).groups()
+        for line in lines
+    ):  # type: ignore[union-attr]
         if command == "COMMAND":
             continue
         assert command in cli.list_commands(context), command

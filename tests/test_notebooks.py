@@ -1,4 +1,5 @@
-"""What a notebook shows of a dataset and of results: tables, escaped, in which nothing runs. And their repr: one line."""
+"""What a notebook shows of a dataset and of results: tables, escaped, in which nothing runs. And
+their repr: one line."""
 
 from __future__ import annotations
 
@@ -45,7 +46,19 @@ def shown(what: Any) -> Shown:
     """Return what a notebook shows of an object, in which nothing runs or is loaded."""
     found = Shown(what._repr_html_())
     assert found.open == []
-    assert {tag for tag, _ in found.tags} <= {"div", "b", "table", "thead", "tbody", "tr", "th", "td", "span", "img", "br"}
+    assert {tag for tag, _ in found.tags} <= {
+        "div",
+        "b",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "span",
+        "img",
+        "br",
+    }
     for tag, attributes in found.tags:
         assert set(attributes) <= ({"src", "alt", "style"} if tag == "img" else {"style"})
         assert (attributes.get("src") or "data:image/").startswith("data:image/")
@@ -77,7 +90,14 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_dataset_is_shown_with_its_first_samples_and_small_pictures(hostile: Path) -> None:
     ds = shardctl.open(hostile)
     found = shown(ds)
-    for said in ("7 samples", f"{HOSTILE}/4.jpg", "raw image, 30x40x3", f"0 ({HOSTILE})", "1 (dog)", f"1 {HOSTILE}"):
+    for said in (
+        "7 samples",
+        f"{HOSTILE}/4.jpg",
+        "raw image, 30x40x3",
+        f"0 ({HOSTILE})",
+        "1 (dog)",
+        f"1 {HOSTILE}",
+    ):
         assert said in found.text
     assert f"{HOSTILE}/5.jpg" not in found.text, "five are enough"
     assert [tag for tag, _ in found.tags].count("img") == 10, "an image and a mask of each"
@@ -101,7 +121,10 @@ RESULTS: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         lambda out: shardctl.inspect(out),
         ("59 image samples", "(6 classes)", "sunset", "1 input rejected", HOSTILE),
     ),
-    "inspect a shard": (lambda out: shardctl.inspect(next(out.glob("train-*.arrow")), stats=True), ("blocks", "holds")),
+    "inspect a shard": (
+        lambda out: shardctl.inspect(next(out.glob("train-*.arrow")), stats=True),
+        ("blocks", "holds"),
+    ),
     "verify": (lambda out: shardctl.verify(out), ("whole", "59 samples", "no findings")),
     "repair": (lambda out: shardctl.repair(out), ("whole", "nothing was done")),
     "export": (
@@ -118,7 +141,8 @@ RESULTS: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
 
 @pytest.fixture(scope="module")
 def made(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    """The result of a conversion in which an input with a hostile name was rejected, and the dataset."""
+    """The result of a conversion in which an input with a hostile name was rejected, and the
+    dataset."""
     root = tmp_path_factory.mktemp("made")
     shutil.copytree(photos, root / "in")
     next(iter(sorted((root / "in").rglob("*.jpg")))).unlink()
@@ -128,7 +152,12 @@ def made(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, P
 
 def test_a_conversion_is_shown_with_its_rejects(made: tuple[Any, Path]) -> None:
     found = shown(made[0])
-    for said in ("created: 59 samples in 7 shards", "1 input rejected", "decode: not-an-image", HOSTILE):
+    for said in (
+        "created: 59 samples in 7 shards",
+        "1 input rejected",
+        "decode: not-an-image",
+        HOSTILE,
+    ):
         assert said in found.text
 
 

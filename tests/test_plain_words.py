@@ -44,17 +44,29 @@ def check(tmp_path: Path, text: str, *options: str) -> tuple[int, str]:
 def test_a_clean_page_passes(tmp_path: Path) -> None:
     code, printed = check(tmp_path, CLEAN)
     assert code == 0
-    assert printed == "plain words: 0 of 4 sentences are hard to read, 0 pages and groups have faults\n"
+    assert (
+        printed
+        == "plain words: 0 of 4 sentences are hard to read, 0 pages and groups have faults\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (f"First line.\n\n{TOO_LONG}", "page.md:3: 37 words; at most 35\n    The shard has one more"),
+        (
+            f"First line.\n\n{TOO_LONG}",
+            "page.md:3: 37 words; at most 35\n    The shard has one more",
+        ),
         (f"| cell |\n| --- |\n| {TOO_LONG} |", "page.md:3: 37 words; at most 35"),
-        (f"- {TOO_LONG.replace('and one', 'and' + chr(10) + '  one')}", "page.md:1: 37 words; at most 35"),
+        (
+            f"- {TOO_LONG.replace('and one', 'and' + chr(10) + '  one')}",
+            "page.md:1: 37 words; at most 35",
+        ),
         (f'=== "Tab"\n\n    {TOO_LONG}', "page.md:3: 37 words; at most 35"),
-        (f"```sh\nshardctl convert {'x' * 90}\n```", "page.md:2: line of code with 107 characters; at most 90"),
+        (
+            f"```sh\nshardctl convert {'x' * 90}\n```",
+            "page.md:2: line of code with 107 characters; at most 90",
+        ),
         ("Train a tokeniser on texts.", "page.md:1: American spelling: tokenizer"),
     ],
 )
@@ -97,7 +109,9 @@ def test_few_hard_sentences_are_allowed_and_more_are_not(tmp_path: Path) -> None
     assert check(tmp_path, "\n".join(HARD[:3] + plain * 40))[0] == 0
 
 
-def test_a_page_that_is_pending_is_a_fault_once_it_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_that_is_pending_is_a_fault_once_it_passes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = runpy.run_path(str(SCRIPT))
     pages = {"good.md": "You can read this.", "bad.md": TOO_LONG}
     for name, text in pages.items():

@@ -1,4 +1,5 @@
-"""The names in `shardctl` itself: one table says where each is, and the imports that type checkers read agree with it."""
+"""The names in `shardctl` itself: one table says where each is, and the imports that type checkers
+read agree with it."""
 
 from __future__ import annotations
 
@@ -23,15 +24,23 @@ ROOT = Path(shardctl.__file__).parents[1]
 
 def test_type_checkers_read_every_public_function_with_its_options() -> None:
     written = (ROOT / "shardctl" / "__init__.pyi").read_text(encoding="utf-8")
-    assert written == runpy.run_path(str(ROOT / "scripts" / "docs" / "write_signatures.py"))["stub"](), "run `make docs`"
+    assert (
+        written == runpy.run_path(str(ROOT / "scripts" / "docs" / "write_signatures.py"))["stub"]()
+    ), "run `make docs`"
     convert = written[written.index("def convert(") :].partition(") ->")[0]
     assert all(f"    {name}: " in convert for name in convert_options())
 
 
 def test_all_public_names_are_there_and_sorted() -> None:
-    assert shardctl.__all__ == ["__version__", *shardctl._PUBLIC] == ["__version__", *sorted(shardctl._PUBLIC)]
+    assert (
+        shardctl.__all__
+        == ["__version__", *shardctl._PUBLIC]
+        == ["__version__", *sorted(shardctl._PUBLIC)]
+    )
     for name, (module, attribute) in shardctl._PUBLIC.items():
-        assert inspect.unwrap(getattr(shardctl, name)) is inspect.unwrap(getattr(importlib.import_module(module), attribute))
+        assert inspect.unwrap(getattr(shardctl, name)) is inspect.unwrap(
+            getattr(importlib.import_module(module), attribute)
+        )
     assert set(shardctl.__all__) <= set(dir(shardctl))
 
 
@@ -54,29 +63,73 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path: Path) -> None:
     (tmp_path / "callers.py").write_text(CALLERS)
     # Only the signatures are read, and not the code behind them, which takes half a minute.
     options = ["--cache-dir", str(tmp_path / "cache"), "--config-file=", "--follow-imports=skip"]
-    command = [sys.executable, "-m", "mypy", *options, str(tmp_path / "callers.py"), str(ROOT / "shardctl" / "__init__.pyi")]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"MYPYPATH": str(ROOT), "PATH": ""})
-    lines = [line.split(": ", 2) for line in found.stdout.splitlines() if "callers.py" in line and ": error: " in line]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        *options,
+        str(tmp_path / "callers.py"),
+        str(ROOT / "shardctl" / "__init__.pyi"),
+    ]
+    found = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"MYPYPATH": str(ROOT), "PATH": ""},
+    )
+    lines = [
+        line.split(": ", 2)
+        for line in found.stdout.splitlines()
+        if "callers.py" in line and ": error: " in line
+    ]
     assert [place.rpartition(":")[2] for place, *_ in lines] == ["5", "6", "7"], found.stdout
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: shardctl.convert("in", "out", num_workers=2), "convert has no argument 'num_workers'; did you mean workers?"),
-        (lambda: shardctl.convert("in", "out", coco="a"), "convert has no argument 'coco'; help(shardctl.convert) lists all"),
-        (lambda: shardctl.convert("in", "out", worker=4), "convert has no argument 'worker'; did you mean workers?"),
+        (
+            lambda: shardctl.convert("in", "out", num_workers=2),
+            "convert has no argument 'num_workers'; did you mean workers?",
+        ),
+        (
+            lambda: shardctl.convert("in", "out", coco="a"),
+            "convert has no argument 'coco'; help(shardctl.convert) lists all",
+        ),
+        (
+            lambda: shardctl.convert("in", "out", worker=4),
+            "convert has no argument 'worker'; did you mean workers?",
+        ),
         (
             lambda: shardctl.convert("in", "out", output="x"),
             "convert has no argument 'output'; help(shardctl.convert) lists all",
         ),
-        (lambda: shardctl.convert("in", "out", update=True, overwrite=True), "update=True and overwrite=True contradict"),
-        (lambda: shardctl.convert("in", "out", crop=1, random_crop=2), "crop and random_crop contradict each other"),
-        (lambda: shardctl.convert("in", "out", max_rejects="many"), "max_rejects='many' is not a number of inputs"),
-        (lambda: shardctl.convert("in", "out", filter_quality=["gofer"]), "filter_quality must be gopher, c4 or fineweb"),
-        (lambda: shardctl.bench("out", workers=2), "bench has no argument 'workers'; help(shardctl.bench) lists all"),
+        (
+            lambda: shardctl.convert("in", "out", update=True, overwrite=True),
+            "update=True and overwrite=True contradict",
+        ),
+        (
+            lambda: shardctl.convert("in", "out", crop=1, random_crop=2),
+            "crop and random_crop contradict each other",
+        ),
+        (
+            lambda: shardctl.convert("in", "out", max_rejects="many"),
+            "max_rejects='many' is not a number of inputs",
+        ),
+        (
+            lambda: shardctl.convert("in", "out", filter_quality=["gofer"]),
+            "filter_quality must be gopher, c4 or fineweb",
+        ),
+        (
+            lambda: shardctl.bench("out", workers=2),
+            "bench has no argument 'workers'; help(shardctl.bench) lists all",
+        ),
         (lambda: shardctl.bench("out", gpus=2), "Give consumer or consumer_rate too"),
-        (lambda: shardctl.verify("out", levl="quick"), "verify has no argument 'levl'; did you mean level?"),
+        (
+            lambda: shardctl.verify("out", levl="quick"),
+            "verify has no argument 'levl'; did you mean level?",
+        ),
         (
             lambda: shardctl.advise("in", store="raw", consumer_rate=1),
             "advise has no argument 'store'; help(shardctl.advise) lists all",
@@ -85,20 +138,50 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path: Path) -> None:
             lambda: shardctl.train_tokenizer("in", "t.json", special_tokens="<eos>"),
             "special_tokens takes a list; write special_tokens=['<eos>']",
         ),
-        (lambda: shardctl.train_tokenizer("in", "t.json", special_tokens=[1]), "special_tokens must be a string; it is 1"),
-        (lambda: shardctl.train_tokenizer("in", "t.json", vocab_size="4k"), "vocab_size must be a whole number; it is '4k'"),
-        (lambda: shardctl.train_tokenizer("in", "t.json", max_bytes="much"), "max_bytes: 'much' is not a size"),
+        (
+            lambda: shardctl.train_tokenizer("in", "t.json", special_tokens=[1]),
+            "special_tokens must be a string; it is 1",
+        ),
+        (
+            lambda: shardctl.train_tokenizer("in", "t.json", vocab_size="4k"),
+            "vocab_size must be a whole number; it is '4k'",
+        ),
+        (
+            lambda: shardctl.train_tokenizer("in", "t.json", max_bytes="much"),
+            "max_bytes: 'much' is not a size",
+        ),
         (lambda: shardctl.open(3), "path must be a path or a URL; it has the type int"),
         (lambda: shardctl.verify(["out"]), "path must be a path or a URL; it has the type list"),
-        (lambda: shardctl.bench(path=b"out"), "path must be a path or a URL; it has the type bytes"),
-        (lambda: shardctl.snapshot({"text": "a"}, "in"), "dst must be a path or a URL; it has the type dict"),
-        (lambda: shardctl.write([{"text": "a"}], "out"), "dst must be a path or a URL; it has the type list"),
-        (lambda: shardctl.open("out", split=["train", "val"]), "split is one name, or None for all; it is ['train', 'val']"),
+        (
+            lambda: shardctl.bench(path=b"out"),
+            "path must be a path or a URL; it has the type bytes",
+        ),
+        (
+            lambda: shardctl.snapshot({"text": "a"}, "in"),
+            "dst must be a path or a URL; it has the type dict",
+        ),
+        (
+            lambda: shardctl.write([{"text": "a"}], "out"),
+            "dst must be a path or a URL; it has the type list",
+        ),
+        (
+            lambda: shardctl.open("out", split=["train", "val"]),
+            "split is one name, or None for all; it is ['train', 'val']",
+        ),
         (lambda: shardctl.open("out", cache_limit="lots"), "cache_limit: 'lots' is not a size"),
         (lambda: shardctl.convert("", "out"), "the source is a path; it is ''"),
-        (lambda: shardctl.convert("in", "out", listener=print), "listener must be a shardctl.build.convert.listener.Listener"),
-        (lambda: shardctl.bench("out", listener=print), "listener must be a shardctl.benchmark.measure.Listener"),
-        (lambda: shardctl.convert("in", "out", shard_size="64 megs"), "shard_size: '64 megs' is not a size"),
+        (
+            lambda: shardctl.convert("in", "out", listener=print),
+            "listener must be a shardctl.build.convert.listener.Listener",
+        ),
+        (
+            lambda: shardctl.bench("out", listener=print),
+            "listener must be a shardctl.benchmark.measure.Listener",
+        ),
+        (
+            lambda: shardctl.convert("in", "out", shard_size="64 megs"),
+            "shard_size: '64 megs' is not a size",
+        ),
     ],
 )
 def test_messages_name_arguments(call: Callable[[], object], message: str) -> None:
@@ -123,5 +206,7 @@ def test_messages_name_arguments(call: Callable[[], object], message: str) -> No
         ({"flip": 0}, {"steps": ["hflip p=0"]}),
     ],
 )
-def test_python_says_the_same_in_its_own_types(given: dict[str, Any], typed: dict[str, Any]) -> None:
+def test_python_says_the_same_in_its_own_types(
+    given: dict[str, Any], typed: dict[str, Any]
+) -> None:
     assert chosen_options("convert", None, given) == chosen_options("convert", None, typed)

@@ -1,4 +1,5 @@
-"""The tables of environment variables, exit codes, reject codes and findings have all that the code has, and nothing else."""
+"""The tables of environment variables, exit codes, reject codes and findings have all that the code
+has, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ CODE = re.compile(r"[a-z]+(-[a-z0-9]+)*")
 
 
 class Module(NamedTuple):
-    """What is in a module: its strings, the names and attributes that it uses, its calls by name, and its constants."""
+    """What is in a module: its strings, the names and attributes that it uses, its calls by name,
+    and its constants."""
 
     path: str
     strings: set[str]
@@ -29,7 +31,11 @@ class Module(NamedTuple):
 
 
 def strings(tree: ast.AST) -> Iterator[str]:
-    return (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return (
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
 
 
 @cache
@@ -61,16 +67,25 @@ def all_strings() -> set[str]:
 
 
 def first_cells(page: str, first: str, last: str | None = None) -> set[str]:
-    """Return what stands in quotation marks of code in the first cells of the tables between two headings."""
+    """Return what stands in quotation marks of code in the first cells of the tables between two
+    headings."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8").split(f"\n{first}\n", 1)[1]
     text = text.split(f"\n{last}\n", 1)[0] if last else text
-    return {name for cell in re.findall(r"^\| ([^|]*) \|", text, re.MULTILINE) for name in re.findall(r"`([^`]+)`", cell)}
+    return {
+        name
+        for cell in re.findall(r"^\| ([^|]*) \|", text, re.MULTILINE)
+        for name in re.findall(r"`([^`]+)`", cell)
+    }
 
 
 def read_by_the_code() -> set[str]:
-    """Return the names of variables in modules that read the environment, or that have names for one that does."""
+    """Return the names of variables in modules that read the environment, or that have names for
+    one that does."""
     reading = [
-        it for it in modules() if it.words & {"environ", "switched_on"} or it.path.endswith(("startup.py", "completion.py"))
+        it
+        for it in modules()
+        if it.words & {"environ", "switched_on"}
+        or it.path.endswith(("startup.py", "completion.py"))
     ]
     found = {text for module in reading for text in module.strings if VARIABLE.fullmatch(text)}
     return {name for name in found if not name.startswith("SC_")}  # numbers of os.sysconf
@@ -83,8 +98,12 @@ def test_the_page_of_variables_has_those_that_the_code_reads() -> None:
 
 def test_variables_for_developers_are_read_somewhere() -> None:
     places = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "scripts").rglob("*.*"), ROOT / "setup.py"]
-    text = "".join(path.read_text(encoding="utf-8") for path in places if path.suffix in (".py", ".sh"))
-    found = set(re.findall(r"\bSHARDCTL_[A-Z_]+\b", text)) - read_by_the_code() - {"SHARDCTL_COMPLETE"}
+    text = "".join(
+        path.read_text(encoding="utf-8") for path in places if path.suffix in (".py", ".sh")
+    )
+    found = (
+        set(re.findall(r"\bSHARDCTL_[A-Z_]+\b", text)) - read_by_the_code() - {"SHARDCTL_COMPLETE"}
+    )
     documented = first_cells("environment.md", "## For developers")
     assert sorted(found | {"BENCH_CORES_FREE"}) == sorted(documented)
 
@@ -105,8 +124,11 @@ def constants() -> dict[str, set[str]]:
 
 
 def codes_of(call: ast.Call, place: int) -> set[str]:
-    """Return the codes that an argument of a call can be: also a constant of the package, or one of two."""
-    if len(call.args) <= place or isinstance(call.args[place], ast.Starred | ast.Subscript | ast.JoinedStr):
+    """Return the codes that an argument of a call can be: also a constant of the package, or one of
+    two."""
+    if len(call.args) <= place or isinstance(
+        call.args[place], ast.Starred | ast.Subscript | ast.JoinedStr
+    ):
         return set()
     found = set(strings(call.args[place]))
     for node in ast.walk(call.args[place]):
@@ -116,7 +138,12 @@ def codes_of(call: ast.Call, place: int) -> set[str]:
 
 
 def called(*functions: str) -> Iterator[tuple[str, ast.Call]]:
-    return ((module.path, call) for module in modules() for name, call in module.calls if name in functions)
+    return (
+        (module.path, call)
+        for module in modules()
+        for name, call in module.calls
+        if name in functions
+    )
 
 
 def test_each_code_of_a_reject_is_in_the_reference() -> None:
@@ -131,7 +158,11 @@ def test_each_code_of_a_reject_is_in_the_reference() -> None:
 
 def test_each_finding_of_verify_is_in_the_reference() -> None:
     checks = ("inspection/verify", "interop/foreign")
-    calls = [call for path, call in called("error", "warning", "Fault") if any(place in path for place in checks)]
+    calls = [
+        call
+        for path, call in called("error", "warning", "Fault")
+        if any(place in path for place in checks)
+    ]
     raised = {code for call in calls for code in codes_of(call, 0)}
     documented = first_cells(EXIT_CODES, "## Findings of `verify`")
     assert sorted(raised - documented) == []

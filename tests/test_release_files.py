@@ -1,4 +1,5 @@
-"""The files of a release, of CI and of issues are right: what they call is there, and they agree with pyproject.toml."""
+"""The files of a release, of CI and of issues are right: what they call is there, and they agree
+with pyproject.toml."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(
 
 
 def pythons() -> list[str]:
-    found = (re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", each) for each in PROJECT["classifiers"])
+    found = (
+        re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", each)
+        for each in PROJECT["classifiers"]
+    )
     return [each[1] for each in found if each]
 
 
@@ -39,7 +43,11 @@ def steps() -> list[dict[str, Any]]:
 def test_ci_tests_the_pythons_that_pyproject_names() -> None:
     assert WORKFLOW["jobs"]["test"]["strategy"]["matrix"]["python"] == pythons()
     assert PROJECT["requires-python"] == f">={pythons()[0]}"
-    named = [str(step["with"]["python-version"]) for step in steps() if "python-version" in step.get("with", {})]
+    named = [
+        str(step["with"]["python-version"])
+        for step in steps()
+        if "python-version" in step.get("with", {})
+    ]
     assert set(named) <= {*pythons(), "${{ matrix.python }}"}
 
 
@@ -59,7 +67,9 @@ def test_what_ci_calls_is_there() -> None:
         assert "run" in step or re.fullmatch(r"[\w.-]+/[\w.-]+@v\d+", step["uses"])
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.name
+)
 def test_the_forms_of_issues_are_forms(path: Path) -> None:
     form = yaml.safe_load(path.read_text())
     if path.name == "config.yml":
@@ -68,7 +78,10 @@ def test_the_forms_of_issues_are_forms(path: Path) -> None:
     assert {"name", "description", "body"} <= set(form)
     names = [each["id"] for each in form["body"]]
     assert len(names) == len(set(names))
-    assert all(each["type"] in ("textarea", "input", "dropdown") and each["attributes"]["label"] for each in form["body"])
+    assert all(
+        each["type"] in ("textarea", "input", "dropdown") and each["attributes"]["label"]
+        for each in form["body"]
+    )
 
 
 def test_all_files_name_one_version(tmp_path: Path) -> None:
@@ -86,20 +99,28 @@ def test_all_files_name_one_version(tmp_path: Path) -> None:
 def test_the_changelog_has_its_form() -> None:
     headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
-    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+(rc\d+)?\] - \d{4}-\d\d-\d\d", each) for each in headings[1:])
+    assert all(
+        re.fullmatch(r"\[\d+\.\d+\.\d+(rc\d+)?\] - \d{4}-\d\d-\d\d", each) for each in headings[1:]
+    )
     kinds = set(re.findall(r"^### (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE))
     assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 def test_the_image_installs_extras_that_exist_and_runs_shardctl() -> None:
     lines = (ROOT / "Dockerfile").read_text().splitlines()
-    (extras,) = (line.partition("EXTRAS=")[2].split(",") for line in lines if line.startswith("ARG EXTRAS="))
+    (extras,) = (
+        line.partition("EXTRAS=")[2].split(",") for line in lines if line.startswith("ARG EXTRAS=")
+    )
     assert set(extras) <= set(EXTRAS)
     bases = [line.split()[1] for line in lines if line.startswith("FROM")]
     assert all(re.fullmatch(r"python:(.+)-slim", base)[1] in pythons() for base in bases)  # type: ignore[index]
     assert 'ENTRYPOINT ["shardctl"]' in lines
     assert any(line.startswith("USER ") and line != "USER root" for line in lines)
-    copied = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    copied = [
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    ]
     assert all((ROOT / name).exists() for name in copied)
     assert {"pyproject.toml", "setup.py", "shardctl", "docs", "README.md", "LICENSE"} <= set(copied)
 
@@ -107,7 +128,10 @@ def test_the_image_installs_extras_that_exist_and_runs_shardctl() -> None:
 def test_the_conda_recipe_requires_what_the_wheel_requires() -> None:
     text = (ROOT / "conda" / "meta.yaml").read_text()
     listed = text.partition("  run:\n")[2].partition("\n\n")[0]
-    conda = {re.sub(r"^python-", "", name): least for name, least in re.findall(r"- ([\w-]+) >=([\d.]+)", listed)}
+    conda = {
+        re.sub(r"^python-", "", name): least
+        for name, least in re.findall(r"- ([\w-]+) >=([\d.]+)", listed)
+    }
     wheel = dict(re.match(r"([\w-]+)>=([\d.]+)", each).groups() for each in PROJECT["dependencies"])  # type: ignore[union-attr]
     assert conda == wheel
 
@@ -143,6 +167,8 @@ def test_man_pages_of_all_commands_are_troff_without_faults(tmp_path: Path) -> N
         assert "shardctl" in (tmp_path / place).read_text()
     if shutil.which("groff") is None:
         pytest.skip("groff is not installed")
-    drawn = subprocess.run(["groff", "-man", "-Tutf8", "-ww", *pages], capture_output=True, text=True, check=True)
+    drawn = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", *pages], capture_output=True, text=True, check=True
+    )
     assert drawn.stderr == ""
     assert "--max-rejects" in re.sub(".\b", "", drawn.stdout)

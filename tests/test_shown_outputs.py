@@ -15,7 +15,8 @@ PAGES = [
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"), reverse=True)]
     if any(block.commands for block in blocks(path.read_text(encoding="utf-8")))
 ]
-"""All pages with commands. Tutorials, which take longest, are among the first. README.zh.md has the commands of the README."""
+"""All pages with commands. Tutorials, which take longest, are among the first. README.zh.md has the
+commands of the README."""
 
 PAGE = """# A page
 
@@ -42,7 +43,9 @@ def test_a_page_shows_what_its_commands_print(path: Path, tmp_path: Path) -> Non
             pytest.skip(f"{name} is not installed")
     with environment_of(page) as environment:
         found = list(differences(path, tmp_path, environment))
-    assert not found, "\n\n".join(map(str, found)) + "\n\nscripts/docs/write_outputs.py writes the outputs"
+    assert not found, (
+        "\n\n".join(map(str, found)) + "\n\nscripts/docs/write_outputs.py writes the outputs"
+    )
 
 
 def test_a_page_without_faults_has_no_differences(tmp_path: Path) -> None:
@@ -65,7 +68,9 @@ def test_a_command_that_fails_is_a_difference(tmp_path: Path) -> None:
     assert [each.code for each in run_page(tmp_path / "page.md")] == [3]
 
 
-def test_a_page_with_a_command_that_fails_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_with_a_command_that_fails_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "page.md"
     path.write_text(PAGE.replace("three 3", "three 4").replace("$ echo one", "$ exit 3; echo one"))
     before = path.read_text()

@@ -1,4 +1,5 @@
-"""The site: every page is in it, no link is dead, and it works in a real browser without the network."""
+"""The site: every page is in it, no link is dead, and it works in a real browser without the
+network."""
 
 from __future__ import annotations
 
@@ -43,7 +44,11 @@ def pages_of(nav: Any) -> Iterator[str]:
 
 
 def navigation() -> list[str]:
-    return list(pages_of(tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]))
+    return list(
+        pages_of(
+            tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
+        )
+    )
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
@@ -56,7 +61,8 @@ def test_links_to_code_become_text_and_links_to_pages_stay(tmp_path: Path) -> No
     link = SCRIPT["_relinked"]
     places[page] = Path("how-to/page.md")
     page.write_text(
-        f"[a]({os.path.relpath(ROOT, tmp_path)}/docs/loader.md#order) [b](../shardctl/cli) `[c](x.md)` [d](https://e.org)"
+        f"[a]({os.path.relpath(ROOT, tmp_path)}/docs/loader.md#order) [b](../shardctl/cli) "
+        "`[c](x.md)` [d](https://e.org)"
     )
     assert link(page, places) == "[a](../loader.md#order) b `[c](x.md)` [d](https://e.org)"
 
@@ -69,7 +75,13 @@ def test_versions_are_offered_newest_first(tmp_path: Path) -> None:
     write.__globals__["SITE"] = tmp_path
     write()
     written = json.loads((tmp_path / "versions.json").read_text())
-    assert [each["version"] for each in written] == ["1.0.0", "1.0.0rc2", "1.0.0rc1", "0.10.0", "0.9.0"]
+    assert [each["version"] for each in written] == [
+        "1.0.0",
+        "1.0.0rc2",
+        "1.0.0rc1",
+        "0.10.0",
+        "0.9.0",
+    ]
     assert 'url=1.0.0/"' in (tmp_path / "index.html").read_text()
 
 
@@ -117,7 +129,9 @@ def target_of(page: Path, link: str) -> tuple[Path, str]:
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(importlib.util.find_spec("zensical") is None, reason="Zensical is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("zensical") is None, reason="Zensical is not installed"
+)
 class TestSite:
     def test_no_link_and_no_anchor_is_dead(self, parsed: dict[Path, Links]) -> None:
         dead = []
@@ -126,22 +140,34 @@ class TestSite:
                 if page.name == "404.html" or urlsplit(link).scheme or link.startswith("//"):
                     continue
                 target, anchor = target_of(page, link)
-                if not target.exists() or (anchor and target in parsed and anchor not in parsed[target].names):
+                if not target.exists() or (
+                    anchor and target in parsed and anchor not in parsed[target].names
+                ):
                     dead.append(f"{page}: {link}")
         assert dead == []
 
-    def test_a_page_fetches_nothing_from_elsewhere(self, site: Path, parsed: dict[Path, Links]) -> None:
+    def test_a_page_fetches_nothing_from_elsewhere(
+        self, site: Path, parsed: dict[Path, Links]
+    ) -> None:
         fetched = [link for found in parsed.values() for link in found.fetched]
         assert [link for link in fetched if urlsplit(link).scheme not in ("", "data")] == []
         for sheet in site.rglob("*.css"):
-            assert re.findall(r"(?:@import|url\()\s*[\"']?https?:[^)]*", sheet.read_text(encoding="utf-8")) == []
+            assert (
+                re.findall(
+                    r"(?:@import|url\()\s*[\"']?https?:[^)]*", sheet.read_text(encoding="utf-8")
+                )
+                == []
+            )
 
-    @pytest.mark.parametrize("page", sorted(name for name in navigation() if name.startswith("tutorials/")))
+    @pytest.mark.parametrize(
+        "page", sorted(name for name in navigation() if name.startswith("tutorials/"))
+    )
     def test_a_tutorial_has_the_files_and_sessions_of_its_page(self, site: Path, page: str) -> None:
         """So what runs in tests/test_shown_outputs.py is what a reader of the site copies."""
         shown = (site / page.removesuffix(".md") / "index.html").read_text(encoding="utf-8")
         code = [
-            re.sub(r"<[^>]*>", "", each) for each in re.findall(r"<pre><span></span><code>(.*?)</code></pre>", shown, re.DOTALL)
+            re.sub(r"<[^>]*>", "", each)
+            for each in re.findall(r"<pre><span></span><code>(.*?)</code></pre>", shown, re.DOTALL)
         ]
         texts = {unescape(each).strip() for each in code}
         for block in blocks((ROOT / "docs" / page).read_text(encoding="utf-8")):
@@ -155,7 +181,9 @@ def served(folder: Path) -> Iterator[str]:
         def log_message(self, *arguments: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))) as server:
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
+    ) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}/"
         server.shutdown()
@@ -173,34 +201,46 @@ def browser() -> Iterator[Any]:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-@pytest.mark.skipif(importlib.util.find_spec("zensical") is None, reason="Zensical is not installed")
-@pytest.mark.skipif(os.environ.get("SHARDCTL_BROWSER") != "yes", reason="SHARDCTL_BROWSER is not yes")
+@pytest.mark.skipif(
+    importlib.util.find_spec("zensical") is None, reason="Zensical is not installed"
+)
+@pytest.mark.skipif(
+    os.environ.get("SHARDCTL_BROWSER") != "yes", reason="SHARDCTL_BROWSER is not yes"
+)
 class TestInABrowser:
     @pytest.fixture
     def page(self, browser: Any, site: Path) -> Iterator[Any]:
         """A page of a browser, which has nothing to complain of and asks nobody but the site."""
         context = browser.new_context(
-            permissions=["clipboard-read", "clipboard-write"], viewport={"width": 1280, "height": 900}
+            permissions=["clipboard-read", "clipboard-write"],
+            viewport={"width": 1280, "height": 900},
         )
         page = context.new_page()
         requests: list[str] = []
         complaints: list[str] = []
         page.on("request", lambda request: requests.append(request.url))
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on(
+            "console",
+            lambda message: complaints.append(message.text) if message.type == "error" else None,
+        )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         with served(site.parent) as address:
             page.goto(address)
             page.wait_for_url(f"{address}1.2.3/")
             page.address = f"{address}1.2.3/"
             yield page
-            assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []
+            assert [
+                url for url in requests if not url.startswith((address, "data:", "blob:"))
+            ] == []
             assert complaints == []
         context.close()
 
     def test_the_first_page_is_the_readme_of_the_newest_version(self, page: Any) -> None:
         assert page.inner_text("h1").startswith("shardctl")
         assert "1.2.3" in page.inner_text(".md-version")
-        assert page.eval_on_selector_all("article img", "all => all.every(each => each.naturalWidth > 0)")
+        assert page.eval_on_selector_all(
+            "article img", "all => all.every(each => each.naturalWidth > 0)"
+        )
 
     def test_a_word_is_found(self, page: Any) -> None:
         page.locator(".md-search__button").first.click()
@@ -208,18 +248,29 @@ class TestInABrowser:
         page.get_by_role("option").filter(has_text="Kubernetes").first.wait_for()
 
     @pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
-    def test_it_is_light_or_dark_as_the_reader_has_it(self, page: Any, scheme: str, is_dark: bool) -> None:
+    def test_it_is_light_or_dark_as_the_reader_has_it(
+        self, page: Any, scheme: str, is_dark: bool
+    ) -> None:
         page.emulate_media(color_scheme=scheme)
         page.reload()
         page.wait_for_load_state("networkidle")
-        red = int(re.findall(r"\d+", page.eval_on_selector("body", "body => getComputedStyle(body).backgroundColor"))[0])
+        red = int(
+            re.findall(
+                r"\d+",
+                page.eval_on_selector("body", "body => getComputedStyle(body).backgroundColor"),
+            )[0]
+        )
         assert (red < 64) == is_dark
 
     def test_a_session_is_copied_as_its_commands(self, page: Any) -> None:
         page.locator(".language-console").first.hover()
         page.locator(".language-console [data-md-type=copy]").first.click()
         copied = page.evaluate("navigator.clipboard.readText()")
-        (first, *_) = (block for block in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.commands)
+        (first, *_) = (
+            block
+            for block in blocks((ROOT / "README.md").read_text(encoding="utf-8"))
+            if block.commands
+        )
         assert copied == "".join(f"{command.text}\n" for command in first.commands)
 
     @pytest.mark.parametrize("width", [500, 1280])
@@ -228,6 +279,7 @@ class TestInABrowser:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         if width == 1280:
             cut = page.eval_on_selector_all(
-                "pre > code", "all => all.filter(each => each.scrollWidth > each.clientWidth).length"
+                "pre > code",
+                "all => all.filter(each => each.scrollWidth > each.clientWidth).length",
             )
             assert cut == 0

@@ -1,4 +1,5 @@
-"""Files that somebody else made, or that were damaged: only our named errors come out of their readers."""
+"""Files that somebody else made, or that were damaged: only our named errors come out of their
+readers."""
 
 from __future__ import annotations
 
@@ -80,14 +81,21 @@ def whole(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "out"
 
 
-Edits = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), min_size=1, max_size=6)
+Edits = st.lists(
+    st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), min_size=1, max_size=6
+)
 
 
 @pytest.mark.parametrize("name", READERS)
 @examples(75)
 @given(edits=Edits, near_end=st.booleans(), cut=st.none() | st.floats(0, 1))
 def test_only_named_errors_come_out_of_a_damaged_file(
-    whole: Path, tmp_path: Path, name: str, edits: list[tuple[float, int]], near_end: bool, cut: float | None
+    whole: Path,
+    tmp_path: Path,
+    name: str,
+    edits: list[tuple[float, int]],
+    near_end: bool,
+    cut: float | None,
 ) -> None:
     data = bytearray((whole / name).read_bytes())
     start = max(0, len(data) - 2048) if near_end else 0
@@ -113,24 +121,39 @@ def test_times_are_in_no_plan(whole: Path, tmp_path: Path, type_: pa.DataType) -
     plan = open_checked_table(LocalFolder(whole), "plan.arrow")
     large = pa.array([2**62] * len(plan)).cast(type_)
     changed = plan.set_column(plan.column_names.index("digest"), "digest", large)
-    with pa.OSFile(str(tmp_path / "plan.arrow"), "wb") as sink, pa.ipc.new_file(sink, changed.schema) as writer:
+    with (
+        pa.OSFile(str(tmp_path / "plan.arrow"), "wb") as sink,
+        pa.ipc.new_file(sink, changed.schema) as writer,
+    ):
         writer.write_table(changed)
-    with pytest.raises(ShardctlError, match=r"does not have the columns that `shardctl help format` gives it"):
+    with pytest.raises(
+        ShardctlError, match=r"does not have the columns that `shardctl help format` gives it"
+    ):
         open_checked_table(LocalFolder(tmp_path), "plan.arrow")
 
 
 Json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 @examples(100)
 @given(data=st.data())
-def test_only_named_errors_come_out_of_a_manifest_that_was_made_up(whole: Path, tmp_path: Path, data: st.DataObject) -> None:
+def test_only_named_errors_come_out_of_a_manifest_that_was_made_up(
+    whole: Path, tmp_path: Path, data: st.DataObject
+) -> None:
     record = json.loads((whole / "manifest.json").read_text())
-    for key in data.draw(st.lists(st.sampled_from(sorted(set(record) - {"format", "format_version"})), min_size=1, max_size=2)):
+    for key in data.draw(
+        st.lists(
+            st.sampled_from(sorted(set(record) - {"format", "format_version"})),
+            min_size=1,
+            max_size=2,
+        )
+    ):
         record[key] = data.draw(Json)
     out = tmp_path / "out"
     if not out.exists():
@@ -146,7 +169,9 @@ def test_only_named_errors_come_out_of_a_manifest_that_was_made_up(whole: Path, 
 def rewrite_table(path: Path, column: str, values: Callable[[list[Any]], list[Any]]) -> None:
     table = pa.ipc.open_file(path).read_all()
     changed = pa.array(values(table[column].to_pylist()), table.schema.field(column).type)
-    table = table.set_column(table.schema.get_field_index(column), table.schema.field(column), changed)
+    table = table.set_column(
+        table.schema.get_field_index(column), table.schema.field(column), changed
+    )
     with pa.ipc.new_file(path, table.schema) as writer:
         writer.write_table(table)
 
@@ -168,17 +193,25 @@ def test_a_table_of_shards_that_leads_astray_is_refused(
     dataset: Path, column: str, values: Callable[[list[Any]], list[Any]]
 ) -> None:
     rewrite_table(dataset / "shards.arrow", column, values)
-    with pytest.raises(DatasetError, match=r"outside of the dataset's folder|do not add up|values are missing"):
+    with pytest.raises(
+        DatasetError, match=r"outside of the dataset's folder|do not add up|values are missing"
+    ):
         shardctl.open(dataset)
     assert not shardctl.verify(dataset, "quick").ok
 
 
-@pytest.mark.parametrize("names", ['["../victim.txt"]', '["{folder}/victim.txt"]', '"plan.arrow"', "no json"])
-def test_a_list_of_replaced_files_deletes_nothing_outside_of_the_dataset(dataset: Path, tmp_path: Path, names: str) -> None:
+@pytest.mark.parametrize(
+    "names", ['["../victim.txt"]', '["{folder}/victim.txt"]', '"plan.arrow"', "no json"]
+)
+def test_a_list_of_replaced_files_deletes_nothing_outside_of_the_dataset(
+    dataset: Path, tmp_path: Path, names: str
+) -> None:
     (tmp_path / "victim.txt").write_text("mine")
     (dataset / "manifest.json").unlink()
     (dataset / ".shardctl" / "repair-00").mkdir(parents=True)
-    (dataset / ".shardctl" / "repair-00" / "replaced.json").write_text(names.replace("{folder}", str(tmp_path)))
+    (dataset / ".shardctl" / "repair-00" / "replaced.json").write_text(
+        names.replace("{folder}", str(tmp_path))
+    )
     with pytest.raises(DatasetError, match=r"replaced.json: not written by shardctl"):
         shardctl.repair(dataset)
     assert (tmp_path / "victim.txt").read_text() == "mine"
@@ -190,9 +223,14 @@ def change_json(path: Path, **changed: Any) -> None:
 
 @pytest.fixture
 def left(tmp_path: Path) -> Path:
-    """The job of a conversion in parts that are built, with a shard whose inputs were all rejected; victim/ is a person's."""
-    (tmp_path / "raw.jsonl").write_text('{"text": "a"}\n' * 2 + "{bad\n" * 2 + '{"text": "b"}\n' * 2)
-    shardctl.convert(tmp_path / "raw.jsonl", tmp_path / "out", workers=0, samples_per_shard=2, part="1/1")
+    """The job of a conversion in parts that are built, with a shard whose inputs were all rejected;
+    victim/ is a person's."""
+    (tmp_path / "raw.jsonl").write_text(
+        '{"text": "a"}\n' * 2 + "{bad\n" * 2 + '{"text": "b"}\n' * 2
+    )
+    shardctl.convert(
+        tmp_path / "raw.jsonl", tmp_path / "out", workers=0, samples_per_shard=2, part="1/1"
+    )
     (tmp_path / "victim").mkdir()
     for number in range(3):
         (tmp_path / "victim" / f"train-{number:05d}.arrow").write_text("mine")
@@ -203,7 +241,11 @@ def left(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"splits": [{"name": "../../../../victim/train", "records": 6, "expected": 6, "shards": 3}]},
+        {
+            "splits": [
+                {"name": "../../../../victim/train", "records": 6, "expected": 6, "shards": 3}
+            ]
+        },
         {"splits": [{"name": "{here}/victim/train", "records": 6, "expected": 6, "shards": 3}]},
         {"base": "../../../../victim/"},
         {"url": "s3://bucket/out", "base": "0123456789ab/"},
@@ -213,20 +255,28 @@ def left(tmp_path: Path) -> Path:
 def test_a_job_that_leads_out_of_the_dataset_writes_and_deletes_nothing_there(
     tmp_path: Path, left: Path, changed: dict[str, Any]
 ) -> None:
-    change_json(left / "job.json", **json.loads(json.dumps(changed).replace("{here}", str(tmp_path))))
+    change_json(
+        left / "job.json", **json.loads(json.dumps(changed).replace("{here}", str(tmp_path)))
+    )
     for number in range(3):
         (left / "new" / f"train-{number:05d}.arrow").unlink(missing_ok=True)
     for command in (
         lambda: shardctl.finish(tmp_path / "out"),
-        lambda: shardctl.convert(tmp_path / "raw.jsonl", tmp_path / "out", workers=0, samples_per_shard=2, part="1/1"),
+        lambda: shardctl.convert(
+            tmp_path / "raw.jsonl", tmp_path / "out", workers=0, samples_per_shard=2, part="1/1"
+        ),
     ):
-        with pytest.raises(DatasetError, match=r"job\.json: (not a job of|this job is for a dataset on a store)"):
+        with pytest.raises(
+            DatasetError, match=r"job\.json: (not a job of|this job is for a dataset on a store)"
+        ):
             command()
         assert {path.read_text() for path in (tmp_path / "victim").iterdir()} == {"mine"}
         assert len(list((tmp_path / "victim").iterdir())) == 3
 
 
-@pytest.mark.parametrize("changed", [{"split": "../../../../victim/train"}, {"entries": [{"path": "../victim"}]}])
+@pytest.mark.parametrize(
+    "changed", [{"split": "../../../../victim/train"}, {"entries": [{"path": "../victim"}]}]
+)
 def test_a_part_of_written_samples_that_leads_out_of_the_dataset_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
 ) -> None:
@@ -264,13 +314,21 @@ def test_a_fingerprint_that_is_a_path_is_refused(dataset: Path) -> None:
 
 def test_a_dataset_of_another_version_says_which_shardctl_reads_it(dataset: Path) -> None:
     record = json.loads((dataset / "manifest.json").read_text())
-    (dataset / "manifest.json").write_text(signed({**record, "format_version": 3, "shardctl_version": "3.1.0"}))
-    with pytest.raises(DatasetError, match=r"format version 3; shardctl .* reads version 2; it was written by shardctl 3.1.0"):
+    (dataset / "manifest.json").write_text(
+        signed({**record, "format_version": 3, "shardctl_version": "3.1.0"})
+    )
+    with pytest.raises(
+        DatasetError,
+        match=r"format version 3; shardctl .* reads version 2; it was written by shardctl 3.1.0",
+    ):
         shardctl.open(dataset)
 
 
-def test_a_field_inside_a_field_whose_name_is_no_text_is_refused(whole: Path, tmp_path: Path) -> None:
-    """The name of a child of the image column, in the footer, where readers take the schema from."""
+def test_a_field_inside_a_field_whose_name_is_no_text_is_refused(
+    whole: Path, tmp_path: Path
+) -> None:
+    """The name of a child of the image column, in the footer, where readers take the schema
+    from."""
     data = bytearray((whole / SHARD).read_bytes())
     place = data.rindex(b"path\0\0\0\0")
     data[place + 1] = 0xF4
@@ -280,16 +338,24 @@ def test_a_field_inside_a_field_whose_name_is_no_text_is_refused(whole: Path, tm
 
 
 def test_a_block_whose_offsets_lead_out_of_its_buffers_is_refused(tmp_path: Path) -> None:
-    """A crafted shard, valid as a file: reading the text of its last row would read far beyond the mapping."""
+    """A crafted shard, valid as a file: reading the text of its last row would read far beyond the
+    mapping."""
     info = {"format_version": 2, "kind": "text", "split": "train", "shard": 0, "fields": {}}
-    schema = pa.schema([("key", pa.string()), ("text", pa.string())], metadata={"shardctl": json.dumps(info)})
-    offsets = np.array([0, 2**30, 4], np.int32)  # the last offset fits, the one in the middle does not
-    text = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"text")])
+    schema = pa.schema(
+        [("key", pa.string()), ("text", pa.string())], metadata={"shardctl": json.dumps(info)}
+    )
+    # the last offset fits, the one in the middle does not
+    offsets = np.array([0, 2**30, 4], np.int32)
+    text = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"text")]
+    )
     with pa.ipc.new_file(tmp_path / "bad.arrow", schema) as writer:
         writer.write_batch(pa.record_batch([pa.array(["a", "b"]), text], schema=schema))
     with pytest.raises(DatasetError, match="block 0 cannot be read"):
         ShardReader(LocalFolder(tmp_path), "bad.arrow").block(0)
-    assert [finding.kind for finding in shardctl.verify(tmp_path / "bad.arrow").findings] == ["unreadable-block"]
+    assert [finding.kind for finding in shardctl.verify(tmp_path / "bad.arrow").findings] == [
+        "unreadable-block"
+    ]
 
 
 def test_a_conversion_that_somebody_else_left_unfinished_is_named_and_none_of_its_functions_is_imported(
@@ -297,13 +363,23 @@ def test_a_conversion_that_somebody_else_left_unfinished_is_named_and_none_of_it
 ) -> None:
     """At a destination that came from elsewhere, job.json may name any module."""
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef function(sample):\n    return sample\n")
+    (tmp_path / "evil.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\ndef function(sample):\n    return sample\n"
+    )
     left = tmp_path / "out" / ".shardctl" / "x"
     (left / "done").mkdir(parents=True)
     (left / "done" / "0000000.arrow").write_bytes(b"")
-    recipe = {"kind": "image", "store": "png", "transform": [{"name": "custom", "target": "evil:function"}]}
-    (left / "job.json").write_text(json.dumps({"recipe": recipe, "roots": [], "splits": [{"shards": 2}], "parts": {}}))
+    recipe = {
+        "kind": "image",
+        "store": "png",
+        "transform": [{"name": "custom", "target": "evil:function"}],
+    }
+    (left / "job.json").write_text(
+        json.dumps({"recipe": recipe, "roots": [], "splits": [{"shards": 2}], "parts": {}})
+    )
     for dry_run in (True, False):
-        with pytest.raises(DatasetError, match=r"holds an unfinished conversion .*: 1 of 2 shards are done"):
+        with pytest.raises(
+            DatasetError, match=r"holds an unfinished conversion .*: 1 of 2 shards are done"
+        ):
             shardctl.convert(photos, tmp_path / "out", workers=0, dry_run=dry_run)
     assert not (tmp_path / "ran").exists()

@@ -1,10 +1,12 @@
-"""The limit for cleaning with `shardctl convert`: two processes with the same rules in pyarrow.compute and plain Python.
+"""The limit for cleaning with `shardctl convert`: two processes with the same rules in
+pyarrow.compute and plain Python.
 
     python scripts/bench/bare_clean.py SRC.jsonl OUT
 
-Each process reads a half of the JSON lines, brings them into NFC, removes control characters, tidies white space, hashes
-each text, judges it by Gopher's rules of quality, and writes blocks with zstd:3. Texts that were there before are dropped: in
-the second process, those of the first one too, whose hashes it waits for. Nothing is checked, synced or named.
+Each process reads a half of the JSON lines, brings them into NFC, removes control characters,
+tidies white space, hashes each text, judges it by Gopher's rules of quality, and writes blocks with
+zstd:3. Texts that were there before are dropped: in the second process, those of the first one too,
+whose hashes it waits for. Nothing is checked, synced or named.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from bare_text import half
 CONTROLS = "[\\x00-\\x08\\x0b-\\x1f\\x7f\\x80-\\x9f]"
 
 
-def clean(source: Path, out: Path, part: int, hashes: multiprocessing.SimpleQueue[set[bytes]]) -> None:
+def clean(
+    source: Path, out: Path, part: int, hashes: multiprocessing.SimpleQueue[set[bytes]]
+) -> None:
     import pyarrow.json as pj
 
     seen: set[bytes] = set()
@@ -50,8 +54,12 @@ def clean(source: Path, out: Path, part: int, hashes: multiprocessing.SimpleQueu
     writer = None
     with open(out / f"{part}.arrow", "wb") as sink:
         for kept, cleaned in held:
-            rows = [row for row, (digest, _) in enumerate(cleaned) if part == 0 or digest not in others]
-            batch = kept.take(pa.array(rows, pa.int64())).append_column("text", pa.array([cleaned[row][1] for row in rows]))
+            rows = [
+                row for row, (digest, _) in enumerate(cleaned) if part == 0 or digest not in others
+            ]
+            batch = kept.take(pa.array(rows, pa.int64())).append_column(
+                "text", pa.array([cleaned[row][1] for row in rows])
+            )
             writer = writer or pa.ipc.new_file(sink, batch.schema, options=options)
             writer.write_batch(batch)
         if writer is not None:

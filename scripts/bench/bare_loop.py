@@ -1,9 +1,10 @@
-"""The limit for `shardctl convert`: two processes, or more, that read, decode and resize, and throw the pixels away.
+"""The limit for `shardctl convert`: two processes, or more, that read, decode and resize, and throw
+the pixels away.
 
     .venv/bin/python scripts/bench/bare_loop.py FOLDER 224|32 [PROCESSES]
 
-The same library and the fastest correct way through it that scripts/bench/bench_decode.py found: a scaled JPEG decode, then the
-crop resampled straight out of it.
+The same library and the fastest correct way through it that scripts/bench/bench_decode.py found: a
+scaled JPEG decode, then the crop resampled straight out of it.
 """
 
 from __future__ import annotations
@@ -33,16 +34,30 @@ def photo(path: str) -> int:
 def tiny(path: str) -> int:
     with open(path, "rb") as file:
         data = file.read()
-    return len(Image.open(io.BytesIO(data)).convert("RGB").resize((32, 32), Image.Resampling.BILINEAR).tobytes())
+    return len(
+        Image.open(io.BytesIO(data))
+        .convert("RGB")
+        .resize((32, 32), Image.Resampling.BILINEAR)
+        .tobytes()
+    )
 
 
 def main() -> None:
     folder, size, *processes = sys.argv[1:]
     paths = []
     for parent, _, names in os.walk(folder, followlinks=True):
-        paths += [os.path.join(parent, name) for name in names if name.lower().endswith((".jpg", ".jpeg", ".png"))]
+        paths += [
+            os.path.join(parent, name)
+            for name in names
+            if name.lower().endswith((".jpg", ".jpeg", ".png"))
+        ]
     with Pool(int(processes[0]) if processes else 2) as pool:
-        done = sum(1 for _ in pool.imap_unordered(photo if size == "224" else tiny, sorted(paths), chunksize=32))
+        done = sum(
+            1
+            for _ in pool.imap_unordered(
+                photo if size == "224" else tiny, sorted(paths), chunksize=32
+            )
+        )
     assert done == len(paths), "every image was decoded"
 
 

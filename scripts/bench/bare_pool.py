@@ -1,9 +1,11 @@
-"""The limit for `shardctl convert` with a heavy recipe: a pool of two processes that read, do the same steps and encode.
+"""The limit for `shardctl convert` with a heavy recipe: a pool of two processes that read, do the
+same steps and encode.
 
     .venv/bin/python scripts/bench/bare_pool.py FOLDER RECIPE.toml
 
-The steps, their random numbers and the encoder are shardctl's own. What is left out is all around them: the plan, hashing,
-blocks, files that are synced, the manifest. What is encoded is thrown away.
+The steps, their random numbers and the encoder are shardctl's own. What is left out is all around
+them: the plan, hashing, blocks, files that are synced, the manifest. What is encoded is thrown
+away.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ def made(task: tuple[str, str, str]) -> int:
     path, key, recipe_file = task
     todo, store = steps(recipe_file)
     opened = image.open_image(Path(path).read_bytes())
-    return sum(len(store.encode(picture.image)) for picture in todo.pictures(opened, key, lambda stage: None))
+    return sum(
+        len(store.encode(picture.image))
+        for picture in todo.pictures(opened, key, lambda stage: None)
+    )
 
 
 def main() -> None:
@@ -43,7 +48,11 @@ def main() -> None:
     folder, recipe_file = sys.argv[1:]
     tasks = []
     for parent, _, names in os.walk(folder, followlinks=True):
-        paths = [os.path.join(parent, name) for name in names if name.lower().endswith((".jpg", ".jpeg", ".png"))]
+        paths = [
+            os.path.join(parent, name)
+            for name in names
+            if name.lower().endswith((".jpg", ".jpeg", ".png"))
+        ]
         tasks += [(path, os.path.relpath(path, folder), recipe_file) for path in paths]
     with Pool(2) as pool:
         assert all(size > 0 for size in pool.imap_unordered(made, sorted(tasks), chunksize=8))

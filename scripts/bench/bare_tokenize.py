@@ -1,9 +1,11 @@
-"""The least that tokenizes JSON lines: two processes that read a half each, call an engine, and keep the tokens as uint16.
+"""The least that tokenizes JSON lines: two processes that read a half each, call an engine, and
+keep the tokens as uint16.
 
-    python scripts/bench/bare_tokenize.py tokenizers|gigatoken|tiktoken|map SOURCE.jsonl TOKENIZER.json [CACHE]
+    python scripts/bench/bare_tokenize.py tokenizers|gigatoken|tiktoken|map SOURCE.jsonl
+    TOKENIZER.json [CACHE]
 
-For bench_tokenize.py. Nothing is written, checked or rejected. `map` is Hugging Face datasets: load_dataset and map
-with two processes, which write Arrow files into an empty CACHE.
+For bench_tokenize.py. Nothing is written, checked or rejected. `map` is Hugging Face datasets:
+load_dataset and map with two processes, which write Arrow files into an empty CACHE.
 """
 
 from __future__ import annotations
@@ -41,16 +43,21 @@ def encoder(engine: str, tokenizer: str) -> Any:
         from tokenizers import Tokenizer
 
         own = Tokenizer.from_file(tokenizer)
-        return lambda texts: [np.array(each.ids, np.uint16) for each in own.encode_batch_fast(texts)]
+        return lambda texts: [
+            np.array(each.ids, np.uint16) for each in own.encode_batch_fast(texts)
+        ]
     if engine == "gigatoken":
         from gigatoken.gigatoken_rs import load_hf_json
 
         fast = load_hf_json(Path(tokenizer).read_bytes())
         return lambda texts: [fast.encode(text).astype(np.uint16) for text in texts]
-    from shardctl.transforms.tokenizers.engines import TiktokenEngine  # only what it makes of a tokenizer.json
+    # only what it makes of a tokenizer.json
+    from shardctl.transforms.tokenizers.engines import TiktokenEngine
 
     core = TiktokenEngine(Path(tokenizer).read_bytes())._core
-    return lambda texts: [core.encode_to_numpy(text, allowed_special="all").astype(np.uint16) for text in texts]
+    return lambda texts: [
+        core.encode_to_numpy(text, allowed_special="all").astype(np.uint16) for text in texts
+    ]
 
 
 def work(job: tuple[str, str, str, int]) -> int:
@@ -86,7 +93,9 @@ def main() -> None:
         print(map_with_datasets(source, tokenizer, cache[0]))
         return
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        print(sum(pool.map(work, [(engine, source, tokenizer, half) for half in (0, 1)], chunksize=1)))
+        print(
+            sum(pool.map(work, [(engine, source, tokenizer, half) for half in (0, 1)], chunksize=1))
+        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""How fast `shardctl convert` cleans, filters and de-duplicates text, beside the same rules in two plain processes.
+"""How fast `shardctl convert` cleans, filters and de-duplicates text, beside the same rules in two
+plain processes.
 
     python scripts/bench/bench_clean.py [--size 500] [--runs 3] [--json FILE]
 
-The documents are made up: JSON lines of paragraphs, of which one of ten repeats another one. The rules: NFC, no control
-characters, tidy white space, no exact duplicates, and Gopher's rules of quality (bare_clean.py). Every round runs both
-once, every other round in reverse order, as whole processes: start-up counts. Both must keep as many texts.
+The documents are made up: JSON lines of paragraphs, of which one of ten repeats another one. The
+rules: NFC, no control characters, tidy white space, no exact duplicates, and Gopher's rules of
+quality (bare_clean.py). Every round runs both once, every other round in reverse order, as whole
+processes: start-up counts. Both must keep as many texts.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def make_documents(path: Path, size: float) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", type=float, default=500, help="MB of text")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", type=Path)
@@ -53,8 +57,23 @@ def main() -> None:
     try:
         source, out = folder / "in.jsonl", folder / "out"
         size = make_documents(source, given.size * 1e6)
-        convert = [sys.executable, "-m", "shardctl", "convert", source, out, *OPTIONS, *QUALITY, "--workers", 2, "--json"]
-        commands = {"shardctl": convert, "plain": [sys.executable, HERE / "bare_clean.py", source, out]}
+        convert = [
+            sys.executable,
+            "-m",
+            "shardctl",
+            "convert",
+            source,
+            out,
+            *OPTIONS,
+            *QUALITY,
+            "--workers",
+            2,
+            "--json",
+        ]
+        commands = {
+            "shardctl": convert,
+            "plain": [sys.executable, HERE / "bare_clean.py", source, out],
+        }
         seconds: dict[str, list[float]] = {name: [] for name in commands}
         memory: dict[str, list[float]] = {name: [] for name in commands}
         for turn in range(given.runs):
@@ -64,19 +83,27 @@ def main() -> None:
                 ran = run(commands[name], folder=HERE)
                 if ran.failure:
                     raise SystemExit(f"{name}: {ran.failure}\n{ran.errors}")
-                kept[name] = json.loads(ran.output)["samples"] if name == "shardctl" else int(ran.output)
+                kept[name] = (
+                    json.loads(ran.output)["samples"] if name == "shardctl" else int(ran.output)
+                )
                 seconds[name].append(ran.seconds)
                 memory[name].append(ran.together / 1e6)
                 print(
-                    f"{name}: {ran.seconds:.2f} s, {size / ran.seconds / 1e6:.1f} MB/s, {memory[name][-1]:.0f} MB", flush=True
+                    f"{name}: {ran.seconds:.2f} s, {size / ran.seconds / 1e6:.1f} MB/s, "
+                    f"{memory[name][-1]:.0f} MB",
+                    flush=True,
                 )
             if len(set(kept.values())) > 1:
                 raise SystemExit(f"they do not keep the same texts: {kept}")
         medians = {name: statistics.median(times) for name, times in seconds.items()}
-        ratio = statistics.median(b / a for a, b in zip(seconds["shardctl"], seconds["plain"], strict=True))
+        ratio = statistics.median(
+            b / a for a, b in zip(seconds["shardctl"], seconds["plain"], strict=True)
+        )
         print(f"{size / 1e6:.0f} MB: {medians}; plain / shardctl {ratio:.2f}, the bar is 0.6")
         if given.json:
-            given.json.write_text(json.dumps({"bytes": size, "seconds": seconds, "memory_mb": memory, "ratio": ratio}))
+            given.json.write_text(
+                json.dumps({"bytes": size, "seconds": seconds, "memory_mb": memory, "ratio": ratio})
+            )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,14 +1,16 @@
-"""How long the commit of a conversion takes, and how large its tables are, by the number of shards and of units.
+"""How long the commit of a conversion takes, and how large its tables are, by the number of shards
+and of units.
 
     .venv/bin/python scripts/bench/bench_commit.py [--cases 1000x1 4000x1 500x32] [--json]
 
-A case is SHARDSxUNITS: a folder of SHARDS * UNITS tiny texts is converted with UNITS samples in each shard, two workers.
-"commit" is Commit.run of shardctl/build/convert/table_writer.py: all markers are read, the tables and the manifest are
-written. Listing, building and publishing are not part of it. The last lines are what a shard and a unit cost, by least
-squares over the cases.
+A case is SHARDSxUNITS: a folder of SHARDS * UNITS tiny texts is converted with UNITS samples in
+each shard, two workers. "commit" is Commit.run of shardctl/build/convert/table_writer.py: all
+markers are read, the tables and the manifest are written. Listing, building and publishing are not
+part of it. The last lines are what a shard and a unit cost, by least squares over the cases.
 
-Each case runs in a process of its own. "grown" is how much the peak of its resident memory has grown while it committed.
-scripts/bench/simulate_cluster.py has the results as MEASURED, and extrapolates with them.
+Each case runs in a process of its own. "grown" is how much the peak of its resident memory has
+grown while it committed. scripts/bench/simulate_cluster.py has the results as MEASURED, and
+extrapolates with them.
 """
 
 from __future__ import annotations
@@ -25,12 +27,22 @@ from typing import Any
 import numpy as np
 from processes import high_water
 
-SECONDS, TABLES = "seconds", ("files.arrow", "plan.arrow", "shards.arrow", "SHA256SUMS", "update.arrows")
+SECONDS, TABLES = (
+    "seconds",
+    ("files.arrow", "plan.arrow", "shards.arrow", "SHA256SUMS", "update.arrows"),
+)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", default=["1000x1", "4000x1", "500x32", "1000x32"], metavar="SHARDSxUNITS")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--cases",
+        nargs="+",
+        default=["1000x1", "4000x1", "500x32", "1000x32"],
+        metavar="SHARDSxUNITS",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -42,16 +54,23 @@ def main() -> None:
     if options.json:
         print(json.dumps({"cases": found, "costs": costs}))
         return
-    print(f"{'shards':>8} {'units':>8} {'commit':>9} {'grown':>9} {'markers':>10}  " + "  ".join(TABLES))
+    print(
+        f"{'shards':>8} {'units':>8} {'commit':>9} {'grown':>9} {'markers':>10}  "
+        + "  ".join(TABLES)
+    )
     for case in found:
         sizes = "  ".join(f"{case[name]:>{len(name)},}" for name in TABLES)
         print(
-            f"{case['shards']:>8,} {case['units']:>8,} {case[SECONDS]:>7.2f} s {case['grown'] / 1e6:>6.1f} MB"
+            f"{case['shards']:>8,} {case['units']:>8,} {case[SECONDS]:>7.2f} s "
+            f"{case['grown'] / 1e6:>6.1f} MB"
             f" {case['markers']:>10,}  {sizes}"
         )
     for name, (shard, unit) in costs.items():
         factor, kind = (1e6, "µs") if name == SECONDS else (1, "bytes")
-        print(f"{name:14} {shard * factor:>8,.0f} {kind} per shard, {unit * factor:>6,.2f} {kind} per unit")
+        print(
+            f"{name:14} {shard * factor:>8,.0f} {kind} per shard, {unit * factor:>6,.2f} {kind} "
+            "per unit"
+        )
 
 
 def numbers(case: str) -> tuple[int, int]:
@@ -88,7 +107,9 @@ def measure(shards: int, units: int) -> dict[str, Any]:
         source.mkdir()
         for number in range(shards * units):
             (source / f"document-{number:012d}.txt").write_text(f"document {number}\n")
-        made = shardctl.convert(source, out, recipe={"kind": "text"}, samples_per_shard=units, workers=2)
+        made = shardctl.convert(
+            source, out, recipe={"kind": "text"}, samples_per_shard=units, workers=2
+        )
         assert made.shards == shards
         for name in TABLES:
             found[name] = (out / name).stat().st_size
@@ -99,7 +120,11 @@ def fitted(found: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
     """Return what each figure grows by with a shard and with a unit."""
     per = np.array([[case["shards"], case["units"]] for case in found], float)
     return {
-        name: tuple(np.linalg.lstsq(per, np.array([case[name] for case in found], float), rcond=None)[0].tolist())
+        name: tuple(
+            np.linalg.lstsq(per, np.array([case[name] for case in found], float), rcond=None)[
+                0
+            ].tolist()
+        )
         for name in (SECONDS, "markers", *TABLES)
     }
 

@@ -1,9 +1,10 @@
-"""Is what `bench` says of a consumer true? Rates around what a dataset's loader can do, estimated and measured.
+"""Is what `bench` says of a consumer true? Rates around what a dataset's loader can do, estimated
+and measured.
 
     python scripts/bench/bench_consumer.py DST... [--runs 3]
 
-For each dataset: the loader's own rate L, then consumers of rates R from 0.5 to 2 L, as many times as asked for, in turn.
-Utilisation should be min(1, L / R).
+For each dataset: the loader's own rate L, then consumers of rates R from 0.5 to 2 L, as many times
+as asked for, in turn. Utilisation should be min(1, L / R).
 """
 
 from __future__ import annotations
@@ -34,12 +35,16 @@ def main() -> None:
                 found[share].append(result.consumer.accelerator_utilization)
                 limits.append(result.samples_per_s)
         now = statistics.median(limits)
-        print(f"  the same over all runs below: {now:,.0f} samples/s, {min(limits):,.0f} to {max(limits):,.0f}")
+        print(
+            f"  the same over all runs below: {now:,.0f} samples/s, {min(limits):,.0f} to "
+            f"{max(limits):,.0f}"
+        )
         for share, utilizations in found.items():
             rate = share * limit
             print(
                 f"  consumer of {rate:>10,.0f}/s: expected {min(1.0, now / rate):6.1%}, measured"
-                f" {statistics.median(utilizations):6.1%} ({min(utilizations):.1%} to {max(utilizations):.1%})"
+                f" {statistics.median(utilizations):6.1%} ({min(utilizations):.1%} to "
+                f"{max(utilizations):.1%})"
             )
 
 

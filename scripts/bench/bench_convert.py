@@ -1,23 +1,27 @@
-"""How fast `shardctl convert` is, beside a bare loop that does only read + decode + resize with the same library.
+"""How fast `shardctl convert` is, beside a bare loop that does only read + decode + resize with the
+same library.
 
     .venv/bin/python scripts/bench/bench_convert.py [CORPUS] [--runs 7] [--json FILE]
     .venv/bin/python scripts/bench/bench_convert.py [CORPUS] --workers 1 2 4 8 16
     .venv/bin/python scripts/bench/bench_convert.py [CORPUS] --recipes
     .venv/bin/python scripts/bench/bench_convert.py [CORPUS] --model     (needs torch)
 
-CORPUS is a folder with photos/ and small/cifar10/ (default: $SHARDCTL_CORPUS, else ../shared/data; without either, images
-that `shardctl demo` draws). Every round runs each contender once, in turn, as a process of its own: start-up counts, as
-it does for a user. The long case repeats the photos through links, so that start-up weighs as little as in real work.
-Medians over the rounds; the ratio is that of the medians.
+CORPUS is a folder with photos/ and small/cifar10/ (default: $SHARDCTL_CORPUS, else ../shared/data;
+without either, images that `shardctl demo` draws). Every round runs each contender once, in turn,
+as a process of its own: start-up counts, as it does for a user. The long case repeats the photos
+through links, so that start-up weighs as little as in real work. Medians over the rounds; the ratio
+is that of the medians.
 
-With --workers, only the photos, some 4,000 of them through links, with so many workers and as many processes of the bare loop.
+With --workers, only the photos, some 4,000 of them through links, with so many workers and as many
+processes of the bare loop.
 
-With --recipes, docs/recipes/randaugment.toml and simclr.toml on all photos, beside a bare pool that does the same steps and
-encodes (scripts/bench/bare_pool.py).
+With --recipes, docs/recipes/randaugment.toml and simclr.toml on all photos, beside a bare pool that
+does the same steps and encodes (scripts/bench/bare_pool.py).
 
-With --model, the features that a small torch model makes of 256 photos (bare_model.py), in calls of 32 and of 1, beside
-a bare loop that reads, decodes, resizes and calls the same model. One process, without workers, one thread; in processor time,
-without what a run with 32 photos takes: start-up, torch's import, and the photos that are tried beforehand.
+With --model, the features that a small torch model makes of 256 photos (bare_model.py), in calls of
+32 and of 1, beside a bare loop that reads, decodes, resizes and calls the same model. One process,
+without workers, one thread; in processor time, without what a run with 32 photos takes: start-up,
+torch's import, and the photos that are tried beforehand.
 """
 
 from __future__ import annotations
@@ -42,12 +46,22 @@ MANY = 4000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "corpus",
+        nargs="?",
+        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
+    )
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", nargs="+", metavar="CASE", help="only these cases, such as photos")
-    parser.add_argument("--workers", type=int, nargs="+", help="only the photos, with so many workers")
+    parser.add_argument(
+        "--only", nargs="+", metavar="CASE", help="only these cases, such as photos"
+    )
+    parser.add_argument(
+        "--workers", type=int, nargs="+", help="only the photos, with so many workers"
+    )
     parser.add_argument("--recipes", action="store_true", help="only the heavy recipes")
     parser.add_argument("--model", action="store_true", help="only the model")
     options = parser.parse_args()
@@ -67,7 +81,8 @@ def main() -> None:
 
 
 Case = tuple[str, Path, int, list[str], list[str]]
-"""Name, source, number of inputs, options of convert, and the command of the bare loop without Python."""
+"""Name, source, number of inputs, options of convert, and the command of the bare loop without
+Python."""
 
 CROP = ["--resize", "256", "--crop", "224", "--store", "raw"]
 TWO = ["--workers", "2"]
@@ -79,7 +94,10 @@ def folders(corpus: Path, scratch: Path) -> tuple[Path, Path]:
     if (corpus / "photos").is_dir():
         return corpus / "photos", corpus / "small" / "cifar10"
     print(f"{corpus}: no corpus there, using drawn images")
-    subprocess.run([sys.executable, "-m", "shardctl", "demo", scratch / "demo", "--images", "600", "-q"], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "shardctl", "demo", scratch / "demo", "--images", "600", "-q"],
+        check=True,
+    )
     return scratch / "demo" / "photos", scratch / "demo" / "photos"
 
 
@@ -105,7 +123,10 @@ def heavy(corpus: Path, scratch: Path) -> list[Case]:
 def cases(corpus: Path, scratch: Path) -> list[Case]:
     """Return the cases of usual conversions."""
     photos, tiny = folders(corpus, scratch)
-    some, many = repeated(photos, scratch / "some", FEW_REPEATS), repeated(photos, scratch / "many", REPEATS)
+    some, many = (
+        repeated(photos, scratch / "some", FEW_REPEATS),
+        repeated(photos, scratch / "many", REPEATS),
+    )
     crop, small = [*CROP, *TWO], ["--resize", "32x32", "--store", "raw", *TWO]
     lots = repeated(tiny, scratch / "lots", 5)
     found = [
@@ -116,7 +137,13 @@ def cases(corpus: Path, scratch: Path) -> list[Case]:
         ("tiny files x 5", lots, small),
     ]
     return [
-        (name, source, len(images(source)), options, [LOOP, str(source), "32" if options is small else "224"])
+        (
+            name,
+            source,
+            len(images(source)),
+            options,
+            [LOOP, str(source), "32" if options is small else "224"],
+        )
         for name, source, options in found
     ]
 
@@ -126,11 +153,24 @@ def scaled(corpus: Path, scratch: Path, workers: list[int]) -> list[Case]:
     photos, _ = folders(corpus, scratch)
     many = repeated(photos, scratch / "many", -(-MANY // len(images(photos))))
     count = len(images(many))
-    return [(f"{n} workers", many, count, [*CROP, "--workers", str(n)], [LOOP, str(many), "224", str(n)]) for n in workers]
+    return [
+        (
+            f"{n} workers",
+            many,
+            count,
+            [*CROP, "--workers", str(n)],
+            [LOOP, str(many), "224", str(n)],
+        )
+        for n in workers
+    ]
 
 
 def images(folder: Path) -> list[str]:
-    names = (os.path.join(parent, name) for parent, _, found in os.walk(folder, followlinks=True) for name in found)
+    names = (
+        os.path.join(parent, name)
+        for parent, _, found in os.walk(folder, followlinks=True)
+        for name in found
+    )
     return sorted(name for name in names if name.lower().endswith((".jpg", ".jpeg", ".png")))
 
 
@@ -138,7 +178,17 @@ def measure(case: Case, runs: int, scratch: Path) -> dict[str, object]:
     name, source, count, options, loop = case
     bare = [sys.executable, *loop]
     out = scratch / "out"
-    convert = [sys.executable, "-m", "shardctl", "convert", str(source), str(out), *options, "-q", "--json"]
+    convert = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        str(source),
+        str(out),
+        *options,
+        "-q",
+        "--json",
+    ]
     seconds: dict[str, list[float]] = {"bare loop": [], "shardctl": []}
     for _ in range(runs):
         warm(source)
@@ -151,7 +201,10 @@ def measure(case: Case, runs: int, scratch: Path) -> dict[str, object]:
     ratio = rates["shardctl"] / rates["bare loop"]
     print(f"{name}: {count:,} inputs, medians of {runs} interleaved runs, start-up included")
     for who, times in seconds.items():
-        print(f"  {who:10} {rates[who]:9,.0f}/s   ({count / max(times):,.0f} to {count / min(times):,.0f})")
+        print(
+            f"  {who:10} {rates[who]:9,.0f}/s   ({count / max(times):,.0f} to "
+            f"{count / min(times):,.0f})"
+        )
     print(f"  ratio      {ratio:9.2f}", flush=True)
     return {"case": name, "inputs": count, "rates": rates, "seconds": seconds, "ratio": ratio}
 
@@ -167,7 +220,9 @@ def measure_model(corpus: Path, runs: int, scratch: Path) -> None:
         folders[name].mkdir()
         for number, path in enumerate(chosen):
             (folders[name] / f"{number:04d}{Path(path).suffix}").symlink_to(Path(path).resolve())
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(HERE), str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
+    )
     os.environ["OMP_NUM_THREADS"] = "1"
     seconds: dict[str, list[float]] = {}
     for _ in range(runs):
@@ -181,7 +236,18 @@ def measure_model(corpus: Path, runs: int, scratch: Path) -> None:
             for name, folder in folders.items():
                 recipe, out = scratch / "recipe.toml", scratch / "out"
                 recipe.write_text(MODEL_RECIPE.format(batch=batch))
-                convert = ["-m", "shardctl", "convert", str(folder), str(out), "--recipe", str(recipe), "--workers", "0", "-q"]
+                convert = [
+                    "-m",
+                    "shardctl",
+                    "convert",
+                    str(folder),
+                    str(out),
+                    "--recipe",
+                    str(recipe),
+                    "--workers",
+                    "0",
+                    "-q",
+                ]
                 bare = [str(HERE / "bare_model.py"), str(folder), str(batch)]
                 before = resource.getrusage(resource.RUSAGE_CHILDREN)
                 timed([sys.executable, *(convert if command else bare)])
@@ -191,11 +257,17 @@ def measure_model(corpus: Path, runs: int, scratch: Path) -> None:
             seconds.setdefault(who, []).append(times["many"] - times["few"])
     count = len(many) - len(few)
     rates = {who: count / statistics.median(times) for who, times in seconds.items()}
-    print(f"features of {len(many):,} photos, medians of {runs} interleaved runs, images a second of processor time")
+    print(
+        f"features of {len(many):,} photos, medians of {runs} interleaved runs, images a second of "
+        "processor time"
+    )
     for who, rate in rates.items():
         print(f"  {who:15} {rate:7,.0f}/s")
     for batch in (32, 1):
-        print(f"  ratio, {batch:2}       {rates[f'shardctl, {batch}'] / rates[f'bare loop, {batch}']:7.2f}")
+        print(
+            f"  ratio, {batch:2}       "
+            f"{rates[f'shardctl, {batch}'] / rates[f'bare loop, {batch}']:7.2f}"
+        )
     print(f"  shardctl, 32 to 1 {rates['shardctl, 32'] / rates['shardctl, 1']:5.2f}")
 
 
@@ -214,7 +286,8 @@ batch = {batch}
 
 
 def warm(folder: Path) -> None:
-    """Read every file once: a machine that takes its page cache away between runs would favour one contender at random."""
+    """Read every file once: a machine that takes its page cache away between runs would favour one
+    contender at random."""
     for path in images(folder):
         with open(path, "rb", buffering=0) as file:
             file.read()

@@ -1,19 +1,23 @@
-"""At how many cores do the threads of the loader end, and what do worker processes (`processes=`) give?
+"""At how many cores do the threads of the loader end, and what do worker processes (`processes=`)
+give?
 
-    .venv/bin/python scripts/bench/bench_cores.py [--rounds 5] [--counts 1 2 4] [--keep FOLDER] [--json FILE] [--only CASE …]
+    .venv/bin/python scripts/bench/bench_cores.py [--rounds 5] [--counts 1 2 4] [--keep FOLDER]
+    [--json FILE] [--only CASE …]
 
-Python runs in one thread of a process at a time. So its lock alone ends threads at the number of cores
+Python runs in one thread of a process at a time. So its lock alone ends threads at the number of
+cores
 
     processor time of a sample / the part of it in which the thread holds Python's lock.
 
-On 16 cores some ended earlier (docs/dev/measurements/gpu.md): handing the lock on takes time
-too. The first is measured with one thread.
-The second is at most the processor time of the same samples with next to nothing to do beside Python: images of 16 px and a
-decoder that does nothing, arrays of 16 bytes, text that is not compressed. Then come the samples/s of 1, 2 and 4 threads and of
-1, 2 and 4 processes (or `--counts`), and what this process itself spends on a sample that processes have made: that bounds them
-as the lock bounds threads. JPEG comes with the decoder, and with one that does nothing, which shows on two cores what threads
-do to each other on many. Every round runs each contender once, in turn; figures are medians. A contender reads more samples if
-it can use more cores, so that all take about the same time.
+On 16 cores some ended earlier (docs/dev/measurements/gpu.md): handing the lock on takes time too.
+The first is measured with one thread. The second is at most the processor time of the same samples
+with next to nothing to do beside Python: images of 16 px and a decoder that does nothing, arrays of
+16 bytes, text that is not compressed. Then come the samples/s of 1, 2 and 4 threads and of 1, 2 and
+4 processes (or `--counts`), and what this process itself spends on a sample that processes have
+made: that bounds them as the lock bounds threads. JPEG comes with the decoder, and with one that
+does nothing, which shows on two cores what threads do to each other on many. Every round runs each
+contender once, in turn; figures are medians. A contender reads more samples if it can use more
+cores, so that all take about the same time.
 """
 
 from __future__ import annotations
@@ -65,7 +69,8 @@ COUNTS = (1, 2, 4)
 
 @dataclass
 class Case:
-    """What is read: a dataset, the same with next to nothing to do, how often in one go per core, and the loader's options."""
+    """What is read: a dataset, the same with next to nothing to do, how often in one go per core,
+    and the loader's options."""
 
     dataset: Path
     bare: Path
@@ -75,9 +80,13 @@ class Case:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="numbers of threads, and of processes")
+    parser.add_argument(
+        "--counts", type=int, nargs="+", default=COUNTS, help="numbers of threads, and of processes"
+    )
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
@@ -103,7 +112,9 @@ def measure(name: str, case: Case, rounds: int, counts: Sequence[int]) -> dict[s
     for free in (False, True) if case.decodes else (False,):
         also = ", decoder that does nothing" if free else ""
         for count in counts:
-            contenders[f"threads {count}{also}"] = Contender(case.dataset, case, {"threads": count}, free)
+            contenders[f"threads {count}{also}"] = Contender(
+                case.dataset, case, {"threads": count}, free
+            )
         for count in counts:
             # A second question waits at each process, so that it is never without work.
             alone = {"threads": 2 * count, "processes": count}
@@ -119,11 +130,16 @@ def measure(name: str, case: Case, rounds: int, counts: Sequence[int]) -> dict[s
     sample, held = whole.processor_us, bare.processor_us
     handed_over = contenders["processes 1"].processor_us
     print(
-        f"{name}: {sample:.2f} us of a processor for a sample, of which at most {held:.2f} hold the lock: it ends threads at"
-        f" {sample / held:.0f} cores; processes take {handed_over:.2f} us here: they end at {sample / handed_over:.0f}"
+        f"{name}: {sample:.2f} us of a processor for a sample, of which at most {held:.2f} hold "
+        "the lock: it ends threads at"
+        f" {sample / held:.0f} cores; processes take {handed_over:.2f} us here: they end at "
+        f"{sample / handed_over:.0f}"
     )
     for label, contender in contenders.items():
-        print(f"    {label:<44} {contender.rate:>12,.0f} samples/s, {contender.together_us:>7.2f} us of processors")
+        print(
+            f"    {label:<44} {contender.rate:>12,.0f} samples/s, {contender.together_us:>7.2f} us "
+            "of processors"
+        )
     sys.stdout.flush()
     return {
         "case": name,
@@ -145,7 +161,9 @@ class Contender:
 
         self._free = free
         epochs = case.epochs * min(how["threads"], usable_cores())
-        self.loader = shardctl.open(dataset).loader(BATCH, shuffle=True, repeat=epochs, **how, **case.options)
+        self.loader = shardctl.open(dataset).loader(
+            BATCH, shuffle=True, repeat=epochs, **how, **case.options
+        )
         self._rates: list[float] = []
         self._processor: list[float] = []
         self._elsewhere: list[float] = []
@@ -164,7 +182,9 @@ class Contender:
         if keep:
             self._rates.append(samples / (time.perf_counter() - began))
             self._processor.append((time.process_time() - used) / samples * 1e6)
-            self._elsewhere.append((self.loader.stats().processes_cpu_s - elsewhere) / samples * 1e6)
+            self._elsewhere.append(
+                (self.loader.stats().processes_cpu_s - elsewhere) / samples * 1e6
+            )
 
     @property
     def rate(self) -> float:
@@ -194,12 +214,19 @@ def raw(folder: Path) -> Case:
 
 def compressed(folder: Path) -> Case:
     """The same, compressed: every process decompresses every block."""
-    return Case(arrays(folder, 224 * 224 * 3, compression="zstd"), arrays(folder, 16), 2, {"columns": ["x"]})
+    return Case(
+        arrays(folder, 224 * 224 * 3, compression="zstd"), arrays(folder, 16), 2, {"columns": ["x"]}
+    )
 
 
 def tokens(folder: Path) -> Case:
     """Blocks of 2,048 tokens, made int64."""
-    return Case(arrays(folder, 2048, 16), arrays(folder, 16, 16), 2, {"columns": ["x"], "dtype": {"x": "int64"}})
+    return Case(
+        arrays(folder, 2048, 16),
+        arrays(folder, 16, 16),
+        2,
+        {"columns": ["x"], "dtype": {"x": "int64"}},
+    )
 
 
 def text(folder: Path) -> Case:
@@ -207,7 +234,13 @@ def text(folder: Path) -> Case:
     return Case(lines(folder, "zstd"), lines(folder, "none"), 1, {"columns": ["text"]})
 
 
-CASES: dict[str, Callable[[Path], Case]] = {"jpeg": jpeg, "raw": raw, "raw zstd": compressed, "tokens": tokens, "text": text}
+CASES: dict[str, Callable[[Path], Case]] = {
+    "jpeg": jpeg,
+    "raw": raw,
+    "raw zstd": compressed,
+    "tokens": tokens,
+    "text": text,
+}
 
 
 def jpegs(folder: Path, side: int) -> Path:
@@ -223,12 +256,18 @@ def jpegs(folder: Path, side: int) -> Path:
         numbers = np.random.default_rng(0)
         some = []
         for _ in range(64):
-            coarse = numbers.integers(0, 255, (side // 8, side // 8, 3)).repeat(8, axis=0).repeat(8, axis=1)
+            coarse = (
+                numbers.integers(0, 255, (side // 8, side // 8, 3))
+                .repeat(8, axis=0)
+                .repeat(8, axis=1)
+            )
             noisy = np.clip(coarse + numbers.normal(0, 12, coarse.shape), 0, 255).astype(np.uint8)
             some.append(simplejpeg.encode_jpeg(noisy, 90, "RGB", "420"))
         rows = ((f"k{n}", (some[n % 64], "x.jpg")) for n in range(SAMPLES))
         columns = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE)])
-        write_dataset(path, columns, rows, SAMPLES // 4, sample_bytes=len(some[0]), shape=(side, side, 3))
+        write_dataset(
+            path, columns, rows, SAMPLES // 4, sample_bytes=len(some[0]), shape=(side, side, 3)
+        )
     return path
 
 
@@ -242,9 +281,16 @@ def arrays(folder: Path, width: int, times: int = 1, compression: str = "none") 
         dtype = np.uint8 if times == 1 else np.uint16
         numbers = np.random.default_rng(0)
         some = [numbers.integers(0, 24, width).astype(dtype) for _ in range(64)]
-        columns = pa.schema([("key", pa.string()), ("x", pa.fixed_shape_tensor(pa.from_numpy_dtype(dtype), [width]))])
+        columns = pa.schema(
+            [
+                ("key", pa.string()),
+                ("x", pa.fixed_shape_tensor(pa.from_numpy_dtype(dtype), [width])),
+            ]
+        )
         rows: Iterator[tuple[Any, ...]] = ((f"k{n}", some[n % 64]) for n in range(SAMPLES * times))
-        write_dataset(path, columns, rows, SAMPLES * times // 4, compression, sample_bytes=some[0].nbytes)
+        write_dataset(
+            path, columns, rows, SAMPLES * times // 4, compression, sample_bytes=some[0].nbytes
+        )
     return path
 
 
@@ -259,7 +305,11 @@ def lines(folder: Path, compression: str) -> Path:
         words = [f"word{n}" for n in range(5000)]
         columns = pa.schema([("key", pa.string()), ("text", pa.string())])
         rows = (
-            (f"k{n}", " ".join(words[place] for place in numbers.integers(0, 5000, 8 + n % 40).tolist())) for n in range(LINES)
+            (
+                f"k{n}",
+                " ".join(words[place] for place in numbers.integers(0, 5000, 8 + n % 40).tolist()),
+            )
+            for n in range(LINES)
         )
         write_dataset(path, columns, rows, LINES // 4, compression, sample_bytes=250)
     return path

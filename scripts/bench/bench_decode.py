@@ -2,9 +2,9 @@
 
     .venv/bin/python scripts/bench/bench_decode.py [FOLDER] [--runs 5]
 
-FOLDER holds JPEG photos (default: photos/ of $SHARDCTL_CORPUS, else of ../shared/data; without either, drawn ones). The runs
-are interleaved; medians. "differs" is the mean absolute difference, in steps of 255, from resizing the whole picture and
-cutting the centre out.
+FOLDER holds JPEG photos (default: photos/ of $SHARDCTL_CORPUS, else of ../shared/data; without
+either, drawn ones). The runs are interleaved; medians. "differs" is the mean absolute difference,
+in steps of 255, from resizing the whole picture and cutting the centre out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def view_of(size: tuple[int, int]) -> View:
 def whole(data: bytes) -> np.ndarray:
     """Decode all, resize all, cut: what a training script does."""
     picture = Image.open(io.BytesIO(data)).convert("RGB")
-    resized = picture.resize(RESIZE.view(View.whole(picture.size), None).size, Image.Resampling.BILINEAR)
+    resized = picture.resize(
+        RESIZE.view(View.whole(picture.size), None).size, Image.Resampling.BILINEAR
+    )
     left, top = round((resized.size[0] - 224) / 2), round((resized.size[1] - 224) / 2)
     return np.asarray(resized.crop((left, top, left + 224, top + 224)))
 
@@ -48,7 +50,9 @@ def whole(data: bytes) -> np.ndarray:
 def boxed(data: bytes) -> np.ndarray:
     """Decode all, resample the crop straight out of it."""
     picture = Image.open(io.BytesIO(data)).convert("RGB")
-    return np.asarray(picture.resize((224, 224), Image.Resampling.BILINEAR, box=view_of(picture.size).box))
+    return np.asarray(
+        picture.resize((224, 224), Image.Resampling.BILINEAR, box=view_of(picture.size).box)
+    )
 
 
 def ours(data: bytes) -> np.ndarray:
@@ -64,7 +68,9 @@ def simple(fast: bool) -> Decoder:
         least = {"min_height": int(height * scale), "min_width": int(width * scale)}
         pixels = simplejpeg.decode_jpeg(data, "RGB", fastdct=fast, fastupsample=fast, **least)
         picture = Image.fromarray(pixels)
-        return np.asarray(picture.resize((224, 224), Image.Resampling.BILINEAR, box=view_of(picture.size).box))
+        return np.asarray(
+            picture.resize((224, 224), Image.Resampling.BILINEAR, box=view_of(picture.size).box)
+        )
 
     return decode
 
@@ -79,8 +85,12 @@ CONTENDERS: dict[str, Decoder] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shared = os.environ.get("SHARDCTL_CORPUS", Path(__file__).resolve().parents[3] / "shared" / "data")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    shared = os.environ.get(
+        "SHARDCTL_CORPUS", Path(__file__).resolve().parents[3] / "shared" / "data"
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=Path(shared) / "photos")
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
@@ -88,11 +98,21 @@ def main() -> None:
         folder = options.folder
         if not folder.is_dir():
             folder = Path(scratch) / "demo"
-            subprocess.run([sys.executable, "-m", "shardctl", "demo", folder, "-q"], check=True, stdout=subprocess.DEVNULL)
-        photos = [path.read_bytes() for path in sorted(folder.rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg")]
+            subprocess.run(
+                [sys.executable, "-m", "shardctl", "demo", folder, "-q"],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
+        photos = [
+            path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.suffix.lower() in (".jpg", ".jpeg")
+        ]
     print(
-        f"{backend.require_one()} ({backend.libraries()[0]}), simplejpeg {simplejpeg.__version__}; {len(photos)} photos, "
-        f"{sum(map(len, photos)) / len(photos) / 1e3:.0f} kB on average; one core, medians of {options.runs}"
+        f"{backend.require_one()} ({backend.libraries()[0]}), simplejpeg {simplejpeg.__version__}; "
+        f"{len(photos)} photos, "
+        f"{sum(map(len, photos)) / len(photos) / 1e3:.0f} kB on average; one core, medians of "
+        f"{options.runs}"
     )
     reference = [whole(data).astype(int) for data in photos]
     seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
@@ -103,8 +123,16 @@ def main() -> None:
                 decode(data)
             seconds[name].append(time.perf_counter() - started)
     for name, decode in CONTENDERS.items():
-        differs = np.mean([np.abs(decode(data) - want).mean() for data, want in zip(photos, reference, strict=True)])
-        print(f"  {name:44} {len(photos) / statistics.median(seconds[name]):6.0f}/s   differs {differs:.2f}")
+        differs = np.mean(
+            [
+                np.abs(decode(data) - want).mean()
+                for data, want in zip(photos, reference, strict=True)
+            ]
+        )
+        print(
+            f"  {name:44} {len(photos) / statistics.median(seconds[name]):6.0f}/s   differs "
+            f"{differs:.2f}"
+        )
 
 
 if __name__ == "__main__":

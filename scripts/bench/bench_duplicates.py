@@ -1,11 +1,13 @@
-"""How fast duplicates are found among many hashes, and what is found among real photos and changed copies of them.
+"""How fast duplicates are found among many hashes, and what is found among real photos and changed
+copies of them.
 
     python scripts/bench/bench_duplicates.py --hashes 1000000 --distance 7
     python scripts/bench/bench_duplicates.py --photos shared/data/photos
 
-The first prints the seconds and the peak memory for random hashes, into which neighbours are planted that must be found. The
-second hashes each photo and versions of it, and prints the share of versions whose hash is near that of their photo, and how
-many pairs of different photos are near each other.
+The first prints the seconds and the peak memory for random hashes, into which neighbours are
+planted that must be found. The second hashes each photo and versions of it, and prints the share of
+versions whose hash is near that of their photo, and how many pairs of different photos are near
+each other.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def _jpeg(picture: Image.Image, quality: int) -> Image.Image:
 
 
 def _scaled(picture: Image.Image, wide: float, high: float) -> Image.Image:
-    return picture.resize((max(1, round(picture.width * wide)), max(1, round(picture.height * high))))
+    return picture.resize(
+        (max(1, round(picture.width * wide)), max(1, round(picture.height * high)))
+    )
 
 
 def _cropped(picture: Image.Image, share: float) -> Image.Image:
@@ -68,7 +72,9 @@ def time_hashes(count: int, distance: int) -> None:
     planted.sort(axis=0)
     originals, copies = planted
     hashes[copies] = hashes[originals]
-    for bit in rng.permuted(np.tile(np.arange(64, dtype=np.uint64), (len(copies), 1)), axis=1)[:, :distance].T:
+    for bit in rng.permuted(np.tile(np.arange(64, dtype=np.uint64), (len(copies), 1)), axis=1)[
+        :, :distance
+    ].T:
         hashes[copies] ^= np.uint64(1) << bit
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     started, busy = time.monotonic(), time.process_time()
@@ -85,7 +91,9 @@ def time_hashes(count: int, distance: int) -> None:
 def show_photos(folder: Path, most: int) -> None:
     """Print what is found of changed photos, and how many different ones are near each other."""
     pictures = []
-    for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpeg", ".jpg", ".png"))[:most]:
+    for path in sorted(
+        path for path in folder.rglob("*") if path.suffix.lower() in (".jpeg", ".jpg", ".png")
+    )[:most]:
         pictures.append(upright(open_image(path.read_bytes()), None))
     for name, measure in (("phash", phash), ("dhash", dhash)):
         started = time.monotonic()
@@ -95,16 +103,22 @@ def show_photos(folder: Path, most: int) -> None:
         print("| version | d <= 3 | d <= 7 | d <= 10 |\n| --- | --: | --: | --: |")
         for change, make in CHANGES.items():
             apart = distances(hashes, _hashes([make(picture) for picture in pictures], measure))
-            print(f"| {change} | " + " | ".join(f"{(apart <= most).mean():.1%}" for most in (3, 7, 10)) + " |")
+            print(
+                f"| {change} | "
+                + " | ".join(f"{(apart <= most).mean():.1%}" for most in (3, 7, 10))
+                + " |"
+            )
         one, other = np.triu_indices(len(hashes), 1)
         apart = distances(hashes[one], hashes[other])
-        near = ", ".join(f"{int((apart <= most).sum())} at {most}" for most in (3, 7, 10, 12, 14, 16))
+        near = ", ".join(
+            f"{int((apart <= most).sum())} at {most}" for most in (3, 7, 10, 12, 14, 16)
+        )
         print(f"near pairs of different photos, of {len(one):,}: {near}\n")
 
 
 def dhash(picture: Image.Image) -> int:
-    """Return a 64-bit hash to compare `phash` with: each bit says whether one of 8 x 8 fields is brighter than the one left of
-    it. It tells unrelated images apart less well."""
+    """Return a 64-bit hash to compare `phash` with: each bit says whether one of 8 x 8 fields is
+    brighter than the one left of it. It tells unrelated images apart less well."""
     grey = np.asarray(picture.convert("L").resize((9, 8), Image.Resampling.BILINEAR))
     return int.from_bytes(np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes(), "big")
 
@@ -114,7 +128,8 @@ def _hashes(pictures: list[Image.Image], measure: Callable[[Image.Image], int | 
 
 
 def time_decoding(folder: Path, most: int) -> None:
-    """Print what hashing takes as a conversion does it, with the decoding of a JPEG at a smaller scale."""
+    """Print what hashing takes as a conversion does it, with the decoding of a JPEG at a smaller
+    scale."""
     files = [path.read_bytes() for path in sorted(folder.rglob("*.JPEG"))[:most]]
     started = time.monotonic()
     for data in files:
@@ -124,7 +139,9 @@ def time_decoding(folder: Path, most: int) -> None:
 
 def main() -> None:
     """Read the options."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hashes", type=int)
     parser.add_argument("--distance", type=int, default=7)
     parser.add_argument("--photos", type=Path)

@@ -1,10 +1,12 @@
-"""What it takes to find duplicates among texts: time, memory and disk of `shardctl convert --duplicates …`, over the documents.
+"""What it takes to find duplicates among texts: time, memory and disk of `shardctl convert
+--duplicates …`, over the documents.
 
     python scripts/bench/bench_duplicates_text.py [--documents 100000 1000000] [--rules keep exact line near] [--folder DIR]
     python scripts/bench/bench_duplicates_text.py --recall          (needs rensa: pip install rensa)
 
-The documents are made up, of two million different words. One in ten is the copy of another one, and one in ten has a few words
-changed; one line in ten is one of a hundred. `keep` is the conversion without de-duplication: the difference is what it costs.
+The documents are made up, of two million different words. One in ten is the copy of another one,
+and one in ten has a few words changed; one line in ten is one of a hundred. `keep` is the
+conversion without de-duplication: the difference is what it costs.
 """
 
 from __future__ import annotations
@@ -46,12 +48,20 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--documents", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--rules", nargs="+", default=["keep", "exact", "line", "near"])
     parser.add_argument("--workers", default="2")
-    parser.add_argument("--folder", type=Path, help="where the documents and the datasets are written")
-    parser.add_argument("--recall", action="store_true", help="compare what is found with rensa and with the true similarity")
+    parser.add_argument(
+        "--folder", type=Path, help="where the documents and the datasets are written"
+    )
+    parser.add_argument(
+        "--recall",
+        action="store_true",
+        help="compare what is found with rensa and with the true similarity",
+    )
     options = parser.parse_args()
     if options.recall:
         recall()
@@ -63,7 +73,11 @@ def main() -> None:
             size = write(source, count)
             print(f"{count:,} documents, {size / 1e6:,.0f} MB", flush=True)
             for rule in options.rules:
-                print(f"  {rule:10}", measured(source, Path(folder), rule, options.workers), flush=True)
+                print(
+                    f"  {rule:10}",
+                    measured(source, Path(folder), rule, options.workers),
+                    flush=True,
+                )
 
 
 def measured(source: Path, folder: Path, rule: str, workers: str) -> str:
@@ -80,7 +94,19 @@ def measured(source: Path, folder: Path, rule: str, workers: str) -> str:
 
     watching = threading.Thread(target=watch)
     watching.start()
-    command = [sys.executable, "-m", "shardctl", "convert", source, out, "--duplicates", rule, "--workers", workers, "-q"]
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        source,
+        out,
+        "--duplicates",
+        rule,
+        "--workers",
+        workers,
+        "-q",
+    ]
     started = time.monotonic()
     ran = run([*map(str, command)], pause=0.05)
     seconds = time.monotonic() - started
@@ -133,7 +159,10 @@ def documents(count: int) -> Iterator[str]:
         else:
             length = int(np.clip(rng.lognormal(np.log(60), 0.7), 5, 2000))
             chosen = rng.integers(0, WORDS, length).tolist()
-            lines = [" ".join(words[place] for place in chosen[start : start + 12]) for start in range(0, length, 12)]
+            lines = [
+                " ".join(words[place] for place in chosen[start : start + 12])
+                for start in range(0, length, 12)
+            ]
             lines = [draw.choice(common) if draw.random() < COMMON else line for line in lines]
         if len(kept) < 100_000:
             kept.append(lines)
@@ -155,28 +184,49 @@ def recall(pairs: int = 4000, length: int = 120) -> None:
     for _ in range(pairs):
         one = draw.choices(words, k=length)
         share = draw.random() * 0.08
-        texts += [" ".join(one), " ".join(draw.choice(words) if draw.random() < share else word for word in one)]
+        texts += [
+            " ".join(one),
+            " ".join(draw.choice(words) if draw.random() < share else word for word in one),
+        ]
     true = np.array([jaccard(*texts[place : place + 2]) for place in range(0, len(texts), 2)])
     started = time.monotonic()
     ours = found_by_shardctl(texts)
-    print(f"shardctl: {len(texts) / (time.monotonic() - started):,.0f} documents/s, similarities are exact")
+    print(
+        f"shardctl: {len(texts) / (time.monotonic() - started):,.0f} documents/s, similarities are "
+        "exact"
+    )
     started = time.monotonic()
     others = []
     for text in texts:
         one = RMinHash(num_perm=128, seed=42)
         one.update([" ".join(each) for each in shingles(text)])
         others.append(one)
-    theirs = np.array([others[place].jaccard(others[place + 1]) for place in range(0, len(texts), 2)])
-    print(f"rensa: {len(texts) / (time.monotonic() - started):,.0f} documents/s, error {np.std(theirs - true):.4f}")
+    theirs = np.array(
+        [others[place].jaccard(others[place + 1]) for place in range(0, len(texts), 2)]
+    )
+    print(
+        f"rensa: {len(texts) / (time.monotonic() - started):,.0f} documents/s, error "
+        f"{np.std(theirs - true):.4f}"
+    )
     lsh = RMinHashLSH(threshold=0.8, num_perm=128, num_bands=16)
     for number, one in enumerate(others):
         lsh.insert(number, one)
     banded = np.array([place + 1 in lsh.query(others[place]) for place in range(0, len(texts), 2)])
-    for low, high in ((0.5, 0.6), (0.6, 0.7), (0.7, 0.75), (0.75, 0.8), (0.8, 0.85), (0.85, 0.9), (0.9, 1.01)):
+    for low, high in (
+        (0.5, 0.6),
+        (0.6, 0.7),
+        (0.7, 0.75),
+        (0.75, 0.8),
+        (0.8, 0.85),
+        (0.85, 0.9),
+        (0.9, 1.01),
+    ):
         here = (true >= low) & (true < high)
         print(
-            f"  similarity {low:.2f} to {min(high, 1):.2f} ({here.sum():4} pairs): shardctl {np.mean(ours[here]):.3f},"
-            f" rensa's estimate {np.mean(theirs[here] >= 0.8):.3f}, rensa's 16 bands alone {np.mean(banded[here]):.3f}"
+            f"  similarity {low:.2f} to {min(high, 1):.2f} ({here.sum():4} pairs): shardctl "
+            f"{np.mean(ours[here]):.3f},"
+            f" rensa's estimate {np.mean(theirs[here] >= 0.8):.3f}, rensa's 16 bands alone "
+            f"{np.mean(banded[here]):.3f}"
         )
 
 
@@ -184,7 +234,10 @@ def found_by_shardctl(texts: list[str]) -> npt.NDArray[np.bool_]:
     """Return which of pairs of texts, one after the other, are found."""
     with tempfile.TemporaryDirectory() as folder:
         hashes, starts = shingles_of(pa.array(texts))
-        sketches, bands = Sketches(Path(folder, "sketches"), len(texts)), Runs(Path(folder, "bands"), BANDED)
+        sketches, bands = (
+            Sketches(Path(folder, "sketches"), len(texts)),
+            Runs(Path(folder, "bands"), BANDED),
+        )
         sketches.add(np.arange(len(texts)), *sketches_of(hashes, starts))
         sketches.finish()
         add_bands(bands, signatures_of(hashes, starts), np.arange(len(texts)), 0.8)

@@ -1,13 +1,16 @@
-"""How even the epochs of a loader are: the rate of each of many epochs, with one loader and with a new one for each epoch.
+"""How even the epochs of a loader are: the rate of each of many epochs, with one loader and with a
+new one for each epoch.
 
     python scripts/bench/bench_epochs.py [--epochs 30] [--rounds 3] [--keep FOLDER] [--json FILE]
 
-The dataset has 4,400 images of 224x224 pixels, stored as `raw`, in the page cache. Every round runs each contender once, in
-turn, each in a process of its own. A contender reads all epochs in random order, in batches of 256 with two threads. The bare
-loop copies the same samples from one memory-mapped array into six batches that it makes once.
+The dataset has 4,400 images of 224x224 pixels, stored as `raw`, in the page cache. Every round runs
+each contender once, in turn, each in a process of its own. A contender reads all epochs in random
+order, in batches of 256 with two threads. The bare loop copies the same samples from one
+memory-mapped array into six batches that it makes once.
 
-The figures are medians over the rounds: the median epoch, the slowest after the second, their ratio, and what the system did
-for all epochs: minor page faults, its time, and the largest own memory of the process (RssAnon).
+The figures are medians over the rounds: the median epoch, the slowest after the second, their
+ratio, and what the system did for all epochs: minor page faults, its time, and the largest own
+memory of the process (RssAnon).
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ Epoch = Callable[[], int]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keep", type=Path)
@@ -75,7 +80,10 @@ def make(folder: Path) -> None:
         for place in range(IMAGES):
             images[place] = some[place % len(some)]
         images.flush()
-        samples = ({"key": f"{place:05d}", "image": some[place % len(some)], "label": place % 10} for place in range(IMAGES))
+        samples = (
+            {"key": f"{place:05d}", "image": some[place % len(some)], "label": place % 10}
+            for place in range(IMAGES)
+        )
         shardctl.write(folder / "dataset", samples)
     for path in [table, *(folder / "dataset").iterdir()]:
         path.read_bytes()
@@ -149,13 +157,18 @@ def tell(name: str, runs: list[dict[str, Any]]) -> None:
     def median(value: Callable[[dict[str, Any]], float]) -> float:
         return statistics.median(value(run) for run in runs)
 
-    middle, slowest = median(lambda run: statistics.median(run["rates"][2:])), median(lambda run: min(run["rates"][2:]))
+    middle, slowest = (
+        median(lambda run: statistics.median(run["rates"][2:])),
+        median(lambda run: min(run["rates"][2:])),
+    )
     ratios = [min(run["rates"][2:]) / statistics.median(run["rates"][2:]) for run in runs]
     print(
         f"{name}: median epoch {middle:,.0f}/s, slowest after the second {slowest:,.0f}/s,"
         f" ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f});"
-        f" first epoch {median(lambda run: run['rates'][0]):,.0f}/s; {median(lambda run: run['faults']):,.0f} minor faults,"
-        f" {median(lambda run: run['system_s']):.2f} s of the system, {median(lambda run: run['mib']):,.0f} MiB",
+        f" first epoch {median(lambda run: run['rates'][0]):,.0f}/s; "
+        f"{median(lambda run: run['faults']):,.0f} minor faults,"
+        f" {median(lambda run: run['system_s']):.2f} s of the system, "
+        f"{median(lambda run: run['mib']):,.0f} MiB",
         flush=True,
     )
 

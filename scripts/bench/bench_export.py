@@ -1,4 +1,5 @@
-"""Measure `shardctl.export` on tokens that are made here: ragged documents, and the same packed with cuts (concat, bfd).
+"""Measure `shardctl.export` on tokens that are made here: ragged documents, and the same packed
+with cuts (concat, bfd).
 
     python scripts/bench/bench_export.py FOLDER [MB]
 
@@ -42,15 +43,22 @@ def documents(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 def ragged(tokens: np.ndarray, lengths: np.ndarray) -> pa.RecordBatch:
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     keys = [f"file.jsonl#{number}" for number in range(len(lengths))]
-    return pa.record_batch({"key": keys, "tokens": pa.ListArray.from_arrays(offsets, pa.array(tokens))})
+    return pa.record_batch(
+        {"key": keys, "tokens": pa.ListArray.from_arrays(offsets, pa.array(tokens))}
+    )
 
 
 def packed(tokens: np.ndarray, lengths: np.ndarray, whole: bool) -> pa.RecordBatch:
-    """Pack documents one behind the other; or, `whole`, cut into pieces of LENGTH and placed in mixed order by next fit."""
+    """Pack documents one behind the other; or, `whole`, cut into pieces of LENGTH and placed in
+    mixed order by next fit."""
     document, start, length = [], [], []
     begins = np.cumsum(lengths) - lengths
     if whole:
-        pieces = [(d, s, min(LENGTH, n - s)) for d, n in enumerate(lengths.tolist()) for s in range(0, n, LENGTH)]
+        pieces = [
+            (d, s, min(LENGTH, n - s))
+            for d, n in enumerate(lengths.tolist())
+            for s in range(0, n, LENGTH)
+        ]
         pieces.sort(key=lambda piece: -piece[2])
     else:
         place, pieces = 0, []
@@ -81,7 +89,9 @@ def packed(tokens: np.ndarray, lengths: np.ndarray, whole: bool) -> pa.RecordBat
     return pa.record_batch({"key": key, "tokens": column, **made})
 
 
-def write(folder: Path, batches: Iterator[pa.RecordBatch], compression: Compression, is_packed: bool) -> int:
+def write(
+    folder: Path, batches: Iterator[pa.RecordBatch], compression: Compression, is_packed: bool
+) -> int:
     folder.mkdir(parents=True)
     role = Tokens(50_000, 0, None, None, is_packed)
     entries, layout, total = [], None, 0
@@ -113,7 +123,9 @@ def main(root: Path, megabytes: int) -> None:
             folder = root / f"{form}-{compression.replace(':', '')}"
             if not folder.exists():
                 shards = max(1, megabytes * 1_000_000 // (DOCUMENTS * 2_200))
-                batches = (make(*documents(np.random.default_rng(number))) for number in range(shards))
+                batches = (
+                    make(*documents(np.random.default_rng(number))) for number in range(shards)
+                )
                 write(folder, batches, Compression.parse(compression), form != "ragged")
             for to in ("megatron", "nanogpt"):
                 rates, size = [], 0
@@ -124,7 +136,8 @@ def main(root: Path, megabytes: int) -> None:
                 copied = copy_rate(root / "out" / "train.bin", root / "copy")
                 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
                 print(
-                    f"{form:7} {compression:7} {to:9} {size / 1e6:6.0f} MB  {sorted(rates)[1]:6.0f} MB/s  (cp with fsync"
+                    f"{form:7} {compression:7} {to:9} {size / 1e6:6.0f} MB  "
+                    f"{sorted(rates)[1]:6.0f} MB/s  (cp with fsync"
                     f" {copied:6.0f} MB/s)  peak {peak} MiB",
                     flush=True,
                 )

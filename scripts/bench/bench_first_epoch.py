@@ -1,18 +1,20 @@
-"""How fast the first epoch is where the shards are not in the page cache, beside two readers that only read them.
+"""How fast the first epoch is where the shards are not in the page cache, beside two readers that
+only read them.
 
     python scripts/bench/bench_first_epoch.py [--rounds 5] [--keep FOLDER] [--json FILE]
 
-The dataset has 8,800 images of 224x224 pixels, stored as `raw`. Every round runs each contender once, in turn, each in a
-process of its own; the first of a round is another one each time. Before each the shards are written to the disk and dropped
-from the page cache (posix_fadvise; mincore says how much is left). `cat` is two processes that read half of the shards each.
-The bare loop maps the shards and copies them into batches. The loader reads them in order and in random order, in batches of
-256 with two threads. The same loaders are measured with all shards in the page cache.
+The dataset has 8,800 images of 224x224 pixels, stored as `raw`. Every round runs each contender
+once, in turn, each in a process of its own; the first of a round is another one each time. Before
+each the shards are written to the disk and dropped from the page cache (posix_fadvise; mincore says
+how much is left). `cat` is two processes that read half of the shards each. The bare loop maps the
+shards and copies them into batches. The loader reads them in order and in random order, in batches
+of 256 with two threads. The same loaders are measured with all shards in the page cache.
 
-A host may take the free memory of a virtual machine (free page reporting), and to get it back takes longer than to read a disk.
-So 2.5 GiB of memory are written to and freed before each contender.
+A host may take the free memory of a virtual machine (free page reporting), and to get it back takes
+longer than to read a disk. So 2.5 GiB of memory are written to and freed before each contender.
 
-The figures are medians over the rounds: MB/s of the shards, samples/s, the seconds from `shardctl.open` to the first batch, and
-the ratio to `cat` of the same round.
+The figures are medians over the rounds: MB/s of the shards, samples/s, the seconds from
+`shardctl.open` to the first batch, and the ratio to `cat` of the same round.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ Found = dict[str, float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--json", type=Path)
@@ -63,7 +67,10 @@ def main() -> None:
         make(dataset)
         found: dict[str, list[Found]] = {}
         for number in range(options.rounds):
-            for name in options.only[number % len(options.only) :] + options.only[: number % len(options.only)]:
+            for name in (
+                options.only[number % len(options.only) :]
+                + options.only[: number % len(options.only)]
+            ):
                 if name.endswith("cached"):
                     for path in shards_of(dataset):
                         path.read_bytes()
@@ -83,7 +90,10 @@ def make(dataset: Path) -> None:
     """Make the dataset, unless it is there."""
     if not dataset.exists():
         some = np.random.default_rng(0).integers(0, 256, (16, *SHAPE), dtype=np.uint8)
-        images = ({"key": f"{place:05d}", "image": some[place % 16], "label": place % 10} for place in range(IMAGES))
+        images = (
+            {"key": f"{place:05d}", "image": some[place % 16], "label": place % 10}
+            for place in range(IMAGES)
+        )
         shardctl.write(dataset, images)
     os.sync()
 
@@ -105,19 +115,28 @@ def shards_of(dataset: Path) -> list[Path]:
 def cat(dataset: Path) -> Found:
     """Read the shards in two processes that do nothing else."""
     began, shards = time.perf_counter(), shards_of(dataset)
-    readers = [subprocess.Popen(["cat", *map(str, shards[part::2])], stdout=subprocess.DEVNULL) for part in (0, 1)]
+    readers = [
+        subprocess.Popen(["cat", *map(str, shards[part::2])], stdout=subprocess.DEVNULL)
+        for part in (0, 1)
+    ]
     for reader in readers:
         reader.wait()
     return {"seconds": time.perf_counter() - began, "first_s": 0.0}
 
 
 def bare(dataset: Path) -> Found:
-    """Copy the mapped shards into six batches, in order, by two threads: the least that a loader in order does."""
-    began, shards = time.perf_counter(), [map_whole(path, large_pages=True) for path in shards_of(dataset)]
+    """Copy the mapped shards into six batches, in order, by two threads: the least that a loader in
+    order does."""
+    began, shards = (
+        time.perf_counter(),
+        [map_whole(path, large_pages=True) for path in shards_of(dataset)],
+    )
     size = BATCH * math.prod(SHAPE)
     ring = [np.empty(size, np.uint8) for _ in range(6)]
     pieces = [
-        (np.frombuffer(shard, np.uint8)[first : first + size]) for shard in shards for first in range(0, shard.size, size)
+        (np.frombuffer(shard, np.uint8)[first : first + size])
+        for shard in shards
+        for first in range(0, shard.size, size)
     ]
 
     def copy(place: int) -> None:
@@ -133,7 +152,9 @@ def loader(shuffle: bool) -> Callable[[Path], Found]:
 
     def read(dataset: Path) -> Found:
         began, first, samples = time.perf_counter(), 0.0, 0
-        for batch in shardctl.open(dataset).loader(BATCH, shuffle=shuffle, threads=THREADS, columns=["image", "label"]):
+        for batch in shardctl.open(dataset).loader(
+            BATCH, shuffle=shuffle, threads=THREADS, columns=["image", "label"]
+        ):
             first = first or time.perf_counter() - began
             samples += len(batch["label"])
         return {"seconds": time.perf_counter() - began, "first_s": first}
@@ -157,8 +178,15 @@ def tell(found: dict[str, list[Found]], size: int) -> None:
         def median(value: Callable[[Found], float], runs: list[Found] = runs) -> float:
             return statistics.median(value(run) for run in runs)
 
-        ratios = [peer["seconds"] / run["seconds"] for peer, run in zip(found.get("cat", []), runs, strict=False)]
-        shown = f", {statistics.median(ratios):.2f} of cat ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else ""
+        ratios = [
+            peer["seconds"] / run["seconds"]
+            for peer, run in zip(found.get("cat", []), runs, strict=False)
+        ]
+        shown = (
+            f", {statistics.median(ratios):.2f} of cat ({min(ratios):.2f} to {max(ratios):.2f})"
+            if ratios
+            else ""
+        )
         print(
             f"{name}: {median(lambda run: size / 1e6 / run['seconds']):,.0f} MB/s,"
             f" {median(lambda run: IMAGES / run['seconds']):,.0f} samples/s{shown};"

@@ -1,24 +1,30 @@
-"""Is a GPU kept busy by the loader, and how fast do batches come into its memory? Beside the same without a loader, and peers.
+"""Is a GPU kept busy by the loader, and how fast do batches come into its memory? Beside the same
+without a loader, and peers.
 
     python scripts/bench/bench_gpu.py [CORPUS] [--rounds 3] [--keep FOLDER] [--json FILE] [--only PART …]
     python scripts/bench/bench_gpu.py [CORPUS] --device cpu --batch 8 --share 0.1     (only tries whether it runs)
 
-Needs an NVIDIA GPU, PyTorch, torchvision and webdataset. CORPUS is a folder with photos/ (default: $SHARDCTL_CORPUS, else
-../shared/data; without it, photos that `shardctl demo` draws), repeated through links to some 4,000. The parts:
+Needs an NVIDIA GPU, PyTorch, torchvision and webdataset. CORPUS is a folder with photos/ (default:
+$SHARDCTL_CORPUS, else ../shared/data; without it, photos that `shardctl demo` draws), repeated
+through links to some 4,000. The parts:
 
-`resnet50`: torchvision's model in the training step of shardctl.benchmark.models (bfloat16, channels last, SGD). The limit is
+`resnet50`: torchvision's model in the training step of shardctl.benchmark.models (bfloat16,
+channels last, SGD). The limit is
     the same step with one batch that stays on the GPU.
-`memory`: instead of a model, only the normalisation of pixels on the GPU: what do the loaders give when nothing holds them up?
-`copy`: raw batches into the memory of the GPU, by shardctl.torch.Loader and by other ways. The limit is one batch in pinned
+`memory`: instead of a model, only the normalisation of pixels on the GPU: what do the loaders give
+when nothing holds them up? `copy`: raw batches into the memory of the GPU, by shardctl.torch.Loader
+and by other ways. The limit is one batch in pinned
     memory, copied again and again.
 `vit_b16`: as `resnet50`, without the peers.
 
-Batches of 256 random crops of 224 px, uint8. shardctl reads raw pixels of 224 px, the same with zstd, and `jpeg:90` of 256 px,
-cut and mirrored at load time. Two peers have a worker process of PyTorch's DataLoader for each core: a folder of the photos
-(Pillow, RandomResizedCrop), and WebDataset with the JPEGs of 256 px (Pillow, RandomCrop). Both pin their batches.
+Batches of 256 random crops of 224 px, uint8. shardctl reads raw pixels of 224 px, the same with
+zstd, and `jpeg:90` of 256 px, cut and mirrored at load time. Two peers have a worker process of
+PyTorch's DataLoader for each core: a folder of the photos (Pillow, RandomResizedCrop), and
+WebDataset with the JPEGs of 256 px (Pillow, RandomCrop). Both pin their batches.
 
-Every round runs each contender once, in turn: some batches that do not count, then those that do. Figures are medians. `next`
-is the time in which the training loop waits for a batch. Five minutes on 16 cores.
+Every round runs each contender once, in turn: some batches that do not count, then those that do.
+Figures are medians. `next` is the time in which the training loop waits for a batch. Five minutes
+on 16 cores.
 """
 
 from __future__ import annotations
@@ -66,7 +72,8 @@ Images = torch.Tensor
 
 @dataclass
 class Contender:
-    """A way to get batches: `begin(n)` gives n of them. `warm_up` batches do not count, the next `count` do."""
+    """A way to get batches: `begin(n)` gives n of them. `warm_up` batches do not count, the next
+    `count` do."""
 
     begin: Callable[[int], Iterable[Images]]
     warm_up: int
@@ -90,13 +97,20 @@ class Contender:
         finish()
         self.rates.append(samples / (time.perf_counter() - began))
         self.next_ms.append(1e3 * waited / self.count)
-        for _ in batches:  # a peer's workers end with their epoch, and not while others are measured
+        # a peer's workers end with their epoch, and not while others are measured
+        for _ in batches:
             pass
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "corpus",
+        nargs="?",
+        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--json", type=Path)
@@ -127,7 +141,9 @@ class Bench:
         cut = ("--resize", str(STORED), "--crop", str(SIDE), "--store", "raw")
         self.raw = self.converted("raw", *cut)
         self.zstd = self.converted("raw-zstd", *cut, "--compression", "zstd")
-        self.jpeg = self.converted("jpeg", "--resize", str(STORED), "--crop", str(STORED), "--store", "jpeg:90")
+        self.jpeg = self.converted(
+            "jpeg", "--resize", str(STORED), "--crop", str(STORED), "--store", "jpeg:90"
+        )
         self._peers: dict[str, Any] = {}
 
     def converted(self, name: str, *options: str) -> Path:
@@ -138,13 +154,25 @@ class Bench:
         return path
 
     def check(self) -> None:
-        """Fail unless the batches on the device are those of the loader, after later ones were copied there too."""
+        """Fail unless the batches on the device are those of the loader, after later ones were
+        copied there too."""
         for path, how in ((self.raw, {}), (self.jpeg, AUGMENTED)):
-            some = [batch["image"] for batch in itertools.islice(Loader(self.batches(path, **how), self.device), 32)]
+            some = [
+                batch["image"]
+                for batch in itertools.islice(Loader(self.batches(path, **how), self.device), 32)
+            ]
             for there, here in zip(some, self.batches(path, **how)):  # noqa: B905 - the second has no end
-                assert torch.equal(there.cpu(), torch.from_numpy(here["image"])), "the batches differ"
+                assert torch.equal(there.cpu(), torch.from_numpy(here["image"])), (
+                    "the batches differ"
+                )
 
-    def measure(self, part: str, contenders: dict[str, Contender], step: Callable[[Images], Any], size: int = 0) -> None:
+    def measure(
+        self,
+        part: str,
+        contenders: dict[str, Contender],
+        step: Callable[[Images], Any],
+        size: int = 0,
+    ) -> None:
         """Run all contenders of a part in turn, and print the medians: the limit is the first.
 
         With the `size` of a sample in bytes, also GB/s.
@@ -156,10 +184,13 @@ class Bench:
                 except Exception:  # noqa: BLE001 - the others are measured all the same
                     traceback.print_exc()
                     del contenders[name]
-            last = ", ".join(f"{name} {contender.rates[-1]:,.0f}" for name, contender in contenders.items())
+            last = ", ".join(
+                f"{name} {contender.rates[-1]:,.0f}" for name, contender in contenders.items()
+            )
             print(f"{part}, round {turn + 1}: {last}", flush=True)
             self.results[part] = {
-                name: {"samples_per_s": contender.rates, "next_ms": contender.next_ms} for name, contender in contenders.items()
+                name: {"samples_per_s": contender.rates, "next_ms": contender.next_ms}
+                for name, contender in contenders.items()
             }
             if self.options.json:
                 self.options.json.write_text(json.dumps(self.results, indent=1))
@@ -174,9 +205,15 @@ class Bench:
                 flush=True,
             )
 
-    def contender(self, begin: Callable[[int], Iterable[Images]], warm_up: int, count: int, waves: int = 1) -> Contender:
-        """Return a contender; with its numbers rounded to multiples of `waves`, in which worker processes give batches."""
-        some = [waves * max(1, round(number * self.options.share / waves)) for number in (warm_up, count)]
+    def contender(
+        self, begin: Callable[[int], Iterable[Images]], warm_up: int, count: int, waves: int = 1
+    ) -> Contender:
+        """Return a contender; with its numbers rounded to multiples of `waves`, in which worker
+        processes give batches."""
+        some = [
+            waves * max(1, round(number * self.options.share / waves))
+            for number in (warm_up, count)
+        ]
         return Contender(begin, *some)
 
     # --- ways to get batches
@@ -195,14 +232,22 @@ class Bench:
     def batches(self, path: Path, **options: Any) -> Any:
         """Return the loader without a device."""
         return shardctl.open(path).loader(
-            self.options.batch, shuffle=True, columns=["image"], repeat=None, drop_last=True, **options
+            self.options.batch,
+            shuffle=True,
+            columns=["image"],
+            repeat=None,
+            drop_last=True,
+            **options,
         )
 
     def augmented(self, **options: Any) -> Callable[[int], Iterator[Images]]:
         return self.shardctl(self.jpeg, **AUGMENTED, **options)
 
-    def of_workers(self, name: str, make: Callable[[int], DataLoader[Any]]) -> Callable[[int], Iterator[Images]]:
-        """Return what gives the batches (batch, 3, height, width) of a DataLoader whose workers live on."""
+    def of_workers(
+        self, name: str, make: Callable[[int], DataLoader[Any]]
+    ) -> Callable[[int], Iterator[Images]]:
+        """Return what gives the batches (batch, 3, height, width) of a DataLoader whose workers
+        live on."""
 
         def begin(count: int) -> Iterator[Images]:
             if (name, count) not in self._peers:
@@ -225,7 +270,9 @@ class Bench:
             tars.mkdir()
             stored = shardctl.open(self.jpeg)
             encoded = stored.take(range(len(stored)), columns=["image"], decode=False)["image"]
-            with wds.ShardWriter(str(tars / "%05d.tar"), maxcount=-(-len(encoded) // TARS), verbose=0) as writer:
+            with wds.ShardWriter(
+                str(tars / "%05d.tar"), maxcount=-(-len(encoded) // TARS), verbose=0
+            ) as writer:
                 for number, data in enumerate(encoded):
                     writer.write({"__key__": f"{number:07d}", "jpg": data})
         warm(tars)
@@ -236,11 +283,17 @@ class Bench:
             .to_tuple("jpg")
             .map_tuple(Augment(v2.RandomCrop(SIDE)))
         )
-        collated = data.batched(self.options.batch, collation_fn=stacked).with_epoch(count // usable_cores())
+        collated = data.batched(self.options.batch, collation_fn=stacked).with_epoch(
+            count // usable_cores()
+        )
         return wds.WebLoader(collated, batch_size=None, **self.in_workers())
 
     def in_workers(self) -> dict[str, Any]:
-        return {"num_workers": usable_cores(), "pin_memory": self.device.type == "cuda", "persistent_workers": True}
+        return {
+            "num_workers": usable_cores(),
+            "pin_memory": self.device.type == "cuda",
+            "persistent_workers": True,
+        }
 
 
 class Augment:
@@ -274,7 +327,9 @@ def stacked(samples: list[tuple[torch.Tensor]]) -> torch.Tensor:
 # --- the parts
 
 
-def train(bench: Bench, name: str, make: Callable[[], torch.nn.Module], count: int, peers: bool) -> None:
+def train(
+    bench: Bench, name: str, make: Callable[[], torch.nn.Module], count: int, peers: bool
+) -> None:
     """Train a model."""
     step = Step(lambda height, width: make())
     contenders = {
@@ -289,7 +344,8 @@ def train(bench: Bench, name: str, make: Callable[[], torch.nn.Module], count: i
 
 
 def peer_contenders(bench: Bench, waves: int) -> dict[str, Contender]:
-    """Return the peers. Every worker gives one batch that does not count, and then so many that do."""
+    """Return the peers. Every worker gives one batch that does not count, and then so many that
+    do."""
     cores = usable_cores()
     return {
         f"DataLoader, {cores} workers, folder of photos": bench.contender(
@@ -311,10 +367,16 @@ def memory(bench: Bench) -> None:
         "shardctl, jpeg, random crop and flip": bench.contender(bench.augmented(), 40, 200),
         f"jpeg, {some} processes": bench.contender(bench.augmented(processes=some), 40, 200),
         "shardctl, raw zstd": bench.contender(bench.shardctl(bench.zstd), 40, 200),
-        f"raw zstd, {some} processes": bench.contender(bench.shardctl(bench.zstd, processes=some), 40, 200),
+        f"raw zstd, {some} processes": bench.contender(
+            bench.shardctl(bench.zstd, processes=some), 40, 200
+        ),
         **peer_contenders(bench, 4),
     }
-    bench.measure("memory", contenders, lambda batch: batch.permute(0, 3, 1, 2).to(torch.float32).sub_(mean).div_(std))
+    bench.measure(
+        "memory",
+        contenders,
+        lambda batch: batch.permute(0, 3, 1, 2).to(torch.float32).sub_(mean).div_(std),
+    )
 
 
 def copy(bench: Bench) -> None:
@@ -334,27 +396,38 @@ def copy(bench: Bench) -> None:
         return place.copy_(values)
 
     ways: dict[str, Callable[[int], Iterable[Any]]] = {
-        "one batch, pinned, to the device": lambda count: (pinned.to(bench.device, non_blocking=True) for _ in range(count)),
+        "one batch, pinned, to the device": lambda count: (
+            pinned.to(bench.device, non_blocking=True) for _ in range(count)
+        ),
         "the loader alone": lambda count: (batch["image"] for batch in several(count)),
         "shardctl.torch.Loader": bench.shardctl(bench.raw),
         "a ring of two pinned buffers": lambda count: ring(several(count), bench.device),
-        "not pinned": lambda count: (torch.from_numpy(batch["image"]).to(bench.device) for batch in several(count)),
-        "one batch, not pinned, to the device": lambda count: again(one, count, lambda values: values.to(bench.device)),
-        "one batch, pin_memory()": lambda count: again(one, count, lambda values: values.pin_memory()),
+        "not pinned": lambda count: (
+            torch.from_numpy(batch["image"]).to(bench.device) for batch in several(count)
+        ),
+        "one batch, not pinned, to the device": lambda count: again(
+            one, count, lambda values: values.to(bench.device)
+        ),
+        "one batch, pin_memory()": lambda count: again(
+            one, count, lambda values: values.pin_memory()
+        ),
         "one batch, copied into a pinned buffer": lambda count: again(one, count, into_pinned),
     }
     contenders = {name: bench.contender(begin, 40, 200) for name, begin in ways.items()}
     bench.measure("copy", contenders, lambda batch: None, size=SIDE * SIDE * 3)
 
 
-def again(batch: Batch, count: int, do: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[torch.Tensor]:
+def again(
+    batch: Batch, count: int, do: Callable[[torch.Tensor], torch.Tensor]
+) -> Iterator[torch.Tensor]:
     """Do something with the same batch many times."""
     values = torch.from_numpy(batch["image"])
     return (do(values) for _ in range(count))
 
 
 def ring(batches: Iterable[Batch], device: torch.device) -> Iterator[Images]:
-    """Copy batches into two pinned buffers in turn, and from there to the device on another stream."""
+    """Copy batches into two pinned buffers in turn, and from there to the device on another
+    stream."""
     stream, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
     buffers: list[torch.Tensor] = []
     done = [torch.cuda.Event(), torch.cuda.Event()]

@@ -1,9 +1,10 @@
-"""How long two checkouts take for the smallest things: wall time of help, a completion, one photo and a first batch, in turn.
+"""How long two checkouts take for the smallest things: wall time of help, a completion, one photo
+and a first batch, in turn.
 
     python scripts/bench/bench_help.py BEFORE AFTER [--runs 21]
 
-Both are compiled first, as an installation is. The first batch is of 300 raw images of 64 px that `shardctl demo` draws; the
-photo is one of these. Medians and the least of the runs, in ms.
+Both are compiled first, as an installation is. The first batch is of 300 raw images of 64 px that
+`shardctl demo` draws; the photo is one of these. Medians and the least of the runs, in ms.
 """
 
 from __future__ import annotations
@@ -23,12 +24,18 @@ from processes import as_installed
 
 COMMANDS = (["--version"], ["-h"], ["convert", "-h"], ["convert", "--help"], ["inspect", "--help"])
 
-COMPLETION = {"_SHARDCTL_COMPLETE": "bash_complete", "COMP_WORDS": "shardctl convert --re", "COMP_CWORD": "2"}
+COMPLETION = {
+    "_SHARDCTL_COMPLETE": "bash_complete",
+    "COMP_WORDS": "shardctl convert --re",
+    "COMP_CWORD": "2",
+}
 
 
 SHARDCTL = ("-m", "shardctl")
 
-FIRST_BATCH = "import shardctl; next(iter(shardctl.open('small').loader(batch_size=32, shuffle=True)))"
+FIRST_BATCH = (
+    "import shardctl; next(iter(shardctl.open('small').loader(batch_size=32, shuffle=True)))"
+)
 
 
 def seconds(tree: Path, folder: Path, arguments: list[str], variables: dict[str, str]) -> float:
@@ -41,7 +48,9 @@ def seconds(tree: Path, folder: Path, arguments: list[str], variables: dict[str,
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("trees", nargs=2, type=Path, metavar="TREE")
     parser.add_argument("--runs", type=int, default=21)
     given = parser.parse_args()
@@ -59,15 +68,21 @@ def main() -> None:
         for _ in range(given.runs):
             for tree in trees:
                 for arguments in COMMANDS:
-                    took[" ".join(arguments), tree].append(seconds(tree, folder, [*SHARDCTL, *arguments], {}))
+                    took[" ".join(arguments), tree].append(
+                        seconds(tree, folder, [*SHARDCTL, *arguments], {})
+                    )
                 took["a completion", tree].append(seconds(tree, folder, [*SHARDCTL], COMPLETION))
                 shutil.rmtree(folder / "out", ignore_errors=True)
-                took["convert one out", tree].append(seconds(tree, folder, [*SHARDCTL, "convert", "one", "out"], {}))
+                took["convert one out", tree].append(
+                    seconds(tree, folder, [*SHARDCTL, "convert", "one", "out"], {})
+                )
                 took["a first batch", tree].append(seconds(tree, folder, ["-c", FIRST_BATCH], {}))
     print("| command | before | least | after | least |\n| --- | ---: | ---: | ---: | ---: |")
     for command in dict.fromkeys(command for command, _ in took):
         cells = [
-            f"{1000 * of:.0f}" for tree in trees for of in (statistics.median(took[command, tree]), min(took[command, tree]))
+            f"{1000 * of:.0f}"
+            for tree in trees
+            for of in (statistics.median(took[command, tree]), min(took[command, tree]))
         ]
         print(f"| `{command}` | {' | '.join(cells)} |")
 

@@ -1,11 +1,14 @@
-"""Import beside the real libraries: the same JPEGs from tar, TFRecord, MDS and Parquet, the runs in turn.
+"""Import beside the real libraries: the same JPEGs from tar, TFRecord, MDS and Parquet, the runs in
+turn.
 
     python scripts/bench/bench_imports.py [--images 4000] [--size 256] [--runs 5] [--scratch DIR]
 
-It needs the environments of `make interop`. For each format the library itself writes the files and reads all of them once in
-one process (bytes of every field, nothing decoded, from the page cache); `shardctl convert --workers 2` of the same files with
-no recipe, once with a look into each image and once without (`--kind table`); `cp` of the same bytes, and one core's SHA-256 of
-them, are the limit. Times are of whole processes: the library's with its imports, and without them as it measures itself.
+It needs the environments of `make interop`. For each format the library itself writes the files and
+reads all of them once in one process (bytes of every field, nothing decoded, from the page cache);
+`shardctl convert --workers 2` of the same files with no recipe, once with a look into each image
+and once without (`--kind table`); `cp` of the same bytes, and one core's SHA-256 of them, are the
+limit. Times are of whole processes: the library's with its imports, and without them as it measures
+itself.
 """
 
 from __future__ import annotations
@@ -29,14 +32,15 @@ ROOT = Path(__file__).parents[2]
 INTEROP = Path(os.environ.get("SHARDCTL_INTEROP", ROOT / ".interop"))
 
 KINDS = ("convert", "bytes", "library", "inside", "limit")
-"""What is timed: bytes is convert without a look into the images, inside the library without its imports."""
+"""What is timed: bytes is convert without a look into the images, inside the library without its
+imports."""
 
 FORMATS = {"tar": "tensorflow", "tfrecord": "tensorflow", "parquet": "tensorflow", "mds": "torch"}
 """The formats, and the environments of their libraries."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--images", type=int, default=4000)
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--runs", type=int, default=5)
@@ -54,8 +58,12 @@ def _measure(base: Path, images: int, size: int, runs: int) -> None:
     _make_photos(photos, images, size)
     for name, environment in FORMATS.items():
         _peer(environment, "write", name, photos, base / name)
-    bytes_of = {name: sum(file.stat().st_size for file in (base / name).rglob("*")) for name in FORMATS}
-    found: dict[str, dict[str, list[float]]] = {name: {kind: [] for kind in KINDS} for name in FORMATS}
+    bytes_of = {
+        name: sum(file.stat().st_size for file in (base / name).rglob("*")) for name in FORMATS
+    }
+    found: dict[str, dict[str, list[float]]] = {
+        name: {kind: [] for kind in KINDS} for name in FORMATS
+    }
     for _ in range(runs):
         for name, environment in FORMATS.items():
             times = found[name]
@@ -67,8 +75,14 @@ def _measure(base: Path, images: int, size: int, runs: int) -> None:
             times["library"].append(time.monotonic() - began)
             assert answer["records"] == images, answer
             times["inside"].append(answer["seconds"])
-    print(f"{images} JPEGs of {size} px, medians of {runs} runs in turn, load {os.getloadavg()[0]:.1f}")
-    print("format    MB    convert  (bytes)  library (with imports)  cp + SHA-256  convert/library  (bytes)")
+    print(
+        f"{images} JPEGs of {size} px, medians of {runs} runs in turn, load "
+        f"{os.getloadavg()[0]:.1f}"
+    )
+    print(
+        "format    MB    convert  (bytes)  library (with imports)  cp + SHA-256  convert/library  "
+        "(bytes)"
+    )
     for name, times in found.items():
         medians = {key: statistics.median(values) for key, values in times.items()}
         library = f"{medians['inside']:7.2f}s ({medians['library']:.2f}s)"
@@ -111,7 +125,19 @@ def _limit(source: Path, target: Path) -> float:
 
 def _convert(source: Path, out: Path, images: int, *options: str) -> float:
     began = time.monotonic()
-    command = [sys.executable, "-m", "shardctl", "convert", str(source), str(out), "--workers", "2", "--json", "-q", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        str(source),
+        str(out),
+        "--workers",
+        "2",
+        "--json",
+        "-q",
+        *options,
+    ]
     done = subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=as_installed())
     took = time.monotonic() - began
     assert json.loads(done.stdout)["samples"] == images, done.stdout

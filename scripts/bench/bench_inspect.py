@@ -2,7 +2,8 @@
 
     python scripts/bench/bench_inspect.py [--keep DIR] [--runs 7]
 
-The dataset is made of JSONL by a real conversion, which takes some minutes; with --keep it is made once.
+The dataset is made of JSONL by a real conversion, which takes some minutes; with --keep it is made
+once.
 """
 
 from __future__ import annotations
@@ -50,13 +51,22 @@ def main() -> None:
                 seconds, memory[name] = run(command)
                 times[name].append(seconds)
         for name, found in times.items():
-            print(f"{name:<45} {statistics.median(found):6.3f} s  ({min(found):.3f} to {max(found):.3f}), {memory[name]:,} KB")
+            print(
+                f"{name:<45} {statistics.median(found):6.3f} s  ({min(found):.3f} to "
+                f"{max(found):.3f}), {memory[name]:,} KB"
+            )
 
 
 def run(command: list[str]) -> tuple[float, int]:
-    """Return the seconds that a command takes, and the most memory that it held, mapped files included, in KB."""
+    """Return the seconds that a command takes, and the most memory that it held, mapped files
+    included, in KB."""
     began = time.perf_counter()
-    done = subprocess.run(["/usr/bin/time", "-f", "%M", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        ["/usr/bin/time", "-f", "%M", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     return time.perf_counter() - began, int(done.stderr.splitlines()[-1])
 
 
@@ -67,7 +77,9 @@ def made(folder: Path) -> Path:
     if not source.exists():
         with open(source, "w", encoding="utf-8") as file:
             file.writelines(lines())
-    subprocess.run([SHARDCTL, "convert", source, dataset, "--samples-per-shard", str(PER_SHARD)], check=True)
+    subprocess.run(
+        [SHARDCTL, "convert", source, dataset, "--samples-per-shard", str(PER_SHARD)], check=True
+    )
     return dataset
 
 

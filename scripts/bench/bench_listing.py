@@ -1,18 +1,20 @@
 """Time and memory of listing many files, beside a bare os.scandir and stat of the same files.
 
-    python scripts/bench/bench_listing.py [--files 200000] [--folders 1000] [--labels none|csv|jsonl] [--runs 5] [--convert]
+    python scripts/bench/bench_listing.py [--files 200000] [--folders 1000] [--labels
+    none|csv|jsonl] [--runs 5] [--convert]
 
-The files are empty and are made in a scratch folder first (--in names where). "shardctl" is what an up-to-date check does:
-kind, listing, fingerprint. Runs alternate; seconds are medians of the wall clock, and of the processor time in brackets.
-Memory is the growth of the largest resident size (VmHWM) over what it was after the imports, in a process of its own.
+The files are empty and are made in a scratch folder first (--in names where). "shardctl" is what an
+up-to-date check does: kind, listing, fingerprint. Runs alternate; seconds are medians of the wall
+clock, and of the processor time in brackets. Memory is the growth of the largest resident size
+(VmHWM) over what it was after the imports, in a process of its own.
 
---plan makes the files links to 256 small JPEG images, and plans a conversion of them (a dry run); --convert does it too, once:
-seconds of the whole command, files/s, memory of the parent and of the largest worker, bytes of the tables.
-`--files 10000000 --runs 1 --plan` is the case of 10 million. FOLDER-drawn beside the folder of
---in holds the images themselves.
+--plan makes the files links to 256 small JPEG images, and plans a conversion of them (a dry run);
+--convert does it too, once: seconds of the whole command, files/s, memory of the parent and of the
+largest worker, bytes of the tables. `--files 10000000 --runs 1 --plan` is the case of 10 million.
+FOLDER-drawn beside the folder of --in holds the images themselves.
 
---unused times only the look at what nothing uses, for a listing that is made up: its names are in memory, and each folder
-has a text and a table with ten columns.
+--unused times only the look at what nothing uses, for a listing that is made up: its names are in
+memory, and each folder has a text and a table with ten columns.
 """
 
 from __future__ import annotations
@@ -35,15 +37,28 @@ LINKED = 256
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--files", type=int, default=200_000)
     parser.add_argument("--folders", type=int, default=1000, help="1: all in one flat folder")
     parser.add_argument("--labels", choices=["none", "csv", "jsonl"], default="none")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--in", dest="scratch", type=Path, help="where the files are made; kept if they are there already")
-    parser.add_argument("--plan", action="store_true", help="make images, and plan a conversion of them (a dry run)")
-    parser.add_argument("--convert", action="store_true", help="make images, plan a conversion and convert them too")
-    parser.add_argument("--unused", action="store_true", help="time only the look at files that nothing uses")
+    parser.add_argument(
+        "--in",
+        dest="scratch",
+        type=Path,
+        help="where the files are made; kept if they are there already",
+    )
+    parser.add_argument(
+        "--plan", action="store_true", help="make images, and plan a conversion of them (a dry run)"
+    )
+    parser.add_argument(
+        "--convert", action="store_true", help="make images, plan a conversion and convert them too"
+    )
+    parser.add_argument(
+        "--unused", action="store_true", help="time only the look at files that nothing uses"
+    )
     parser.add_argument("--peak", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peak:
@@ -56,7 +71,12 @@ def main() -> None:
         root = options.scratch or Path(folder) / "names"
         root.mkdir(parents=True, exist_ok=True)
         images = options.plan or options.convert
-        make(root, options.files, options.folders, draw(root.with_name(f"{root.name}-drawn")) if images else [])
+        make(
+            root,
+            options.files,
+            options.folders,
+            draw(root.with_name(f"{root.name}-drawn")) if images else [],
+        )
         label(root, options.files, options.folders, options.labels)
         if images:
             convert(root, options.files, options.convert)
@@ -68,8 +88,13 @@ def main() -> None:
             wall, processor = (statistics.median(column) for column in zip(*runs, strict=True))
             print(f"{name:20} {wall:.2f} s ({processor:.2f} s)")
         command = [sys.executable, __file__, "--peak", str(root)]
-        found = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
-        print(f"{found['inputs']:,} inputs, {found['bytes'] / found['inputs']:.0f} bytes of memory per input")
+        found = json.loads(
+            subprocess.run(command, capture_output=True, check=True, text=True).stdout
+        )
+        print(
+            f"{found['inputs']:,} inputs, {found['bytes'] / found['inputs']:.0f} bytes of memory "
+            "per input"
+        )
 
 
 def place(number: int, folders: int) -> str:
@@ -104,7 +129,8 @@ def draw(folder: Path) -> list[Path]:
 
 
 def convert(root: Path, files: int, really: bool) -> None:
-    """Look at the images with --dry-run, convert them, and look whether they are up to date; print what each took."""
+    """Look at the images with --dry-run, convert them, and look whether they are up to date; print
+    what each took."""
     steps = {"dry run": ["--dry-run"], **({"convert": [], "up to date": []} if really else {})}
     with tempfile.TemporaryDirectory(dir=root.parent) as scratch:
         out = Path(scratch) / "out"
@@ -115,11 +141,19 @@ def convert(root: Path, files: int, really: bool) -> None:
                 print(f"{name:20} failed after {ran.seconds:.1f} s: {ran.failure}")
                 return
             memory = f"parent {ran.parent / 1e6:.0f} MB, worker {ran.worker / 1e6:.0f} MB"
-            print(f"{name:20} {ran.seconds:.1f} s, {files / ran.seconds:,.0f} files/s, {memory}", flush=True)
+            print(
+                f"{name:20} {ran.seconds:.1f} s, {files / ran.seconds:,.0f} files/s, {memory}",
+                flush=True,
+            )
         if not really:
             return
-        tables = {path.name: path.stat().st_size for path in out.glob("*.arrow") if "-" not in path.name}
-        print(f"{'tables':20} {', '.join(f'{name} {size:,} bytes' for name, size in sorted(tables.items()))}")
+        tables = {
+            path.name: path.stat().st_size for path in out.glob("*.arrow") if "-" not in path.name
+        }
+        print(
+            f"{'tables':20} "
+            f"{', '.join(f'{name} {size:,} bytes' for name, size in sorted(tables.items()))}"
+        )
 
 
 def label(root: Path, files: int, folders: int, form: str) -> None:
@@ -132,13 +166,20 @@ def label(root: Path, files: int, folders: int, form: str) -> None:
         if form == "csv":
             file.write("file_name,label,caption\n")
         for number in range(files):
-            row = (place(number, folders), f"class {number % 1000}", f"a photo of something, number {number}")
+            row = (
+                place(number, folders),
+                f"class {number % 1000}",
+                f"a photo of something, number {number}",
+            )
             record = dict(zip(("file_name", "label", "caption"), row, strict=True))
-            file.write(f'{row[0]},{row[1]},"{row[2]}"\n' if form == "csv" else json.dumps(record) + "\n")
+            file.write(
+                f'{row[0]},{row[1]},"{row[2]}"\n' if form == "csv" else json.dumps(record) + "\n"
+            )
 
 
 def unused(files: int, folders: int, runs: int) -> None:
-    """Print how long the look at what nothing uses takes, wall clock and processor time, medians."""
+    """Print how long the look at what nothing uses takes, wall clock and processor time,
+    medians."""
     import numpy as np
     import pyarrow as pa
 
@@ -148,7 +189,9 @@ def unused(files: int, folders: int, runs: int) -> None:
     from shardctl.sources.walk import walk
 
     names = [f"class_{number:05d}" for number in range(folders)]
-    paths = [f"{name}/image_{number:08d}.jpg" for name in names for number in range(files // folders)]
+    paths = [
+        f"{name}/image_{number:08d}.jpg" for name in names for number in range(files // folders)
+    ]
     groups = np.repeat(np.arange(folders, dtype=np.int32), files // folders)
     table = pa.table({"path": paths, "root": np.zeros(len(paths), np.int32), "group": groups})
     hashes = hash_names(paths)
@@ -156,8 +199,13 @@ def unused(files: int, folders: int, runs: int) -> None:
         for name in names:
             Path(scratch, name).mkdir()
             Path(scratch, name, "notes.txt").write_text("made by hand\n", encoding="utf-8")
-            rows = [[f"column {number}" for number in range(10)], *([f"value {row}"] * 10 for row in range(1000))]
-            Path(scratch, name, "rows.csv").write_text("\n".join(map(",".join, rows)), encoding="utf-8")
+            rows = [
+                [f"column {number}" for number in range(10)],
+                *([f"value {row}"] * 10 for row in range(1000)),
+            ]
+            Path(scratch, name, "rows.csv").write_text(
+                "\n".join(map(",".join, rows)), encoding="utf-8"
+            )
 
         def look() -> None:
             kept = Unused()
@@ -165,7 +213,10 @@ def unused(files: int, folders: int, runs: int) -> None:
                 kept.add(file)
             warnings_of_unused(kept, Images([SourceRoot(scratch)], names, table, hashes))
 
-        wall, processor = (statistics.median(column) for column in zip(*(timed(look) for _ in range(runs)), strict=True))
+        wall, processor = (
+            statistics.median(column)
+            for column in zip(*(timed(look) for _ in range(runs)), strict=True)
+        )
     print(f"{'what nothing uses':20} {wall:.2f} s ({processor:.2f} s), {len(paths):,} images")
 
 
@@ -217,7 +268,11 @@ def peak(root: Path) -> dict[str, int]:
 
 
 def high_water() -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    line = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    )
     return int(line.split()[1]) * 1024
 
 

@@ -1,11 +1,13 @@
-"""How fast the keys of a source on a store are listed for a plan, beside a bare listing with the same client; and the memory.
+"""How fast the keys of a source on a store are listed for a plan, beside a bare listing with the
+same client; and the memory.
 
     python scripts/bench/bench_listing_store.py --keys 1000000 --latency 0.03
     python scripts/bench/bench_listing_store.py --server 20000
 
-The first makes the keys up in this process, in pages of 1,000 that take `latency` seconds each: what it costs to get them is
-left out, and what is done with them is not. The second lists a bucket of the server for tests. For each way of listing it
-prints keys per second, and the most memory that this process has had by then: its own, without the pages of mapped files.
+The first makes the keys up in this process, in pages of 1,000 that take `latency` seconds each:
+what it costs to get them is left out, and what is done with them is not. The second lists a bucket
+of the server for tests. For each way of listing it prints keys per second, and the most memory that
+this process has had by then: its own, without the pages of mapped files.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ NAMES = {
 
 
 class Generated:
-    """A store of keys that are made when they are asked for, and that takes its time for each page."""
+    """A store of keys that are made when they are asked for, and that takes its time for each
+    page."""
 
     url = "s3://generated"
     seeks = True
@@ -83,7 +86,10 @@ def measure(store: Any, url: str) -> None:
     def report(what: str, count: int, began: float) -> None:
         seconds = time.perf_counter() - began
         rate = f"{count / seconds:>12,.0f} keys/s"
-        print(f"{what:28} {count:>12,} keys {seconds:8.1f} s {rate} {memory.most:8.0f} MiB at most", flush=True)
+        print(
+            f"{what:28} {count:>12,} keys {seconds:8.1f} s {rate} {memory.most:8.0f} MiB at most",
+            flush=True,
+        )
 
     began = time.perf_counter()
     report("a bare listing", sum(len(page) for page in store.pages("in/")), began)
@@ -92,16 +98,25 @@ def measure(store: Any, url: str) -> None:
         report("listed in parallel, kept", len(keys_of(url)), began)
         reading = Recipe.reading_of({"kind": "image"})
         table = Path(scratch, "listing.arrow")
-        listing = list_files(roots, KINDS["image"], reading, LabelRule.parse("folder"), table, lambda _: None)
+        listing = list_files(
+            roots, KINDS["image"], reading, LabelRule.parse("folder"), table, lambda _: None
+        )
         report("and the table of the plan", len(listing), began)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--latency", type=float, default=0.03)
     parser.add_argument("--names", choices=NAMES, default="classes")
-    parser.add_argument("--server", type=int, metavar="KEYS", help="list a bucket of so many empty objects on the test server")
+    parser.add_argument(
+        "--server",
+        type=int,
+        metavar="KEYS",
+        help="list a bucket of so many empty objects on the test server",
+    )
     chosen = parser.parse_args()
     with contextlib.ExitStack() as stack:
         if chosen.server is None:
@@ -113,7 +128,12 @@ def main() -> None:
         os.environ.update(server.environment)
         store = open_store(f"s3://{server.make_bucket('listed')}")
         with ThreadPoolExecutor(32) as pool:
-            list(pool.map(lambda number: store.put(NAMES[chosen.names](number), b"1"), range(chosen.server)))
+            list(
+                pool.map(
+                    lambda number: store.put(NAMES[chosen.names](number), b"1"),
+                    range(chosen.server),
+                )
+            )
         measure(store, "s3://listed/in")
 
 

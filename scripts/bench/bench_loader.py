@@ -1,13 +1,15 @@
 """How fast the loader is, beside bare loops that do only what cannot be left out.
 
-    python scripts/bench/bench_loader.py [CORPUS] [--runs 7] [--threads 2] [--keep FOLDER] [--json FILE] [--only CASE …]
+    python scripts/bench/bench_loader.py [CORPUS] [--runs 7] [--threads 2] [--keep FOLDER] [--json
+    FILE] [--only CASE …]
 
-CORPUS is a folder with photos/ and captions/ (default: $SHARDCTL_CORPUS, else ../shared/data; without it, inputs that
-`shardctl demo` draws). The datasets are made first, in a scratch folder, or in FOLDER, where they are kept for the next
-time. Every round runs each contender once, in turn, in one process, over the same samples with a warm page cache; batches
-have 256 samples; a contender reads EPOCHS epochs in one go, so that what is left over at the end of each counts as little as in
-training. Figures are medians over the rounds; the ratio is that of the medians. A run of shardctl with a cold
-cache comes first.
+CORPUS is a folder with photos/ and captions/ (default: $SHARDCTL_CORPUS, else ../shared/data;
+without it, inputs that `shardctl demo` draws). The datasets are made first, in a scratch folder, or
+in FOLDER, where they are kept for the next time. Every round runs each contender once, in turn, in
+one process, over the same samples with a warm page cache; batches have 256 samples; a contender
+reads EPOCHS epochs in one go, so that what is left over at the end of each counts as little as in
+training. Figures are medians over the rounds; the ratio is that of the medians. A run of shardctl
+with a cold cache comes first.
 """
 
 from __future__ import annotations
@@ -58,8 +60,14 @@ Contender = Callable[[], float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "corpus",
+        nargs="?",
+        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
+    )
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--keep", type=Path)
@@ -68,7 +76,9 @@ def main() -> None:
     options = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as scratch:
-        bench = Bench(Path(options.corpus), (options.keep or Path(scratch)).resolve(), options.threads)
+        bench = Bench(
+            Path(options.corpus), (options.keep or Path(scratch)).resolve(), options.threads
+        )
         for name, case in bench.cases().items():
             if not options.only or name in options.only:
                 results.append(measure(name, case, options.runs))
@@ -80,7 +90,9 @@ def main() -> None:
         options.json.write_text(json.dumps(results, indent=1))
 
 
-def measure(name: str, case: Callable[[], tuple[dict[str, Contender], Path]], runs: int) -> dict[str, Any]:
+def measure(
+    name: str, case: Callable[[], tuple[dict[str, Contender], Path]], runs: int
+) -> dict[str, Any]:
     """Run every contender of a case in turn, and print the medians."""
     contenders, dataset = case()
     evict(dataset)
@@ -141,7 +153,9 @@ class Bench:
         }, path
 
     def compressed(self, codec: str) -> tuple[dict[str, Contender], Path]:
-        path = self.photos(f"raw-{codec}", "--crop", "224", "--store", "raw", "--compression", codec)
+        path = self.photos(
+            f"raw-{codec}", "--crop", "224", "--store", "raw", "--compression", codec
+        )
         return {
             "bare decompression": lambda: self.bare_decompression(path, discard),
             "the same and one copy": lambda: self.bare_decompression(path, collect),
@@ -178,35 +192,50 @@ class Bench:
             np.add(out, shift, out=out)
 
         return {
-            "bare loop": lambda: self.bare_rows(table.reshape(len(table), 224, -1), np.dtype(np.float32), finish),
+            "bare loop": lambda: self.bare_rows(
+                table.reshape(len(table), 224, -1), np.dtype(np.float32), finish
+            ),
             "shardctl": self.loader(dataset, "image", True, normalize={"image": (MEAN, STD)}),
-            "shardctl, reuse": self.loader(dataset, "image", True, normalize={"image": (MEAN, STD)}, reuse=True),
+            "shardctl, reuse": self.loader(
+                dataset, "image", True, normalize={"image": (MEAN, STD)}, reuse=True
+            ),
         }, path
 
     def wide_tokens(self) -> tuple[dict[str, Contender], Path]:
         _, path = self.tokens()
         table = np.load(self.folder / "tokens.npy", mmap_mode="r")
         return {
-            "bare gather + astype": lambda: self.bare_gather(table, True, lambda batch: batch.astype(np.int64)),
+            "bare gather + astype": lambda: self.bare_gather(
+                table, True, lambda batch: batch.astype(np.int64)
+            ),
             "shardctl": self.loader(shardctl.open(path), "tokens", True, dtype={"tokens": "int64"}),
         }, path
 
     def tokens(self) -> tuple[dict[str, Contender], Path]:
         path = self.folder / "tokens"
         if not path.exists():
-            columns = pa.schema([("key", pa.string()), ("tokens", pa.fixed_shape_tensor(pa.uint16(), [TOKENS]))])
+            columns = pa.schema(
+                [("key", pa.string()), ("tokens", pa.fixed_shape_tensor(pa.uint16(), [TOKENS]))]
+            )
             write_dataset(path, columns, token_blocks(), TOKEN_BLOCKS // 4, sample_bytes=2 * TOKENS)
         dataset = shardctl.open(path)
         table = self.folder / "tokens.npy"
         if not table.exists():
-            np.save(table, np.concatenate([batch["tokens"] for batch in dataset.loader(4096, columns=["tokens"])]))
+            np.save(
+                table,
+                np.concatenate(
+                    [batch["tokens"] for batch in dataset.loader(4096, columns=["tokens"])]
+                ),
+            )
         return {
             "bare gather": lambda: self.bare_gather(np.load(table, mmap_mode="r"), True),
             "shardctl": self.loader(dataset, "tokens", True),
         }, path
 
     def loader(self, dataset: Dataset, column: str, shuffle: bool, **options: Any) -> Contender:
-        loader = dataset.loader(BATCH, shuffle=shuffle, threads=self.threads, columns=[column], repeat=EPOCHS, **options)
+        loader = dataset.loader(
+            BATCH, shuffle=shuffle, threads=self.threads, columns=[column], repeat=EPOCHS, **options
+        )
         return lambda: timed(loader, lambda batch: len(batch[column]))
 
     # --- the bare loops
@@ -222,8 +251,11 @@ class Bench:
             while waiting:
                 yield waiting.popleft().result()
 
-    def bare_gather(self, table: np.ndarray[Any, Any], shuffle: bool, finish: Callable[[Any], Any] = np.asarray) -> float:
-        """Copy samples from one memory-mapped array into batches from Arrow's pool, and finish each."""
+    def bare_gather(
+        self, table: np.ndarray[Any, Any], shuffle: bool, finish: Callable[[Any], Any] = np.asarray
+    ) -> float:
+        """Copy samples from one memory-mapped array into batches from Arrow's pool, and finish
+        each."""
         flat = np.asarray(table).reshape(len(table), -1)
 
         def gather(indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -232,7 +264,9 @@ class Bench:
 
         return timed(self.in_threads(gather, batches_of(len(table), shuffle)), len)
 
-    def bare_rows(self, table: np.ndarray[Any, Any], dtype: np.dtype[Any], finish: Callable[[Any, Any], None]) -> float:
+    def bare_rows(
+        self, table: np.ndarray[Any, Any], dtype: np.dtype[Any], finish: Callable[[Any, Any], None]
+    ) -> float:
         """Finish samples of one memory-mapped array one by one into batches from Arrow's pool."""
 
         def make(indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -246,10 +280,14 @@ class Bench:
     def bare_decompression(self, path: Path, sink: Callable[[], Sink]) -> float:
         """Have Arrow decompress every block, in no order."""
         readers = [
-            pa.ipc.open_file(str(shard), options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=[1]))
+            pa.ipc.open_file(
+                str(shard), options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=[1])
+            )
             for shard in sorted(path.glob("train-*.arrow"))
         ]
-        blocks = EPOCHS * [(reader, number) for reader in readers for number in range(reader.num_record_batches)]
+        blocks = EPOCHS * [
+            (reader, number) for reader in readers for number in range(reader.num_record_batches)
+        ]
         random.shuffle(blocks)
 
         def read(share: list[tuple[Any, int]]) -> int:
@@ -260,7 +298,10 @@ class Bench:
                 samples += len(images)
             return samples
 
-        return timed(self.in_threads(read, [blocks[place :: self.threads] for place in range(self.threads)]), int)
+        return timed(
+            self.in_threads(read, [blocks[place :: self.threads] for place in range(self.threads)]),
+            int,
+        )
 
     def bare_jpeg(self, encoded: list[bytes], sink: Callable[[], Sink]) -> float:
         """Decode every image into the same buffer of its thread."""
@@ -273,7 +314,12 @@ class Bench:
                 take(buffer[None, 16:240, 16:240])
             return len(share)
 
-        return timed(self.in_threads(decode, [indices[place :: self.threads] for place in range(self.threads)]), int)
+        return timed(
+            self.in_threads(
+                decode, [indices[place :: self.threads] for place in range(self.threads)]
+            ),
+            int,
+        )
 
     # --- the datasets
 
@@ -289,7 +335,16 @@ class Bench:
             photos = self.corpus / "photos"
             if not photos.is_dir():
                 print(f"{self.corpus}: no corpus there, using drawn images")
-                command = [sys.executable, "-m", "shardctl", "demo", str(self.folder / "demo"), "--images", "500", "-q"]
+                command = [
+                    sys.executable,
+                    "-m",
+                    "shardctl",
+                    "demo",
+                    str(self.folder / "demo"),
+                    "--images",
+                    "500",
+                    "-q",
+                ]
                 subprocess.run(command, check=True)
                 photos = self.folder / "demo" / "photos"
             many.mkdir()
@@ -313,13 +368,20 @@ class Bench:
         path = self.folder / "many-shards"
         if not path.exists():
             columns = pa.schema([("key", pa.string()), ("label", pa.int64())])
-            write_dataset(path, columns, ((f"sample{n:07d}", n % 10) for n in range(SHARDS)), SHARDS, sample_bytes=40)
+            write_dataset(
+                path,
+                columns,
+                ((f"sample{n:07d}", n % 10) for n in range(SHARDS)),
+                SHARDS,
+                sample_bytes=40,
+            )
             repeat_shard(path, SHARDS)
         return path
 
 
 def batches_of(size: int, shuffle: bool) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield the indices of each batch of EPOCHS epochs. The orders are made first: finding them is not part of a bare loop."""
+    """Yield the indices of each batch of EPOCHS epochs. The orders are made first: finding them is
+    not part of a bare loop."""
     numbers = np.random.default_rng()
     orders = [numbers.permutation(size) if shuffle else np.arange(size) for _ in range(EPOCHS)]
     return (order[first : first + BATCH] for order in orders for first in range(0, size, BATCH))
@@ -327,7 +389,9 @@ def batches_of(size: int, shuffle: bool) -> Iterator[np.ndarray[Any, Any]]:
 
 def from_pool(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Return a batch in memory of Arrow's pool."""
-    return np.frombuffer(pa.allocate_buffer(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+    return np.frombuffer(pa.allocate_buffer(math.prod(shape) * dtype.itemsize), dtype).reshape(
+        shape
+    )
 
 
 def discard() -> Sink:
@@ -336,7 +400,8 @@ def discard() -> Sink:
 
 
 def collect() -> Sink:
-    """Return what copies images into one batch after the other: the least that has to be done with them."""
+    """Return what copies images into one batch after the other: the least that has to be done with
+    them."""
     shape, pixels = (BATCH, 224, 224, 3), np.dtype(np.uint8)
     batch, filled = from_pool(shape, pixels), 0
 
@@ -352,7 +417,18 @@ def collect() -> Sink:
 
 
 def convert(source: Path, target: Path, *options: str) -> None:
-    command = [sys.executable, "-m", "shardctl", "convert", str(source), str(target), "--shuffle", "1", "-q", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        str(source),
+        str(target),
+        "--shuffle",
+        "1",
+        "-q",
+        *options,
+    ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
@@ -360,7 +436,11 @@ def write_lines(corpus: Path, target: Path, count: int) -> None:
     """Write captions (or invented lines) over and over, each with a number."""
     found = sorted((corpus / "captions" / "flickr8k_text").glob("*"))
     if found:
-        captions = [line.split("\t")[-1] for line in found[0].read_text(encoding="utf-8").splitlines() if line]
+        captions = [
+            line.split("\t")[-1]
+            for line in found[0].read_text(encoding="utf-8").splitlines()
+            if line
+        ]
     else:
         words = [
             "a",
@@ -381,7 +461,9 @@ def write_lines(corpus: Path, target: Path, count: int) -> None:
         ]
         captions = [" ".join(random.choices(words, k=10)) for _ in range(20_000)]
     with open(target, "w") as file:
-        file.writelines(json.dumps({"text": f"{captions[n % len(captions)]} {n}"}) + "\n" for n in range(count))
+        file.writelines(
+            json.dumps({"text": f"{captions[n % len(captions)]} {n}"}) + "\n" for n in range(count)
+        )
 
 
 def token_blocks() -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
@@ -391,29 +473,40 @@ def token_blocks() -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
 
 
 def opening(path: Path, runs: int) -> dict[str, Any]:
-    """Time opening a dataset of many shards, and the first batch after it, each in a process of its own."""
+    """Time opening a dataset of many shards, and the first batch after it, each in a process of its
+    own."""
     times: dict[str, list[tuple[float, float]]] = {}
     for shuffle in (False, "global", "window"):
         for _ in range(runs):
             code = (
                 "import time, numpy, shardctl, shardctl.loader.dataset\n"
-                f"a = time.perf_counter(); ds = shardctl.open({str(path)!r}); b = time.perf_counter()\n"
-                f"batches = iter(ds.loader({BATCH}, shuffle={shuffle!r}, threads=2)); next(batches); c = time.perf_counter()\n"
+                f"a = time.perf_counter(); ds = shardctl.open({str(path)!r}); b = "
+                "time.perf_counter()\n"
+                f"batches = iter(ds.loader({BATCH}, shuffle={shuffle!r}, threads=2)); "
+                "next(batches); c = time.perf_counter()\n"
                 "print(b - a, c - b)"
             )
-            ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+            ran = subprocess.run(
+                [sys.executable, "-c", code], check=True, capture_output=True, text=True
+            )
             opened, first = map(float, ran.stdout.split())
             times.setdefault(str(shuffle), []).append((opened, first))
     result: dict[str, Any] = {"case": "open"}
     for shuffle, pairs in times.items():
-        result[shuffle] = [1e3 * statistics.median(pair[place] for pair in pairs) for place in (0, 1)]
+        result[shuffle] = [
+            1e3 * statistics.median(pair[place] for pair in pairs) for place in (0, 1)
+        ]
         opened, first = result[shuffle]
-        print(f"{SHARDS:,} shards, shuffle={shuffle}: open {opened:.1f} ms, first batch {first:.1f} ms more")
+        print(
+            f"{SHARDS:,} shards, shuffle={shuffle}: open {opened:.1f} ms, first batch {first:.1f} "
+            "ms more"
+        )
     return result
 
 
 def memory(bench: Bench) -> dict[str, Any]:
-    """Read a dataset three times, and the same with a quarter of the samples; print what of it is this process's own memory."""
+    """Read a dataset three times, and the same with a quarter of the samples; print what of it is
+    this process's own memory."""
     result: dict[str, Any] = {"case": "memory"}
     for name, path, column in (
         ("raw", bench.photos("raw", "--crop", "224", "--store", "raw"), "image"),
@@ -423,7 +516,8 @@ def memory(bench: Bench) -> dict[str, Any]:
             code = (
                 "import re, shardctl\n"
                 f"ds = shardctl.open({str(path)!r}); ds = ds.limit(len(ds) // {share})\n"
-                "def own(): return int(re.search(r'RssAnon:\\s+(\\d+)', open('/proc/self/status').read())[1]) / 1024\n"
+                "def own(): return int(re.search(r'RssAnon:\\s+(\\d+)', "
+                "open('/proc/self/status').read())[1]) / 1024\n"
                 f"loader = ds.loader({BATCH}, shuffle=True, threads=2, columns=[{column!r}])\n"
                 "before, peak = own(), []\n"
                 "for epoch in range(3):\n"
@@ -432,10 +526,15 @@ def memory(bench: Bench) -> dict[str, Any]:
                 "    peak.append(most)\n"
                 "print(before, *peak)"
             )
-            ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+            ran = subprocess.run(
+                [sys.executable, "-c", code], check=True, capture_output=True, text=True
+            )
             before, *peaks = map(float, ran.stdout.split())
             shown = ", ".join(f"{peak:.0f}" for peak in peaks)
-            print(f"{name}, 1/{share} of the samples: {before:.0f} MiB before, peaks of three epochs {shown} MiB")
+            print(
+                f"{name}, 1/{share} of the samples: {before:.0f} MiB before, peaks of three epochs "
+                f"{shown} MiB"
+            )
             result[f"{name} 1/{share}"] = [before, *peaks]
     return result
 

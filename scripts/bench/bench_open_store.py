@@ -1,11 +1,15 @@
-"""How long it takes to open a very large dataset on a store, and to get the first batch of one rank of many.
+"""How long it takes to open a very large dataset on a store, and to get the first batch of one rank
+of many.
 
-    python scripts/bench/bench_open_store.py [--shards 100000] [--samples 10000] [--runs 5] [--ranks 1024] [--blocks 128]
+    python scripts/bench/bench_open_store.py [--shards 100000] [--samples 10000] [--runs 5] [--ranks
+    1024] [--blocks 128]
 
-All shards are the same small one under many names, of which the first 100 are on the store: the first batch, in the order of
-the dataset, needs no others. The store is object_server.py on this machine. Each run is a process of its own: the first
-one with an empty cache, the others with the tables in it. "open" is `shardctl.open`, without the import; "first batch" is that
-of a loader for rank 1 of --ranks after it. Requests by the log of the server; the anonymous memory of the process (RssAnon).
+All shards are the same small one under many names, of which the first 100 are on the store: the
+first batch, in the order of the dataset, needs no others. The store is object_server.py on this
+machine. Each run is a process of its own: the first one with an empty cache, the others with the
+tables in it. "open" is `shardctl.open`, without the import; "first batch" is that of a loader for
+rank 1 of --ranks after it. Requests by the log of the server; the anonymous memory of the process
+(RssAnon).
 """
 
 from __future__ import annotations
@@ -49,10 +53,14 @@ print(json.dumps({"open": opened - began, "first batch": first - opened, "MiB": 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shards", type=int, default=100_000)
     parser.add_argument("--samples", type=int, default=10_000)
-    parser.add_argument("--blocks", type=int, default=128, help="in a shard: of 4 MiB in one of 512 MiB")
+    parser.add_argument(
+        "--blocks", type=int, default=128, help="in a shard: of 4 MiB in one of 512 MiB"
+    )
     parser.add_argument("--latency", type=float, default=0.03)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--ranks", type=int, default=1024)
@@ -76,17 +84,28 @@ def main() -> None:
             names = [*TABLES, *sorted(path.name for path in root.glob("many-*.arrow"))[:100]]
             list(pool.map(lambda name: store.put(name, root / name), names))
         sizes = {name: (root / name).stat().st_size for name in TABLES}
-        print(f"{chosen.shards:,} shards, {chosen.shards * chosen.samples:,} samples; {sizes}", flush=True)
+        print(
+            f"{chosen.shards:,} shards, {chosen.shards * chosen.samples:,} samples; {sizes}",
+            flush=True,
+        )
         for cache in (str(Path(folder, "cache")), ""):
             runs = [run(server, cache, chosen.ranks) for _ in range(chosen.runs + 1)]
-            report("the first time, into a cache" if cache else "without a cache", runs[:1] if cache else runs)
+            report(
+                "the first time, into a cache" if cache else "without a cache",
+                runs[:1] if cache else runs,
+            )
             if cache:
                 report("with the tables in the cache", runs[1:])
 
 
 def run(server: ObjectServer, cache: str, ranks: int) -> dict[str, float]:
     server.clear()
-    done = subprocess.run([sys.executable, "-c", ONE_RUN, URL, cache, str(ranks)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_RUN, URL, cache, str(ranks)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return {**json.loads(done.stdout), "requests": len(server.log())}
 
 
@@ -94,7 +113,9 @@ def report(what: str, runs: list[dict[str, float]]) -> None:
     middle = {name: statistics.median(each[name] for each in runs) for name in runs[0]}
     spread = f"{min(each['open'] for each in runs):.2f} to {max(each['open'] for each in runs):.2f}"
     times = f"open {middle['open']:.2f} s ({spread}), first batch {middle['first batch']:.2f} s"
-    print(f"{what:30} {times}, {middle['requests']:.0f} requests, {middle['MiB']:.0f} MiB", flush=True)
+    print(
+        f"{what:30} {times}, {middle['requests']:.0f} requests, {middle['MiB']:.0f} MiB", flush=True
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""How fast documents are packed into blocks, and how full: for a million documents of several kinds of lengths.
+"""How fast documents are packed into blocks, and how full: for a million documents of several kinds
+of lengths.
 
     .venv/bin/python scripts/bench/bench_packing.py [--documents 1000000] [--length 2048] [--runs 5]
 
-The lengths are drawn from a seed; times are the median of the processor time of one thread. Padding is in percent of all places
-in blocks, beside the least there can be (shardctl.format.packing.fewest_blocks).
+The lengths are drawn from a seed; times are the median of the processor time of one thread. Padding
+is in percent of all places in blocks, beside the least there can be
+(shardctl.format.packing.fewest_blocks).
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from shardctl.format.packing import Numbers, best_fit, concat, fewest_blocks, wi
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--runs", type=int, default=5)
@@ -34,12 +38,20 @@ def main() -> None:
             times["bfd"].append(time.process_time() - began)
             began = time.process_time()
             cut = windows(lengths, options.length)
-            least = fewest_blocks(np.bincount(cut.length, minlength=options.length + 1), options.length)
+            least = fewest_blocks(
+                np.bincount(cut.length, minlength=options.length + 1), options.length
+            )
             times["bound"].append(time.process_time() - began)
         total = int(lengths.sum())
-        padding, bound = (100 * (count * options.length - total) / (count * options.length) for count in (blocks, least))
+        padding, bound = (
+            100 * (count * options.length - total) / (count * options.length)
+            for count in (blocks, least)
+        )
         shown = ", ".join(f"{what} {statistics.median(each):.3f} s" for what, each in times.items())
-        print(f"{name}: {blocks:,} blocks, padding {padding:.4f} %, at least {bound:.4f} %; {shown}", flush=True)
+        print(
+            f"{name}: {blocks:,} blocks, padding {padding:.4f} %, at least {bound:.4f} %; {shown}",
+            flush=True,
+        )
 
 
 def kinds(documents: int) -> dict[str, Numbers]:

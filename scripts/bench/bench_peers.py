@@ -3,14 +3,16 @@
     .venv/bin/python scripts/bench/bench_peers.py [CORPUS] [--folder FOLDER] [--runs 3] [--only PEER …] [--json FILE]
     .venv/bin/python scripts/bench/bench_peers.py --installed     (installs nothing)
 
-Each peer lives in an environment of its own in FOLDER/PEER, made with pip where it is not there; one that cannot be installed
-is reported with the reason, never left out in silence. FOLDER also keeps the samples and every peer's version of them.
-With --installed, a peer without an environment is looked for in the Python that runs this script.
-Every round runs each peer once, in turn, as a process of its own that reads one epoch to warm up and measures the next ones.
-Two threads (or two workers, where a peer has processes), batches of 256, a warm page cache.
+Each peer lives in an environment of its own in FOLDER/PEER, made with pip where it is not there;
+one that cannot be installed is reported with the reason, never left out in silence. FOLDER also
+keeps the samples and every peer's version of them. With --installed, a peer without an environment
+is looked for in the Python that runs this script. Every round runs each peer once, in turn, as a
+process of its own that reads one epoch to warm up and measures the next ones. Two threads (or two
+workers, where a peer has processes), batches of 256, a warm page cache.
 
-Cases: `raw`, 224x224 RGB as it is; `jpeg`, 256x256 at quality 90, decoded and cut to 224x224; `lines`, a million short texts.
-All shuffled, as well as the peer can. FFCV needs libopencv-dev and libturbojpeg0-dev.
+Cases: `raw`, 224x224 RGB as it is; `jpeg`, 256x256 at quality 90, decoded and cut to 224x224;
+`lines`, a million short texts. All shuffled, as well as the peer can. FFCV needs libopencv-dev and
+libturbojpeg0-dev.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ CASES = ("raw", "jpeg", "lines")
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples, as plain files that every peer can read: raw.npy, jpeg/00000.jpg …, lines.txt."""
+    """The samples, as plain files that every peer can read: raw.npy, jpeg/00000.jpg …,
+    lines.txt."""
 
     root: Path
 
@@ -73,7 +76,8 @@ def decoded(data: bytes) -> Any:
     return crop(np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
 
 
-# --- the peers: each makes its own files of the samples once, and gives the batches of an epoch (or their sizes)
+# --- the peers: each makes its own files of the samples once, and gives the batches of an epoch (or
+# their sizes)
 
 
 def shardctl_peer(samples: Samples, case: str, folder: Path) -> Callable[[], Iterator[int]]:
@@ -85,16 +89,29 @@ def shardctl_peer(samples: Samples, case: str, folder: Path) -> Callable[[], Ite
 
     if not folder.exists():
         if case == "raw":
-            columns = pa.schema([("key", pa.string()), ("image", pa.fixed_shape_tensor(pa.uint8(), [224, 224, 3]))])
+            columns = pa.schema(
+                [("key", pa.string()), ("image", pa.fixed_shape_tensor(pa.uint8(), [224, 224, 3]))]
+            )
             rows = ((str(n), pixels) for n, pixels in enumerate(samples.raw()))
             write_dataset(folder, columns, rows, 260, sample_bytes=150_528, shape=(224, 224, 3))
         elif case == "jpeg":
             shardctl.convert(samples.root / "jpeg", folder, recipe={"store": "source"}, workers=2)
         else:
             rows = ((str(n), line) for n, line in enumerate(samples.lines()))
-            write_dataset(folder, pa.schema([("key", pa.string()), ("text", pa.string())]), rows, 65536, "zstd", 60)
-    column, options = ("text", {}) if case == "lines" else ("image", {"crop": 224} if case == "jpeg" else {})
-    loader = shardctl.open(folder).loader(BATCH, shuffle=True, threads=WORKERS, columns=[column], **options)
+            write_dataset(
+                folder,
+                pa.schema([("key", pa.string()), ("text", pa.string())]),
+                rows,
+                65536,
+                "zstd",
+                60,
+            )
+    column, options = (
+        ("text", {}) if case == "lines" else ("image", {"crop": 224} if case == "jpeg" else {})
+    )
+    loader = shardctl.open(folder).loader(
+        BATCH, shuffle=True, threads=WORKERS, columns=[column], **options
+    )
     return lambda: (len(batch[column]) for batch in loader)
 
 
@@ -116,7 +133,11 @@ def torch_files(samples: Samples, case: str, folder: Path) -> Callable[[], Itera
 
         def __getitem__(self, index: int) -> Any:
             data = paths[index].read_bytes()
-            return np.frombuffer(data, np.uint8).reshape(224, 224, 3).copy() if case == "raw" else decoded(data)
+            return (
+                np.frombuffer(data, np.uint8).reshape(224, 224, 3).copy()
+                if case == "raw"
+                else decoded(data)
+            )
 
     loader = DataLoader(Files(), BATCH, shuffle=True, num_workers=WORKERS, persistent_workers=True)
     return lambda: (len(batch) for batch in loader)
@@ -129,9 +150,17 @@ def webdataset(samples: Samples, case: str, folder: Path) -> Callable[[], Iterat
     extension = {"raw": "bin", "jpeg": "jpg", "lines": "txt"}[case]
     if not folder.exists():
         folder.mkdir()
-        with wds.ShardWriter(str(folder / "%05d.tar"), maxcount=50_000 if case == "lines" else 300, verbose=0) as writer:
+        with wds.ShardWriter(
+            str(folder / "%05d.tar"), maxcount=50_000 if case == "lines" else 300, verbose=0
+        ) as writer:
             for number, value in enumerate(samples.of(case)):
-                data = value.tobytes() if case == "raw" else value.encode() if case == "lines" else value
+                data = (
+                    value.tobytes()
+                    if case == "raw"
+                    else value.encode()
+                    if case == "lines"
+                    else value
+                )
                 writer.write({"__key__": f"{number:07d}", extension: data})
     shards = sorted(map(str, folder.glob("*.tar")))
     make = {
@@ -140,7 +169,12 @@ def webdataset(samples: Samples, case: str, folder: Path) -> Callable[[], Iterat
         "lines": bytes.decode,
     }[case]
     data = (
-        wds.WebDataset(shards, shardshuffle=len(shards), nodesplitter=wds.split_by_node, workersplitter=wds.split_by_worker)
+        wds.WebDataset(
+            shards,
+            shardshuffle=len(shards),
+            nodesplitter=wds.split_by_node,
+            workersplitter=wds.split_by_worker,
+        )
         .shuffle(1000)
         .to_tuple(extension)
         .map_tuple(make)
@@ -183,7 +217,14 @@ def litdata(samples: Samples, case: str, folder: Path) -> Callable[[], Iterator[
 
     if not folder.exists():
         _LITDATA.extend(samples.of(case))
-        optimize(_litdata_item, list(range(len(_LITDATA))), str(folder), chunk_bytes="64MB", num_workers=1, start_method="fork")
+        optimize(
+            _litdata_item,
+            list(range(len(_LITDATA))),
+            str(folder),
+            chunk_bytes="64MB",
+            num_workers=1,
+            start_method="fork",
+        )
 
     class Data(StreamingDataset):  # type: ignore[misc]
         def __getitem__(self, index: Any) -> Any:
@@ -191,7 +232,9 @@ def litdata(samples: Samples, case: str, folder: Path) -> Callable[[], Iterator[
             return decoded(value) if case == "jpeg" else value
 
     data = Data(str(folder), shuffle=True)
-    loader = StreamingDataLoader(data, batch_size=BATCH, num_workers=WORKERS, persistent_workers=True)
+    loader = StreamingDataLoader(
+        data, batch_size=BATCH, num_workers=WORKERS, persistent_workers=True
+    )
     return lambda: (len(batch) for batch in loader)
 
 
@@ -203,13 +246,17 @@ def huggingface(samples: Samples, case: str, folder: Path) -> Callable[[], Itera
         if case == "raw":
             features = datasets.Features({"x": datasets.Array3D((224, 224, 3), "uint8")})
         else:
-            features = datasets.Features({"x": datasets.Image() if case == "jpeg" else datasets.Value("string")})
+            features = datasets.Features(
+                {"x": datasets.Image() if case == "jpeg" else datasets.Value("string")}
+            )
 
         def rows() -> Iterator[Any]:
             for value in samples.of(case):
                 yield {"x": {"bytes": value, "path": None} if case == "jpeg" else value}
 
-        datasets.Dataset.from_generator(rows, features=features, cache_dir=str(folder) + "-cache").save_to_disk(str(folder))
+        datasets.Dataset.from_generator(
+            rows, features=features, cache_dir=str(folder) + "-cache"
+        ).save_to_disk(str(folder))
     data = datasets.load_from_disk(str(folder))
     if case == "raw":
         data = data.with_format("numpy")
@@ -219,7 +266,11 @@ def huggingface(samples: Samples, case: str, folder: Path) -> Callable[[], Itera
         shuffled = data.shuffle(seed=next(seeds))
         for first in range(0, len(shuffled), BATCH):
             values = shuffled[first : first + BATCH]["x"]
-            yield len(np.stack([crop(np.asarray(image)) for image in values]) if case == "jpeg" else values)
+            yield len(
+                np.stack([crop(np.asarray(image)) for image in values])
+                if case == "jpeg"
+                else values
+            )
 
     return epoch
 
@@ -233,9 +284,13 @@ def tensorflow(samples: Samples, case: str, folder: Path) -> Callable[[], Iterat
     tf.config.threading.set_inter_op_parallelism_threads(WORKERS)
     if not folder.exists():
         folder.mkdir()
-        writers = [tf.io.TFRecordWriter(str(folder / f"{number:02d}.tfrecord")) for number in range(16)]
+        writers = [
+            tf.io.TFRecordWriter(str(folder / f"{number:02d}.tfrecord")) for number in range(16)
+        ]
         for number, value in enumerate(samples.of(case)):
-            data = value.tobytes() if case == "raw" else value.encode() if case == "lines" else value
+            data = (
+                value.tobytes() if case == "raw" else value.encode() if case == "lines" else value
+            )
             feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[data]))
             example = tf.train.Example(features=tf.train.Features(feature={"x": feature}))
             writers[number % 16].write(example.SerializeToString())
@@ -246,7 +301,11 @@ def tensorflow(samples: Samples, case: str, folder: Path) -> Callable[[], Iterat
         value = tf.io.parse_single_example(record, {"x": tf.io.FixedLenFeature([], tf.string)})["x"]
         if case == "raw":
             return tf.reshape(tf.io.decode_raw(value, tf.uint8), (224, 224, 3))
-        return tf.image.crop_to_bounding_box(tf.io.decode_jpeg(value, 3), 16, 16, 224, 224) if case == "jpeg" else value
+        return (
+            tf.image.crop_to_bounding_box(tf.io.decode_jpeg(value, 3), 16, 16, 224, 224)
+            if case == "jpeg"
+            else value
+        )
 
     files = tf.data.Dataset.list_files(str(folder / "*.tfrecord"), shuffle=True)
     data = files.interleave(tf.data.TFRecordDataset, cycle_length=16, num_parallel_calls=WORKERS)
@@ -262,7 +321,9 @@ def tf_snapshot(samples: Samples, case: str, folder: Path) -> Callable[[], Itera
     if case != "raw":
         raise NotImplementedError("a snapshot holds what is decoded: see raw")
     table = samples.raw()
-    data = tf.data.Dataset.from_generator(lambda: iter(table), output_signature=tf.TensorSpec((224, 224, 3), tf.uint8))
+    data = tf.data.Dataset.from_generator(
+        lambda: iter(table), output_signature=tf.TensorSpec((224, 224, 3), tf.uint8)
+    )
     data = data.snapshot(str(folder), compression=None).shuffle(1000).batch(BATCH).prefetch(2)
     return lambda: (len(batch) for batch in data.as_numpy_iterator())
 
@@ -275,7 +336,9 @@ def grain(samples: Samples, case: str, folder: Path) -> Callable[[], Iterator[in
         folder.mkdir()
         writer = ArrayRecordWriter(str(folder / "x.array_record"), "group_size:1,uncompressed")
         for value in samples.of(case):
-            writer.write(value.tobytes() if case == "raw" else value.encode() if case == "lines" else value)
+            writer.write(
+                value.tobytes() if case == "raw" else value.encode() if case == "lines" else value
+            )
         writer.close()
     make = {
         "raw": lambda data: np.frombuffer(data, np.uint8).reshape(224, 224, 3),
@@ -288,7 +351,9 @@ def grain(samples: Samples, case: str, folder: Path) -> Callable[[], Iterator[in
     def epoch() -> Iterator[int]:
         data = pygrain.MapDataset.source(source).shuffle(seed=next(seeds)).map(make)
         options = pygrain.ReadOptions(num_threads=WORKERS, prefetch_buffer_size=2 * BATCH)
-        for batch in data.to_iter_dataset(options).batch(BATCH, batch_fn=list if case == "lines" else np.stack):
+        for batch in data.to_iter_dataset(options).batch(
+            BATCH, batch_fn=list if case == "lines" else np.stack
+        ):
             yield len(batch)
 
     return epoch
@@ -317,10 +382,25 @@ def ffcv(samples: Samples, case: str, folder: Path) -> Callable[[], Iterator[int
             return (Image.open(io.BytesIO(values[index])).convert("RGB"),)
 
     if not path.exists():
-        field = NDArrayField(np.dtype("uint8"), (224, 224, 3)) if case == "raw" else RGBImageField("jpg", jpeg_quality=90)
+        field = (
+            NDArrayField(np.dtype("uint8"), (224, 224, 3))
+            if case == "raw"
+            else RGBImageField("jpg", jpeg_quality=90)
+        )
         DatasetWriter(str(path), {"x": field}, num_workers=1).from_indexed_dataset(Data())
-    decoder = NDArrayDecoder() if case == "raw" else CenterCropRGBImageDecoder((224, 224), ratio=224 / 256)
-    loader = Loader(str(path), BATCH, num_workers=WORKERS, order=OrderOption.RANDOM, os_cache=True, pipelines={"x": [decoder]})
+    decoder = (
+        NDArrayDecoder()
+        if case == "raw"
+        else CenterCropRGBImageDecoder((224, 224), ratio=224 / 256)
+    )
+    loader = Loader(
+        str(path),
+        BATCH,
+        num_workers=WORKERS,
+        order=OrderOption.RANDOM,
+        os_cache=True,
+        pipelines={"x": [decoder]},
+    )
     return lambda: (len(batch[0]) for batch in loader)
 
 
@@ -336,9 +416,13 @@ class Peer:
 
 PEERS = {
     "shardctl": Peer(shardctl_peer, (), ""),
-    "files + torch DataLoader": Peer(torch_files, (TORCH, "webdataset", "pillow", "numpy"), "webdataset"),
+    "files + torch DataLoader": Peer(
+        torch_files, (TORCH, "webdataset", "pillow", "numpy"), "webdataset"
+    ),
     "WebDataset": Peer(webdataset, (TORCH, "webdataset", "pillow", "numpy"), "webdataset"),
-    "MosaicML Streaming": Peer(mosaicml, (TORCH, "mosaicml-streaming", "pillow", "numpy"), "mosaicml", True),
+    "MosaicML Streaming": Peer(
+        mosaicml, (TORCH, "mosaicml-streaming", "pillow", "numpy"), "mosaicml", True
+    ),
     "LitData": Peer(litdata, (TORCH, "litdata", "pillow", "numpy"), "litdata", True),
     "Hugging Face datasets": Peer(huggingface, ("datasets", "pillow", "numpy"), "huggingface"),
     "tf.data TFRecord": Peer(tensorflow, ("tensorflow-cpu", "numpy", "pillow"), "tensorflow"),
@@ -346,7 +430,18 @@ PEERS = {
     "ArrayRecord + Grain": Peer(grain, ("array_record", "grain", "numpy", "pillow"), "grain"),
     "FFCV": Peer(
         ffcv,
-        (TORCH, "numpy<2.2", "numba", "opencv-python-headless", "pandas", "fastargs", "matplotlib", "tqdm", "psutil", "ffcv"),
+        (
+            TORCH,
+            "numpy<2.2",
+            "numba",
+            "opencv-python-headless",
+            "pandas",
+            "fastargs",
+            "matplotlib",
+            "tqdm",
+            "psutil",
+            "ffcv",
+        ),
         "ffcv",
         True,
     ),
@@ -373,13 +468,30 @@ def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         child(*sys.argv[2:])
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "corpus",
+        nargs="?",
+        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
+    )
     parser.add_argument("--folder", type=Path, default=HERE.parent.parent / "peers")
-    parser.add_argument("--environments", type=Path, help="where the environments are, if they are not in FOLDER")
-    parser.add_argument("--installed", action="store_true", help="measure the peers that are installed, and install none")
+    parser.add_argument(
+        "--environments", type=Path, help="where the environments are, if they are not in FOLDER"
+    )
+    parser.add_argument(
+        "--installed",
+        action="store_true",
+        help="measure the peers that are installed, and install none",
+    )
     parser.add_argument("--lines", type=int, default=LINES)
-    parser.add_argument("--seconds", type=float, default=LEAST_SECONDS, help="read each for so long, after the first epoch")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=LEAST_SECONDS,
+        help="read each for so long, after the first epoch",
+    )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=list(PEERS))
     parser.add_argument("--cases", nargs="*", default=list(CASES))
@@ -388,33 +500,44 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     make_samples(Path(options.corpus), options.folder, options.cases, options.lines)
     environments = options.environments or options.folder
-    pythons = {name: environment(PEERS[name], environments, options.installed) for name in options.only}
-    results = {case: compare(case, pythons, options.folder, options.runs, options.seconds) for case in options.cases}
+    pythons = {
+        name: environment(PEERS[name], environments, options.installed) for name in options.only
+    }
+    results = {
+        case: compare(case, pythons, options.folder, options.runs, options.seconds)
+        for case in options.cases
+    }
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
 
 
 def environment(peer: Peer, folder: Path, installed: bool) -> Path | str:
-    """Return the Python of a peer's environment, made where it is not there, or the reason why it cannot be."""
+    """Return the Python of a peer's environment, made where it is not there, or the reason why it
+    cannot be."""
     root = folder / peer.environment
     python = root / "bin" / "python"
     if not peer.packages or (installed and not python.exists()):
         return Path(sys.executable)
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", root], check=True)
-        ran = subprocess.run([python, "-m", "pip", "-q", "install", *peer.packages], capture_output=True, text=True)
+        ran = subprocess.run(
+            [python, "-m", "pip", "-q", "install", *peer.packages], capture_output=True, text=True
+        )
         if ran.returncode:
             shutil.rmtree(root)
             return f"cannot be installed: {(ran.stderr.strip().splitlines() or ['?'])[-1]}"
     if peer.needs_torchvision:
         (site,) = (root / "lib").glob("python3*/site-packages")
-        shutil.rmtree(site / "torchvision", ignore_errors=True)  # a build for CUDA, which this torch refuses
+        # a build for CUDA, which this torch refuses
+        shutil.rmtree(site / "torchvision", ignore_errors=True)
         (site / "torchvision").mkdir()
         (site / "torchvision" / "__init__.py").write_text(TORCHVISION)
     return python
 
 
-def compare(case: str, pythons: dict[str, Path | str], folder: Path, runs: int, seconds: float) -> dict[str, Any]:
+def compare(
+    case: str, pythons: dict[str, Path | str], folder: Path, runs: int, seconds: float
+) -> dict[str, Any]:
     """Measure all peers in turn, several times, and print the table."""
     rates: dict[str, list[float]] = {}
     failures = {name: python for name, python in pythons.items() if isinstance(python, str)}
@@ -424,11 +547,15 @@ def compare(case: str, pythons: dict[str, Path | str], folder: Path, runs: int, 
                 continue
             command = [python, Path(__file__).resolve(), "--child", name, case, folder, seconds]
             try:
-                ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=900)
+                ran = subprocess.run(
+                    list(map(str, command)), capture_output=True, text=True, timeout=900
+                )
                 rate = float(ran.stdout.split()[-1])
                 rates.setdefault(name, []).append(rate)
             except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
-                failures[name] = str(error) if isinstance(error, subprocess.TimeoutExpired) else last_line(ran)
+                failures[name] = (
+                    str(error) if isinstance(error, subprocess.TimeoutExpired) else last_line(ran)
+                )
     medians = {name: statistics.median(found) for name, found in rates.items()}
     print(f"{case}:", flush=True)
     for name in pythons:
@@ -445,7 +572,8 @@ def last_line(ran: subprocess.CompletedProcess[str]) -> str:
 
 
 def child(name: str, case: str, folder: str, seconds: str) -> None:
-    """Read one epoch, and print the rate of those that come after it, for so many seconds or one epoch."""
+    """Read one epoch, and print the rate of those that come after it, for so many seconds or one
+    epoch."""
     peer = PEERS[name]
     own = Path(folder) / "data" / name.replace(" ", "_").replace("+", "and")
     own.mkdir(parents=True, exist_ok=True)
@@ -459,7 +587,8 @@ def child(name: str, case: str, folder: str, seconds: str) -> None:
 
 
 def make_samples(corpus: Path, folder: Path, cases: list[str], line_count: int) -> None:
-    """Write the samples of the cases that are not there yet: photos of the corpus, eight times over, or drawn ones."""
+    """Write the samples of the cases that are not there yet: photos of the corpus, eight times
+    over, or drawn ones."""
     files = {"raw": "raw.npy", "jpeg": "jpeg", "lines": "lines.txt"}
     missing = [case for case in cases if not (folder / "samples" / files[case]).exists()]
     if not missing:

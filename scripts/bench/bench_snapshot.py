@@ -1,11 +1,14 @@
-"""The article's experiment: epochs from raw photos, the first epoch through a snapshot, and epochs from it; beside tf.data.
+"""The article's experiment: epochs from raw photos, the first epoch through a snapshot, and epochs
+from it; beside tf.data.
 
-    .venv/bin/python scripts/bench/bench_snapshot.py [CORPUS] [--times 4] [--runs 3] [--recipes resize heavy] [--files 1000000]
+    .venv/bin/python scripts/bench/bench_snapshot.py [CORPUS] [--times 4] [--runs 3] [--recipes
+    resize heavy] [--files 1000000]
 
-CORPUS has photos/ (default: $SHARDCTL_CORPUS, else ../shared/data; without it, photos that `shardctl demo` draws). Its photos
-are taken so many `times`. `--recipes features` keeps only what a small torch model (bare_model.py) makes of them; it
-needs torch. Each contender runs once in every round, in turn, as a process of its own; its time is that of the
-epoch, from the call that begins it to the last batch, without the start of Python and the imports. Photos/s, medians:
+CORPUS has photos/ (default: $SHARDCTL_CORPUS, else ../shared/data; without it, photos that
+`shardctl demo` draws). Its photos are taken so many `times`. `--recipes features` keeps only what a
+small torch model (bare_model.py) makes of them; it needs torch. Each contender runs once in every
+round, in turn, as a process of its own; its time is that of the epoch, from the call that begins it
+to the last batch, without the start of Python and the imports. Photos/s, medians:
 
     raw epoch            scripts/bench/bare_pool.py's work: two processes read, decode and do the steps; nothing is kept
     conversion alone     convert(), and no epoch
@@ -14,8 +17,9 @@ epoch, from the call that begins it to the last batch, without the start of Pyth
     second               an epoch from the snapshot: open, check of the sources, batches
     tf.data …            the same with tf.data.Dataset.snapshot, uncompressed, AUTOTUNE, in the environment of `make interop`
 
-With --files only the check that nothing has changed is measured, on so many tiny files, in turn with a bare os.scandir and
-stat of them, both in a process that is there already; and `shardctl convert` of what is there as a whole command.
+With --files only the check that nothing has changed is measured, on so many tiny files, in turn
+with a bare os.scandir and stat of them, both in a process that is there already; and `shardctl
+convert` of what is there as a whole command.
 """
 
 from __future__ import annotations
@@ -46,7 +50,10 @@ RECIPES = {
         {"name": "color_jitter", "brightness": 0.4, "contrast": 0.4, "saturation": 0.4},
         {"name": "gaussian_blur", "kernel_size": 5},
     ],
-    "features": [{"name": "resize", "size": "224x224"}, {"name": "model", "target": "bare_model:Encoder", "batch": 32}],
+    "features": [
+        {"name": "resize", "size": "224x224"},
+        {"name": "model", "target": "bare_model:Encoder", "batch": 32},
+    ],
 }
 
 RAW = """
@@ -164,12 +171,22 @@ shardctl.snapshot({out!r}, {source!r}, **given)
 print(time.perf_counter() - began)
 """
 
-TIMED_WALK = "import sys, time\nbegan = time.perf_counter()\n" + WALK + "print(time.perf_counter() - began)\n"
+TIMED_WALK = (
+    "import sys, time\nbegan = time.perf_counter()\n"
+    + WALK
+    + "print(time.perf_counter() - began)\n"
+)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "corpus",
+        nargs="?",
+        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
+    )
     parser.add_argument("--times", type=int, default=4)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--recipes", nargs="+", choices=list(RECIPES), default=["resize", "heavy"])
@@ -187,16 +204,24 @@ def main() -> None:
                 for name, rates in epochs(photos, each, options.runs, Path(scratch)).items()
             }
     for name, values in found.items():
-        print(f"{name:30} {statistics.median(values):10.3f}   ({min(values):.3f} to {max(values):.3f})")
+        print(
+            f"{name:30} {statistics.median(values):10.3f}   ({min(values):.3f} to "
+            f"{max(values):.3f})"
+        )
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
 
 
 def copies(corpus: Path, times: int, scratch: Path) -> Path:
-    """Copy the photos so many times into one folder, without those that are no colour photos that all can read."""
+    """Copy the photos so many times into one folder, without those that are no colour photos that
+    all can read."""
     photos = corpus / "photos"
     if not photos.is_dir():
-        subprocess.run([sys.executable, "-m", "shardctl", "demo", str(scratch / "demo")], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "shardctl", "demo", str(scratch / "demo")],
+            check=True,
+            capture_output=True,
+        )
         photos = scratch / "demo" / "photos"
     folder = scratch / "photos"
     folder.mkdir()
@@ -209,9 +234,12 @@ def copies(corpus: Path, times: int, scratch: Path) -> Path:
 
 def run(python: Path | str, script: str) -> float:
     """Run a script as a process, and return the number that it prints last."""
-    modules = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])  # bare_pool and bare_model are there
+    # bare_pool and bare_model are there
+    modules = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**as_installed(), "PYTHONPATH": modules}
-    ran = subprocess.run([str(python), "-c", script], capture_output=True, text=True, env=environment, timeout=300)
+    ran = subprocess.run(
+        [str(python), "-c", script], capture_output=True, text=True, env=environment, timeout=300
+    )
     if ran.returncode:
         raise SystemExit(ran.stderr)
     return float(ran.stdout.split()[-1])
@@ -221,7 +249,8 @@ def epochs(photos: Path, name: str, runs: int, scratch: Path) -> dict[str, list[
     recipe = {"store": "none" if name == "features" else "raw", "transform": RECIPES[name]}
     recipe_file = scratch / f"{name}.toml"
     steps = "\n".join(
-        "[[transform]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in step.items()) for step in RECIPES[name]
+        "[[transform]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in step.items())
+        for step in RECIPES[name]
     )
     recipe_file.write_text(f'store = "raw"\n{steps}\n')
     script = RAW_FEATURES if name == "features" else RAW
@@ -233,7 +262,9 @@ def epochs(photos: Path, name: str, runs: int, scratch: Path) -> dict[str, list[
             shutil.rmtree(out, ignore_errors=True)
         raw = script.format(photos=str(photos), recipe=str(recipe_file))
         found[f"{name}: raw epoch"].append(run(sys.executable, raw))
-        found[f"{name}: conversion alone"].append(run(sys.executable, CONVERT.format(**given, out=str(outs["converted"]))))
+        found[f"{name}: conversion alone"].append(
+            run(sys.executable, CONVERT.format(**given, out=str(outs["converted"])))
+        )
         arriving = SNAPSHOT.format(**given, out=str(outs["arriving"]), wait=False)
         found[f"{name}: first, wait=False"].append(run(sys.executable, arriving))
         waiting = SNAPSHOT.format(**given, out=str(outs["waiting"]), wait=True)
@@ -251,11 +282,19 @@ def check(corpus: Path, count: int, runs: int, scratch: Path) -> dict[str, list[
     recipe = {"store": "raw", "transform": [{"name": "resize", "size": "32x32"}]}
     script = CHECK.format(recipe=recipe, out=str(scratch / "out"), source=str(scratch / "in"))
     run(sys.executable, script)
-    again = [sys.executable, "-m", "shardctl", "convert", *map(str, (scratch / "in", scratch / "out"))]
+    again = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        *map(str, (scratch / "in", scratch / "out")),
+    ]
     again += ["--store", "raw", "--resize", "32x32"]
     found: dict[str, list[float]] = defaultdict(list)
     for _ in range(runs):
-        found["bare walk, s"].append(run(sys.executable, TIMED_WALK.replace("sys.argv[1]", repr(str(scratch / "in")))))
+        found["bare walk, s"].append(
+            run(sys.executable, TIMED_WALK.replace("sys.argv[1]", repr(str(scratch / "in"))))
+        )
         found["snapshot() of what is there, s"].append(run(sys.executable, script))
         began = time.perf_counter()
         subprocess.run(again, check=True, capture_output=True, env=as_installed())

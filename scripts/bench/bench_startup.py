@@ -1,11 +1,14 @@
 """How long small commands take from shell to shell, beside the imports that they cannot do without.
 
-    .venv/bin/python scripts/bench/bench_startup.py [CORPUS] [--runs 15] [--photos-runs 5] [--json FILE]
+    .venv/bin/python scripts/bench/bench_startup.py [CORPUS] [--runs 15] [--photos-runs 5] [--json
+    FILE]
 
-CORPUS is a folder with photos/ (default: $SHARDCTL_CORPUS, else ../shared/data; without it, photos that `shardctl demo` draws).
-Every round runs each command once, in turn, as a process of its own; the least and the median of the rounds are shown, and the
-least as a multiple of bare Python's. "all photos" is all of the folder to raw 224 x 224, beside two processes that only read,
-decode and resize (bare_loop.py). The last commands look at the dataset that this makes; it is in the page cache.
+CORPUS is a folder with photos/ (default: $SHARDCTL_CORPUS, else ../shared/data; without it, photos
+that `shardctl demo` draws). Every round runs each command once, in turn, as a process of its own;
+the least and the median of the rounds are shown, and the least as a multiple of bare Python's. "all
+photos" is all of the folder to raw 224 x 224, beside two processes that only read, decode and
+resize (bare_loop.py). The last commands look at the dataset that this makes; it is in the page
+cache.
 """
 
 from __future__ import annotations
@@ -28,8 +31,14 @@ HERE = Path(__file__).resolve().parent
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "corpus",
+        nargs="?",
+        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
+    )
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--photos-runs", type=int, default=5)
     parser.add_argument("--json", type=Path)
@@ -38,7 +47,9 @@ def main() -> None:
         photos, _ = folders(Path(given.corpus), Path(folder))
         one, out = Path(folder) / "one", Path(folder) / "out"
         one.mkdir()
-        shutil.copy(min(path for path in photos.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg")), one)
+        shutil.copy(
+            min(path for path in photos.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg")), one
+        )
         python, shardctl = [sys.executable], [sys.executable, "-m", "shardctl"]
         crop = ["--resize", "256", "--crop", "224", "--store", "raw", "-q"]
         small = {
@@ -59,7 +70,10 @@ def main() -> None:
             "convert, all photos": [*shardctl, "convert", str(photos), str(out), *crop],
         }
         found |= show(large, given.photos_runs, out)
-        first = f"import shardctl; next(iter(shardctl.open({str(out)!r}).loader(batch_size=32, shuffle=True)))"
+        first = (
+            f"import shardctl; next(iter(shardctl.open({str(out)!r}).loader(batch_size=32, "
+            "shuffle=True)))"
+        )
         looks = {
             "import, open, first batch": [*python, "-c", first],
             "inspect, all photos": [*shardctl, "inspect", str(out)],
@@ -73,7 +87,8 @@ def main() -> None:
 
 
 def show(commands: dict[str, list[str]], runs: int, out: Path | None) -> dict[str, list[float]]:
-    """Run the commands in turn, and print what they took in milliseconds. Without `out`, no dataset is deleted before each."""
+    """Run the commands in turn, and print what they took in milliseconds. Without `out`, no dataset
+    is deleted before each."""
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(runs):
         for name, command in commands.items():
@@ -84,14 +99,22 @@ def show(commands: dict[str, list[str]], runs: int, out: Path | None) -> dict[st
     print(f"{runs} interleaved runs                 least    median   times the first")
     for name, times in seconds.items():
         print(
-            f"  {name:28} {min(times) * 1e3:7.0f} {statistics.median(times) * 1e3:9.0f} {min(times) / first:10.1f}", flush=True
+            f"  {name:28} {min(times) * 1e3:7.0f} {statistics.median(times) * 1e3:9.0f} "
+            f"{min(times) / first:10.1f}",
+            flush=True,
         )
     return seconds
 
 
 def timed(command: list[str]) -> float:
     started = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=as_installed())
+    subprocess.run(
+        command,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=as_installed(),
+    )
     return time.perf_counter() - started
 
 

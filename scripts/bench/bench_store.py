@@ -1,18 +1,21 @@
-"""How fast the loader reads from a store, beside the network itself; and from its cache, beside a local dataset.
+"""How fast the loader reads from a store, beside the network itself; and from its cache, beside a
+local dataset.
 
-    python scripts/bench/bench_store.py [--images 4000] [--runs 5] [--latency 0.03] [--bandwidth 16e6 200e6] [--json FILE]
+    python scripts/bench/bench_store.py [--images 4000] [--runs 5] [--latency 0.03] [--bandwidth
+    16e6 200e6] [--json FILE]
         [--only CONTENDER …]
 
-The store is scripts/data/object_server.py on this machine, with a latency and a bandwidth as given: the figures are of the
-loader, not of a real store. The server uses the processor too. The dataset has JPEG images of 256 x 256, some 75 kB each,
-stored as they are: blocks of 4 MiB. The loader draws from 64 blocks at a time: with few images, hardly any block is used
-before all of them are here.
+The store is scripts/data/object_server.py on this machine, with a latency and a bandwidth as given:
+the figures are of the loader, not of a real store. The server uses the processor too. The dataset
+has JPEG images of 256 x 256, some 75 kB each, stored as they are: blocks of 4 MiB. The loader draws
+from 64 blocks at a time: with few images, hardly any block is used before all of them are here.
 
-Over the network: `bare` is a loop of ranged GETs of the same blocks with the same client, 64 at a time; `bytes` the loader that
-hands over the stored bytes; `decoded` the loader with decoding and a crop of 224; `filling` the same while it fills a cache.
-From the cache: `cached` is the second epoch, `local` the same dataset as files. Peers read the same images in their own form,
-decoded and cropped in the same way, with two workers and an empty cache, in the environment .interop/torch (`make interop`);
-scripts/bench/store_peers/tfdata_peer.py says how to make that of tf.data.
+Over the network: `bare` is a loop of ranged GETs of the same blocks with the same client, 64 at a
+time; `bytes` the loader that hands over the stored bytes; `decoded` the loader with decoding and a
+crop of 224; `filling` the same while it fills a cache. From the cache: `cached` is the second
+epoch, `local` the same dataset as files. Peers read the same images in their own form, decoded and
+cropped in the same way, with two workers and an empty cache, in the environment .interop/torch
+(`make interop`); scripts/bench/store_peers/tfdata_peer.py says how to make that of tf.data.
 Contenders take turns, round after round; figures are medians, in MB/s of what is stored.
 """
 
@@ -57,7 +60,8 @@ ROWS = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE)])
 
 @dataclass(frozen=True)
 class Scene:
-    """What the contenders read: the images as files and as a dataset, and a folder for what they write."""
+    """What the contenders read: the images as files and as a dataset, and a folder for what they
+    write."""
 
     root: Path
     stored: int
@@ -81,7 +85,10 @@ def bare(scene: Scene) -> float:
     blocks = []
     for path in sorted(scene.root.glob("train-*.arrow")):
         found = extents_of(path.read_bytes(), path.stat().st_size)
-        blocks += [(path.name, *place) for place in zip(found.starts.tolist(), found.lengths.tolist(), strict=True)]
+        blocks += [
+            (path.name, *place)
+            for place in zip(found.starts.tolist(), found.lengths.tolist(), strict=True)
+        ]
     began = time.perf_counter()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         total = sum(pool.map(lambda block: store.get(*block).size, blocks))
@@ -92,7 +99,9 @@ def bare(scene: Scene) -> float:
 def epoch_of(place: str | Path, cache: Path | bool, **options: Any) -> float:
     """Read a dataset once, from opening it on."""
     began = time.perf_counter()
-    loader = shardctl.open(place, cache=cache).loader(BATCH, shuffle="window", columns=["image"], reuse=True, **options)
+    loader = shardctl.open(place, cache=cache).loader(
+        BATCH, shuffle="window", columns=["image"], reuse=True, **options
+    )
     assert sum(len(batch["image"]) for batch in loader) == len(loader.stream)
     return time.perf_counter() - began
 
@@ -116,8 +125,8 @@ CACHED: dict[str, Contender] = {
 PEERS = {"streaming": "torch", "litdata": "torch", "webdataset": "torch", "tfdata": "tensorflow-io"}
 """Peers, and the environment below .interop in which each runs.
 
-Each is a program in store_peers: `make SOURCE FOLDER` writes its form of the images; `read ADDRESS BUCKET CACHE` reads
-it once from the server, and prints the number of images and the seconds.
+Each is a program in store_peers: `make SOURCE FOLDER` writes its form of the images; `read ADDRESS
+BUCKET CACHE` reads it once from the server, and prints the number of images and the seconds.
 """
 
 
@@ -127,7 +136,14 @@ def peer(name: str) -> Contender:
     def run(scene: Scene) -> float:
         cache = scene.emptied(f"{name}-cache")
         done = subprocess.run(
-            [_python(name), str(HERE / "store_peers" / f"{name}_peer.py"), "read", scene.server.address, BUCKET, str(cache)],
+            [
+                _python(name),
+                str(HERE / "store_peers" / f"{name}_peer.py"),
+                "read",
+                scene.server.address,
+                BUCKET,
+                str(cache),
+            ],
             env={**os.environ, "S3_ENDPOINT_URL": scene.server.address},
             capture_output=True,
             text=True,
@@ -147,9 +163,19 @@ def _python(name: str) -> str:
 
 
 def prepare_peer(name: str, scene: Scene, images: Path) -> None:
-    """Write a peer's form of the images, and put it on the server. Raises CalledProcessError, FileNotFoundError."""
+    """Write a peer's form of the images, and put it on the server. Raises CalledProcessError,
+    FileNotFoundError."""
     folder = scene.emptied(f"{name}-form")
-    subprocess.run([_python(name), str(HERE / "store_peers" / f"{name}_peer.py"), "make", str(images), str(folder)], check=True)
+    subprocess.run(
+        [
+            _python(name),
+            str(HERE / "store_peers" / f"{name}_peer.py"),
+            "make",
+            str(images),
+            str(folder),
+        ],
+        check=True,
+    )
     store = open_store(f"s3://{BUCKET}/{name}")
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -167,7 +193,8 @@ def make_images(folder: Path, count: int) -> None:
 
 
 def take_turns(contenders: dict[str, Contender], scene: Scene, runs: int) -> dict[str, list[float]]:
-    """Run each contender once in every round, and return their rates in MB/s. One that fails is said so, and left out."""
+    """Run each contender once in every round, and return their rates in MB/s. One that fails is
+    said so, and left out."""
     rates: dict[str, list[float]] = {}
     failed: set[str] = set()
     for _ in range(runs):
@@ -192,11 +219,15 @@ def print_rates(title: str, rates: dict[str, list[float]], reference: str) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--images", type=int, default=4000)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--latency", type=float, default=0.03, help="seconds")
-    parser.add_argument("--bandwidth", type=float, nargs="+", default=[16e6, 200e6], help="bytes per second")
+    parser.add_argument(
+        "--bandwidth", type=float, nargs="+", default=[16e6, 200e6], help="bytes per second"
+    )
     parser.add_argument("--only", nargs="+", choices=[*NETWORK, *CACHED, *PEERS])
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
@@ -205,9 +236,14 @@ def main() -> None:
         scratch = Path(folder)
         make_images(scratch / "images", chosen.images)
         root = scratch / "out"
-        rows = ((path.name, (path.read_bytes(), path.name)) for path in sorted((scratch / "images").iterdir()))
+        rows = (
+            (path.name, (path.read_bytes(), path.name))
+            for path in sorted((scratch / "images").iterdir())
+        )
         size = sum(path.stat().st_size for path in (scratch / "images").iterdir()) // chosen.images
-        write_dataset(root, ROWS, rows, max(1, chosen.images // 16), sample_bytes=size, shape=(256, 256, 3))
+        write_dataset(
+            root, ROWS, rows, max(1, chosen.images // 16), sample_bytes=size, shape=(256, 256, 3)
+        )
         stored = sum(path.stat().st_size for path in root.glob("train-*.arrow"))
         print(f"{chosen.images} images, {stored / 1e6:.1f} MB")
         for bandwidth in chosen.bandwidth:
@@ -227,12 +263,20 @@ def main() -> None:
                         contenders[name] = peer(name)
                     except (OSError, subprocess.CalledProcessError) as error:
                         print(f"  {name}: {error}", file=sys.stderr)
-                wanted = {name: each for name, each in contenders.items() if not chosen.only or name in chosen.only}
+                wanted = {
+                    name: each
+                    for name, each in contenders.items()
+                    if not chosen.only or name in chosen.only
+                }
                 rates = take_turns(wanted, scene, chosen.runs)
                 title = f"{bandwidth / 1e6:g} MB/s, {chosen.latency * 1e3:g} ms"
                 print_rates(title, rates, "bare")
                 record[title] = rates
-                cached = {name: each for name, each in CACHED.items() if not chosen.only or name in chosen.only}
+                cached = {
+                    name: each
+                    for name, each in CACHED.items()
+                    if not chosen.only or name in chosen.only
+                }
                 if cached and bandwidth == chosen.bandwidth[-1]:
                     epoch_of(URL, scratch / "kept", decode=False)
                     rates = take_turns(cached, scene, chosen.runs)

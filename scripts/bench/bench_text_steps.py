@@ -1,12 +1,15 @@
-"""How fast the steps of text are, beside the same rules in plain Python or bare pyarrow.compute, in one process.
+"""How fast the steps of text are, beside the same rules in plain Python or bare pyarrow.compute, in
+one process.
 
-    python scripts/bench/bench_text_steps.py [--size 20] [--runs 3] [--steps whitespace …] [--texts FILE …] [--json FILE]
+    python scripts/bench/bench_text_steps.py [--size 20] [--runs 3] [--steps whitespace …] [--texts
+    FILE …] [--json FILE]
 
-Texts are made up: 20,000 words as often as in English, in sentences, lines and paragraphs of many lengths (about 3 kB each);
---texts takes words, lines and all from files instead. The steps get batches of 4 MB, as the converter hands them over. Every
-round runs each contender once, in turn; the plain ones on --plain MB, as some are slow. MB/s: medians, of the bytes before
-the step and the seconds of the processor, which other work on the machine disturbs less. Texts of Chinese words are made for
-`segment`, and some with markup for `html`.
+Texts are made up: 20,000 words as often as in English, in sentences, lines and paragraphs of many
+lengths (about 3 kB each); --texts takes words, lines and all from files instead. The steps get
+batches of 4 MB, as the converter hands them over. Every round runs each contender once, in turn;
+the plain ones on --plain MB, as some are slow. MB/s: medians, of the bytes before the step and the
+seconds of the processor, which other work on the machine disturbs less. Texts of Chinese words are
+made for `segment`, and some with markup for `html`.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ Whole = Callable[[pa.Array], Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A step, its settings, and the same in plain Python (a text at a time) or in bare pyarrow.compute (all of a batch)."""
+    """A step, its settings, and the same in plain Python (a text at a time) or in bare
+    pyarrow.compute (all of a batch)."""
 
     name: str
     one: Callable[[str], Any] | None = None
@@ -54,9 +58,16 @@ class Case:
 
 CASES = (
     Case("normalize", plain.normalize),
-    Case("normalize", whole=lambda texts: pc.utf8_normalize(texts, form="NFKC"), settings={"unicode": "NFKC"}),
+    Case(
+        "normalize",
+        whole=lambda texts: pc.utf8_normalize(texts, form="NFKC"),
+        settings={"unicode": "NFKC"},
+    ),
     Case("lower_case", str.lower),
-    Case("control_characters", whole=lambda texts: pc.replace_substring_regex(texts, f"[{CONTROLS}]+", "")),
+    Case(
+        "control_characters",
+        whole=lambda texts: pc.replace_substring_regex(texts, f"[{CONTROLS}]+", ""),
+    ),
     Case("whitespace", plain.whitespace),
     Case("html", plain.html, texts="html"),
     Case(
@@ -76,7 +87,11 @@ CASES = (
     Case("filter_gopher_repetition", plain.gopher_repetition),
     Case("filter_c4", plain.c4),
     Case("filter_fineweb", plain.fineweb),
-    Case("filter_stop_words", plain.share_of_stop_words, settings={"language": "en", "max_share": 1.0}),
+    Case(
+        "filter_stop_words",
+        plain.share_of_stop_words,
+        settings={"language": "en", "max_share": 1.0},
+    ),
 )
 
 
@@ -88,7 +103,10 @@ def english(size: int, seed: int = 0) -> Iterator[str]:
         parts = []
         for sentence in vocabulary.sentences(rng.integers(5, 25, 35)):
             ends = ". " if rng.random() < 0.6 else ".\n" if rng.random() < 0.8 else "!\n\n"
-            parts.append(f"{sentence.capitalize()} {common[int(rng.integers(6))]} {common[int(rng.integers(6))]} it{ends}")
+            parts.append(
+                f"{sentence.capitalize()} {common[int(rng.integers(6))]} "
+                f"{common[int(rng.integers(6))]} it{ends}"
+            )
         yield (text := "".join(parts))
         made += len(text.encode())
 
@@ -138,13 +156,24 @@ def chinese(size: int) -> Iterator[str]:
 def marked_up(size: int) -> Iterator[str]:
     """Yield the documents of `english` as pages: a paragraph each line, links, and a script."""
     for text in english(size):
-        lines = "".join(f'<p class="x">{line} <a href="/a?b=1&amp;c=2">more</a> &amp; so on</p>\n' for line in text.split("\n"))
-        yield f"<html><head><title>t</title><script>var x = 1 < 2;</script></head><body><div>{lines}</div></body></html>"
+        lines = "".join(
+            f'<p class="x">{line} <a href="/a?b=1&amp;c=2">more</a> &amp; so on</p>\n'
+            for line in text.split("\n")
+        )
+        yield (
+            "<html><head><title>t</title><script>var x = 1 < "
+            f"2;</script></head><body><div>{lines}</div></body></html>"
+        )
 
 
 def texts_of(files: list[Path], size: int) -> Iterator[str]:
     """Yield documents of 20 paragraphs each from files, in an order that is drawn."""
-    paragraphs = [part for path in files for part in path.read_text(encoding="utf-8").split("\n\n") if part.strip()]
+    paragraphs = [
+        part
+        for path in files
+        for part in path.read_text(encoding="utf-8").split("\n\n")
+        if part.strip()
+    ]
     rng, made = random.Random(0), 0
     while made < size:
         text = "\n\n".join(rng.choices(paragraphs, k=20))
@@ -185,7 +214,10 @@ def measured(case: Case, texts: list[str], few: list[str], runs: int) -> dict[st
                 rows = np.arange(len(array))
                 records = Records(0, rows, pa.record_batch({"text": array}))
                 list(
-                    step.begin(Path(), {}).apply(records, lambda row, rejection: faults.append(Fault(row, rejection.error, "")))
+                    step.begin(Path(), {}).apply(
+                        records,
+                        lambda row, rejection: faults.append(Fault(row, rejection.error, "")),
+                    )
                 )
 
     def theirs() -> None:
@@ -202,18 +234,33 @@ def measured(case: Case, texts: list[str], few: list[str], runs: int) -> dict[st
     size, small = (sum(array.nbytes for array in each) / MB for each in (arrays, few_arrays))
     times: list[tuple[float, float]] = []
     for number in range(runs + 1):  # the first warms up
-        pair = (seconds(ours), seconds(theirs)) if number % 2 else tuple(reversed((seconds(theirs), seconds(ours))))
+        pair = (
+            (seconds(ours), seconds(theirs))
+            if number % 2
+            else tuple(reversed((seconds(theirs), seconds(ours))))
+        )
         times.append((pair[0], pair[1]))
     own = size / statistics.median(pair[0] for pair in times[1:])
-    other = (size if case.whole is not None else small) / statistics.median(pair[1] for pair in times[1:])
-    figures = {"MB/s": own, "plain": other, "by": "pyarrow" if case.whole is not None else "Python", "ratio": own / other}
+    other = (size if case.whole is not None else small) / statistics.median(
+        pair[1] for pair in times[1:]
+    )
+    figures = {
+        "MB/s": own,
+        "plain": other,
+        "by": "pyarrow" if case.whole is not None else "Python",
+        "ratio": own / other,
+    }
     return {"step": case.name, **case.settings, **figures, "rejected": len(faults)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", type=float, default=20, help="MB of text")
-    parser.add_argument("--plain", type=float, default=4, help="MB of text for what is in plain Python")
+    parser.add_argument(
+        "--plain", type=float, default=4, help="MB of text for what is in plain Python"
+    )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--steps", nargs="*")
     parser.add_argument("--texts", nargs="*", type=Path)
@@ -232,7 +279,10 @@ def main() -> None:
         few = texts[: max(1, int(len(texts) * given.plain / given.size))]
         row = measured(case, texts, few, given.runs)
         found.append(row)
-        print(f"{row['step']:26} {row['MB/s']:8.1f} {row['plain']:8.1f}  {row['by']:8} {row['ratio']:6.2f}  {row['rejected']}")
+        print(
+            f"{row['step']:26} {row['MB/s']:8.1f} {row['plain']:8.1f}  {row['by']:8} "
+            f"{row['ratio']:6.2f}  {row['rejected']}"
+        )
     if given.json:
         given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

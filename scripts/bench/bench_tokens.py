@@ -1,11 +1,14 @@
-"""How fast blocks of tokens are read at random, beside np.take on a memory-mapped file (nanoGPT) and what other libraries do.
+"""How fast blocks of tokens are read at random, beside np.take on a memory-mapped file (nanoGPT)
+and what other libraries do.
 
-    .venv/bin/python scripts/bench/bench_tokens.py [--blocks 50000] [--runs 7] [--keep FOLDER] [--json FILE]
+    .venv/bin/python scripts/bench/bench_tokens.py [--blocks 50000] [--runs 7] [--keep FOLDER]
+    [--json FILE]
 
-Every contender reads the same blocks of 2,048 uint16 tokens, in batches of 64 in a new random order each time, in one process,
-with a warm page cache. Each round runs each contender once, in turn; figures are medians, the ratio is that of the
-medians. datasets, array_record, litdata and mosaicml-streaming take part where they are installed. --derive also measures what
-the derived fields cost, and --compression what zstd costs.
+Every contender reads the same blocks of 2,048 uint16 tokens, in batches of 64 in a new random order
+each time, in one process, with a warm page cache. Each round runs each contender once, in turn;
+figures are medians, the ratio is that of the medians. datasets, array_record, litdata and
+mosaicml-streaming take part where they are installed. --derive also measures what the derived
+fields cost, and --compression what zstd costs.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ Read = Callable[[Indices], Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--blocks", type=int, default=50_000)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--keep", type=Path)
@@ -57,7 +62,9 @@ def main() -> None:
     for name, rate in medians.items():
         print(f"{name:36} {rate:12,.0f} blocks/s  {rate / bare:6.3f} of np.take", flush=True)
     if options.json:
-        options.json.write_text(json.dumps({"blocks_per_s": medians, "all": rates, "missing": missing}, indent=1))
+        options.json.write_text(
+            json.dumps({"blocks_per_s": medians, "all": rates, "missing": missing}, indent=1)
+        )
 
 
 def written_blocks(folder: Path, count: int) -> npt.NDArray[np.uint16]:
@@ -110,7 +117,8 @@ def orders(count: int) -> Iterator[Indices]:
 
 
 def reading(count: int, read: Read) -> Callable[[], float]:
-    """Return what reads batches for a second, and returns the rate. Finding the order is not part of it."""
+    """Return what reads batches for a second, and returns the rate. Finding the order is not part
+    of it."""
     batches = orders(count)
 
     def run() -> float:
@@ -154,8 +162,19 @@ def packed(folder: Path, blocks: npt.NDArray[np.uint16], compression: str) -> Pa
         for first in range(0, len(edges) - 1, 20_000):
             some = edges[first : first + 20_001]
             values = pa.array(blocks.reshape(-1)[some[0] : some[-1]])
-            writer.write(pa.table({"tokens": pa.ListArray.from_arrays(pa.array((some - some[0]).astype(np.int32)), values)}))
-    recipe = {"compression": compression, "transform": [{"name": "pack", "length": LENGTH, "eos": False}]}
+            writer.write(
+                pa.table(
+                    {
+                        "tokens": pa.ListArray.from_arrays(
+                            pa.array((some - some[0]).astype(np.int32)), values
+                        )
+                    }
+                )
+            )
+    recipe = {
+        "compression": compression,
+        "transform": [{"name": "pack", "length": LENGTH, "eos": False}],
+    }
     shardctl.convert(source, out, recipe=recipe)
     source.unlink()
     return out
@@ -182,7 +201,9 @@ def array_record(folder: Path, blocks: npt.NDArray[np.uint16]) -> tuple[str, Rea
             writer.write(block.tobytes())
         writer.close()
     reader = ArrayRecordReader(str(path), "readahead_buffer_size:0,max_parallelism:0")
-    return "ArrayRecord", lambda some: np.frombuffer(b"".join(reader.read(some.tolist())), np.uint16).reshape(-1, LENGTH)
+    return "ArrayRecord", lambda some: np.frombuffer(
+        b"".join(reader.read(some.tolist())), np.uint16
+    ).reshape(-1, LENGTH)
 
 
 def litdata(folder: Path, blocks: npt.NDArray[np.uint16]) -> tuple[str, Read]:
@@ -195,12 +216,16 @@ def litdata(folder: Path, blocks: npt.NDArray[np.uint16]) -> tuple[str, Read]:
         loader = TokensLoader(block_size=LENGTH)
         writer = BinaryWriter(str(path), chunk_size=1024 * LENGTH, item_loader=loader)
         for number in range(0, len(blocks), 1024):
-            writer[number // 1024] = torch.from_numpy(blocks[number : number + 1024].reshape(-1).astype(np.int16))
+            writer[number // 1024] = torch.from_numpy(
+                blocks[number : number + 1024].reshape(-1).astype(np.int16)
+            )
         writer.done()
         writer.merge(1)
     stream = StreamingDataset(str(path), item_loader=TokensLoader(block_size=LENGTH))
     size = len(stream)
-    return "LitData TokensLoader", lambda some: torch.stack([stream[int(place) % size] for place in some])
+    return "LitData TokensLoader", lambda some: torch.stack(
+        [stream[int(place) % size] for place in some]
+    )
 
 
 def mds(folder: Path, blocks: npt.NDArray[np.uint16]) -> tuple[str, Read]:

@@ -1,13 +1,17 @@
-"""Microseconds of one core per image: transforms and usual recipes, ours beside those of torchvision and albumentations.
+"""Microseconds of one core per image: transforms and usual recipes, ours beside those of
+torchvision and albumentations.
 
-Each package runs in a process of its own, on one thread; they take turns, and the median of the turns counts. What is measured
-is the processor's time, so that other work on the machine changes little.
+Each package runs in a process of its own, on one thread; they take turns, and the median of the
+turns counts. What is measured is the processor's time, so that other work on the machine changes
+little.
 
-    python scripts/bench/bench_transforms.py PHOTOS --torchvision TV/bin/python --albumentations A/bin/python --only hue
+    python scripts/bench/bench_transforms.py PHOTOS --torchvision TV/bin/python --albumentations
+    A/bin/python --only hue
 
-TV is an environment with torch, torchvision (installed with --no-deps) and the imaging package that it shall use, A one with
-albumentations 2.0.8 and opencv-python-headless; `--tensorflow` takes one with tensorflow-cpu and Pillow. Any may be left out.
-`shardctl` is measured in the environment that runs this script.
+TV is an environment with torch, torchvision (installed with --no-deps) and the imaging package that
+it shall use, A one with albumentations 2.0.8 and opencv-python-headless; `--tensorflow` takes one
+with tensorflow-cpu and Pillow. Any may be left out. `shardctl` is measured in the environment that
+runs this script.
 """
 
 from __future__ import annotations
@@ -35,8 +39,27 @@ PHOTOS = 8
 TURN_SECONDS = 0.05
 CROP = 224
 TRANSFORMS = (
-    *("brightness", "contrast", "saturation", "hue", "hue_exact", "grayscale", "blur 1", "sharpness", "autocontrast"),
-    *("equalize", "posterize", "solarize", "invert", "erase", "jpeg q40", "gaussian_noise", "color_jitter"),
+    *(
+        "brightness",
+        "contrast",
+        "saturation",
+        "hue",
+        "hue_exact",
+        "grayscale",
+        "blur 1",
+        "sharpness",
+        "autocontrast",
+    ),
+    *(
+        "equalize",
+        "posterize",
+        "solarize",
+        "invert",
+        "erase",
+        "jpeg q40",
+        "gaussian_noise",
+        "color_jitter",
+    ),
     *("random_resized_crop", "affine", "perspective", "elastic"),
 )
 RECIPES = ("ImageNet", "ImageNet without hue", "RandAugment", "TrivialAugment", "SimCLR")
@@ -166,7 +189,9 @@ def torchvision(tensors: bool) -> tuple[Call, dict[str, Call]]:
         "ImageNet without hue": v2.Compose([*views, v2.ColorJitter(0.4, 0.4, 0.4)]),
         "RandAugment": v2.RandAugment(),
         "TrivialAugment": v2.TrivialAugmentWide(),
-        "SimCLR": v2.Compose([*views, strong, v2.RandomGrayscale(0.2), v2.RandomApply([v2.GaussianBlur(23)], 0.5)]),
+        "SimCLR": v2.Compose(
+            [*views, strong, v2.RandomGrayscale(0.2), v2.RandomApply([v2.GaussianBlur(23)], 0.5)]
+        ),
     }
     if tensors and torch.version.cuda is None:
         del calls["jpeg q40"]  # it needs the part of torchvision that is compiled
@@ -206,13 +231,23 @@ def albumentations() -> tuple[Call, dict[str, Call]]:
     still = ((1, 1), (1, 1), (1, 1), (0, 0))
     geometry = [
         *(A.Affine(shear={axis: (-5.1, 5.1)}, interpolation=0, p=1) for axis in "xy"),
-        *(A.Affine(translate_percent={axis: (-0.136, 0.136)}, interpolation=0, p=1) for axis in "xy"),
+        *(
+            A.Affine(translate_percent={axis: (-0.136, 0.136)}, interpolation=0, p=1)
+            for axis in "xy"
+        ),
         A.Rotate((-9, 9), interpolation=0, p=1),
     ]
     factors = [
-        A.ColorJitter(*((0.73, 1.27) if at == each else span for at, span in enumerate(still)), p=1) for each in range(3)
+        A.ColorJitter(*((0.73, 1.27) if at == each else span for at, span in enumerate(still)), p=1)
+        for each in range(3)
     ]
-    values = [A.Sharpen(p=1), A.Posterize(7, p=1), A.Solarize((0.7, 0.7), p=1), A.AutoContrast(p=1), A.Equalize(p=1)]
+    values = [
+        A.Sharpen(p=1),
+        A.Posterize(7, p=1),
+        A.Solarize((0.7, 0.7), p=1),
+        A.AutoContrast(p=1),
+        A.Equalize(p=1),
+    ]
     views = [A.RandomResizedCrop((CROP, CROP)), A.HorizontalFlip()]
     strong, blurred = (
         A.ColorJitter((0.2, 1.8), (0.2, 1.8), (0.2, 1.8), (-0.2, 0.2), p=0.8),
@@ -222,7 +257,9 @@ def albumentations() -> tuple[Call, dict[str, Call]]:
     made |= {
         "ImageNet": A.Compose([*views, A.ColorJitter(*weak, (-0.1, 0.1), p=1)]),
         "ImageNet without hue": A.Compose([*views, A.ColorJitter(*weak, (0, 0), p=1)]),
-        "RandAugment": A.Compose([A.SomeOf([A.NoOp(), *geometry, *factors, *values], 2, replace=True, p=1)]),
+        "RandAugment": A.Compose(
+            [A.SomeOf([A.NoOp(), *geometry, *factors, *values], 2, replace=True, p=1)]
+        ),
         "SimCLR": A.Compose([*views, strong, A.ToGray(p=0.2), blurred]),
     }
     return np.asarray, {name: lambda i, t=transform: t(image=i) for name, transform in made.items()}
@@ -237,7 +274,10 @@ def tensorflow() -> tuple[Call, dict[str, Call]]:
 
     def cut(image: Any) -> Any:
         begin, size, _ = tf.image.sample_distorted_bounding_box(
-            tf.shape(image), tf.zeros([0, 0, 4]), area_range=(0.08, 1), use_image_if_no_bounding_boxes=True
+            tf.shape(image),
+            tf.zeros([0, 0, 4]),
+            area_range=(0.08, 1),
+            use_image_if_no_bounding_boxes=True,
         )
         return tf.image.resize(tf.slice(image, begin, size), (CROP, CROP))
 
@@ -281,11 +321,14 @@ def same(image: Any) -> Any:
 
 
 def serve(package: str, photos: Path, size: int) -> None:
-    """Read names of transforms, and answer each with the microseconds per image, null if the package has it not."""
+    """Read names of transforms, and answer each with the microseconds per image, null if the
+    package has it not."""
     from PIL import Image
 
     prepare, calls = PACKAGES[package]()
-    paths = sorted(path for path in photos.iterdir() if path.suffix.lower() in (".jpg", ".jpeg"))[:PHOTOS]
+    paths = sorted(path for path in photos.iterdir() if path.suffix.lower() in (".jpg", ".jpeg"))[
+        :PHOTOS
+    ]
     images = [prepare(Image.open(path).convert("RGB").resize((size, size))) for path in paths]
     for line in sys.stdin:
         call = calls.get(line.rstrip("\n"))
@@ -305,10 +348,20 @@ def measured(call: Call, images: list[Any]) -> float:
 
 class Child:
     def __init__(self, package: str, python: str, arguments: argparse.Namespace) -> None:
-        command = [python, __file__, str(arguments.photos), "--size", str(arguments.size), "--serve", package]
+        command = [
+            python,
+            __file__,
+            str(arguments.photos),
+            "--size",
+            str(arguments.size),
+            "--serve",
+            package,
+        ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self.package = package
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
 
     def measure(self, name: str) -> float | None:
         assert self.process.stdin is not None
@@ -331,7 +384,9 @@ def children(arguments: argparse.Namespace) -> Iterator[Child]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("photos", type=Path)
     parser.add_argument("--torchvision", metavar="PYTHON")
     parser.add_argument("--albumentations", metavar="PYTHON")
@@ -345,13 +400,21 @@ def main() -> None:
         serve(arguments.serve, arguments.photos, arguments.size)
         return
     started = list(children(arguments))
-    print(f"| µs per image of {arguments.size} px | " + " | ".join(child.package for child in started) + " |")
+    print(
+        f"| µs per image of {arguments.size} px | "
+        + " | ".join(child.package for child in started)
+        + " |"
+    )
     print("|---" + "|--:" * len(started) + "|")
     for name in arguments.only or (*TRANSFORMS, *RECIPES):
         turns = [[child.measure(name) for child in started] for _ in range(arguments.turns)]
-        columns = [[found for found in column if found is not None] for column in zip(*turns, strict=True)]
+        columns = [
+            [found for found in column if found is not None] for column in zip(*turns, strict=True)
+        ]
         print(
-            f"| {name} | " + " | ".join(f"{statistics.median(each):.0f}" if each else "-" for each in columns) + " |",
+            f"| {name} | "
+            + " | ".join(f"{statistics.median(each):.0f}" if each else "-" for each in columns)
+            + " |",
             flush=True,
         )
     for child in started:

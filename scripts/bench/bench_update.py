@@ -1,13 +1,16 @@
-"""How long it takes to follow a source: --update, the check that nothing has changed, --append and compact.
+"""How long it takes to follow a source: --update, the check that nothing has changed, --append and
+compact.
 
-    .venv/bin/python scripts/bench/bench_update.py [CORPUS] [--files 100000] [--runs 5] [--json FILE]
+    .venv/bin/python scripts/bench/bench_update.py [CORPUS] [--files 100000] [--runs 5] [--json
+    FILE]
 
-CORPUS is a folder with small/cifar10/ (default: $SHARDCTL_CORPUS, else ../shared/data; without it, images that `shardctl demo`
-draws). Its tiny JPEGs are copied until there are as many files as asked for, and converted to raw pixels. Every round runs
-each contender once, in turn, as a process of its own: start-up counts, as it does for a user. 1 % of the files is changed
-before each update: those of one stretch (a new day), or from all over; then 1 % is removed, and added again. Beside the check
-that nothing has changed, a bare walk with os.scandir and stat in a process of its own; beside compact, `cp` of the shards and
-`sha256sum` of them. Medians over the rounds.
+CORPUS is a folder with small/cifar10/ (default: $SHARDCTL_CORPUS, else ../shared/data; without it,
+images that `shardctl demo` draws). Its tiny JPEGs are copied until there are as many files as asked
+for, and converted to raw pixels. Every round runs each contender once, in turn, as a process of its
+own: start-up counts, as it does for a user. 1 % of the files is changed before each update: those
+of one stretch (a new day), or from all over; then 1 % is removed, and added again. Beside the check
+that nothing has changed, a bare walk with os.scandir and stat in a process of its own; beside
+compact, `cp` of the shards and `sha256sum` of them. Medians over the rounds.
 """
 
 from __future__ import annotations
@@ -47,8 +50,14 @@ print(sum(1 for _ in walk(sys.argv[1])))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "corpus",
+        nargs="?",
+        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
+    )
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", type=Path)
@@ -56,7 +65,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as scratch:
         results = measure(Path(options.corpus), options.files, options.runs, Path(scratch))
     for name, seconds in results.items():
-        print(f"{name:34} {statistics.median(seconds):8.2f} s   ({min(seconds):.2f} to {max(seconds):.2f})")
+        print(
+            f"{name:34} {statistics.median(seconds):8.2f} s   ({min(seconds):.2f} to "
+            f"{max(seconds):.2f})"
+        )
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
 
@@ -65,7 +77,11 @@ def sources(corpus: Path, count: int, folder: Path) -> list[Path]:
     """Write so many tiny files in class folders, and return them in the order of a walk."""
     small = corpus / "small" / "cifar10"
     if not small.is_dir():
-        subprocess.run([sys.executable, "-m", "shardctl", "demo", str(folder / "demo")], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "shardctl", "demo", str(folder / "demo")],
+            check=True,
+            capture_output=True,
+        )
         small = folder / "demo" / "photos"
     files = sorted(path for path in small.rglob("*.jpg"))
     made = []

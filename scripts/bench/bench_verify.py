@@ -1,11 +1,13 @@
 """How long verify takes: beside reading the bytes alone, and beside SHA-256 of them on all cores.
 
-    .venv/bin/python scripts/bench/bench_verify.py [CORPUS] [--gib 2.5] [--runs 3] [--dataset FOLDER] [--json FILE]
+    .venv/bin/python scripts/bench/bench_verify.py [CORPUS] [--gib 2.5] [--runs 3] [--dataset
+    FOLDER] [--json FILE]
 
-CORPUS as in bench_update.py, whose tiny JPEGs become raw pixels of 96x96: a dataset of so many GiB, in shards of 128 MiB.
-`--dataset` measures one that is there already. Every round runs each contender once, in turn, as a process of its own:
-`verify --level quick`, `--level full`, `cat` of the shards, and SHA-256 of them: a process for each core, each with the next
-shard, reading 1 MiB at a time into the same buffer. Contenders that are `cold` begin without the shards in the page cache
+CORPUS as in bench_update.py, whose tiny JPEGs become raw pixels of 96x96: a dataset of so many GiB,
+in shards of 128 MiB. `--dataset` measures one that is there already. Every round runs each
+contender once, in turn, as a process of its own: `verify --level quick`, `--level full`, `cat` of
+the shards, and SHA-256 of them: a process for each core, each with the next shard, reading 1 MiB at
+a time into the same buffer. Contenders that are `cold` begin without the shards in the page cache
 (posix_fadvise). Medians over the rounds.
 """
 
@@ -53,18 +55,29 @@ IMAGE_BYTES = 96 * 96 * 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "corpus",
+        nargs="?",
+        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
+    )
     parser.add_argument("--gib", type=float, default=2.5)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--dataset", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as scratch:
-        dataset = options.dataset or made(Path(options.corpus), int(options.gib * 2**30), Path(scratch))
+        dataset = options.dataset or made(
+            Path(options.corpus), int(options.gib * 2**30), Path(scratch)
+        )
         results = measure(dataset, options.runs)
     for name, seconds in results.items():
-        print(f"{name:34} {statistics.median(seconds):8.2f} s   ({min(seconds):.2f} to {max(seconds):.2f})")
+        print(
+            f"{name:34} {statistics.median(seconds):8.2f} s   ({min(seconds):.2f} to "
+            f"{max(seconds):.2f})"
+        )
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
 
@@ -72,7 +85,18 @@ def main() -> None:
 def made(corpus: Path, size: int, folder: Path) -> Path:
     """Make a dataset of about so many bytes."""
     sources(corpus, size // IMAGE_BYTES, folder)
-    run(sys.executable, "-m", "shardctl", "convert", folder / "in", folder / "out", "--store", "raw", "--resize", "96x96")
+    run(
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        folder / "in",
+        folder / "out",
+        "--store",
+        "raw",
+        "--resize",
+        "96x96",
+    )
     return folder / "out"
 
 
@@ -101,7 +125,13 @@ def measure(dataset: Path, runs: int) -> dict[str, list[float]]:
 def run(*command: object) -> float:
     """Run a command, and return how many seconds it took."""
     began = time.perf_counter()
-    subprocess.run([*map(str, command)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=as_installed())
+    subprocess.run(
+        [*map(str, command)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=as_installed(),
+    )
     return time.perf_counter() - began
 
 

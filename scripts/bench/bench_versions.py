@@ -2,9 +2,10 @@
 
     python scripts/bench/bench_versions.py BEFORE AFTER [CORPUS] [--runs 7] [--only CASE …]
 
-BEFORE and AFTER are folders with the package shardctl. CORPUS has photos/ (default: $SHARDCTL_CORPUS, else ../shared/data;
-without it, photos that `shardctl demo` draws). Each command is a process of its own, with 2 workers where it has any; its time
-is that of all its processes, from the system's accounts. Medians, and the median of the ratios of the pairs, after / before.
+BEFORE and AFTER are folders with the package shardctl. CORPUS has photos/ (default:
+$SHARDCTL_CORPUS, else ../shared/data; without it, photos that `shardctl demo` draws). Each command
+is a process of its own, with 2 workers where it has any; its time is that of all its processes,
+from the system's accounts. Medians, and the median of the ratios of the pairs, after / before.
 """
 
 from __future__ import annotations
@@ -24,8 +25,13 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
-EPOCHS = "import sys, shardctl\nds = shardctl.open(sys.argv[1])\nfor epoch in range(int(sys.argv[2])):\n"
-EPOCHS += "    for batch in ds.loader(64, shuffle=True, seed=epoch, threads=2, **eval(sys.argv[3])):\n        pass\n"
+EPOCHS = (
+    "import sys, shardctl\nds = shardctl.open(sys.argv[1])\nfor epoch in range(int(sys.argv[2])):\n"
+)
+EPOCHS += (
+    "    for batch in ds.loader(64, shuffle=True, seed=epoch, threads=2, "
+    "**eval(sys.argv[3])):\n        pass\n"
+)
 
 
 def run(tree: Path, *command: str | Path) -> float:
@@ -33,7 +39,12 @@ def run(tree: Path, *command: str | Path) -> float:
     variables = {**os.environ, "PYTHONPATH": str(tree)}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
-        [sys.executable, *command], check=True, env=variables, cwd=tree, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, *command],
+        check=True,
+        env=variables,
+        cwd=tree,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -50,19 +61,35 @@ def make_inputs(folder: Path, corpus: Path, tree: Path) -> None:
     )
     for number, path in enumerate(found):
         (folder / "photos" / f"{number:05d}.jpg").symlink_to(path.resolve())
-    words = ("the shard has many samples and each of them is read once by every worker of a job",) * 20
+    words = (
+        "the shard has many samples and each of them is read once by every worker of a job",
+    ) * 20
     draw = random.Random(1)
-    lines = (json.dumps({"id": number, "text": " ".join(draw.sample(words, draw.randint(1, 3)))}) for number in range(100_000))
+    lines = (
+        json.dumps({"id": number, "text": " ".join(draw.sample(words, draw.randint(1, 3)))})
+        for number in range(100_000)
+    )
     (folder / "lines.jsonl").write_text("\n".join(lines))
 
 
 def cases(folder: Path) -> dict[str, Callable[[Path], float]]:
-    """Return what is timed, each a function of a tree. What a case needs before is made by the tree itself, and not timed."""
+    """Return what is timed, each a function of a tree. What a case needs before is made by the tree
+    itself, and not timed."""
 
     def convert(*arguments: str | Path) -> Callable[[Path], float]:
         def timed(tree: Path) -> float:
             shutil.rmtree(folder / "out", ignore_errors=True)
-            return run(tree, "-m", "shardctl", "convert", *arguments, folder / "out", "--quiet", "--workers", "2")
+            return run(
+                tree,
+                "-m",
+                "shardctl",
+                "convert",
+                *arguments,
+                folder / "out",
+                "--quiet",
+                "--workers",
+                "2",
+            )
 
         return timed
 
@@ -76,7 +103,16 @@ def cases(folder: Path) -> dict[str, Callable[[Path], float]]:
         added = source / "calm" / "added.txt"
         added.write_text("one more")
         try:
-            return run(tree, "-m", "shardctl", "convert", source, folder / "followed", "--quiet", "--update")
+            return run(
+                tree,
+                "-m",
+                "shardctl",
+                "convert",
+                source,
+                folder / "followed",
+                "--quiet",
+                "--update",
+            )
         finally:
             added.unlink()
 
@@ -97,11 +133,16 @@ def cases(folder: Path) -> dict[str, Callable[[Path], float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument(
-        "corpus", nargs="?", type=Path, default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data")
+        "corpus",
+        nargs="?",
+        type=Path,
+        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
     )
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--only", nargs="*", default=())
@@ -109,8 +150,12 @@ def main() -> None:
     trees: Sequence[Path] = [given.before.resolve(), given.after.resolve()]
     with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as scratch:
         folder = Path(scratch)
-        for tree in trees:  # else one of them compiles its modules in every process, where Python is told to keep no bytecode
-            subprocess.run([sys.executable, "-m", "compileall", "-q", tree / "shardctl"], check=True)
+        # else one of them compiles its modules in every process, where Python is told to keep no
+        # bytecode
+        for tree in trees:
+            subprocess.run(
+                [sys.executable, "-m", "compileall", "-q", tree / "shardctl"], check=True
+            )
         make_inputs(folder, Path(given.corpus), trees[1])
         for name, arguments in (
             ("raw", ("photos", "--resize", "256", "--crop", "224", "--store", "raw")),
@@ -118,7 +163,16 @@ def main() -> None:
             ("text", ("lines.jsonl",)),
         ):
             source, *options = arguments
-            run(trees[1], "-m", "shardctl", "convert", folder / source, folder / name, "--quiet", *options)
+            run(
+                trees[1],
+                "-m",
+                "shardctl",
+                "convert",
+                folder / source,
+                folder / name,
+                "--quiet",
+                *options,
+            )
         for name, timed in cases(folder).items():
             if given.only and name not in given.only:
                 continue

@@ -1,7 +1,9 @@
-"""What grows with the data and not with the cluster: tables, listing, markers, the commit, requests and their price.
+"""What grows with the data and not with the cluster: tables, listing, markers, the commit, requests
+and their price.
 
-All of it is arithmetic with the figures below. Each says where it comes from: MEASURED ones were measured on the machine of
-docs/performance.md with 2 cores, by the command that is named, and are extrapolated here; ASSUMED ones were not measured.
+All of it is arithmetic with the figures below. Each says where it comes from: MEASURED ones were
+measured on the machine of docs/performance.md with 2 cores, by the command that is named, and are
+extrapolated here; ASSUMED ones were not measured.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from cluster_model import MIB, Cluster, Store, Work
 class Measured:
     """Figures that were measured with shardctl. Sizes are bytes, times seconds.
 
-    `scripts/bench/bench_commit.py` (2026-11-23, file system): what a shard and a unit add to the tables and to the commit.
+    `scripts/bench/bench_commit.py` (2026-11-23, file system): what a shard and a unit add to the
+    tables and to the commit.
     """
 
     file_row: float = 16.0
@@ -32,21 +35,25 @@ class Measured:
     commit_unit: float = 0.39e-6
     """Commit.run: of each shard, and of each unit."""
     listed: float = 98_000.0
-    """Files per second that are listed and planned: docs/dev/measurements/convert.md, "Listing" (10 million files)."""
+    """Files per second that are listed and planned: docs/dev/measurements/convert.md, "Listing" (10
+    million files)."""
     listed_memory: float = 107.0
     """Memory of the parent by file while it lists (the same section)."""
     counted: float = 4.87e9 / 1.8
-    """Bytes per second in which lines are cut and counted (page cache): docs/dev/measurements/text.md, "100 million lines"."""
+    """Bytes per second in which lines are cut and counted (page cache):
+    docs/dev/measurements/text.md, "100 million lines"."""
     ray_task: float = 0.0012
-    """Seconds of Ray's driver for each task: a prototype with three nodes on one machine (Ray 2.60, 2026-11-21)."""
+    """Seconds of Ray's driver for each task: a prototype with three nodes on one machine (Ray 2.60,
+    2026-11-21)."""
 
 
 @dataclass(frozen=True)
 class Assumed:
     """Figures that were not measured: look at your own store, machines and prices.
 
-    Prices are list prices of S3 Standard and EC2 in us-east-1, as they were known on 2026-11-23. Their sources are in
-    docs/explanation/scale.md. Lower prices for large amounts of storage are left out.
+    Prices are list prices of S3 Standard and EC2 in us-east-1, as they were known on 2026-11-23.
+    Their sources are in docs/explanation/scale.md. Lower prices for large amounts of storage are
+    left out.
     """
 
     core_hour: float = 0.05
@@ -78,8 +85,9 @@ PHOTO = 110e3
 
 @dataclass(frozen=True)
 class Recipe:
-    """A conversion of which the speed was measured. Rates are of two cores, in bytes read per second; `growth` is bytes written
-    by bytes read, which is assumed where `growth_measured` is False. `source`: where in the documents the measurement is."""
+    """A conversion of which the speed was measured. Rates are of two cores, in bytes read per
+    second; `growth` is bytes written by bytes read, which is assumed where `growth_measured` is
+    False. `source`: where in the documents the measurement is."""
 
     name: str
     two_cores: float
@@ -94,18 +102,34 @@ class Recipe:
 
 
 RECIPES = {
-    "photos": Recipe("photos to raw 224x224", 1048 * PHOTO, 150_528 / PHOTO, True, "convert compared with a bare loop"),
-    "augment": Recipe("photos, RandAugment, 4 variants as JPEG", 219 * PHOTO, 1.0, False, "Steps of images, the pool"),
-    "lines": Recipe("lines of text to zstd blocks", 4.87e9 / 37.1, 2.5 / 4.87, True, "100 million lines"),
-    "clean": Recipe("text: cleaned and filtered", 21.5e6, 2.5 / 4.87, False, "Cleaning, filters and duplicates"),
+    "photos": Recipe(
+        "photos to raw 224x224",
+        1048 * PHOTO,
+        150_528 / PHOTO,
+        True,
+        "convert compared with a bare loop",
+    ),
+    "augment": Recipe(
+        "photos, RandAugment, 4 variants as JPEG",
+        219 * PHOTO,
+        1.0,
+        False,
+        "Steps of images, the pool",
+    ),
+    "lines": Recipe(
+        "lines of text to zstd blocks", 4.87e9 / 37.1, 2.5 / 4.87, True, "100 million lines"
+    ),
+    "clean": Recipe(
+        "text: cleaned and filtered", 21.5e6, 2.5 / 4.87, False, "Cleaning, filters and duplicates"
+    ),
     "tokens": Recipe("text: tokenized, packed with bfd", 62e6, 0.5, False, "Tokens"),
 }
 
 
 @dataclass(frozen=True)
 class Source:
-    """How raw data lies: bytes of a file, of a unit (a row of the plan), and of a GET. `read_first`: all bytes are read before
-    there is a plan, to count the records."""
+    """How raw data lies: bytes of a file, of a unit (a row of the plan), and of a GET.
+    `read_first`: all bytes are read before there is a plan, to count the records."""
 
     name: str
     file_bytes: float
@@ -146,7 +170,8 @@ def fixed(work: Work, source: Source, cluster: Cluster, store: Store) -> Fixed:
     blocks = work.data * work.growth / BLOCK
     listing = math.ceil(files / ASSUMED.list_page)
     marker_pages = math.ceil(work.shards / ASSUMED.list_page)
-    marker_rate = min(store.get_rate, ASSUMED.gets_in_flight / ASSUMED.get_seconds)  # all of them are below one prefix
+    # all of them are below one prefix
+    marker_rate = min(store.get_rate, ASSUMED.gets_in_flight / ASSUMED.get_seconds)
     work_of_commit = work.shards * MEASURED.commit_shard + units * MEASURED.commit_unit
     return Fixed(
         files=files,
@@ -158,10 +183,13 @@ def fixed(work: Work, source: Source, cluster: Cluster, store: Store) -> Fixed:
         listing_memory=files * MEASURED.listed_memory,
         listing_seconds=max(listing * ASSUMED.list_seconds, files / MEASURED.listed),
         listing_requests=listing,
-        survey_seconds=work.data / min(MEASURED.counted, cluster.node_rate) if source.read_first else 0.0,
+        survey_seconds=work.data / min(MEASURED.counted, cluster.node_rate)
+        if source.read_first
+        else 0.0,
         markers_bytes=work.shards * MEASURED.marker + units * MEASURED.marker_unit,
         marker_list_requests=marker_pages,
-        commit_seconds=marker_pages * ASSUMED.list_seconds + max(work.shards / marker_rate, work_of_commit),
+        commit_seconds=marker_pages * ASSUMED.list_seconds
+        + max(work.shards / marker_rate, work_of_commit),
     )
 
 
@@ -180,7 +208,8 @@ class Price:
 
 
 def price(work: Work, source: Source, cluster: Cluster, store: Store) -> Price:
-    """Return what a conversion costs. The hours of the cluster are those of its cores; nodes that wait are not counted."""
+    """Return what a conversion costs. The hours of the cluster are those of its cores; nodes that
+    wait are not counted."""
     rest = fixed(work, source, cluster, store)
     core_hours = work.data / work.core_rate / 3600
     hours = work.shards * work.seconds_on(cluster) / cluster.workers / 3600
@@ -200,7 +229,8 @@ def price(work: Work, source: Source, cluster: Cluster, store: Store) -> Price:
 
 
 def rates(work: Work, cluster: Cluster, store: Store) -> dict[str, float]:
-    """Return what a cluster asks of the store and of Ray's driver, each second, when all cores work at full speed."""
+    """Return what a cluster asks of the store and of Ray's driver, each second, when all cores work
+    at full speed."""
     shards = cluster.workers / work.seconds_on(cluster)
     gets, puts = shards * work.gets, shards * work.puts
     return {

@@ -1,11 +1,14 @@
-"""A simulation of a conversion on a large cluster, event by event: nodes fail, are slow or taken away, and a store has limits.
+"""A simulation of a conversion on a large cluster, event by event: nodes fail, are slow or taken
+away, and a store has limits.
 
-The unit of work is the shard, as in shardctl. A worker (a core) builds one shard at a time; what it has of a shard is lost with
-its node, and the shard is built again. `simulate` returns when the last shard is done, and where the core time went. All times
-are seconds, all sizes bytes. The same arguments give the same result.
+The unit of work is the shard, as in shardctl. A worker (a core) builds one shard at a time; what it
+has of a shard is lost with its node, and the shard is built again. `simulate` returns when the last
+shard is done, and where the core time went. All times are seconds, all sizes bytes. The same
+arguments give the same result.
 
-What is left out: the commit at the end, the listing and the plan (cluster_costs.py has those), and what the cores of a node
-take from each other by sharing its memory and disk. A store that is asked for too much slows all workers by the same factor.
+What is left out: the commit at the end, the listing and the plan (cluster_costs.py has those), and
+what the cores of a node take from each other by sharing its memory and disk. A store that is asked
+for too much slows all workers by the same factor.
 """
 
 from __future__ import annotations
@@ -26,11 +29,13 @@ FAILURE, PREEMPTION = "failures", "preemption"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Machines. `slow_share` of the nodes take `slow_factor` times as long for all they do; `spot_share` may be taken away.
+    """Machines. `slow_share` of the nodes take `slow_factor` times as long for all they do;
+    `spot_share` may be taken away.
 
-    `failure_hours` and `spot_hours` are the mean times until a node fails or is taken away, exponentially distributed; another
-    one has taken its place after `repair_seconds` or `spot_seconds`. A node that has come is of use after `start_seconds`.
-    `node_rate`: bytes per second that a node can read, and write.
+    `failure_hours` and `spot_hours` are the mean times until a node fails or is taken away,
+    exponentially distributed; another one has taken its place after `repair_seconds` or
+    `spot_seconds`. A node that has come is of use after `start_seconds`. `node_rate`: bytes per
+    second that a node can read, and write.
     """
 
     nodes: int = 1000
@@ -53,10 +58,12 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Work:
-    """What is converted: `data` bytes, which a core alone reads and converts at `core_rate` bytes per second.
+    """What is converted: `data` bytes, which a core alone reads and converts at `core_rate` bytes
+    per second.
 
-    `growth`: bytes written per byte read. The times of shards of the same size have a lognormal spread with this sigma.
-    `get_bytes` are read with one request (a photo, or a stretch of a large file), `put_bytes` written with one.
+    `growth`: bytes written per byte read. The times of shards of the same size have a lognormal
+    spread with this sigma. `get_bytes` are read with one request (a photo, or a stretch of a large
+    file), `put_bytes` written with one.
     """
 
     data: float
@@ -79,7 +86,8 @@ class Work:
 
     @property
     def puts(self) -> int:
-        """PUT requests for one shard and its marker: one, or its pieces and the two that begin and complete them."""
+        """PUT requests for one shard and its marker: one, or its pieces and the two that begin and
+        complete them."""
         pieces = math.ceil(self.data * self.growth / self.shards / self.put_bytes)
         return (1 if pieces == 1 else pieces + 2) + 1
 
@@ -95,8 +103,9 @@ class Work:
 
 @dataclass(frozen=True)
 class Store:
-    """An object store: requests per second of one partition of its keys, how many partitions are read and written, and
-    bytes per second in all. `refusals`: how often a request is refused, and sent again, while there are too many."""
+    """An object store: requests per second of one partition of its keys, how many partitions are
+    read and written, and bytes per second in all. `refusals`: how often a request is refused, and
+    sent again, while there are too many."""
 
     get_rate: float = 5500.0
     put_rate: float = 3500.0
@@ -105,7 +114,8 @@ class Store:
     refusals: float = 1.0
 
     def workers_fed(self, work: Work, seconds: float) -> float:
-        """Return how many workers can work at full speed, if a shard takes one of them so many seconds."""
+        """Return how many workers can work at full speed, if a shard takes one of them so many
+        seconds."""
         moved = work.data / work.shards * (1 + work.growth)
         return seconds * min(self.requests_limit(work), self.total_rate / moved)
 
@@ -116,9 +126,11 @@ class Store:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """A free worker takes the next shard, as with Ray. The shards of a dead node are placed again when its death is noticed.
+    """A free worker takes the next shard, as with Ray. The shards of a dead node are placed again
+    when its death is noticed.
 
-    The driver needs `task_seconds` for each task, and prepares as many in advance as there are workers.
+    The driver needs `task_seconds` for each task, and prepares as many in advance as there are
+    workers.
     """
 
     detection_seconds: float = 30.0
@@ -127,8 +139,9 @@ class Dynamic:
 
 @dataclass(frozen=True)
 class Parts:
-    """A job array: shard s belongs to part s mod `parts`, and a node works on one part at a time. A part that dies is started
-    again on a free node after `restart_seconds`, and builds its unfinished shards."""
+    """A job array: shard s belongs to part s mod `parts`, and a node works on one part at a time. A
+    part that dies is started again on a free node after `restart_seconds`, and builds its
+    unfinished shards."""
 
     parts: int
     restart_seconds: float = 60.0
@@ -136,12 +149,15 @@ class Parts:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of it. `seconds`: until the last shard was done. `ideal`: all work by all cores at the same time.
+    """What became of it. `seconds`: until the last shard was done. `ideal`: all work by all cores
+    at the same time.
 
-    `core_seconds` says where the time of all cores went, and adds up to `seconds` times the number of cores: `useful`;
-    `network`, `store` and `slow`: what shards took longer for the node's network, the store's limits and slow nodes; `failures`
-    and `preemption`: work on shards that was lost; `driver`: waiting for a task; `down`: nodes that are not there, or starting;
-    `idle`: nothing to do. `busy` is counted by the clock, not by the shards: it is the sum of the first six.
+    `core_seconds` says where the time of all cores went, and adds up to `seconds` times the number
+    of cores: `useful`; `network`, `store` and `slow`: what shards took longer for the node's
+    network, the store's limits and slow nodes; `failures` and `preemption`: work on shards that was
+    lost; `driver`: waiting for a task; `down`: nodes that are not there, or starting; `idle`:
+    nothing to do. `busy` is counted by the clock, not by the shards: it is the sum of the first
+    six.
     """
 
     shards: int
@@ -169,12 +185,20 @@ class Result:
         return {**vars(self), "utilisation": self.utilisation}
 
 
-def simulate(cluster: Cluster, work: Work, store: Store, placing: Dynamic | Parts, seed: int = 0) -> Result:
-    """Simulate the building of all shards. Raises ValueError where nodes die so soon that it would hardly ever end."""
+def simulate(
+    cluster: Cluster, work: Work, store: Store, placing: Dynamic | Parts, seed: int = 0
+) -> Result:
+    """Simulate the building of all shards. Raises ValueError where nodes die so soon that it would
+    hardly ever end."""
     slowest = work.seconds_on(cluster) * (cluster.slow_factor if cluster.slow_share else 1.0)
-    soonest = min(cluster.failure_hours, cluster.spot_hours if cluster.spot_share else math.inf) * 3600
+    soonest = (
+        min(cluster.failure_hours, cluster.spot_hours if cluster.spot_share else math.inf) * 3600
+    )
     if slowest > soonest:
-        raise ValueError(f"a shard takes up to {slowest:,.0f} s, and a node lives {soonest:,.0f} s: take smaller shards")
+        raise ValueError(
+            f"a shard takes up to {slowest:,.0f} s, and a node lives {soonest:,.0f} s: take "
+            "smaller shards"
+        )
     return _Simulation(cluster, work, store, placing, seed).run()
 
 
@@ -194,11 +218,13 @@ class _Placer(Protocol):
         ...
 
     def finish(self, node: int) -> bool:
-        """Count a shard that a node has finished. Returns whether the node is free now: it needs a new beginning."""
+        """Count a shard that a node has finished. Returns whether the node is free now: it needs a
+        new beginning."""
         ...
 
     def die(self, node: int, shards: list[int]) -> Any:
-        """Take the unfinished shards from a dead node. Returns what is to be given to `again` after the delay."""
+        """Take the unfinished shards from a dead node. Returns what is to be given to `again` after
+        the delay."""
         ...
 
     def again(self, taken: Any) -> None:
@@ -287,22 +313,31 @@ class _PartsPlacer:
 class _Simulation:
     """The state of a simulation. Workers are numbered node by node.
 
-    What all workers do goes on at the rate of the virtual clock, which is slower than the real one while the store is asked for
-    too much. So a shard ends at a virtual time that is known when it begins; all else happens at real times.
+    What all workers do goes on at the rate of the virtual clock, which is slower than the real one
+    while the store is asked for too much. So a shard ends at a virtual time that is known when it
+    begins; all else happens at real times.
     """
 
-    def __init__(self, cluster: Cluster, work: Work, store: Store, placing: Dynamic | Parts, seed: int) -> None:
+    def __init__(
+        self, cluster: Cluster, work: Work, store: Store, placing: Dynamic | Parts, seed: int
+    ) -> None:
         self.cluster, self.work, self.store = cluster, work, store
         self.random = np.random.default_rng(seed)
         self.placer: _Placer = (
-            _DynamicPlacer(placing, work.shards) if isinstance(placing, Dynamic) else _PartsPlacer(placing, work.shards)
+            _DynamicPlacer(placing, work.shards)
+            if isinstance(placing, Dynamic)
+            else _PartsPlacer(placing, work.shards)
         )
         self.nominal, self.loaded = work.seconds(), work.seconds_on(cluster)
         self.fed = store.workers_fed(work, self.loaded)
         self.refusing = store.requests_limit(work) * self.loaded <= self.fed
         mean = -(work.spread**2) / 2  # of the logarithm: then the mean of the times is 1
-        self.factors = array("d", np.exp(self.random.normal(mean, work.spread, work.shards)).tobytes())
-        self.slow = [cluster.slow_factor if drawn else 1.0 for drawn in self._share(cluster.slow_share)]
+        self.factors = array(
+            "d", np.exp(self.random.normal(mean, work.spread, work.shards)).tobytes()
+        )
+        self.slow = [
+            cluster.slow_factor if drawn else 1.0 for drawn in self._share(cluster.slow_share)
+        ]
         self.spot = self._share(cluster.spot_share)
         self.time = self.virtual = self.ready = 0.0
         self.rate = 1.0
@@ -313,20 +348,33 @@ class _Simulation:
         self.shard = [NONE] * cluster.workers
         self.began = [0.0] * cluster.workers
         self.ends = [math.inf] * cluster.workers
-        """Virtual time at which the shard of a worker ends; inf for one that has none, or waits for its task."""
+        """Virtual time at which the shard of a worker ends; inf for one that has none, or waits for
+        its task."""
         self.ending: list[tuple[float, int]] = []
         self.events: list[tuple[float, int, Any, tuple[Any, ...]]] = []
         self.numbered = 0
         self.finished = self.attempts = self.lost = 0
         self.deaths = {FAILURE: 0, PREEMPTION: 0}
-        names = ("useful", "network", "store", "slow", FAILURE, PREEMPTION, "driver", "down", "idle")
+        names = (
+            "useful",
+            "network",
+            "store",
+            "slow",
+            FAILURE,
+            PREEMPTION,
+            "driver",
+            "down",
+            "idle",
+        )
         self.core_seconds = dict.fromkeys(names, 0.0)
         self.busy_seconds = self.partial = self.refused = self.fastest = 0.0
 
     def _share(self, share: float) -> list[bool]:
         """Draw this share of the nodes."""
         drawn = np.zeros(self.cluster.nodes, bool)
-        drawn[self.random.permutation(self.cluster.nodes)[: round(share * self.cluster.nodes)]] = True
+        drawn[self.random.permutation(self.cluster.nodes)[: round(share * self.cluster.nodes)]] = (
+            True
+        )
         return drawn.tolist()
 
     def run(self) -> Result:
@@ -344,12 +392,14 @@ class _Simulation:
         return self._result()
 
     def _at(self, time: float, happens: Any, *given: Any) -> None:
-        """Have something happen at a time; what happens at the same time does so in the order of these calls."""
+        """Have something happen at a time; what happens at the same time does so in the order of
+        these calls."""
         heapq.heappush(self.events, (time, self.numbered, happens, given))
         self.numbered += 1
 
     def _next_end(self) -> float:
-        """Return the real time at which the next shard ends if nothing happens before; inf if none is being built."""
+        """Return the real time at which the next shard ends if nothing happens before; inf if none
+        is being built."""
         ending, ends = self.ending, self.ends
         while ending and ends[ending[0][1]] != ending[0][0]:
             heapq.heappop(ending)  # of a node that has died
@@ -374,7 +424,10 @@ class _Simulation:
     def _arrive(self, node: int) -> None:
         self.up[node] = True
         self.down -= 1
-        hours = {FAILURE: self.cluster.failure_hours, PREEMPTION: self.cluster.spot_hours if self.spot[node] else math.inf}
+        hours = {
+            FAILURE: self.cluster.failure_hours,
+            PREEMPTION: self.cluster.spot_hours if self.spot[node] else math.inf,
+        }
         lives = {cause: self.random.exponential() * mean * 3600 for cause, mean in hours.items()}
         cause = min(lives, key=lives.__getitem__)
         if lives[cause] < math.inf:
@@ -382,7 +435,8 @@ class _Simulation:
         self._begin(node, self.lives[node])
 
     def _begin(self, node: int, life: int) -> None:
-        """Let the workers of a node that have nothing to do take shards. `life`: the node may have been replaced by now."""
+        """Let the workers of a node that have nothing to do take shards. `life`: the node may have
+        been replaced by now."""
         if self.up[node] and self.lives[node] == life and self.placer.begin(node):
             first = node * self.cluster.cores
             for worker in range(first, first + self.cluster.cores):
@@ -414,7 +468,9 @@ class _Simulation:
     def _build(self, worker: int, node: int) -> None:
         self.attempts += 1
         self.began[worker] = self.time
-        end = self.ends[worker] = self.virtual + self.loaded * self.factors[self.shard[worker]] * self.slow[node]
+        end = self.ends[worker] = (
+            self.virtual + self.loaded * self.factors[self.shard[worker]] * self.slow[node]
+        )
         heapq.heappush(self.ending, (end, worker))
 
     def _finish(self, worker: int) -> None:
@@ -429,7 +485,8 @@ class _Simulation:
         self.shard[worker], self.ends[worker] = NONE, math.inf
         if self.placer.finish(node):
             self._at(self.time + self.cluster.start_seconds, self._begin, node, self.lives[node])
-        self.busy -= 1  # and one more, if it takes another: only then the store has as much to do as before
+        # and one more, if it takes another: only then the store has as much to do as before
+        self.busy -= 1
         if not self._take(worker, node):
             self._employ(0)
 

@@ -1,10 +1,12 @@
-"""Hugging Face's way from text and tables to Arrow files: load_dataset, map with a function if one is asked for, save_to_disk.
+"""Hugging Face's way from text and tables to Arrow files: load_dataset, map with a function if one
+is asked for, save_to_disk.
 
-    FOLDER/bin/python scripts/bench/huggingface_text.py BUILDER SOURCE OUT CACHE PROCESSES [annotate] [zstd]
+    FOLDER/bin/python scripts/bench/huggingface_text.py BUILDER SOURCE OUT CACHE PROCESSES
+    [annotate] [zstd]
 
-For bench_text.py, in an environment that has nothing of shardctl. SOURCE is a file or a folder of files. save_to_disk
-cannot compress, and to_parquet of datasets 5.2 takes no `compression`: with `zstd`, each process writes the batches of its part
-into an Arrow file with zstd:3 instead.
+For bench_text.py, in an environment that has nothing of shardctl. SOURCE is a file or a folder of
+files. save_to_disk cannot compress, and to_parquet of datasets 5.2 takes no `compression`: with
+`zstd`, each process writes the batches of its part into an Arrow file with zstd:3 instead.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ def main() -> None:
     files = sorted(map(str, Path(source).iterdir())) if Path(source).is_dir() else [source]
     count = int(processes)
     loaded = datasets.load_dataset(
-        builder, data_files=files, split="train", cache_dir=cache, num_proc=min(count, len(files)) if count > 1 else None
+        builder,
+        data_files=files,
+        split="train",
+        cache_dir=cache,
+        num_proc=min(count, len(files)) if count > 1 else None,
     )
     if "annotate" in more:
         from bare_text import annotate
@@ -33,7 +39,10 @@ def main() -> None:
         loaded = loaded.map(annotate, num_proc=count if count > 1 else None)
     if "zstd" in more:
         Path(out).mkdir(parents=True)
-        write = [multiprocessing.Process(target=write_arrow, args=(loaded, out, part, count)) for part in range(count)]
+        write = [
+            multiprocessing.Process(target=write_arrow, args=(loaded, out, part, count))
+            for part in range(count)
+        ]
         for process in write:
             process.start()
         for process in write:

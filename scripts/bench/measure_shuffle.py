@@ -1,4 +1,5 @@
-"""Measure how well `convert --shuffle` mixes the records of large files: correlation and neighbours, as docs/inputs.md says."""
+"""Measure how well `convert --shuffle` mixes the records of large files: correlation and
+neighbours, as docs/inputs.md says."""
 
 from __future__ import annotations
 
@@ -31,26 +32,38 @@ def main() -> None:
         with (given.folder / "in" / f"{number}.jsonl").open("w") as file:
             for n in range(number * each, (number + 1) * each):
                 file.write(f'{{"n": {n}, "s": "{n:0{max(1, given.bytes - 24)}}"}}\n')
-    print(json.dumps({"stored": measured(given.folder, None), "shuffled": measured(given.folder, 1)}, indent=2))
+    print(
+        json.dumps(
+            {"stored": measured(given.folder, None), "shuffled": measured(given.folder, 1)},
+            indent=2,
+        )
+    )
 
 
 def measured(folder: Path, shuffle: int | None) -> dict[str, Any]:
     out = folder / str(shuffle)
     result = shardctl.convert(folder / "in", out, shuffle=shuffle)
-    shards = [pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in sorted(out.glob("train-*.arrow"))]
+    shards = [
+        pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        for path in sorted(out.glob("train-*.arrow"))
+    ]
     order = np.concatenate([shard["n"].to_numpy() for shard in shards])
     assert len(np.unique(order)) == result.samples
     return {"records": len(order), "shards": result.shards, **facts_of(order)}
 
 
 def facts_of(order: Order) -> dict[str, float]:
-    """Return the correlation of an order with the stored one (0 is ideal), the mean distance of neighbours as a share of all
-    records (a third is ideal), the share of records whose next one is the next one in the file, or one of its 600 nearest
-    (about 128 KiB), and the share of the files' 128 KiB stretches that a window of 10,000 records touches, beside the ideal."""
+    """Return the correlation of an order with the stored one (0 is ideal), the mean distance of
+    neighbours as a share of all records (a third is ideal), the share of records whose next one is
+    the next one in the file, or one of its 600 nearest (about 128 KiB), and the share of the files'
+    128 KiB stretches that a window of 10,000 records touches, beside the ideal."""
     count = len(order)
     distance = np.abs(np.diff(order))
     near = 600
-    stretches = [len(np.unique(order[start : start + 10_000] // near)) for start in range(0, count - 10_000, 10_000)]
+    stretches = [
+        len(np.unique(order[start : start + 10_000] // near))
+        for start in range(0, count - 10_000, 10_000)
+    ]
     every = count // near
     return {
         "correlation": round(float(np.corrcoef(np.arange(count), order)[0, 1]), 4),

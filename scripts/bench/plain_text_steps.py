@@ -1,4 +1,5 @@
-"""The steps that clean and judge texts in plain Python, one text at a time: what tests and measurements compare with."""
+"""The steps that clean and judge texts in plain Python, one text at a time: what tests and
+measurements compare with."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ import stopwordsiso
 
 GOPHER_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 FINEWEB_ENDS = (".", "?", "!", '"', "'", "”", "’", "。", "？", "！")
-POLICY = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
+POLICY = (
+    "terms of use",
+    "privacy policy",
+    "cookie policy",
+    "uses cookies",
+    "use of cookies",
+    "use cookies",
+)
 EMAIL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._%+-]*@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}")
 
 
@@ -25,7 +33,9 @@ def whitespace(text: str, blank_lines: int = 1, one_line: bool = False) -> str:
     if one_line:
         return " ".join(text.split())
     lines = [" ".join(line.split()) for line in re.sub("\r\n?", "\n", text).split("\n")]
-    return re.sub(rf"\n{{{blank_lines + 2},}}", "\n" * (blank_lines + 1), "\n".join(lines)).strip("\n")
+    return re.sub(rf"\n{{{blank_lines + 2},}}", "\n" * (blank_lines + 1), "\n".join(lines)).strip(
+        "\n"
+    )
 
 
 _CONTROLS = {point: None for point in (*range(32), *range(0x7F, 0xA0)) if point not in (9, 10)}
@@ -45,12 +55,18 @@ _WORD_AND_SPACE = regex.compile(rf"({_WORD.pattern})((?:(?![\n\r])[\s\x1c-\x1f])
 
 def stop_words(text: str, language: str = "en") -> str:
     words = _stop_words(language)
-    return _WORD_AND_SPACE.sub(lambda found: "" if found[1].lower().replace("’", "'") in words else found[0], text)
+    return _WORD_AND_SPACE.sub(
+        lambda found: "" if found[1].lower().replace("’", "'") in words else found[0], text
+    )
 
 
 def share_of_stop_words(text: str, language: str = "en") -> float:
     words, known = _WORD.findall(text), _stop_words(language)
-    return sum(word.lower().replace("’", "'") in known for word in words) / len(words) if words else 0.0
+    return (
+        sum(word.lower().replace("’", "'") in known for word in words) / len(words)
+        if words
+        else 0.0
+    )
 
 
 _KNOWN: dict[str, frozenset[str]] = {}
@@ -58,7 +74,9 @@ _KNOWN: dict[str, frozenset[str]] = {}
 
 def _stop_words(language: str) -> frozenset[str]:
     if language not in _KNOWN:
-        _KNOWN[language] = frozenset(word.lower().replace("’", "'") for word in stopwordsiso.stopwords(language))
+        _KNOWN[language] = frozenset(
+            word.lower().replace("’", "'") for word in stopwordsiso.stopwords(language)
+        )
     return _KNOWN[language]
 
 
@@ -85,13 +103,24 @@ def size(words: list[str]) -> int:
 
 
 def gopher(text: str, **limits: Any) -> str | None:
-    """Return the first rule of Gopher's that a text breaks: Rae et al. 2021, appendix A.1.1, "Quality Filtering"."""
-    limit = {"min_words": 50, "max_words": 100_000, "min_word_length": 3, "max_word_length": 10, **limits}
+    """Return the first rule of Gopher's that a text breaks: Rae et al. 2021, appendix A.1.1,
+    "Quality Filtering"."""
+    limit = {
+        "min_words": 50,
+        "max_words": 100_000,
+        "min_word_length": 3,
+        "max_word_length": 10,
+        **limits,
+    }
     words = text.split()
     count = len(words)
     if not limit["min_words"] <= count <= limit["max_words"]:
         return "gopher-words"
-    if not limit["min_word_length"] <= (size(words) / count if count else 0) <= limit["max_word_length"]:
+    if (
+        not limit["min_word_length"]
+        <= (size(words) / count if count else 0)
+        <= limit["max_word_length"]
+    ):
         return "gopher-word-length"
     if count and text.count("#") / count > 0.1:
         return "gopher-hashes"
@@ -104,7 +133,13 @@ def gopher(text: str, **limits: Any) -> str | None:
         return "gopher-ellipsis-lines"
     if (sum(any(map(str.isalpha, word)) for word in words) / count if count else 0) < 0.8:
         return "gopher-alphabetic"
-    if sum(re.search(rf"(?<!\w){word}(?!\w)", text, re.IGNORECASE) is not None for word in GOPHER_WORDS) < 2:
+    if (
+        sum(
+            re.search(rf"(?<!\w){word}(?!\w)", text, re.IGNORECASE) is not None
+            for word in GOPHER_WORDS
+        )
+        < 2
+    ):
         return "gopher-stop-words"
     return None
 
@@ -144,14 +179,17 @@ def gopher_repetition(text: str) -> str | None:
 
 
 def covered(words: list[str], n: int) -> int:
-    """Return how many characters are in the most common n-gram, or in n-grams that have been there before."""
+    """Return how many characters are in the most common n-gram, or in n-grams that have been there
+    before."""
     grams = [tuple(words[place : place + n]) for place in range(len(words) - n + 1)]
     if n in TOP:
         counts = Counter(grams)
         most = max(counts.values(), default=0)
         if most < 2:
             return 0
-        sizes = {gram: len("".join(gram).encode()) for gram, count in counts.items() if count == most}
+        sizes = {
+            gram: len("".join(gram).encode()) for gram, count in counts.items() if count == most
+        }
         best = max(sizes, key=lambda gram: sizes[gram])
         places = [place for place, gram in enumerate(grams) if gram == best]
     else:
@@ -209,7 +247,8 @@ def fineweb(text: str) -> str | None:
 
 
 def segment(text: str) -> str:
-    """Return a Chinese text with a space between its words where a Chinese character is beside it."""
+    """Return a Chinese text with a space between its words where a Chinese character is beside
+    it."""
     import rjieba
 
     parts = rjieba.cut(text)

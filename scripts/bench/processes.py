@@ -1,4 +1,5 @@
-"""A command as a whole: how long it takes, and how much memory all its processes use. For measurements and tests."""
+"""A command as a whole: how long it takes, and how much memory all its processes use. For
+measurements and tests."""
 
 from __future__ import annotations
 
@@ -19,11 +20,13 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of a command: seconds of the wall clock, peaks of resident bytes, its exit code and what it printed.
+    """What became of a command: seconds of the wall clock, peaks of resident bytes, its exit code
+    and what it printed.
 
-    `failure` is None, or why it failed in one line. `processor`: seconds of the processors, of the command and of all below it
-    that ended before it did. `together`: the largest sum over all processes at one moment; pages that they share count in each
-    of them. `parent` and `worker`: the largest of one process, the command itself and the largest one below it.
+    `failure` is None, or why it failed in one line. `processor`: seconds of the processors, of the
+    command and of all below it that ended before it did. `together`: the largest sum over all
+    processes at one moment; pages that they share count in each of them. `parent` and `worker`: the
+    largest of one process, the command itself and the largest one below it.
     """
 
     seconds: float
@@ -43,7 +46,10 @@ def descendants(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
-                children += [int(child) for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
+                children += [
+                    int(child)
+                    for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+                ]
     return children + [deeper for child in children for deeper in descendants(child)]
 
 
@@ -64,7 +70,8 @@ def high_water(pid: int | str) -> int:
 
 
 def as_installed() -> dict[str, str]:
-    """Return the environment in which modules are compiled once, as installed ones are, and not in every process anew."""
+    """Return the environment in which modules are compiled once, as installed ones are, and not in
+    every process anew."""
     return {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
 
 
@@ -75,7 +82,8 @@ def run(
     limit: float = 1800,
     pause: float = 0.03,
 ) -> Ran:
-    """Run a command to its end, or kill it with its group after `limit` seconds. Memory is read every `pause` seconds."""
+    """Run a command to its end, or kill it with its group after `limit` seconds. Memory is read
+    every `pause` seconds."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         started, used = time.perf_counter(), _processor()
         with subprocess.Popen(
@@ -87,7 +95,8 @@ def run(
             start_new_session=True,
         ) as process:
             sampler = _Sampler(process.pid, pause)
-            # A thread ends it when it is late: wait(timeout) looks only every 50 ms whether it is over.
+            # A thread ends it when it is late: wait(timeout) looks only every 50 ms whether it is
+            # over.
             timer = threading.Timer(limit, _kill, [process.pid])
             timer.start()
             try:
@@ -104,7 +113,11 @@ def run(
         failure, output, errors = None, out.read(), err.read()
         if process.returncode:
             said = (errors.strip() or output.strip()).splitlines()
-            why = f"stopped after {limit:.0f} s" if seconds >= limit else f"exit code {process.returncode}"
+            why = (
+                f"stopped after {limit:.0f} s"
+                if seconds >= limit
+                else f"exit code {process.returncode}"
+            )
             failure = f"{why}: {said[-1]}" if said else why
         return Ran(
             seconds,
@@ -130,7 +143,8 @@ def _kill(group: int) -> None:
 
 
 class _Sampler:
-    """Looks at the memory of a process and those below it in a thread, so that the end of the process is seen at once."""
+    """Looks at the memory of a process and those below it in a thread, so that the end of the
+    process is seen at once."""
 
     def __init__(self, pid: int, pause: float) -> None:
         self.together = self.parent = self.worker = 0

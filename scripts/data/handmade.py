@@ -1,6 +1,8 @@
-"""Datasets of any columns, with blocks of any size, and 100,000 shards if need be: for measurements and tests of reading.
+"""Datasets of any columns, with blocks of any size, and 100,000 shards if need be: for measurements
+and tests of reading.
 
-`shardctl.write` writes samples as they should be; this also lies about their sizes, so that a few make many blocks.
+`shardctl.write` writes samples as they should be; this also lies about their sizes, so that a few
+make many blocks.
 """
 
 from __future__ import annotations
@@ -39,12 +41,15 @@ def write_dataset(
     classes: tuple[str, ...] | None = None,
     roles: Mapping[str, Role] | None = None,
 ) -> None:
-    """Write samples (values in the schema's order) as a dataset of one split. `sample_bytes` decides how blocks are cut.
+    """Write samples (values in the schema's order) as a dataset of one split. `sample_bytes`
+    decides how blocks are cut.
 
     `roles` are those of fields whose names and types do not tell them.
     """
     root.mkdir(parents=True)
-    layout = Layout("text", schema, Roles({**_usual_roles(schema, shape, classes), **(roles or {})}))
+    layout = Layout(
+        "text", schema, Roles({**_usual_roles(schema, shape, classes), **(roles or {})})
+    )
     series = ShardSeries(root, layout, "train", Compression.parse(compression), 1 << 62, per_shard)
     for values in samples:
         series.add(values, sample_bytes)
@@ -52,7 +57,9 @@ def write_dataset(
     finish(root, layout, series.entries, Compression.parse(compression), {"made_by": MADE_BY})
 
 
-def _usual_roles(schema: pa.Schema, shape: tuple[int, int, int] | None, classes: tuple[str, ...] | None) -> dict[str, Role]:
+def _usual_roles(
+    schema: pa.Schema, shape: tuple[int, int, int] | None, classes: tuple[str, ...] | None
+) -> dict[str, Role]:
     roles: dict[str, Role] = {}
     for field in schema:
         if field.type.equals(ENCODED_IMAGE):
@@ -65,16 +72,21 @@ def _usual_roles(schema: pa.Schema, shape: tuple[int, int, int] | None, classes:
 
 
 def repeat_shard(root: Path, shards: int) -> None:
-    """Make a dataset of one shard look like one of many: the same file under many names. For the times of opening."""
+    """Make a dataset of one shard look like one of many: the same file under many names. For the
+    times of opening."""
     (entry,) = ShardTable(LocalFolder(root))
     manifest = Manifest.load(LocalFolder(root))
     with pa.ipc.open_file(str(root / entry.path)) as file:
         layout = manifest.layout(file.schema.remove_metadata())
-    entries = [replace(entry, path=shard_name("many", number), split="many") for number in range(shards)]
+    entries = [
+        replace(entry, path=shard_name("many", number), split="many") for number in range(shards)
+    ]
     for number, each in enumerate(entries):
         if number % LINKS == LINKS - 1:
             shutil.copy(root / entry.path, root / "new")
             (root / "new").replace(root / entry.path)
         os.link(root / entry.path, root / each.path)
     (root / entry.path).unlink()
-    finish(root, layout, entries, Compression.parse(manifest.recipe["compression"]), manifest.settings)
+    finish(
+        root, layout, entries, Compression.parse(manifest.recipe["compression"]), manifest.settings
+    )

@@ -1,10 +1,12 @@
-"""An S3 server for tests and measurements: moto's, with conditions that hold, faults by order, and the speed of a network.
+"""An S3 server for tests and measurements: moto's, with conditions that hold, faults by order, and
+the speed of a network.
 
     python scripts/data/object_server.py --port 0 --latency 0.03 --bandwidth 125e6
 
-prints its address. Objects are in memory. What moto does not do, or not fast enough, is done here: two conditional writes of
-one key at once, a request that fails as it was told to, the bodies of GET at the speed of memory, and the headers of Google
-Cloud Storage, so that its clients can be tested too. `ObjectServer` starts it as a process of its own.
+prints its address. Objects are in memory. What moto does not do, or not fast enough, is done here:
+two conditional writes of one key at once, a request that fails as it was told to, the bodies of GET
+at the speed of memory, and the headers of Google Cloud Storage, so that its clients can be tested
+too. `ObjectServer` starts it as a process of its own.
 """
 
 from __future__ import annotations
@@ -48,8 +50,16 @@ REFUSALS = {
     "404": (404, "NoSuchKey", "The specified key does not exist."),
     "412": (412, "PreconditionFailed", "At least one of the conditions did not hold."),
     "expired": (400, "ExpiredToken", "The provided token has expired."),
-    "redirect": (301, "PermanentRedirect", "The bucket you are attempting to access must be addressed using another endpoint."),
-    "conflict": (409, "ConditionalRequestConflict", "A conflicting operation occurred during the request."),
+    "redirect": (
+        301,
+        "PermanentRedirect",
+        "The bucket you are attempting to access must be addressed using another endpoint.",
+    ),
+    "conflict": (
+        409,
+        "ConditionalRequestConflict",
+        "A conflicting operation occurred during the request.",
+    ),
 }
 """The faults that are an answer: the status, the code and the message of S3."""
 
@@ -58,18 +68,23 @@ KINDS = (*REFUSALS, "slow", "cut", "reset", "lost", "unconditional", "page", "sh
 PAGE = b"<!DOCTYPE html><html><body>Sign in to use this network</body></html>"
 """What a proxy sends in place of an object."""
 
-MISSING = {"NoSuchKey": "The specified key does not exist.", "NoSuchBucket": "The specified bucket does not exist."}
+MISSING = {
+    "NoSuchKey": "The specified key does not exist.",
+    "NoSuchBucket": "The specified bucket does not exist.",
+}
 
 
 @dataclass
 class Fault:
     """What is to go wrong with the requests of one method whose keys match a pattern.
 
-    `method` is one of those in the log, or *. `times` is how many of them it befalls (None: all), `share` which part of them,
-    drawn with `seed`. Kinds: the ones of REFUSALS; slow: answered after `seconds`; cut: the connection ends after `size` bytes
-    of the body; reset: not done, and the connection is reset; lost: done, and the connection is closed without an answer;
-    unconditional: done as if the request had no conditions; page: a page of HTML comes, whatever was asked for; short: no more
-    than `size` bytes come, and the headers say so; garbled: as many bytes as there should be, and all are wrong.
+    `method` is one of those in the log, or *. `times` is how many of them it befalls (None: all),
+    `share` which part of them, drawn with `seed`. Kinds: the ones of REFUSALS; slow: answered after
+    `seconds`; cut: the connection ends after `size` bytes of the body; reset: not done, and the
+    connection is reset; lost: done, and the connection is closed without an answer; unconditional:
+    done as if the request had no conditions; page: a page of HTML comes, whatever was asked for;
+    short: no more than `size` bytes come, and the headers say so; garbled: as many bytes as there
+    should be, and all are wrong.
     """
 
     kind: str
@@ -87,7 +102,11 @@ class Fault:
         self._random = random.Random(self.seed)
 
     def befalls(self, method: str, key: str) -> bool:
-        if self.method not in ("*", method) or not fnmatch.fnmatchcase(key, self.key) or self.times == 0:
+        if (
+            self.method not in ("*", method)
+            or not fnmatch.fnmatchcase(key, self.key)
+            or self.times == 0
+        ):
             return False
         if self._random.random() >= self.share:
             return False
@@ -143,14 +162,16 @@ class Objects:
         return body
 
     def generation(self, found: Any) -> str:
-        """Return what Google Cloud Storage calls the generation of an object: another number each time that it is written."""
+        """Return what Google Cloud Storage calls the generation of an object: another number each
+        time that it is written."""
         with self._lock:
             if not hasattr(found, "shardctl_generation"):
                 found.shardctl_generation = str(next(self._generations))
         return str(found.shardctl_generation)
 
     def call(self, environment: dict[str, Any]) -> tuple[int, list[tuple[str, str]], bytes]:
-        """Let moto answer a request. One at a time may write, so that a condition still holds when the object is written."""
+        """Let moto answer a request. One at a time may write, so that a condition still holds when
+        the object is written."""
         answer: list[Any] = []
 
         def start(status: str, headers: list[tuple[str, str]], _: Any = None) -> Any:
@@ -183,7 +204,9 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception() if sys.version_info >= (3, 11) else sys.exc_info()[1], ConnectionError):
+        if not isinstance(
+            sys.exception() if sys.version_info >= (3, 11) else sys.exc_info()[1], ConnectionError
+        ):
             super().handle_error(request, client_address)
 
 
@@ -200,7 +223,11 @@ class Request:
 
     def _method(self, query: Mapping[str, list[str]]) -> str:
         if not self.key:
-            listing = self.verb == "GET" and not query.keys() & {"location", "versioning", "uploads"}
+            listing = self.verb == "GET" and not query.keys() & {
+                "location",
+                "versioning",
+                "uploads",
+            }
             return "LIST" if listing else "DELETE" if "delete" in query else self.verb
         if "uploads" in query:
             return "INITIATE"
@@ -233,13 +260,17 @@ class Request:
             "wsgi.multithread": True,
             "wsgi.multiprocess": False,
             "wsgi.run_once": False,
-            **{f"HTTP_{name.upper().replace('-', '_')}": value for name, value in self.headers.items()},
+            **{
+                f"HTTP_{name.upper().replace('-', '_')}": value
+                for name, value in self.headers.items()
+            },
         }
 
 
 @dataclass
 class Answer:
-    """What is sent back. `size` is the length that the headers say, where it is another one than that of the body."""
+    """What is sent back. `size` is the length that the headers say, where it is another one than
+    that of the body."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -299,7 +330,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def _fault(self, request: Request) -> Fault | None:
         with self.server.lock:
-            return next((fault for fault in self.server.faults if fault.befalls(request.method, request.key)), None)
+            return next(
+                (
+                    fault
+                    for fault in self.server.faults
+                    if fault.befalls(request.method, request.key)
+                ),
+                None,
+            )
 
     def _serve(self, request: Request, fault: Fault | None) -> None:
         kind = fault.kind if fault else ""
@@ -312,11 +350,18 @@ class Handler(BaseHTTPRequestHandler):
         if kind == "unconditional":
             for name in ("if-match", "if-none-match", "x-goog-if-generation-match"):
                 request.headers.pop(name, None)
-        answer = Answer.error(*REFUSALS[kind], request.path) if kind in REFUSALS else self._answer(request)
+        answer = (
+            Answer.error(*REFUSALS[kind], request.path)
+            if kind in REFUSALS
+            else self._answer(request)
+        )
         if kind == "page":
             answer = Answer(200, [("Content-Type", "text/html")], PAGE)
         elif kind == "short" and fault:
-            answer.body, answer.size = answer.body[: fault.size], min(fault.size, answer.size or len(answer.body))
+            answer.body, answer.size = (
+                answer.body[: fault.size],
+                min(fault.size, answer.size or len(answer.body)),
+            )
         elif kind == "garbled":
             answer.body = bytes(byte ^ 255 for byte in answer.body)
         entry["status"], entry["time"] = answer.status, time.monotonic()
@@ -360,8 +405,12 @@ class Handler(BaseHTTPRequestHandler):
                 except KeyError:
                     found = None
                 if found is None or objects.generation(found) != generation:
-                    return Answer.error(412, "PreconditionFailed", "The generation is another one.", request.path)
-            if request.method == "DELETE" and request.headers.get("authorization", "").startswith("Bearer"):
+                    return Answer.error(
+                        412, "PreconditionFailed", "The generation is another one.", request.path
+                    )
+            if request.method == "DELETE" and request.headers.get("authorization", "").startswith(
+                "Bearer"
+            ):
                 try:
                     objects.find(request.bucket, request.key)
                 except KeyError as error:  # Google says so, and S3 does not
@@ -369,7 +418,13 @@ class Handler(BaseHTTPRequestHandler):
             status, headers, body = objects.call(request.environment())
         if status < 300 and request.method in ("PUT", "COMPLETE", "COPY"):
             with contextlib.suppress(KeyError):
-                headers = [*headers, ("x-goog-generation", objects.generation(objects.find(request.bucket, request.key)))]
+                headers = [
+                    *headers,
+                    (
+                        "x-goog-generation",
+                        objects.generation(objects.find(request.bucket, request.key)),
+                    ),
+                ]
         return Answer(status, headers, body)
 
     def _read(self, request: Request) -> Answer:
@@ -380,10 +435,19 @@ class Handler(BaseHTTPRequestHandler):
         except KeyError as error:
             code = error.args[0]
             answer = Answer.error(404, code, MISSING[code], request.path)
-            return answer if request.verb == "GET" else Answer(404, answer.headers, b"", len(answer.body))
+            return (
+                answer
+                if request.verb == "GET"
+                else Answer(404, answer.headers, b"", len(answer.body))
+            )
         body, headers = objects.body(found), request.headers
         if headers.get("if-match", found.etag) not in ("*", found.etag):
-            return Answer.error(412, "PreconditionFailed", "At least one of the conditions did not hold.", request.path)
+            return Answer.error(
+                412,
+                "PreconditionFailed",
+                "At least one of the conditions did not hold.",
+                request.path,
+            )
         if headers.get("if-none-match") in ("*", found.etag):
             return Answer(304, [("ETag", found.etag)])
         sent = [
@@ -398,7 +462,9 @@ class Handler(BaseHTTPRequestHandler):
             try:
                 start, end = stretch(headers["range"], len(body))
             except ValueError:
-                return Answer.error(416, "InvalidRange", "The requested range is not satisfiable", request.path)
+                return Answer.error(
+                    416, "InvalidRange", "The requested range is not satisfiable", request.path
+                )
             status = 206
             sent.append(("Content-Range", f"bytes {start}-{end - 1}/{len(body)}"))
         if request.verb == "HEAD":
@@ -408,13 +474,28 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, answer: Answer, cut: int | None) -> None:
         self.send_response_only(answer.status)
         for name, value in answer.headers:
-            if name.lower() not in ("content-length", "connection", "transfer-encoding", "date", "server"):
+            if name.lower() not in (
+                "content-length",
+                "connection",
+                "transfer-encoding",
+                "date",
+                "server",
+            ):
                 self.send_header(name, value)
         body = memoryview(answer.body)
         if answer.status not in (204, 304):
             length = len(body) if answer.size is None else answer.size
             if self.command == "HEAD" and answer.size is None and not body:  # moto's own
-                length = int(next((value for name, value in answer.headers if name.lower() == "content-length"), "0"))
+                length = int(
+                    next(
+                        (
+                            value
+                            for name, value in answer.headers
+                            if name.lower() == "content-length"
+                        ),
+                        "0",
+                    )
+                )
             self.send_header("Content-Length", str(length))
         self.end_headers()
         if self.command == "HEAD":
@@ -441,25 +522,38 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.faults.clear()
                 self.server.log.clear()
             elif what == "writes":
-                writes = [entry["key"] for entry in self.server.log if entry["method"] not in ("GET", "HEAD", "LIST")]
+                writes = [
+                    entry["key"]
+                    for entry in self.server.log
+                    if entry["method"] not in ("GET", "HEAD", "LIST")
+                ]
                 counts = len(writes), sum(key.endswith("manifest.json") for key in writes)
-                return Answer(200, [("Content-Type", "application/json")], json.dumps(counts).encode())
+                return Answer(
+                    200, [("Content-Type", "application/json")], json.dumps(counts).encode()
+                )
             elif what == "log":
-                return Answer(200, [("Content-Type", "application/json")], json.dumps(self.server.log).encode())
+                return Answer(
+                    200,
+                    [("Content-Type", "application/json")],
+                    json.dumps(self.server.log).encode(),
+                )
         return Answer(204, [])
 
 
 objects_written_one_at_a_time = threading.Lock()
-"""Held from the look at a generation until the object is written. All writers of Google's clients give one."""
+"""Held from the look at a generation until the object is written. All writers of Google's clients
+give one."""
 
 
 def encoded_alike(path: str) -> str:
-    """Return a path with the usual characters as they are: Google's clients encode each that is no letter, and / too."""
+    """Return a path with the usual characters as they are: Google's clients encode each that is no
+    letter, and / too."""
     return quote(unquote(path), safe="/~")
 
 
 def stretch(text: str, size: int) -> tuple[int, int]:
-    """Return where a range of HTTP begins and ends in so many bytes; raises ValueError for one outside of them."""
+    """Return where a range of HTTP begins and ends in so many bytes; raises ValueError for one
+    outside of them."""
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", text)
     if not match or not (match[1] or match[2]):
         raise ValueError(text)
@@ -479,7 +573,9 @@ class ObjectServer:
         self._command = command if bandwidth is None else [*command, "--bandwidth", str(bandwidth)]
 
     def __enter__(self) -> ObjectServer:
-        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert self._process.stdout is not None
         self.address = self._process.stdout.readline().strip()
         if not self.address:
@@ -487,7 +583,12 @@ class ObjectServer:
             raise RuntimeError("the object server did not start; what it printed is above")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._process.kill()
         self._process.communicate()
 
@@ -525,29 +626,39 @@ class ObjectServer:
         self._call("POST", f"{CONTROL}clear")
 
     def log(self) -> list[dict[str, Any]]:
-        """Return the requests so far: method (LIST, PART … too), bucket, key, range, status (None: not answered), the fault
-        that befell them ("": none), and when they were done, by the monotonic clock."""
+        """Return the requests so far: method (LIST, PART … too), bucket, key, range, status (None:
+        not answered), the fault that befell them ("": none), and when they were done, by the
+        monotonic clock."""
         requests: list[dict[str, Any]] = json.loads(self._call("GET", f"{CONTROL}log"))
         return requests
 
     def writes(self) -> tuple[int, int]:
-        """Return how many requests of the log were to write, and how many of those were for a manifest.json."""
+        """Return how many requests of the log were to write, and how many of those were for a
+        manifest.json."""
         count, manifests = json.loads(self._call("GET", f"{CONTROL}writes"))
         return count, manifests
 
     def _call(self, method: str, path: str, body: bytes = b"") -> bytes:
         request = urllib.request.Request(self.address + path, data=body or None, method=method)
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            request, timeout=60
+        ) as answer:
             data: bytes = answer.read()
             return data
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--port", type=int, default=0, help="0: any that is free")
     parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
-    parser.add_argument("--bandwidth", type=float, help="bytes per second of all connections together")
-    parser.add_argument("--with-parent", action="store_true", help="end when standard input is closed")
+    parser.add_argument(
+        "--bandwidth", type=float, help="bytes per second of all connections together"
+    )
+    parser.add_argument(
+        "--with-parent", action="store_true", help="end when standard input is closed"
+    )
     chosen = parser.parse_args(None if arguments is None else list(arguments))
     server = Server(chosen.port, chosen.latency, chosen.bandwidth)
     print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)

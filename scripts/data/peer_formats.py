@@ -1,8 +1,10 @@
-"""Reads and writes images with the real libraries of other formats; run by their own Pythons (`make interop`).
+"""Reads and writes images with the real libraries of other formats; run by their own Pythons (`make
+interop`).
 
     python scripts/data/peer_formats.py write FORMAT PHOTOS OUT      python scripts/data/peer_formats.py read FORMAT FOLDER
 
-The last line that it prints is JSON: `records`, and the `seconds` that the work took without imports.
+The last line that it prints is JSON: `records`, and the `seconds` that the work took without
+imports.
 """
 
 from __future__ import annotations
@@ -22,14 +24,19 @@ KEPT: list[Any] = []
 
 def _photos(folder: Path) -> list[tuple[str, bytes, int]]:
     """Return the name, the bytes and a label of every photo."""
-    return [(path.stem, path.read_bytes(), number % 10) for number, path in enumerate(sorted(folder.glob("*.jpg")))]
+    return [
+        (path.stem, path.read_bytes(), number % 10)
+        for number, path in enumerate(sorted(folder.glob("*.jpg")))
+    ]
 
 
 def write_tar(photos: Path, out: Path) -> Callable[[], int]:
     import webdataset
 
     def work() -> int:
-        with webdataset.ShardWriter(f"{out}/train-%05d.tar", maxcount=SHARD_IMAGES, verbose=0) as sink:
+        with webdataset.ShardWriter(
+            f"{out}/train-%05d.tar", maxcount=SHARD_IMAGES, verbose=0
+        ) as sink:
             for name, data, label in _photos(photos):
                 sink.write({"__key__": name, "jpg": data, "cls": label})
         return 0
@@ -53,11 +60,17 @@ def write_tfrecord(photos: Path, out: Path) -> Callable[[], int]:
             with tf.io.TFRecordWriter(f"{out}/train-{first // SHARD_IMAGES:05d}.tfrecord") as sink:
                 for name, data, label in found[first : first + SHARD_IMAGES]:
                     feature = {
-                        "key": tf.train.Feature(bytes_list=tf.train.BytesList(value=[name.encode()])),
+                        "key": tf.train.Feature(
+                            bytes_list=tf.train.BytesList(value=[name.encode()])
+                        ),
                         "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[data])),
                         "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
                     }
-                    sink.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+                    sink.write(
+                        tf.train.Example(
+                            features=tf.train.Features(feature=feature)
+                        ).SerializeToString()
+                    )
         return 0
 
     return work
@@ -73,7 +86,9 @@ def read_tfrecord(folder: Path) -> Callable[[], int]:
 
     def work() -> int:
         files = sorted(map(str, folder.glob("*.tfrecord")))
-        records = tf.data.TFRecordDataset(files).map(lambda data: tf.io.parse_single_example(data, spec))
+        records = tf.data.TFRecordDataset(files).map(
+            lambda data: tf.io.parse_single_example(data, spec)
+        )
         return sum(1 for _ in records.as_numpy_iterator())
 
     return work
@@ -84,7 +99,11 @@ def write_parquet(photos: Path, out: Path) -> Callable[[], int]:
 
     def work() -> int:
         features = datasets.Features(
-            {"key": datasets.Value("string"), "image": datasets.Image(), "label": datasets.Value("int64")}
+            {
+                "key": datasets.Value("string"),
+                "image": datasets.Image(),
+                "label": datasets.Value("int64"),
+            }
         )
         found = _photos(photos)
         for first in range(0, len(found), SHARD_IMAGES):
@@ -94,7 +113,9 @@ def write_parquet(photos: Path, out: Path) -> Callable[[], int]:
                 "image": [{"bytes": data, "path": None} for _, data, _ in rows],
                 "label": [label for _, _, label in rows],
             }
-            datasets.Dataset.from_dict(columns, features).to_parquet(f"{out}/train-{first // SHARD_IMAGES:05d}.parquet")
+            datasets.Dataset.from_dict(columns, features).to_parquet(
+                f"{out}/train-{first // SHARD_IMAGES:05d}.parquet"
+            )
         return 0
 
     return work
@@ -109,14 +130,17 @@ def read_parquet(folder: Path) -> Callable[[], int]:
 
     def work() -> int:
         with tempfile.TemporaryDirectory() as cache:
-            found = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
+            found = datasets.load_dataset(
+                "parquet", data_files=files, split="train", cache_dir=cache
+            )
             return sum(1 for _ in found.cast_column("image", datasets.Image(decode=False)))
 
     return work
 
 
 def _stand_in_for_torchvision() -> None:
-    """Let `streaming` be imported beside a PyTorch whose torchvision has no operators of its own."""
+    """Let `streaming` be imported beside a PyTorch whose torchvision has no operators of its
+    own."""
     import torch
 
     KEPT.append(torch.library.Library("torchvision", "DEF"))

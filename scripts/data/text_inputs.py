@@ -1,4 +1,5 @@
-"""Made-up documents as files of many formats: the same from run to run. For measurements and tests of text and tables."""
+"""Made-up documents as files of many formats: the same from run to run. For measurements and tests
+of text and tables."""
 
 from __future__ import annotations
 
@@ -24,30 +25,58 @@ PARTS = 8
 
 FIELDS = ("id", "title", "text", "score")
 
-ODD_WORDS = ["café", "naïve", "Zürich", "façade", "señor", "数据", "模型", "данные", "Ελλάδα", "日本語", "🙂", "—", "…", "“so”"]
+ODD_WORDS = [
+    "café",
+    "naïve",
+    "Zürich",
+    "façade",
+    "señor",
+    "数据",
+    "模型",
+    "данные",
+    "Ελλάδα",
+    "日本語",
+    "🙂",
+    "—",
+    "…",
+    "“so”",
+]
 
 
 class Vocabulary:
-    """20,000 words of made-up syllables, as often as words are in English (Zipf), and some that are not ASCII."""
+    """20,000 words of made-up syllables, as often as words are in English (Zipf), and some that are
+    not ASCII."""
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
         starts = [*"bcdfghlmnprstvw", "st", "tr", "ch", "br", "th", "pl", ""]
         ends = ["", "n", "r", "s", "t", "l", "d", "ng", "rd", "st"]
-        syllables = [start + vowel + end for start in starts for vowel in ("a", "e", "i", "o", "u", "ea", "ou") for end in ends]
+        syllables = [
+            start + vowel + end
+            for start in starts
+            for vowel in ("a", "e", "i", "o", "u", "ea", "ou")
+            for end in ends
+        ]
         count = 20_000
         lengths = np.minimum(1 + np.arange(count) // 500, 1 + self._rng.integers(0, 3, count))
         drawn = self._rng.integers(0, len(syllables), (count, 3))
-        self._words = ["".join(syllables[i] for i in row[:n]) for row, n in zip(drawn, lengths, strict=True)]
+        self._words = [
+            "".join(syllables[i] for i in row[:n]) for row, n in zip(drawn, lengths, strict=True)
+        ]
         for place, word in enumerate(ODD_WORDS):
             self._words[300 + 40 * place] = word
         weights = 1 / (np.arange(count) + 2.7)
         self._up_to = np.cumsum(weights / weights.sum())
 
     def sentences(self, lengths: npt.NDArray[np.int64]) -> Iterator[str]:
-        """Yield so many words at a time, (n,) int64, joined by spaces, now and then with a full stop or a comma."""
+        """Yield so many words at a time, (n,) int64, joined by spaces, now and then with a full
+        stop or a comma."""
         total = int(lengths.sum())
-        picks = np.searchsorted(self._up_to, self._rng.random(total)).clip(0, len(self._words) - 1).tolist()
+        picks = (
+            np.searchsorted(self._up_to, self._rng.random(total))
+            .clip(0, len(self._words) - 1)
+            .tolist()
+        )
         marks = self._rng.random(total)
         words = [self._words[pick] for pick in picks]
         for place in np.flatnonzero(marks < 0.08).tolist():
@@ -58,7 +87,8 @@ class Vocabulary:
             first += length
 
     def documents(self, first: int, count: int) -> list[dict[str, Any]]:
-        """Make documents with the numbers from `first` on: about 300 bytes of text, with quotes, line ends and tabs in some."""
+        """Make documents with the numbers from `first` on: about 300 bytes of text, with quotes,
+        line ends and tabs in some."""
         titles = list(self.sentences(self._rng.integers(3, 7, count)))
         texts = list(self.sentences(self._rng.integers(32, 72, count)))
         odd = self._rng.random(count)
@@ -87,8 +117,11 @@ def documents(size: int, seed: int = 0) -> Iterator[list[dict[str, Any]]]:
 
 
 def json_lines(chunk: list[dict[str, Any]]) -> bytes:
-    """Return documents as JSON lines, one in ten with \\uXXXX for what is not ASCII, as some tools write it."""
-    return "".join(json.dumps(doc, ensure_ascii=doc["id"] % 10 == 0) + "\n" for doc in chunk).encode()
+    """Return documents as JSON lines, one in ten with \\uXXXX for what is not ASCII, as some tools
+    write it."""
+    return "".join(
+        json.dumps(doc, ensure_ascii=doc["id"] % 10 == 0) + "\n" for doc in chunk
+    ).encode()
 
 
 def plain_line(doc: dict[str, Any]) -> str:
@@ -97,10 +130,11 @@ def plain_line(doc: dict[str, Any]) -> str:
 
 
 def make_text_inputs(root: Path, size: int) -> dict[str, Any]:
-    """Write documents of about `size` bytes in every format below `root`, once. Returns what is there, as inputs.json has it.
+    """Write documents of about `size` bytes in every format below `root`, once. Returns what is
+    there, as inputs.json has it.
 
-    The middle of the CSV file is the beginning of a row, which a reader cannot find out without reading: the bare loop is
-    told it.
+    The middle of the CSV file is the beginning of a row, which a reader cannot find out without
+    reading: the bare loop is told it.
     """
     facts = root / "inputs.json"
     if not facts.exists():
@@ -114,7 +148,9 @@ def make_text_inputs(root: Path, size: int) -> dict[str, Any]:
 def _write(root: Path, size: int) -> dict[str, Any]:
     import pyarrow.parquet as pq
 
-    schema = pa.schema([("id", pa.int64()), ("title", pa.string()), ("text", pa.string()), ("score", pa.float64())])
+    schema = pa.schema(
+        [("id", pa.int64()), ("title", pa.string()), ("text", pa.string()), ("score", pa.float64())]
+    )
     count, middle, waiting = 0, 0, []
     with (
         open(root / "docs.jsonl", "wb") as jsonl,
@@ -133,7 +169,10 @@ def _write(root: Path, size: int) -> dict[str, Any]:
             if not middle and jsonl.tell() >= size // 2:
                 middle = table.tell()
             if len(waiting) >= PARQUET_ROWS:
-                parquet.write_table(pa.Table.from_pylist(waiting[:PARQUET_ROWS], schema), row_group_size=PARQUET_ROWS)
+                parquet.write_table(
+                    pa.Table.from_pylist(waiting[:PARQUET_ROWS], schema),
+                    row_group_size=PARQUET_ROWS,
+                )
                 waiting = waiting[PARQUET_ROWS:]
         if waiting:
             parquet.write_table(pa.Table.from_pylist(waiting, schema), row_group_size=PARQUET_ROWS)
@@ -163,11 +202,14 @@ def _split(source: Path, target: Path) -> None:
     with open(source, "rb") as plain:
         for number in range(PARTS):
             part = plain.read(each) + plain.readline()
-            (target / f"part-{number}.jsonl.zst").write_bytes(zstandard.ZstdCompressor(3).compress(part))
+            (target / f"part-{number}.jsonl.zst").write_bytes(
+                zstandard.ZstdCompressor(3).compress(part)
+            )
 
 
 def make_short_lines(path: Path, count: int, form: str = "text") -> None:
-    """Write so many short lines, about 50 bytes each, each with its own number; `form`: text or jsonl.
+    """Write so many short lines, about 50 bytes each, each with its own number; `form`: text or
+    jsonl.
 
     A block of lines is written over and over with other numbers in it: 5 GB take half a minute.
     """
@@ -186,7 +228,8 @@ def make_short_lines(path: Path, count: int, form: str = "text") -> None:
     with open(partial, "wb") as file:
         for first in range(0, count, block):
             numbers = np.arange(first, first + block)
-            for digit in range(1, 10):  # the leading 1 keeps ten digits, and JSON allows no leading zeros
+            # the leading 1 keeps ten digits, and JSON allows no leading zeros
+            for digit in range(1, 10):
                 data[starts + digit] = numbers // 10 ** (9 - digit) % 10 + 48
             file.write(data[: ends[min(block, count - first) - 1]].tobytes())
     partial.rename(path)

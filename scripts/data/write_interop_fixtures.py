@@ -1,11 +1,12 @@
-"""Write tests/interop/samples: small files by the real writers of other formats, and in expected/ what they read in them.
+"""Write tests/interop/samples: small files by the real writers of other formats, and in expected/
+what they read in them.
 
     make interop                                                        makes the environments of both, below .interop
     .interop/tensorflow/bin/python scripts/data/write_interop_fixtures.py    WebDataset, TFRecord, TFDS, Hugging Face datasets
     .interop/torch/bin/python scripts/data/write_interop_fixtures.py         MDS
 
-All content is made up. The files are stored, so that the tests need none of these packages; a new release of one is a reason
-to write them anew, and to look at what differs.
+All content is made up. The files are stored, so that the tests need none of these packages; a new
+release of one is a reason to write them anew, and to look at what differs.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ OUT = Path(__file__).resolve().parents[2] / "tests" / "interop" / "samples"
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: bytes as {"base64": …}, arrays as lists, what is no number as its name."""
+    """Return a value as JSON has it: bytes as {"base64": …}, arrays as lists, what is no number as
+    its name."""
     if isinstance(value, bytes | bytearray):
         return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, np.ndarray | np.generic):
@@ -43,8 +45,12 @@ def plain(value: Any) -> Any:
 
 
 def expect(name: str, records: dict[str, list[Any]]) -> None:
-    """Write what the real reader reads in each file of a folder, a record per line; not into it: it would be an input."""
-    lines = {file: ",\n".join(json.dumps(plain(each), ensure_ascii=False) for each in rows) for file, rows in records.items()}
+    """Write what the real reader reads in each file of a folder, a record per line; not into it: it
+    would be an input."""
+    lines = {
+        file: ",\n".join(json.dumps(plain(each), ensure_ascii=False) for each in rows)
+        for file, rows in records.items()
+    }
     files = ",\n".join(f"{json.dumps(file)}: [\n{rows}\n]" for file, rows in lines.items())
     (OUT / "expected").mkdir(parents=True, exist_ok=True)
     (OUT / "expected" / f"{name}.json").write_text(f"{{\n{files}\n}}\n", encoding="utf-8")
@@ -99,7 +105,8 @@ def write_webdataset() -> None:
             path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), mtime=0))
         dataset = webdataset.WebDataset(str(path), shardshuffle=False, empty_check=False).decode()
         records[name] = [
-            {name: part for name, part in each.items() if name not in ("__url__", "__local_path__")} for each in dataset
+            {name: part for name, part in each.items() if name not in ("__url__", "__local_path__")}
+            for each in dataset
         ]
     expect("webdataset", records)
     names = [
@@ -125,7 +132,8 @@ def write_webdataset() -> None:
 
 
 def examples() -> Iterator[dict[str, Any]]:
-    """Features of all kinds: absent, empty, one value, several; bytes that are text and that are not."""
+    """Features of all kinds: absent, empty, one value, several; bytes that are text and that are
+    not."""
     for n in range(5):
         features: dict[str, Any] = {
             "id": [n],
@@ -164,10 +172,14 @@ def read_examples(path: Path, compression: str, sequences: bool) -> list[Any]:
             read = tf.train.SequenceExample.FromString(data.numpy())
             record = {name: values(each) for name, each in sorted(read.context.feature.items())}
             lists = sorted(read.feature_lists.feature_list.items())
-            records.append(record | {name: [values(each) for each in steps.feature] for name, steps in lists})
+            records.append(
+                record | {name: [values(each) for each in steps.feature] for name, steps in lists}
+            )
         else:
             read = tf.train.Example.FromString(data.numpy())
-            records.append({name: values(each) for name, each in sorted(read.features.feature.items())})
+            records.append(
+                {name: values(each) for name, each in sorted(read.features.feature.items())}
+            )
     return records
 
 
@@ -180,7 +192,9 @@ def write_tfrecord() -> None:
     for name, compression in names.items():
         with tf.io.TFRecordWriter(str(folder / name), options=compression) as sink:
             for features in examples():
-                made = tf.train.Features(feature={name: feature(values) for name, values in features.items()})
+                made = tf.train.Features(
+                    feature={name: feature(values) for name, values in features.items()}
+                )
                 sink.write(tf.train.Example(features=made).SerializeToString(deterministic=True))
         records[name] = read_examples(folder / name, compression, False)
     with tf.io.TFRecordWriter(str(folder / "sequence.tfrecord")) as sink:
@@ -189,7 +203,11 @@ def write_tfrecord() -> None:
             steps = tf.train.FeatureList(feature=[feature([float(m)] * 2) for m in range(n)])
             words = tf.train.FeatureList(feature=[feature([b"w%d" % m]) for m in range(n)])
             lists = tf.train.FeatureLists(feature_list={"steps": steps, "words": words})
-            sink.write(tf.train.SequenceExample(context=context, feature_lists=lists).SerializeToString(deterministic=True))
+            sink.write(
+                tf.train.SequenceExample(context=context, feature_lists=lists).SerializeToString(
+                    deterministic=True
+                )
+            )
     records["sequence.tfrecord"] = read_examples(folder / "sequence.tfrecord", "", True)
     expect("tfrecord", records)
 
@@ -203,7 +221,11 @@ def write_tfds() -> None:
     import tensorflow_datasets as tfds
 
     of = tfds.features
-    boxes = {"bbox": of.BBoxFeature(), "label": of.ClassLabel(names=["a", "b"]), "points": of.Sequence(tf.float32)}
+    boxes = {
+        "bbox": of.BBoxFeature(),
+        "label": of.ClassLabel(names=["a", "b"]),
+        "points": of.Sequence(tf.float32),
+    }
     features = of.FeaturesDict(
         {
             "image": of.Image(shape=(None, None, 3), encoding_format="png"),
@@ -265,10 +287,17 @@ def write_tfds() -> None:
                         "pairs": [[j, -j] for j in range(i)],
                         "ragged": [[j] * j for j in range(i)],
                         "objects": [
-                            {"bbox": of.BBox(0.0, 0.25, 0.5, 1.0), "label": j % 2, "points": [1.0] * j} for j in range(i)
+                            {
+                                "bbox": of.BBox(0.0, 0.25, 0.5, 1.0),
+                                "label": j % 2,
+                                "points": [1.0] * j,
+                            }
+                            for j in range(i)
                         ],
                         "nested": {"a": i, "b": {"c": "q"}},
-                        "pictures": [random.integers(0, 255, (2, 3, 1), dtype=np.uint8) for _ in range(i)],
+                        "pictures": [
+                            random.integers(0, 255, (2, 3, 1), dtype=np.uint8) for _ in range(i)
+                        ],
                     },
                 )
 
@@ -331,7 +360,10 @@ def write_huggingface() -> None:
             "tags": [list(range(n)) for n in range(count)],
         }
 
-    splits = {name: datasets.Dataset.from_dict(rows(count), features=features) for name, count in (("train", 4), ("test", 2))}
+    splits = {
+        name: datasets.Dataset.from_dict(rows(count), features=features)
+        for name, count in (("train", 4), ("test", 2))
+    }
     datasets.DatasetDict(splits).save_to_disk(str(folder / "disk"))
     (folder / "repository" / "data").mkdir(parents=True)
     for name, split in splits.items():
@@ -360,7 +392,9 @@ def mds_samples() -> Iterator[dict[str, Any]]:
             "str_int": 10 ** (n + 1),
             "str_float": n / 7,
             "str_decimal": Decimal(n) / 8,
-            "array": np.arange(n + 1, dtype=[np.uint8, np.int16, np.float32, np.int64, np.float16][n]),
+            "array": np.arange(
+                n + 1, dtype=[np.uint8, np.int16, np.float32, np.int64, np.float16][n]
+            ),
             "matrix": np.arange(2 * (n + 1), dtype=np.float32).reshape(n + 1, 2),
             "fixed": np.full((2, 3), n, np.int32),
             "long": np.full((1, 300), n, np.uint8),
@@ -386,7 +420,8 @@ _OF_COLUMNS = {
 def write_mds() -> None:
     import torch
 
-    library = torch.library.Library("torchvision", "DEF")  # PyPI's torchvision asks for these of a build with CUDA
+    # PyPI's torchvision asks for these of a build with CUDA
+    library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     from streaming import MDSWriter
@@ -400,12 +435,16 @@ def write_mds() -> None:
     for name, compression in (("plain", None), ("packed", "zstd"), ("pickles", None)):
         of = {"pickle": "pkl", "id": "int"} if name == "pickles" else columns
         options: dict[str, Any] = {"size_limit": 4 << 10, "hashes": ["sha1", "xxh64"]}
-        with MDSWriter(out=str(folder / name), columns=of, compression=compression, **options) as sink:
+        with MDSWriter(
+            out=str(folder / name), columns=of, compression=compression, **options
+        ) as sink:
             for number, sample in enumerate(mds_samples()):
                 sink.write({"pickle": [number], "id": number} if name == "pickles" else sample)
     for shard in json.loads((folder / "plain" / "index.json").read_text())["shards"]:
         reader = reader_from_json(str(folder / "plain"), "", shard)
-        records[f"plain/{shard['raw_data']['basename']}"] = [reader.get_item(n) for n in range(reader.size)]
+        records[f"plain/{shard['raw_data']['basename']}"] = [
+            reader.get_item(n) for n in range(reader.size)
+        ]
     expect("mds", records)
 
 
@@ -422,10 +461,23 @@ def write_recordio() -> None:
                 begin = at + 4
         parts.append(data[begin:])
         kinds = [0] if len(parts) == 1 else [1, *[2] * (len(parts) - 2), 3]
-        heads = [magic + struct.pack("<I", kind << 29 | len(part)) for kind, part in zip(kinds, parts, strict=True)]
-        return b"".join(head + part + bytes(-len(part) % 4) for head, part in zip(heads, parts, strict=True))
+        heads = [
+            magic + struct.pack("<I", kind << 29 | len(part))
+            for kind, part in zip(kinds, parts, strict=True)
+        ]
+        return b"".join(
+            head + part + bytes(-len(part) % 4) for head, part in zip(heads, parts, strict=True)
+        )
 
-    payloads = [b"", b"abc", magic, magic * 3, b"wxyz" + magic + b"tail!", b"a" + magic, b"more than an image header" * 3]
+    payloads = [
+        b"",
+        b"abc",
+        magic,
+        magic * 3,
+        b"wxyz" + magic + b"tail!",
+        b"a" + magic,
+        b"more than an image header" * 3,
+    ]
     (folder / "plain.rec").write_bytes(b"".join(map(written, payloads)))
     images = [struct.pack("<IfQQ", 0, n, n, 0) + picture(n) for n in range(3)]
     images.append(struct.pack("<IfQQ", 2, 0, 3, 0) + struct.pack("<2f", 0.5, 2) + picture(3))

@@ -1,7 +1,9 @@
-"""Build the site of docs/ with Zensical: build/site/VERSION/, beside the folders of other versions that are there.
+"""Build the site of docs/ with Zensical: build/site/VERSION/, beside the folders of other versions
+that are there.
 
-The pages at the top of the repository become pages of the site: README.md is its first one. Links to files that are not part of
-the site, such as code, become plain text. Nothing is downloaded: a page of the site asks for nothing but the site.
+The pages at the top of the repository become pages of the site: README.md is its first one. Links
+to files that are not part of the site, such as code, become plain text. Nothing is downloaded: a
+page of the site asks for nothing but the site.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ _PLACE = re.compile("\0(\\d+)\0")
 def sources() -> dict[Path, Path]:
     """Return the pages, by their places in the site."""
     top = {Path(TOP.get(path.name, path.name)): path for path in ROOT.glob("*.md")}
-    below = {path.relative_to(ROOT / "docs"): path for path in (ROOT / "docs").rglob("*.md") if "dev" not in path.parts}
+    below = {
+        path.relative_to(ROOT / "docs"): path
+        for path in (ROOT / "docs").rglob("*.md")
+        if "dev" not in path.parts
+    }
     return {**top, **below}
 
 
@@ -49,7 +55,8 @@ def copy_pages() -> None:
 def _relinked(path: Path, places: dict[Path, Path]) -> str:
     """Return the text of a page with links as they are on the site.
 
-    Code stays as it is. Only a pipe, which GitHub wants escaped in a table, is no end of a cell for Zensical.
+    Code stays as it is. Only a pipe, which GitHub wants escaped in a table, is no end of a cell for
+    Zensical.
     """
     code: list[str] = []
 
@@ -68,7 +75,12 @@ def _link(found: re.Match[str], path: Path, places: dict[Path, Path]) -> str:
         return found[0]
     file = (path.parent / target).resolve()
     place = places.get(file)
-    if place is None and file.suffix != ".md" and file.is_file() and (ROOT / "docs") in file.parents:
+    if (
+        place is None
+        and file.suffix != ".md"
+        and file.is_file()
+        and (ROOT / "docs") in file.parents
+    ):
         place = file.relative_to(ROOT / "docs")
     if place is None:
         return text
@@ -79,7 +91,9 @@ def build(version: str) -> Path:
     """Build the pages into the folder of a version, and return it."""
     copy_pages()
     shutil.rmtree(HTML, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=ROOT, check=True
+    )
     folder = SITE / version
     shutil.rmtree(folder, ignore_errors=True)
     SITE.mkdir(parents=True, exist_ok=True)
@@ -89,10 +103,18 @@ def build(version: str) -> Path:
 
 
 def write_versions() -> None:
-    """Write versions.json, from which the pages offer the other versions, and a first page that leads to the newest one."""
-    built = [path.name for path in SITE.iterdir() if path.name[0].isdigit() and (path / "index.html").exists()]
+    """Write versions.json, from which the pages offer the other versions, and a first page that
+    leads to the newest one."""
+    built = [
+        path.name
+        for path in SITE.iterdir()
+        if path.name[0].isdigit() and (path / "index.html").exists()
+    ]
     folders = sorted(built, key=Version, reverse=True)
-    versions = [{"version": name, "title": name, "aliases": ["latest"] if name == folders[0] else []} for name in folders]
+    versions = [
+        {"version": name, "title": name, "aliases": ["latest"] if name == folders[0] else []}
+        for name in folders
+    ]
     (SITE / "versions.json").write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
     refresh = f'<meta http-equiv="refresh" content="0; url={folders[0]}/">'
     head = f'<!doctype html>\n<title>shardctl</title>\n<link rel="icon" href="data:,">\n{refresh}'

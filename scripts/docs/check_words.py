@@ -2,8 +2,9 @@
 
     python scripts/docs/check_words.py [--list] [PAGE ...]
 
-Each page or group may have a few sentences that are hard to read (FEWEST, SHARE). No sentence may have more than MOST_WORDS
-words, no line of code in a page more than MOST_CHARACTERS. Without pages it looks at all pages, help, messages and docstrings.
+Each page or group may have a few sentences that are hard to read (FEWEST, SHARE). No sentence may
+have more than MOST_WORDS words, no line of code in a page more than MOST_CHARACTERS. Without pages
+it looks at all pages, help, messages and docstrings.
 """
 
 from __future__ import annotations
@@ -42,21 +43,43 @@ HARD = [
     (r"\b(that|those) of\b", "repeat the noun in place of 'that of'"),
     (r"\bbut for\b", "write 'except' in place of 'but for'"),
     (r"\bof which\b", "make two sentences of one with 'of which'"),
-    (r"(?<!\b[Tt]here )\b(is|are|was|were|be) no [a-z]+", "write 'is not a …' in place of 'is no …'"),
+    (
+        r"(?<!\b[Tt]here )\b(is|are|was|were|be) no [a-z]+",
+        "write 'is not a …' in place of 'is no …'",
+    ),
     (
         r"\bwhat (is|are|was|were|it|they|has|had|have|came|comes?|goes|went|lies|lay|stands?)\b",
         "name the thing, not 'what is'",
     ),
-    (r"\b(who|whom|whose|whoever)\b", "name the program, the file or the process in place of 'who'"),
-    (r"\b(is|are|was|were) (there|had|said|told|asked for|brought|left alone)\b", "say where it is, or what does it"),
+    (
+        r"\b(who|whom|whose|whoever)\b",
+        "name the program, the file or the process in place of 'who'",
+    ),
+    (
+        r"\b(is|are|was|were) (there|had|said|told|asked for|brought|left alone)\b",
+        "say where it is, or what does it",
+    ),
     (r"\b(is|are|was|were) to be\b", "write 'must be', or a command"),
-    (r"\bas (it|they) (lies?|stands?|holds?|likes?|says?)\b", "say what happens in place of 'as it lies'"),
+    (
+        r"\bas (it|they) (lies?|stands?|holds?|likes?|says?)\b",
+        "say what happens in place of 'as it lies'",
+    ),
     (r"\bsuch as (is|are|was|were)\b", "write 'for example'"),
     (r"\bby name\b", "say which name, and where it is written"),
     (r"\b(one|each) (behind|after) the (other|one before)\b", "write 'in sequence'"),
-    (r"\b([Nn]one of|none|[Nn]obody|[Nn]othing|[Nn]either)\b.*\b(no|none|nobody|nothing|nor)\b", "one negation is enough"),
-    (r"\b(is|are) (kept|put|taken|made|written|read) (as|by|where|of)\b(.*\b(as|by|where|of)\b){2}", "two sentences"),
-    (r"\b(anew|thereof|therein|thereby|wherein|whereof|whereby|hereby|whither|thence|lest)\b", "use a word of today"),
+    (
+        r"\b([Nn]one of|none|[Nn]obody|[Nn]othing|[Nn]either)\b.*\b(no|none|nobody|nothing|nor)\b",
+        "one negation is enough",
+    ),
+    (
+        r"\b(is|are) (kept|put|taken|made|written|read) "
+        r"(as|by|where|of)\b(.*\b(as|by|where|of)\b){2}",
+        "two sentences",
+    ),
+    (
+        r"\b(anew|thereof|therein|thereby|wherein|whereof|whereby|hereby|whither|thence|lest)\b",
+        "use a word of today",
+    ),
     (r"\bthan (is|are|was|were)\b", "say what is compared"),
 ]
 """Turns of phrase that readers with basic English stumble over, and what to write."""
@@ -66,7 +89,8 @@ FORBIDDEN = [(r"\b[Tt]okenise", "American spelling: tokenizer, tokenize")]
 
 @dataclass
 class Group:
-    """A page, or the texts of one command, one file of messages or one function: its sentences and faults."""
+    """A page, or the texts of one command, one file of messages or one function: its sentences and
+    faults."""
 
     name: str
     sentences: list[tuple[str, str]] = field(default_factory=list)
@@ -80,7 +104,8 @@ class Group:
             if kind == "code":
                 if len(part) > MOST_CHARACTERS:
                     self.faults.append(
-                        f"{where}: line of code with {len(part)} characters; at most {MOST_CHARACTERS}\n    {part}"
+                        f"{where}: line of code with {len(part)} characters; at most "
+                        f"{MOST_CHARACTERS}\n    {part}"
                     )
                 continue
             for pattern, advice in FORBIDDEN:
@@ -133,8 +158,11 @@ def without_code(text: str) -> str:
 
 
 def split(text: str) -> Iterator[str]:
-    """Yield the sentences of a paragraph. In help, a sentence may begin with a value or an option: `auto: …`."""
-    for sentence in re.split(r"(?<=[.!?])[*_]*\s+(?=[*_]*[A-Z\"'(]|[\w-]+(?: or [\w:-]+)?: )", without_code(text)):
+    """Yield the sentences of a paragraph. In help, a sentence may begin with a value or an option:
+    `auto: …`."""
+    for sentence in re.split(
+        r"(?<=[.!?])[*_]*\s+(?=[*_]*[A-Z\"'(]|[\w-]+(?: or [\w:-]+)?: )", without_code(text)
+    ):
         if words(sentence):
             yield sentence.strip()
 
@@ -146,9 +174,11 @@ ITEM = re.compile(r"^\s*([-*+]|\d+\.)\s+")
 
 
 def blocks(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the parts of a Markdown page: line, kind (prose, cell, heading, code) and text. Lines of a paragraph are joined.
+    """Yield the parts of a Markdown page: line, kind (prose, cell, heading, code) and text. Lines
+    of a paragraph are joined.
 
-    Tabs and notes of the site (`=== "Tab"`, `!!! note`) have indented text, which is prose too. Other indented lines are code.
+    Tabs and notes of the site (`=== "Tab"`, `!!! note`) have indented text, which is prose too.
+    Other indented lines are code.
     """
     fence, start, held = "", 0, []
     inside = False  # a list, a tab or a note: indented lines belong to it
@@ -162,7 +192,12 @@ def blocks(text: str) -> Iterator[tuple[int, str, str]]:
                 yield number, "code", line
             continue
         indented = line.startswith("    ") and not inside and not held
-        plain = bare and not mark and not indented and not re.match(r"(\||#|<|\[[^\]]*\]:|!!!|\?\?\?|===|---)", bare)
+        plain = (
+            bare
+            and not mark
+            and not indented
+            and not re.match(r"(\||#|<|\[[^\]]*\]:|!!!|\?\?\?|===|---)", bare)
+        )
         if held and (not plain or ITEM.match(line)):
             yield start, "prose", " ".join(held)
             held = []
@@ -184,7 +219,12 @@ def blocks(text: str) -> Iterator[tuple[int, str, str]]:
 
 def pages() -> Iterator[Path]:
     """Yield the pages for users that are in English."""
-    found = [*ROOT.glob("README*.md"), ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")]
+    found = [
+        *ROOT.glob("README*.md"),
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
+        *(ROOT / "docs").rglob("*.md"),
+    ]
     for path in sorted(found):
         for_users = path.exists() and "dev" not in path.relative_to(ROOT).parts
         if for_users and not CHINESE.search(path.read_text(encoding="utf-8")):
@@ -200,7 +240,8 @@ def page_group(path: Path) -> Group:
 
 
 def help_groups() -> Iterator[Group]:
-    """Yield a group for each command: its description, and the texts of its options. A text that commands share counts once."""
+    """Yield a group for each command: its description, and the texts of its options. A text that
+    commands share counts once."""
     import click
 
     from shardctl.cli import cli
@@ -252,7 +293,9 @@ def docstring_groups() -> Iterator[Group]:
     for name, definition in writer["public_definitions"]():
         group = Group(f"docstring of {name}")
         for each in ast.walk(definition):
-            if isinstance(each, ast.FunctionDef | ast.ClassDef) and (text := ast.get_docstring(each)):
+            if isinstance(each, ast.FunctionDef | ast.ClassDef) and (
+                text := ast.get_docstring(each)
+            ):
                 if each is definition:
                     group.add(name, text)
                 elif not each.name.startswith("_"):
@@ -273,25 +316,41 @@ def check(groups: Iterable[Group], pending: set[str], list_all: bool) -> int:
             print("".join(f"{shown(*each)}\n" for each in found), end="")
         if group.name in pending:
             if group.passes():
-                print(f"{group.name}: passes now; remove it from PENDING in scripts/docs/check_words.py")
+                print(
+                    f"{group.name}: passes now; remove it from PENDING in "
+                    "scripts/docs/check_words.py"
+                )
                 faulty += 1
         elif complaints := list(group.complaints()):
             print("\n".join(complaints))
             faulty += 1
     faulty += len(left)
     for name in sorted(left):
-        print(f"{name}: is not a page any more; remove it from PENDING in scripts/docs/check_words.py")
-    print(f"plain words: {hard_ones} of {sentences:,} sentences are hard to read, {faulty} pages and groups have faults")
+        print(
+            f"{name}: is not a page any more; remove it from PENDING in scripts/docs/check_words.py"
+        )
+    print(
+        f"plain words: {hard_ones} of {sentences:,} sentences are hard to read, {faulty} pages and "
+        "groups have faults"
+    )
     return faulty
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE")
-    parser.add_argument("--list", action="store_true", help="print all sentences that are hard to read, also where few are")
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="print all sentences that are hard to read, also where few are",
+    )
     given = parser.parse_args()
     if given.pages:
-        return min(check([page_group(each.resolve()) for each in given.pages], set(), given.list), 1)
+        return min(
+            check([page_group(each.resolve()) for each in given.pages], set(), given.list), 1
+        )
     groups = [*map(page_group, pages()), *help_groups(), *message_groups(), *docstring_groups()]
     return min(check(groups, PENDING, given.list), 1)
 

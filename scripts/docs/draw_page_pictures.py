@@ -1,4 +1,5 @@
-"""Draw the two pictures of README.md: the pages of `preview` and `bench`, in a real browser. Run by hand on a quiet machine."""
+"""Draw the two pictures of README.md: the pages of `preview` and `bench`, in a real browser. Run by
+hand on a quiet machine."""
 
 from __future__ import annotations
 
@@ -20,10 +21,42 @@ STEPS = ("--resize", "256", "--random-crop", "224", "--step", "color_jitter brig
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="shardctl-") as folder, sync_playwright() as tools:
         shardctl("demo", "demo", folder=folder)
-        shardctl("convert", "demo/photos", "out", "--resize", "256", "--crop", "224", "--store", "jpeg:90", folder=folder)
-        shardctl("preview", "demo/photos", *STEPS, "--inputs", "4", "--html", "preview.html", folder=folder)
-        shardctl("bench", "out", "--consumer-rate", "1500", "--batch-size", "32", "--html", "bench.html", folder=folder)
-        browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        shardctl(
+            "convert",
+            "demo/photos",
+            "out",
+            "--resize",
+            "256",
+            "--crop",
+            "224",
+            "--store",
+            "jpeg:90",
+            folder=folder,
+        )
+        shardctl(
+            "preview",
+            "demo/photos",
+            *STEPS,
+            "--inputs",
+            "4",
+            "--html",
+            "preview.html",
+            folder=folder,
+        )
+        shardctl(
+            "bench",
+            "out",
+            "--consumer-rate",
+            "1500",
+            "--batch-size",
+            "32",
+            "--html",
+            "bench.html",
+            folder=folder,
+        )
+        browser = tools.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         for name, first in (("preview", ".input"), ("bench", "h1")):
             page.goto(Path(folder, f"{name}.html").as_uri())
@@ -34,7 +67,9 @@ def main() -> None:
 
 
 def shardctl(*arguments: str, folder: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "shardctl", *arguments], cwd=folder, stdout=subprocess.DEVNULL)
+    done = subprocess.run(
+        [sys.executable, "-m", "shardctl", *arguments], cwd=folder, stdout=subprocess.DEVNULL
+    )
     if done.returncode not in (0, 1):
         raise SystemExit(f"shardctl {' '.join(arguments)} ends with {done.returncode}")
 

@@ -1,6 +1,8 @@
-"""Draw what each step does to an image into docs/images/STEP.webp: before, and after (several times if it is random).
+"""Draw what each step does to an image into docs/images/STEP.webp: before, and after (several times
+if it is random).
 
-scripts/docs/write_recipe_docs.py shows them in docs/recipes.md. A step whose defaults show nothing needs a line in EXAMPLES.
+scripts/docs/write_recipe_docs.py shows them in docs/recipes.md. A step whose defaults show nothing
+needs a line in EXAMPLES.
 """
 
 from __future__ import annotations
@@ -43,7 +45,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "hflip": {"p": 1.0},
     "rotate": {"angle": 20, "interpolation": "bilinear"},
     "random_rotation": {"degrees": 30, "interpolation": "bilinear"},
-    "affine": {"angle": 10, "translate": [8, 0], "scale": 0.9, "shear": [12, 0], "interpolation": "bilinear"},
+    "affine": {
+        "angle": 10,
+        "translate": [8, 0],
+        "scale": 0.9,
+        "shear": [12, 0],
+        "interpolation": "bilinear",
+    },
     "random_affine": {
         "degrees": 15,
         "translate": [0.1, 0.1],
@@ -72,7 +80,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "jpeg": {"quality": 5},
     "erase": {"left": 0.55, "top": 0.35, "width": 0.3, "height": 0.4},
     "random_erasing": {"p": 1.0},
-    "choice": {"steps": [{"name": "hflip", "p": 1.0}, {"name": "rotate", "angle": 30}, {"name": "crop", "size": 56}]},
+    "choice": {
+        "steps": [
+            {"name": "hflip", "p": 1.0},
+            {"name": "rotate", "angle": 30},
+            {"name": "crop", "size": 56},
+        ]
+    },
     "maybe": {"steps": [{"name": "vflip", "p": 1.0}, {"name": "rotate", "angle": 20}]},
     "sequence": {"steps": [{"name": "hflip", "p": 1.0}, {"name": "rotate", "angle": 20}]},
 }
@@ -84,17 +98,25 @@ WITHOUT_PICTURE: dict[str, str] = {}
 
 def pictured() -> list[str]:
     """Return the names of the steps that have a picture: all that change images."""
-    return [name for name, step in TRANSFORMS.items() if issubclass(step, ImageTransform) and name not in WITHOUT_PICTURE]
+    return [
+        name
+        for name, step in TRANSFORMS.items()
+        if issubclass(step, ImageTransform) and name not in WITHOUT_PICTURE
+    ]
 
 
 def scene() -> Image.Image:
-    """Return the image that is changed: nothing in it is symmetric, and it has edges, smooth parts and many colours."""
+    """Return the image that is changed: nothing in it is symmetric, and it has edges, smooth parts
+    and many colours."""
     width, height = (4 * side for side in SIZE)
     image = Image.new("RGB", (width, height))
     draw = ImageDraw.Draw(image)
     for y in range(height):
         share = y / height
-        draw.line((0, y, width, y), fill=(int(90 + 150 * share), int(150 + 60 * share), int(235 - 60 * share)))
+        draw.line(
+            (0, y, width, y),
+            fill=(int(90 + 150 * share), int(150 + 60 * share), int(235 - 60 * share)),
+        )
     draw.ellipse((40, 28, 104, 92), fill=(255, 214, 70))
     draw.polygon([(0, 250), (110, 130), (230, 250)], fill=(112, 122, 150))
     draw.polygon([(80, 163), (110, 130), (142, 164), (118, 158), (106, 170)], fill=(245, 246, 250))
@@ -109,7 +131,10 @@ def scene() -> Image.Image:
     draw.ellipse((340, 96, 428, 206), fill=(40, 96, 46))
     draw.ellipse((364, 110, 402, 150), fill=(66, 130, 62))
     for x in range(20, 190, 34):
-        draw.ellipse((x, 280 + x % 30, x + 14, 294 + x % 30), fill=(230, 70, 120) if x % 4 else (250, 240, 90))
+        draw.ellipse(
+            (x, 280 + x % 30, x + 14, 294 + x % 30),
+            fill=(230, 70, 120) if x % 4 else (250, 240, 90),
+        )
     return image.resize(SIZE, Image.Resampling.LANCZOS)
 
 
@@ -126,7 +151,8 @@ def afterwards(name: str, image: Image.Image) -> list[Image.Image]:
 
 
 def picture(name: str) -> Image.Image:
-    """Return the image before and after a step, beside each other, what is around them transparent."""
+    """Return the image before and after a step, beside each other, what is around them
+    transparent."""
     before = scene()
     after = afterwards(name, before)
     height = max(image.height for image in (before, *after))
@@ -135,7 +161,9 @@ def picture(name: str) -> Image.Image:
     whole.paste(before, (0, (height - before.height) // 2))
     x = before.width
     middle = height // 2
-    ImageDraw.Draw(whole).polygon([(x + 5, middle - 5), (x + 10, middle), (x + 5, middle + 5)], fill=(128, 128, 128, 255))
+    ImageDraw.Draw(whole).polygon(
+        [(x + 5, middle - 5), (x + 10, middle), (x + 5, middle + 5)], fill=(128, 128, 128, 255)
+    )
     x += ARROW
     for image in after:
         whole.paste(image, (x, (height - image.height) // 2))
@@ -149,4 +177,7 @@ if __name__ == "__main__":
         old.unlink()
     for name in pictured():
         picture(name).save(IMAGES / f"{name}.webp", quality=70, method=6)
-    print(f"{sum(path.stat().st_size for path in IMAGES.glob('*.webp')):,} bytes in {len(pictured())} pictures")
+    print(
+        f"{sum(path.stat().st_size for path in IMAGES.glob('*.webp')):,} bytes in "
+        f"{len(pictured())} pictures"
+    )

@@ -1,13 +1,15 @@
 """What a page shows of a terminal: its commands are run, and the output is compared with the page.
 
-A block of code whose first line is ```console has commands, each after "$ ", and what they print. A line that ends with a
-backslash goes on in the next one, which may begin with "> ". The commands of a page run in order in one folder, which is
-empty at first. A block with a title (```python title="train.py") is written to a file of this name before the commands
-that stand below it. Other blocks are left alone.
+A block of code whose first line is ```console has commands, each after "$ ", and what they print. A
+line that ends with a backslash goes on in the next one, which may begin with "> ". The commands of
+a page run in order in one folder, which is empty at first. A block with a title (```python
+title="train.py") is written to a file of this name before the commands that stand below it. Other
+blocks are left alone.
 
-Times, rates and sizes differ from machine to machine: they are compared as if all were the same. So are line breaks, since a
-page breaks long lines. "…" stands for any text. The folder is shown as /home/you. A command may not fail. Where a page shows
-that it does, it prints the exit code: `shardctl verify out; echo "exit code $?"`.
+Times, rates and sizes differ from machine to machine: they are compared as if all were the same. So
+are line breaks, since a page breaks long lines. "…" stands for any text. The folder is shown as
+/home/you. A command may not fail. Where a page shows that it does, it prints the exit code:
+`shardctl verify out; echo "exit code $?"`.
 
 A comment at the top of a page names what it needs: <!-- needs: torch torchvision s3 -->.
 """
@@ -28,11 +30,18 @@ LONGEST_S = 600
 SHOWN_FOLDER = "/home/you"
 
 _NUMBER = r"\d[\d,]*(?:\.\d+)?"
-_UNITS = r"s|ms|µs|min|h|bytes|B|kB|KiB|MB|MiB|GB|GiB|TB|%|x|(?:\w+ )?\w+/s|(?:samples|images) per second"
+_UNITS = (
+    r"s|ms|µs|min|h|bytes|B|kB|KiB|MB|MiB|GB|GiB|TB|%|x|(?:\w+ )?\w+/s|(?:samples|images) "
+    r"per "
+    r"second"
+)
 _MASKS = (
     (re.compile(r"\s+"), " "),
     (re.compile(r"\b[0-9a-f]{12,64}\b"), "HASH"),
-    (re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)?)?"), "DATE"),
+    (
+        re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)?)?"),
+        "DATE",
+    ),
     (re.compile(rf"{_NUMBER}(?: to {_NUMBER})? ?(?:{_UNITS})(?![\w])"), "SIZE"),
     (re.compile(r"\d[\d,]*\.\d+(?:e-?\d+)?"), "DECIMAL"),
     (re.compile(r"[▁▂▃▄▅▆▇█]+"), "BARS"),
@@ -42,7 +51,8 @@ _MASKS = (
 
 @dataclass
 class Command:
-    """A command of a page, and the lines that the page shows of its output. `line` counts from 1."""
+    """A command of a page, and the lines that the page shows of its output. `line` counts from
+    1."""
 
     text: str
     line: int
@@ -51,7 +61,8 @@ class Command:
 
 @dataclass
 class Block:
-    """A block of code of a page: lines `begin` to `end` (from 0, without the fences). `title` names the file that it is."""
+    """A block of code of a page: lines `begin` to `end` (from 0, without the fences). `title` names
+    the file that it is."""
 
     begin: int
     end: int
@@ -114,13 +125,18 @@ def _commands(lines: list[str], first: int) -> list[Command]:
             found[-1].shown.append(line)
             continue
         else:
-            raise ValueError(f"line {number}: a session begins with a command, after a $ and a space")
+            raise ValueError(
+                f"line {number}: a session begins with a command, after a $ and a space"
+            )
         goes_on = line.endswith("\\")
     return found
 
 
-def differences(path: Path, folder: Path, environment: Mapping[str, str] = {}) -> Iterator[Difference]:
-    """Run a page in an empty folder. Yield the commands that fail, or whose output is another one than the page shows."""
+def differences(
+    path: Path, folder: Path, environment: Mapping[str, str] = {}
+) -> Iterator[Difference]:
+    """Run a page in an empty folder. Yield the commands that fail, or whose output is another one
+    than the page shows."""
     for block in blocks(path.read_text(encoding="utf-8")):
         if block.title is not None:
             file = folder / block.title
@@ -134,8 +150,16 @@ def differences(path: Path, folder: Path, environment: Mapping[str, str] = {}) -
 
 def run(command: str, folder: Path, environment: Mapping[str, str]) -> tuple[list[str], int]:
     """Return the lines that a command prints on stdout and stderr, and its exit code."""
-    variables = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "HOME": str(folder), "PYTHONWARNINGS": "ignore", **environment}
-    variables.setdefault("OMP_NUM_THREADS", "1")  # beside other tests, threads of PyTorch wait for each other most of the time
+    variables = {
+        **os.environ,
+        "COLUMNS": "80",
+        "NO_COLOR": "1",
+        "HOME": str(folder),
+        "PYTHONWARNINGS": "ignore",
+        **environment,
+    }
+    # beside other tests, threads of PyTorch wait for each other most of the time
+    variables.setdefault("OMP_NUM_THREADS", "1")
     variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{variables['PATH']}"
     done = subprocess.run(
         ["bash", "-c", command],
@@ -152,13 +176,20 @@ def run(command: str, folder: Path, environment: Mapping[str, str]) -> tuple[lis
 
 
 def same(shown: list[str], printed: list[str]) -> bool:
-    """Say whether lines are the ones that a page shows. A page may break a long line, and figures may differ (see above)."""
+    """Say whether lines are the ones that a page shows. A page may break a long line, and figures
+    may differ (see above)."""
     parts = " ".join(shown).split("…")
-    return re.fullmatch(".*".join(re.escape(masked(part)) for part in parts), masked(" ".join(printed))) is not None
+    return (
+        re.fullmatch(
+            ".*".join(re.escape(masked(part)) for part in parts), masked(" ".join(printed))
+        )
+        is not None
+    )
 
 
 def masked(line: str) -> str:
-    """Return text in one line, with words in the place of the figures that differ from machine to machine."""
+    """Return text in one line, with words in the place of the figures that differ from machine to
+    machine."""
     for pattern, word in _MASKS:
         line = pattern.sub(word, line)
     return line.strip()

@@ -1,4 +1,5 @@
-"""Write docs/api.md from signatures and docstrings. tests/test_docs.py fails where it is not up to date.
+"""Write docs/api.md from signatures and docstrings. tests/test_docs.py fails where it is not up to
+date.
 
 The source is parsed and not imported: PyTorch, TensorFlow and JAX need not be there.
 """
@@ -78,14 +79,18 @@ class Module:
 def api_docs() -> str:
     parts = [
         "# The Python functions and classes",
-        "Written by `make docs` from the source; edit the docstrings, not this page. [loader.md](loader.md),"
+        "Written by `make docs` from the source; edit the docstrings, not this page. "
+        "[loader.md](loader.md),"
         " [bench.md](commands/bench.md) and [convert.md](commands/convert.md) explain the options.",
-        "Long functions show their progress on stderr: a bar at a terminal and in a notebook, elsewhere a line every"
+        "Long functions show their progress on stderr: a bar at a terminal and in a notebook, "
+        "elsewhere a line every"
         " 30 seconds. `progress=False` hides it.",
         "## shardctl",
     ]
     stub = ast.parse((ROOT / "shardctl" / "__init__.pyi").read_text(encoding="utf-8"))
-    with_options = {each.name: each.args for each in reversed(stub.body) if isinstance(each, Function)}
+    with_options = {
+        each.name: each.args for each in reversed(stub.body) if isinstance(each, Function)
+    }
     for name, definition in _public_functions():
         if isinstance(definition, Function) and name in with_options:
             definition.args = with_options[name]
@@ -103,7 +108,8 @@ def api_docs() -> str:
 
 
 def public_definitions() -> Iterator[tuple[str, ast.stmt]]:
-    """Yield the functions and classes of the page, each with its name. scripts/docs/check_words.py reads their docstrings."""
+    """Yield the functions and classes of the page, each with its name. scripts/docs/check_words.py
+    reads their docstrings."""
     yield from _public_functions()
     for classes in CLASSES.values():
         yield from ((name, Module.of(module).definition(name)) for module, name in classes)
@@ -133,7 +139,8 @@ def _described(definition: ast.stmt, shown: str) -> Iterator[str]:
 
 
 def _field(field: ast.AnnAssign) -> str:
-    """Return a field of a class as source. Of a declared option (system/options.py) only the default, the second argument."""
+    """Return a field of a class as source. Of a declared option (system/options.py) only the
+    default, the second argument."""
     value = field.value
     if isinstance(value, ast.Call) and _source(value.func) in ("option", "option_as"):
         value = value.args[1]
@@ -151,25 +158,41 @@ def _methods(definition: ast.ClassDef) -> Iterator[str]:
         elif each.name == "__init__" or not each.name.startswith("_"):
             name = definition.name if each.name == "__init__" else each.name
             call = name if is_value else _signature(each, name)
-            shown = f"\n\n  ```python\n{indent(call, '  ')}\n  ```\n\n  " if "\n" in call else f"`{call}`: "
+            shown = (
+                f"\n\n  ```python\n{indent(call, '  ')}\n  ```\n\n  "
+                if "\n" in call
+                else f"`{call}`: "
+            )
             yield f"- {shown.lstrip()}{_meaning(each)}"
 
 
 def _signature(function: Function, shown: str) -> str:
     """Return a call of a function, its arguments one to a line where they are many."""
     arguments = _arguments(function.args)
-    returned = f" -> {_source(function.returns)}" if function.returns is not None and function.name != "__init__" else ""
+    returned = (
+        f" -> {_source(function.returns)}"
+        if function.returns is not None and function.name != "__init__"
+        else ""
+    )
     call = f"{shown}({', '.join(arguments)}){returned}"
     if len(call) <= MOST_CHARACTERS:
         return call
-    return f"{shown}(\n" + "".join(f"{_wrapped(f'    {argument},')}\n" for argument in arguments) + f"){returned}"
+    return (
+        f"{shown}(\n"
+        + "".join(f"{_wrapped(f'    {argument},')}\n" for argument in arguments)
+        + f"){returned}"
+    )
 
 
 def _wrapped(line: str) -> str:
-    """Return a line of code in lines that are not too long, broken after commas and indented further."""
+    """Return a line of code in lines that are not too long, broken after commas and indented
+    further."""
     within = " " * (len(line) - len(line.lstrip()) + 4)
     lines = [line]
-    while len(lines[-1]) > MOST_CHARACTERS - 2 and (at := lines[-1].rfind(", ", len(within), MOST_CHARACTERS - 2)) > 0:
+    while (
+        len(lines[-1]) > MOST_CHARACTERS - 2
+        and (at := lines[-1].rfind(", ", len(within), MOST_CHARACTERS - 2)) > 0
+    ):
         lines[-1:] = [lines[-1][: at + 1], within + lines[-1][at + 2 :]]
     return "\n".join(lines)
 
@@ -177,8 +200,14 @@ def _wrapped(line: str) -> str:
 def _arguments(given: ast.arguments) -> list[str]:
     """Return the arguments of a function without `self`."""
     positional = given.posonlyargs + given.args
-    defaults: list[ast.expr | None] = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
-    shown = [_argument(*each) for each in zip(positional, defaults, strict=True) if each[0].arg not in ("self", "cls")]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(given.defaults)) + list(
+        given.defaults
+    )
+    shown = [
+        _argument(*each)
+        for each in zip(positional, defaults, strict=True)
+        if each[0].arg not in ("self", "cls")
+    ]
     if given.vararg is not None:
         shown.append(f"*{_argument(given.vararg, None)}")
     elif given.kwonlyargs:
@@ -193,8 +222,10 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> str:
 
 
 def _source(node: ast.AST) -> str:
-    """Return a node as source, with the quotes that ruff gives strings: it looks at the code in pages too."""
-    text = re.sub(r"\b_[a-z_]+_(?=[A-Z])", "", ast.unparse(node))  # the stub's own names of classes: _bench_Listener
+    """Return a node as source, with the quotes that ruff gives strings: it looks at the code in
+    pages too."""
+    # the stub's own names of classes: _bench_Listener
+    text = re.sub(r"\b_[a-z_]+_(?=[A-Z])", "", ast.unparse(node))
     return text if '"' in text else text.replace("'", '"')
 
 
@@ -204,9 +235,12 @@ def _meaning(definition: ast.AST) -> str:
 
 
 def _prose(definition: ast.AST) -> str:
-    """Return a docstring, each paragraph in one line; examples that are indented stay as they are."""
+    """Return a docstring, each paragraph in one line; examples that are indented stay as they
+    are."""
     paragraphs = (ast.get_docstring(definition) or "").split("\n\n")  # type: ignore[arg-type]
-    return "\n\n".join(each if each.startswith("    ") else " ".join(each.split()) for each in paragraphs)
+    return "\n\n".join(
+        each if each.startswith("    ") else " ".join(each.split()) for each in paragraphs
+    )
 
 
 def _errors() -> Iterator[str]:
@@ -214,7 +248,9 @@ def _errors() -> Iterator[str]:
     yield "| --- | --- |"
     for definition in Module.of("errors").public():
         if isinstance(definition, ast.ClassDef):
-            yield f"| `{definition.name}({_source(definition.bases[0])})` | {_meaning(definition)} |"
+            yield (
+                f"| `{definition.name}({_source(definition.bases[0])})` | {_meaning(definition)} |"
+            )
 
 
 if __name__ == "__main__":

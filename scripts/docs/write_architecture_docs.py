@@ -1,7 +1,9 @@
-"""Write what docs/architecture.md takes from the code: the table of the rooms, and their picture in docs/images/rooms.svg.
+"""Write what docs/architecture.md takes from the code: the table of the rooms, and their picture in
+docs/images/rooms.svg.
 
-The picture has a floor for each room, from the ground up. A line goes down from each room, with a dot on the floor of each
-room that it imports: small up to 9 import statements, large from 50. tests/test_docs.py fails where it is not up to date.
+The picture has a floor for each room, from the ground up. A line goes down from each room, with a
+dot on the floor of each room that it imports: small up to 9 import statements, large from 50.
+tests/test_docs.py fails where it is not up to date.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ def main() -> None:
 
 def page(text: str) -> str:
     """Return the page with the table of rooms as it is now."""
-    start, end = "<!-- rooms: written by scripts/docs/write_architecture_docs.py -->", "<!-- end of rooms -->"
+    start, end = (
+        "<!-- rooms: written by scripts/docs/write_architecture_docs.py -->",
+        "<!-- end of rooms -->",
+    )
     before, _, rest = text.partition(start)
     _, _, after = rest.partition(end)
     return f"{before}{start}\n{rooms_table()}\n{end}{after}"
@@ -45,17 +50,18 @@ def rooms_table() -> str:
     for room in reversed(ROOMS):
         folders = ", ".join(f"`{name}`" for name in folders_of(room)) or "-"
         rows.append(
-            f"| [`{room}`](../shardctl/{room if room != 'errors' else 'errors.py'}) | {first_sentence(room)} | {folders} |"
+            f"| [`{room}`](../shardctl/{room if room != 'errors' else 'errors.py'}) | "
+            f"{first_sentence(room)} | {folders} |"
         )
     return "\n".join(rows)
 
 
 def first_sentence(room: str) -> str:
-    """Return what a room says of itself in its first line."""
+    """Return what a room says of itself in its first paragraph."""
     path = PACKAGE / f"{room}.py"
     path = path if path.exists() else PACKAGE / room / "__init__.py"
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return docstring.splitlines()[0]
+    return " ".join(docstring.split("\n\n")[0].split())
 
 
 def folders_of(room: str) -> list[str]:
@@ -65,7 +71,8 @@ def folders_of(room: str) -> list[str]:
 
 
 def imports() -> dict[str, Counter[str]]:
-    """Return how many import statements of each room name each other room, also those within functions."""
+    """Return how many import statements of each room name each other room, also those within
+    functions."""
     found: dict[str, Counter[str]] = {room: Counter() for room in ROOMS}
     for path in sorted(PACKAGE.rglob("*.py")):
         room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
@@ -78,14 +85,20 @@ def imports() -> dict[str, Counter[str]]:
 
 
 def picture() -> str:
-    """Return the rooms as SVG: one floor each, and for every room a line with an arrow to each room that it imports."""
+    """Return the rooms as SVG: one floor each, and for every room a line with an arrow to each room
+    that it imports."""
     found, height = imports(), len(ROOMS) * FLOOR + 20
     floor_of = {room: height - 10 - (number + 1) * FLOOR for number, room in enumerate(ROOMS)}
     parts = []
     for room in ROOMS:
         top = floor_of[room]
-        parts.append(f'<rect x="{LEFT}" y="{top + 5}" width="{WIDTH}" height="{FLOOR - 10}" rx="5" class="room"/>')
-        parts.append(f'<text x="{LEFT + 12}" y="{top + FLOOR / 2 + 5:g}">{html.escape(room)}</text>')
+        parts.append(
+            f'<rect x="{LEFT}" y="{top + 5}" width="{WIDTH}" height="{FLOOR - 10}" rx="5" '
+            'class="room"/>'
+        )
+        parts.append(
+            f'<text x="{LEFT + 12}" y="{top + FLOOR / 2 + 5:g}">{html.escape(room)}</text>'
+        )
     for lane, room in enumerate(room for room in ROOMS if found[room]):
         x, middle = LEFT + WIDTH + 14 + lane * LANE, floor_of[room] + FLOOR / 2
         lowest = max(floor_of[other] for other in found[room]) + FLOOR / 2
@@ -93,10 +106,17 @@ def picture() -> str:
         for other in ROOMS:
             if count := found[room][other]:
                 radius = 2.5 if count < 10 else 4 if count < 50 else 6
-                parts.append(f'<circle cx="{x}" cy="{floor_of[other] + FLOOR / 2 + 6:g}" r="{radius}" class="dot"/>')
+                parts.append(
+                    f'<circle cx="{x}" cy="{floor_of[other] + FLOOR / 2 + 6:g}" r="{radius}" '
+                    'class="dot"/>'
+                )
     for room in ROOMS:  # along which every dot of a floor is found
         y = floor_of[room] + FLOOR / 2 + 6
-        parts.insert(0, f'<path d="M{LEFT + WIDTH} {y:g}H{LEFT + WIDTH + 14 + len(ROOMS) * LANE}" class="floor"/>')
+        parts.insert(
+            0,
+            f'<path d="M{LEFT + WIDTH} {y:g}H{LEFT + WIDTH + 14 + len(ROOMS) * LANE}" '
+            'class="floor"/>',
+        )
     style = (
         ".room{fill:#eef3f8;stroke:#5b7a99}text{font:15px sans-serif;fill:#1b2733}"
         ".line{fill:none;stroke:#5b7a99;stroke-width:1.5}"
@@ -107,8 +127,10 @@ def picture() -> str:
     width = LEFT + WIDTH + 30 + len(ROOMS) * LANE
     body = "\n".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">\n'
-        f"<title>The rooms of shardctl, and which imports which</title>\n<style>{style}</style>\n{body}\n</svg>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 '
+        f'{width} {height}">\n'
+        "<title>The rooms of shardctl, and which imports "
+        f"which</title>\n<style>{style}</style>\n{body}\n</svg>\n"
     )
 
 

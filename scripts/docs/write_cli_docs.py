@@ -1,4 +1,5 @@
-"""Write docs/cli.md, and the options in docs/commands/, from the commands. tests/test_docs.py fails where they are old."""
+"""Write docs/cli.md, and the options in docs/commands/, from the commands. tests/test_docs.py fails
+where they are old."""
 
 from __future__ import annotations
 
@@ -22,10 +23,16 @@ MOST = 12
 def cli_docs() -> str:
     """Return docs/cli.md: the commands, and which of them has an option."""
     lines = ["# The command line: every command and option", ""]
-    lines += ["Each command has a page with examples. `shardctl COMMAND --help` shows the same options in the terminal.", ""]
+    lines += [
+        "Each command has a page with examples. `shardctl COMMAND --help` shows the same options "
+        "in the terminal.",
+        "",
+    ]
     for heading, commands in COMMANDS.items():
         lines += [f"## {heading}", "", "| command | use it to |", "| --- | --- |"]
-        lines += [f"| [`shardctl {name}`](commands/{name}.md) | {use} |" for name, use in commands.items()]
+        lines += [
+            f"| [`shardctl {name}`](commands/{name}.md) | {use} |" for name, use in commands.items()
+        ]
         lines.append("")
     lines += ["## Every option", "", "| option | commands |", "| --- | --- |"]
     having: dict[str, list[str]] = {"--version": ["shardctl"]}
@@ -33,7 +40,9 @@ def cli_docs() -> str:
         for option in shown_options(context):
             having.setdefault(_names(option), []).append(f"[{name}](commands/{name.split()[0]}.md)")
     for names, commands in sorted(having.items(), key=_by_long_name):
-        lines.append(f"| `{names}` | {'most commands' if len(commands) > MOST else ', '.join(commands)} |")
+        lines.append(
+            f"| `{names}` | {'most commands' if len(commands) > MOST else ', '.join(commands)} |"
+        )
     return "\n".join([*lines, ""])
 
 
@@ -43,7 +52,11 @@ def command_page(page: str, name: str) -> str:
     _, end, after = rest.partition(END)
     if not end:
         raise ValueError(f"docs/commands/{name}.md needs the lines {BEGIN} and {END}")
-    parts = [_options_of(title, context, title != name) for title, context in all_commands() if title.split()[0] == name]
+    parts = [
+        _options_of(title, context, title != name)
+        for title, context in all_commands()
+        if title.split()[0] == name
+    ]
     return f"{before}{BEGIN}\n{''.join(parts)}{END}{after}"
 
 
@@ -57,11 +70,17 @@ def all_commands() -> Iterator[tuple[str, click.Context]]:
         context = command.make_context(name.split()[-1], [], parent=parent, resilient_parsing=True)
         yield name, context
         if isinstance(command, click.Group):
-            waiting += [(f"{name} {inner}", context) for inner in reversed(command.list_commands(context))]
+            waiting += [
+                (f"{name} {inner}", context) for inner in reversed(command.list_commands(context))
+            ]
 
 
 def shown_options(context: click.Context) -> list[click.Option]:
-    return [each for each in context.command.get_params(context) if isinstance(each, click.Option) and not each.hidden]
+    return [
+        each
+        for each in context.command.get_params(context)
+        if isinstance(each, click.Option) and not each.hidden
+    ]
 
 
 def _options_of(title: str, context: click.Context, is_inner: bool) -> str:
@@ -82,7 +101,9 @@ def _options_of(title: str, context: click.Context, is_inner: bool) -> str:
 
 def heading_of(option: click.Option, headings: list[str]) -> str:
     own = option.heading if isinstance(option, Option) else ""
-    return own if own in headings else [each for each in headings if each][-1] if any(headings) else ""
+    return (
+        own if own in headings else [each for each in headings if each][-1] if any(headings) else ""
+    )
 
 
 def _row(option: click.Option, context: click.Context) -> str:

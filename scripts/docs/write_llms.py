@@ -1,9 +1,11 @@
-"""Write docs/llms.txt, the list of pages for language models, and docs/SKILL.md, what a coding agent should know of shardctl.
+"""Write docs/llms.txt, the list of pages for language models, and docs/SKILL.md, what a coding
+agent should know of shardctl.
 
     python scripts/docs/write_llms.py
 
-The list has the titles and the first sentences of the pages. The skill has the texts of the commands and options.
-tests/test_llms.py fails where they are old, and where a page names an option that does not exist.
+The list has the titles and the first sentences of the pages. The skill has the texts of the
+commands and options. tests/test_llms.py fails where they are old, and where a page names an option
+that does not exist.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ WRITTEN = (SKILL, "troubleshooting", "api", "cli")
 """Pages whose first sentence says how they are written."""
 
 SUMMARY = (
-    "shardctl is a command-line tool and a Python library. It converts images, texts and tables into sharded Arrow files once,"
+    "shardctl is a command-line tool and a Python library. It converts images, texts and tables "
+    "into sharded Arrow files once,"
     " in parallel. It verifies and repairs them, and loads them for training."
 )
 
@@ -119,14 +122,19 @@ def llms() -> str:
         "",
     ]
     for heading, folder in SECTIONS.items():
-        found = [path for path in sorted(pages().values()) if path.parent.relative_to(DOCS).as_posix() in (folder or ".",)]
+        found = [
+            path
+            for path in sorted(pages().values())
+            if path.parent.relative_to(DOCS).as_posix() in (folder or ".",)
+        ]
         if found:
             lines += [f"## {heading}", "", *map(_entry, found), ""]
     return "\n".join(lines)
 
 
 def skill() -> str:
-    """Return SKILL.md: when to use shardctl, the commands and options that matter, exit codes, and common mistakes."""
+    """Return SKILL.md: when to use shardctl, the commands and options that matter, exit codes, and
+    common mistakes."""
     texts = dict(all_commands())
     lines = [HEAD]
     for name, wanted in USED.items():
@@ -158,7 +166,9 @@ def _entry(page: Path) -> str:
 def _first(text: str) -> str:
     """Return the first sentence of a page, without links."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    prose = re.sub(r"^(#.*|<!--.*-->|\|.*)$", "", text, flags=re.MULTILINE).strip().partition("\n\n")[0]
+    prose = (
+        re.sub(r"^(#.*|<!--.*-->|\|.*)$", "", text, flags=re.MULTILINE).strip().partition("\n\n")[0]
+    )
     return _sentence(re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", " ".join(prose.split())))
 
 

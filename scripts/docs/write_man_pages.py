@@ -1,8 +1,10 @@
-"""Write man pages of all commands, and the scripts for the Tab key, as systems keep them: share/man/man1 and so on.
+"""Write man pages of all commands, and the scripts for the Tab key, as systems keep them:
+share/man/man1 and so on.
 
     python scripts/docs/write_man_pages.py [FOLDER]        share/ of the project, which a source package and a wheel take along
 
-`make release` runs it. share/ is not in the repository: it has nothing that the commands do not say.
+`make release` runs it. share/ is not in the repository: it has nothing that the commands do not
+say.
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ def man_pages() -> dict[str, str]:
 
 def completions() -> dict[str, str]:
     """Return the scripts of the shells, by their places below share/."""
-    return {place: SHELLS[shell](cli, {}, "shardctl", VARIABLE).source() for shell, place in COMPLETIONS.items()}
+    return {
+        place: SHELLS[shell](cli, {}, "shardctl", VARIABLE).source()
+        for shell, place in COMPLETIONS.items()
+    }
 
 
 def write(folder: Path) -> list[Path]:
@@ -67,26 +72,47 @@ def _first_page() -> str:
         lines.append(f".SH {_text(heading.upper())}")
         for name, use in commands.items():
             lines += [".TP", rf"\fBshardctl\-{_text(name)}\fR(1)", _line(use)]
-    lines += [".SH OPTIONS", *(line for each in shown_options(root) for line in _option(each, root))]
-    return _text_of([*lines, *_end([f"shardctl-{name}" for commands in COMMANDS.values() for name in commands])])
+    lines += [
+        ".SH OPTIONS",
+        *(line for each in shown_options(root) for line in _option(each, root)),
+    ]
+    return _text_of(
+        [*lines, *_end([f"shardctl-{name}" for commands in COMMANDS.values() for name in commands])]
+    )
 
 
 def _page(name: str, context: click.Context) -> str:
     command = context.command
     paragraphs = _paragraphs(command.help or "")
-    lines = [*_head(f"shardctl-{name.replace(' ', '-')}", click.unstyle(command.get_short_help_str(200)))]
+    lines = [
+        *_head(f"shardctl-{name.replace(' ', '-')}", click.unstyle(command.get_short_help_str(200)))
+    ]
     usage = " ".join(context.get_usage().removeprefix("Usage: ").split())
     lines += [".SH SYNOPSIS", _line(usage), ".SH DESCRIPTION", *paragraphs]
     headings = [*command.headings, ""] if isinstance(command, Command) else [""]
     for heading in headings:
-        if options := [each for each in shown_options(context) if heading_of(each, headings) == heading]:
+        if options := [
+            each for each in shown_options(context) if heading_of(each, headings) == heading
+        ]:
             lines.append(f".SH {_text(heading.upper()) if heading else 'OPTIONS'}")
             lines += [line for each in options for line in _option(each, context)]
     if isinstance(command, Command) and command.examples:
         lines.append(".SH EXAMPLES")
         for example, use in command.examples:
-            lines += [".PP", _line(use[:1].upper() + use[1:] + ":"), ".RS", ".nf", _line(example), ".fi", ".RE"]
-    inner = [f"shardctl-{name}-{each}" for each in command.list_commands(context)] if isinstance(command, click.Group) else []
+            lines += [
+                ".PP",
+                _line(use[:1].upper() + use[1:] + ":"),
+                ".RS",
+                ".nf",
+                _line(example),
+                ".fi",
+                ".RE",
+            ]
+    inner = (
+        [f"shardctl-{name}-{each}" for each in command.list_commands(context)]
+        if isinstance(command, click.Group)
+        else []
+    )
     return _text_of([*lines, *_end(["shardctl", *inner])])
 
 
@@ -117,14 +143,20 @@ def _paragraphs(text: str) -> list[str]:
     lines = []
     for block in re.split(r"\n\s*\n", click.unstyle(text).strip()):
         if block.startswith("\b"):
-            lines += [".PP", ".nf", *(_line(line) for line in block.strip("\b\n").splitlines()), ".fi"]
+            lines += [
+                ".PP",
+                ".nf",
+                *(_line(line) for line in block.strip("\b\n").splitlines()),
+                ".fi",
+            ]
         else:
             lines += [".PP", _line(" ".join(block.split()))]
     return lines
 
 
 def _text(text: str) -> str:
-    """Return a text for troff: its own marks and hyphens stand for themselves, and all letters are ASCII."""
+    """Return a text for troff: its own marks and hyphens stand for themselves, and all letters are
+    ASCII."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-")
     return "".join(each if each.isascii() else rf"\[u{ord(each):04X}]" for each in escaped)
 

@@ -1,8 +1,9 @@
-"""Run the commands that pages show, and write what they print into the pages: write_outputs.py PAGE.md…
+"""Run the commands that pages show, and write what they print into the pages: write_outputs.py
+PAGE.md…
 
-An output that is the same apart from times, rates and sizes stays as it is. A page with a command that fails stays as it is
-too. `--check` writes nothing, and exits with 1 if a page shows another output. Pages that need an object store get one of this
-machine.
+An output that is the same apart from times, rates and sizes stays as it is. A page with a command
+that fails stays as it is too. `--check` writes nothing, and exits with 1 if a page shows another
+output. Pages that need an object store get one of this machine.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def environment_of(page: str) -> Iterator[Mapping[str, str]]:
 
 def run_page(path: Path) -> list[Difference]:
     """Run a page in a folder of its own."""
-    with tempfile.TemporaryDirectory() as folder, environment_of(path.read_text(encoding="utf-8")) as environment:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        environment_of(path.read_text(encoding="utf-8")) as environment,
+    ):
         return list(differences(path, Path(folder), environment))
 
 
@@ -55,7 +59,9 @@ def write(path: Path, found: list[Difference]) -> None:
         new = []
         for command in block.commands:
             first, *others = command.text.split("\n")
-            shown = [part for line in printed.get(command.line, command.shown) for part in _broken(line)]
+            shown = [
+                part for line in printed.get(command.line, command.shown) for part in _broken(line)
+            ]
             new += [f"$ {first}", *(f"> {line}" for line in others), *shown]
         if block.commands:
             lines[block.begin : block.end] = new
@@ -64,7 +70,11 @@ def write(path: Path, found: list[Difference]) -> None:
 
 def _broken(line: str) -> list[str]:
     """Return a line in lines that fit a page."""
-    return textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False) if len(line) > WIDTH else [line]
+    return (
+        textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+        if len(line) > WIDTH
+        else [line]
+    )
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""Write the tables of docs/recipes.md, and docs/recipe.schema.json, from what recipes say of their settings."""
+"""Write the tables of docs/recipes.md, and docs/recipe.schema.json, from what recipes say of their
+settings."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ PAGE = DOCS / "recipes.md"
 
 def keys() -> str:
     """Return a row for each key of a recipe."""
-    rows = [f"| `{key}` | {_default(field)} | {field.metadata['doc']} |" for key, field in settings_in(Recipe).items()]
+    rows = [
+        f"| `{key}` | {_default(field)} | {field.metadata['doc']} |"
+        for key, field in settings_in(Recipe).items()
+    ]
     return "\n".join(["| key | default | |", "| --- | --- | --- |", *rows])
 
 
@@ -25,7 +29,11 @@ def steps() -> str:
     """Return a row for each step, and one for each of its settings."""
     lines = ["| step | settings | default | |", "| --- | --- | --- | --- |"]
     for name, step in TRANSFORMS.items():
-        picture = f"<br>![{name}](images/{name}.webp)" if (DOCS / "images" / f"{name}.webp").exists() else ""
+        picture = (
+            f"<br>![{name}](images/{name}.webp)"
+            if (DOCS / "images" / f"{name}.webp").exists()
+            else ""
+        )
         lines.append(f"| `{name}` | | | {first_line(step)}{picture} |")
         for key, field in settings_in(step).items():
             lines.append(f"| | `{key}` | {_default(field)} | {field.metadata['doc']} |")
@@ -40,7 +48,10 @@ def _default(field: Any) -> str:
 def page(before: str) -> str:
     """Return the page with the tables of now."""
     for name, table in (("keys", keys()), ("steps", steps())):
-        begin, end = f"<!-- {name}: written by scripts/docs/write_recipe_docs.py -->", f"<!-- end of {name} -->"
+        begin, end = (
+            f"<!-- {name}: written by scripts/docs/write_recipe_docs.py -->",
+            f"<!-- end of {name} -->",
+        )
         head, _, rest = before.partition(begin)
         before = f"{head}{begin}\n{table}\n{end}{rest.partition(end)[2]}"
     return before

@@ -28,9 +28,17 @@ ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "messages"
 
 LEAST = 8
-"""Characters of a message that are its own: a text with fewer says what another one has put together."""
+"""Characters of a message that are its own: a text with fewer says what another one has put
+together."""
 
-MORE_ERRORS = ("BadParameter", "ClickException", "SettingError", "TomlError", "UnfitError", "TemplateError")
+MORE_ERRORS = (
+    "BadParameter",
+    "ClickException",
+    "SettingError",
+    "TomlError",
+    "UnfitError",
+    "TemplateError",
+)
 """Errors beside those of shardctl/errors.py whose texts users see."""
 
 SENTENCES = {"lacks": "no {} …", "unknown": "{} … is not known…"}
@@ -48,7 +56,8 @@ stands for these. `shardctl help NAME` shows one entry, for instance `shardctl h
 
 
 class Message(NamedTuple):
-    """An entry of the table: the texts that it is about, what they mean, what to do, and an example of that."""
+    """An entry of the table: the texts that it is about, what they mean, what to do, and an example
+    of that."""
 
     id: str
     says: list[str]
@@ -58,7 +67,8 @@ class Message(NamedTuple):
 
 
 def read_messages(folder: Path) -> dict[str, list[Message]]:
-    """Return the entries of all files in a folder, by the title of the file. Raises ValueError for a title of two files."""
+    """Return the entries of all files in a folder, by the title of the file. Raises ValueError for
+    a title of two files."""
     found: dict[str, list[Message]] = {}
     for file in sorted(folder.glob("*.toml")):
         table = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -81,7 +91,11 @@ def said(paths: list[Path]) -> Iterator[Said]:
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             module = Module.of(file)
             for call in module.calls():
-                for text in dict.fromkeys(text for message in _messages(call, module) for text in module.texts(message, call)):
+                for text in dict.fromkeys(
+                    text
+                    for message in _messages(call, module)
+                    for text in module.texts(message, call)
+                ):
                     if has_words(text):
                         yield Said(text, f"{file.relative_to(ROOT)}:{call.lineno}")
 
@@ -92,11 +106,22 @@ def has_words(text: str) -> bool:
 
 
 def _messages(call: ast.Call, module: Module) -> list[ast.expr]:
-    """Return the argument of a call that is the message to a user, in a list; nothing for other calls."""
+    """Return the argument of a call that is the message to a user, in a list; nothing for other
+    calls."""
     name, arguments = _name(call.func), call.args
-    place = {"Rejection": 2, "at_least": 1, "more_than": 1, "fail": 0, "complain": 0, "_complain": 0}.get(name)
+    place = {
+        "Rejection": 2,
+        "at_least": 1,
+        "more_than": 1,
+        "fail": 0,
+        "complain": 0,
+        "_complain": 0,
+    }.get(name)
     if place is None:
-        called = [name, *(_name(each) for each in module.values(call.func, call) if each is not call.func)]
+        called = [
+            name,
+            *(_name(each) for each in module.values(call.func, call) if each is not call.func),
+        ]
         place = 0 if any(map(_is_error, called)) else None
     return [] if place is None else arguments[place : place + 1]
 
@@ -120,16 +145,22 @@ class Module:
 
     def __init__(self, file: Path) -> None:
         self._tree = tree = ast.parse(file.read_text(encoding="utf-8"))
-        self._parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
+        self._parents = {
+            child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)
+        }
         self._nodes = [tree, *self._parents]
         functions = [each for each in self._nodes if isinstance(each, ast.FunctionDef)]
         self._texts = {
-            each.name: each for each in functions if each.returns and "str" in ast.unparse(each.returns).split(" | ")
+            each.name: each
+            for each in functions
+            if each.returns and "str" in ast.unparse(each.returns).split(" | ")
         }
         self._imported = {
             name.name: node.module
             for node in self._nodes
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("shardctl.")
+            if isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.startswith("shardctl.")
             for name in node.names
         }
         self._variables: dict[tuple[ast.AST, str], list[ast.expr]] = defaultdict(list)
@@ -143,7 +174,8 @@ class Module:
         return [each for each in self._nodes if isinstance(each, ast.Call)]
 
     def values(self, node: ast.expr, at: ast.AST, deepest: int = DEEPEST) -> list[ast.expr]:
-        """Return the expressions that one may stand for: both of a choice, what a variable gets, what a function returns."""
+        """Return the expressions that one may stand for: both of a choice, what a variable gets,
+        what a function returns."""
         name = _name(node.func if isinstance(node, ast.Call) else node)
         module = self._elsewhere(name)
         match node:
@@ -157,10 +189,16 @@ class Module:
                 found = self._assigned(name, at) or module._assigned(name, module._tree)
             case ast.Call() if name in module._texts and name not in SENTENCES:
                 inner = ast.walk(module._texts[name])
-                found = [each.value for each in inner if isinstance(each, ast.Return) and each.value is not None]
+                found = [
+                    each.value
+                    for each in inner
+                    if isinstance(each, ast.Return) and each.value is not None
+                ]
             case _:
                 found = []
-        return [value for each in found for value in module.values(each, each, deepest - 1)] or [node]
+        return [value for each in found for value in module.values(each, each, deepest - 1)] or [
+            node
+        ]
 
     def _elsewhere(self, name: str) -> Module:
         """Return the module that a name is imported from, or this one."""
@@ -170,12 +208,14 @@ class Module:
         return Module.of(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
 
     def texts(self, node: ast.expr, at: ast.AST) -> list[str]:
-        """Return the texts that an expression may stand for, with `…` for values: also for texts, where there is no other."""
+        """Return the texts that an expression may stand for, with `…` for values: also for texts,
+        where there is no other."""
         found = []
         for each in self.values(node, at):
             if isinstance(each, ast.JoinedStr) and not has_words(_text(each)):
                 pieces = [
-                    self.texts(piece.value if isinstance(piece, ast.FormattedValue) else piece, at) for piece in each.values
+                    self.texts(piece.value if isinstance(piece, ast.FormattedValue) else piece, at)
+                    for piece in each.values
                 ]
                 found += ["".join(chosen) for chosen in itertools.product(*pieces)]
             else:
@@ -183,7 +223,8 @@ class Module:
         return found
 
     def _assigned(self, name: str, at: ast.AST) -> list[ast.expr]:
-        """Return what a variable gets in the innermost function around a place that sets it, or in the module."""
+        """Return what a variable gets in the innermost function around a place that sets it, or in
+        the module."""
         while (at, name) not in self._variables:
             if at not in self._parents:
                 return []
@@ -225,7 +266,10 @@ def page(messages: dict[str, list[Message]]) -> str:
 def _entry(message: Message) -> str:
     says = "\n".join(f"- {_quoted(text)}" for text in message.says)
     example = f"\n```sh\n{message.example.strip()}\n```\n" if message.example else ""
-    return f"### {message.id}\n\n{says}\n\n{message.means.strip()}\n\n**Do:** {message.do.strip()}\n{example}"
+    return (
+        f"### {message.id}\n\n{says}\n\n{message.means.strip()}\n\n**Do:** "
+        f"{message.do.strip()}\n{example}"
+    )
 
 
 def _quoted(text: str) -> str:

@@ -2,12 +2,14 @@
 
     python scripts/torture/fuzz_headers.py [--seconds 60] [--seed 7] [--case 12]
 
-Markers, lengths and sizes of JPEG, PNG, WebP, BMP, TIFF and GIF are changed: fill bytes, frames that come twice, comments that
-hold frames, sizes that contradict each other. Each image goes through all ways in which shardctl decodes one. Two parsers look
-at it there, the one that sizes memory and the one that fills it; they must agree.
+Markers, lengths and sizes of JPEG, PNG, WebP, BMP, TIFF and GIF are changed: fill bytes, frames
+that come twice, comments that hold frames, sizes that contradict each other. Each image goes
+through all ways in which shardctl decodes one. Two parsers look at it there, the one that sizes
+memory and the one that fills it; they must agree.
 
-A child does it under valgrind, which sees each byte that is read or written beyond its memory. Where valgrind is not installed,
-the C library looks (MALLOC_CHECK_): it sees what was written there, and no reading. `--case` tries one image again.
+A child does it under valgrind, which sees each byte that is read or written beyond its memory.
+Where valgrind is not installed, the C library looks (MALLOC_CHECK_): it sees what was written
+there, and no reading. `--case` tries one image again.
 """
 
 from __future__ import annotations
@@ -35,11 +37,26 @@ from PIL import Image
 
 from shardctl.errors import Rejection
 from shardctl.images.codecs import image
-from shardctl.images.codecs.jpeg import JpegDecoder, decode_plain, decode_plain_alone, decodes_whole, jpeg_facts, plain_size
+from shardctl.images.codecs.jpeg import (
+    JpegDecoder,
+    decode_plain,
+    decode_plain_alone,
+    decodes_whole,
+    jpeg_facts,
+    plain_size,
+)
 from shardctl.images.geometry import View
 
-VALGRIND = ["valgrind", "-q", "--error-exitcode=99", "--exit-on-first-error=yes", "--undef-value-errors=no", "--num-callers=30"]
-"""Bytes that were never set are not looked for: the libraries for images copy some, and use none of them."""
+VALGRIND = [
+    "valgrind",
+    "-q",
+    "--error-exitcode=99",
+    "--exit-on-first-error=yes",
+    "--undef-value-errors=no",
+    "--num-callers=30",
+]
+"""Bytes that were never set are not looked for: the libraries for images copy some, and use none of
+them."""
 
 KNOWN = Path(__file__).with_name("valgrind.supp")
 
@@ -65,9 +82,25 @@ def _saved(form: str, mode: str = "RGB", **options: object) -> bytes:
 def seeds() -> list[bytes]:
     """Return one image of each kind."""
     more = {"save_all": True, "append_images": [Image.fromarray(_scene()[::-1])]}
-    jpegs = [_saved("JPEG"), _saved("JPEG", subsampling=0), _saved("JPEG", progressive=True), _saved("JPEG", "L")]
-    jpegs += [_saved("JPEG", "CMYK"), lossless_jpeg(_scene()), lossless_jpeg(_scene()[..., :1]), _saved("MPO", **more)]
-    others = [_saved("PNG"), _saved("PNG", "P"), _saved("PNG", "LA"), _saved("WEBP"), _saved("WEBP", lossless=True)]
+    jpegs = [
+        _saved("JPEG"),
+        _saved("JPEG", subsampling=0),
+        _saved("JPEG", progressive=True),
+        _saved("JPEG", "L"),
+    ]
+    jpegs += [
+        _saved("JPEG", "CMYK"),
+        lossless_jpeg(_scene()),
+        lossless_jpeg(_scene()[..., :1]),
+        _saved("MPO", **more),
+    ]
+    others = [
+        _saved("PNG"),
+        _saved("PNG", "P"),
+        _saved("PNG", "LA"),
+        _saved("WEBP"),
+        _saved("WEBP", lossless=True),
+    ]
     others += [
         _saved("WEBP", **more),
         _saved("BMP"),
@@ -75,7 +108,17 @@ def seeds() -> list[bytes]:
         _saved("TIFF"),
         _saved("TIFF", compression="tiff_lzw"),
     ]
-    return 2 * jpegs + others + [_saved("GIF", "P"), _saved("GIF", "P", **more), _saved("PPM"), _saved("TGA"), _saved("ICO")]
+    return (
+        2 * jpegs
+        + others
+        + [
+            _saved("GIF", "P"),
+            _saved("GIF", "P", **more),
+            _saved("PPM"),
+            _saved("TGA"),
+            _saved("ICO"),
+        ]
+    )
 
 
 # --- and as they should not ---
@@ -96,10 +139,22 @@ def changed(data: bytes, draw: random.Random) -> bytes:
 def _frame(draw: random.Random) -> bytes:
     height, width = draw.choice(SIZES), draw.choice(SIZES)
     components = draw.choice((1, 1, 3, 3, 4))
-    of_each = b"".join(bytes([number + 1, draw.choice((0x11, 0x11, 0x22, 0x21, 0x14)), 0]) for number in range(components))
+    of_each = b"".join(
+        bytes([number + 1, draw.choice((0x11, 0x11, 0x22, 0x21, 0x14)), 0])
+        for number in range(components)
+    )
     kind = draw.choice((0xC0, 0xC0, 0xC1, 0xC2, 0xC3, 0xC3, 0xC9, 0xCA, 0xCB))
     return (
-        struct.pack(">BBHBHHB", 0xFF, kind, 8 + 3 * components, draw.choice((8, 8, 8, 12, 2)), height, width, components)
+        struct.pack(
+            ">BBHBHHB",
+            0xFF,
+            kind,
+            8 + 3 * components,
+            draw.choice((8, 8, 8, 12, 2)),
+            height,
+            width,
+            components,
+        )
         + of_each
     )
 
@@ -130,7 +185,8 @@ def _changed_jpeg(data: bytes, draw: random.Random) -> bytes:
         for _ in range(draw.randrange(1, 4)):
             _hide(comment, draw.randrange(len(comment)), draw)
         return head + _comment(comment) + rest
-    if way == 10 and len(rest) > 4 and at < places[-1]:  # a frame where one lands who reads a length that is none
+    # a frame where one lands who reads a length that is none
+    if way == 10 and len(rest) > 4 and at < places[-1]:
         odd = draw.choice((b"\xff", b"\xff\xff", b"\xff\x01", b"\xff\xd0", b"\xff\xd7"))
         begin = len(odd) + 2 + (rest[2] << 8 | rest[3])  # behind the segment that comes next
         length = int.from_bytes((odd + rest)[2:4], "big")
@@ -140,11 +196,24 @@ def _changed_jpeg(data: bytes, draw: random.Random) -> bytes:
     if way == 2:
         return head + _frame(draw) + rest
     if way == 3:
-        return head + bytes([0xFF, draw.choice((0x00, 0x01, 0xD0, 0xD3, 0xD7, 0xD8, 0xD9, 0xDC, 0xF0))]) + rest
+        return (
+            head
+            + bytes([0xFF, draw.choice((0x00, 0x01, 0xD0, 0xD3, 0xD7, 0xD8, 0xD9, 0xDC, 0xF0))])
+            + rest
+        )
     if way == 4 and len(rest) > 4:
-        return head + rest[:2] + struct.pack(">H", draw.choice((0, 1, 2, 3, 8, 17, 0xFFFF, draw.randrange(0x10000)))) + rest[4:]
+        return (
+            head
+            + rest[:2]
+            + struct.pack(">H", draw.choice((0, 1, 2, 3, 8, 17, 0xFFFF, draw.randrange(0x10000))))
+            + rest[4:]
+        )
     if way == 5 and len(rest) > 2:
-        return head + bytes([0xFF, draw.choice((0xC0, 0xC1, 0xC2, 0xC3, 0xC9, 0xCB, 0xE1, 0xFE))]) + rest[2:]
+        return (
+            head
+            + bytes([0xFF, draw.choice((0xC0, 0xC1, 0xC2, 0xC3, 0xC9, 0xCB, 0xE1, 0xFE))])
+            + rest[2:]
+        )
     if way == 6:
         return head + draw.randbytes(draw.randrange(1, 5)) + rest
     if way == 7:  # another frame in the place of the one that is there
@@ -185,7 +254,10 @@ def _changed_png(data: bytes, draw: random.Random) -> bytes:
         content = _changed_numbers(content, draw)
     chunks[at] = (kind, content)
     made = (
-        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
         for kind, content in chunks
     )
     return data[:8] + b"".join(made)
@@ -251,7 +323,9 @@ def _work(given: argparse.Namespace, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument("--case", type=int)
@@ -263,18 +337,38 @@ def main() -> None:
     looking = shutil.which("valgrind") is not None
     if not looking:
         print(
-            "valgrind is not installed: the C library looks for what is written beyond its memory, and for no reading",
+            "valgrind is not installed: the C library looks for what is written beyond its memory, "
+            "and for no reading",
             flush=True,
         )
     scratch = Path(tempfile.mkdtemp(prefix="fuzz-headers-"))
-    command = [*VALGRIND, f"--suppressions={KNOWN}", f"--log-file={scratch / 'found'}"] if looking else []
-    command += [sys.executable, __file__, "--seconds", str(given.seconds), "--seed", str(given.seed), "--here", str(scratch)]
+    command = (
+        [*VALGRIND, f"--suppressions={KNOWN}", f"--log-file={scratch / 'found'}"] if looking else []
+    )
+    command += [
+        sys.executable,
+        __file__,
+        "--seconds",
+        str(given.seconds),
+        "--seed",
+        str(given.seed),
+        "--here",
+        str(scratch),
+    ]
     command += [] if given.case is None else ["--case", str(given.case)]
     with open(scratch / "said", "w") as said:  # libtiff says much of its own
-        ended = subprocess.run(command, env={**os.environ, "PYTHONMALLOC": "malloc"} if looking else environment(), stderr=said)
+        ended = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONMALLOC": "malloc"} if looking else environment(),
+            stderr=said,
+        )
     if ended.returncode:
         for name in ("said", "found", "number"):
-            lines = (scratch / name).read_text(errors="replace").splitlines() if (scratch / name).exists() else []
+            lines = (
+                (scratch / name).read_text(errors="replace").splitlines()
+                if (scratch / name).exists()
+                else []
+            )
             print("\n".join(lines[-60:]), file=sys.stderr)
         again = f"{__file__} --seed {given.seed} --case NUMBER, which is the last line above"
         sys.exit(f"exit code {ended.returncode}; the image is {scratch / 'case'}; again: {again}")

@@ -1,18 +1,21 @@
 """Fuzzing of the readers: only our named errors may come out.
 
-    python scripts/torture/fuzz_readers.py manifest|shards|files|plan|shard DATASET SCRATCH [options of libFuzzer]
-    python scripts/torture/fuzz_readers.py FORMAT SECONDS [SEED]
+    python scripts/torture/fuzz_readers.py manifest|shards|files|plan|shard DATASET SCRATCH [options
+    of libFuzzer] python scripts/torture/fuzz_readers.py FORMAT SECONDS [SEED]
 
-The parts of a dataset are fuzzed with atheris (`pip install atheris`), guided by coverage: SCRATCH is an empty folder, a file
-of DATASET is what the fuzzer starts from, and options are for instance -max_total_time=60 -max_len=65536.
+The parts of a dataset are fuzzed with atheris (`pip install atheris`), guided by coverage: SCRATCH
+is an empty folder, a file of DATASET is what the fuzzer starts from, and options are for instance
+-max_total_time=60 -max_len=65536.
 
-FORMAT is one of other tools (FORMATS in fuzz_seeds.py: webdataset, parquet, hdf5, …). Its files are changed at random: bits
-flipped, numbers replaced, parts cut, doubled and moved, files compressed and compressed files changed, files beside them taken
-away. Where a format has checksums, they are made right again for half of the changes, since nearly all others end there.
+FORMAT is one of other tools (FORMATS in fuzz_seeds.py: webdataset, parquet, hdf5, …). Its files are
+changed at random: bits flipped, numbers replaced, parts cut, doubled and moved, files compressed
+and compressed files changed, files beside them taken away. Where a format has checksums, they are
+made right again for half of the changes, since nearly all others end there.
 
-A child reads the files, so that one that never ends, or that ends the process, is told too. Memory is limited to MEMORY beyond
-what the child has at the start. The libraries of some formats are known to end the process, or never to come back (`may_end`):
-all commands read them in workers, where such a file becomes a reject, and here that is counted.
+A child reads the files, so that one that never ends, or that ends the process, is told too. Memory
+is limited to MEMORY beyond what the child has at the start. The libraries of some formats are known
+to end the process, or never to come back (`may_end`): all commands read them in workers, where such
+a file becomes a reject, and here that is counted.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ from places import file_at
 from shardctl.system.locations.local import LocalFolder
 
 MEMORY = 1 << 30
-"""How much memory reading a file of a few kB may take: four times the largest record that is read."""
+"""How much memory reading a file of a few kB may take: four times the largest record that is
+read."""
 
 LONGEST = 10
 """Seconds that reading a file of a few kB may take."""
@@ -143,7 +147,12 @@ def read_records(path: Path) -> int:
     if not ending:  # what would not be read at all
         return 0
     form = find_format(ending, reading)
-    cuts = form.join(json.loads(json.dumps([form.scan(str(path), *piece, reading) for piece in form.pieces(size)])), size)
+    cuts = form.join(
+        json.loads(
+            json.dumps([form.scan(str(path), *piece, reading) for piece in form.pieces(size)])
+        ),
+        size,
+    )
     first, units = 1, []
     for cut in cuts or ():
         if cut.fault is None:
@@ -165,7 +174,8 @@ def read_records(path: Path) -> int:
 
 
 def outcome_of(path: Path) -> dict[str, str]:
-    """Read a file, and return the outcome in a word, or as a fault what else than our errors came out."""
+    """Read a file, and return the outcome in a word, or as a fault what else than our errors came
+    out."""
     from shardctl.errors import Rejection, ShardctlError
 
     try:
@@ -194,7 +204,8 @@ class Child:
         self._process: subprocess.Popen[str] | None = None
 
     def outcome(self, path: Path) -> dict[str, str]:
-        """Have a file read, and return the outcome; `ended` says how if the process has ended, or had to be."""
+        """Have a file read, and return the outcome; `ended` says how if the process has ended, or
+        had to be."""
         process = self._process = self._process or self._started()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -231,7 +242,8 @@ class Child:
 
 
 def written_in(folder: Path, kind: Kind, draw: random.Random) -> Path:
-    """Write the files of a seed, changed, into an empty folder, and return the path of the one that is read."""
+    """Write the files of a seed, changed, into an empty folder, and return the path of the one that
+    is read."""
     files: Files = dict(draw.choice(kind.seeds()))
     read = next(iter(files))
     for name, data in files.items():
@@ -252,7 +264,8 @@ def written_in(folder: Path, kind: Kind, draw: random.Random) -> Path:
 
 
 def fuzz_format(what: str, seconds: float, seed: int) -> None:
-    """Read changed files until the time is over. Exits with 1, having kept the file, if one gives another error than ours."""
+    """Read changed files until the time is over. Exits with 1, having kept the file, if one gives
+    another error than ours."""
     kind, draw, counts = FORMATS[what], random.Random(seed), Counter[str]()
     end, tried, slowest = time.monotonic() + seconds, 0, 0.0
     child = Child()
@@ -268,12 +281,18 @@ def fuzz_format(what: str, seconds: float, seed: int) -> None:
                     kept = Path(tempfile.mkdtemp(prefix=f"fuzz-{what}-"))
                     shutil.copytree(scratch, kept, dirs_exist_ok=True)
                     why = found.get("fault") or f"the process ended: {ended}"
-                    sys.exit(f"{why}\n{what}: kept in {kept / path.relative_to(scratch)}, after {tried} files (seed {seed})")
+                    sys.exit(
+                        f"{why}\n{what}: kept in {kept / path.relative_to(scratch)}, after {tried} "
+                        f"files (seed {seed})"
+                    )
             counts[found.get("outcome") or f"ended by {ended}"] += 1
             tried += 1
     finally:
         child.stop()
-    print(f"{what}: {tried:,} files, slowest {slowest:.2f} s, seed {seed}: {dict(counts.most_common())}")
+    print(
+        f"{what}: {tried:,} files, slowest {slowest:.2f} s, seed {seed}: "
+        f"{dict(counts.most_common())}"
+    )
 
 
 def main() -> None:
@@ -281,7 +300,11 @@ def main() -> None:
     if what == "serve":
         serve()
     elif what in FORMATS:
-        fuzz_format(what, float(given[0]), int(given[1]) if len(given) > 1 else random.SystemRandom().getrandbits(32))
+        fuzz_format(
+            what,
+            float(given[0]),
+            int(given[1]) if len(given) > 1 else random.SystemRandom().getrandbits(32),
+        )
     else:
         fuzz_part(what, given[0], given[1], given[2:])
 

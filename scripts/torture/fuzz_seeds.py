@@ -1,4 +1,5 @@
-"""What fuzzing of the readers of other formats begins with: small sound files, and ways to change them."""
+"""What fuzzing of the readers of other formats begins with: small sound files, and ways to change
+them."""
 
 from __future__ import annotations
 
@@ -19,7 +20,26 @@ import pyarrow as pa
 
 INTEROP = Path(__file__).resolve().parents[2] / "tests" / "interop" / "samples"
 
-INTERESTING = (0, 1, 2, 7, 8, 127, 128, 255, 256, 511, 512, 65535, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
+INTERESTING = (
+    0,
+    1,
+    2,
+    7,
+    8,
+    127,
+    128,
+    255,
+    256,
+    511,
+    512,
+    65535,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+)
 """Numbers that lengths and offsets go wrong at."""
 
 Files = dict[str, bytes]
@@ -36,8 +56,9 @@ def as_it_is(data: bytes, _: random.Random) -> bytes:
 class Kind:
     """A format: `seeds` gives sound files, `mend` makes the checksums of a changed one right.
 
-    A file that `packs` may be compressed as a whole. `may_end` says that the format's library may end the process, or never
-    come back: HDF5 and LMDB follow numbers of the file to any place, pyarrow and Lance do not catch all of their own errors.
+    A file that `packs` may be compressed as a whole. `may_end` says that the format's library may
+    end the process, or never come back: HDF5 and LMDB follow numbers of the file to any place,
+    pyarrow and Lance do not catch all of their own errors.
     """
 
     seeds: Callable[[], list[Files]]
@@ -72,7 +93,8 @@ def changed(data: bytes, draw: random.Random) -> bytes:
 
 
 def with_tar_checksums(data: bytes, _: random.Random) -> bytes:
-    """Return a tar whose headers have right checksums, wherever something is in a block that looks like a header."""
+    """Return a tar whose headers have right checksums, wherever something is in a block that looks
+    like a header."""
     found = bytearray(data)
     for at in range(0, len(found) - 511, 512):
         if found[at + 257 : at + 262] == b"ustar":
@@ -107,12 +129,19 @@ def with_crcs(data: bytes, draw: random.Random) -> bytes:
 
 
 def stored(pattern: str, name: str, *beside: str) -> Callable[[], list[Files]]:
-    """Return what gives the files of tests/interop/samples that fit a pattern, each called `name`, with what lies beside."""
+    """Return what gives the files of tests/interop/samples that fit a pattern, each called `name`,
+    with what lies beside."""
 
     @cache
     def seeds() -> list[Files]:
         paths = sorted(INTEROP.glob(pattern))
-        return [{name: path.read_bytes(), **{each: path.with_name(each).read_bytes() for each in beside}} for path in paths]
+        return [
+            {
+                name: path.read_bytes(),
+                **{each: path.with_name(each).read_bytes() for each in beside},
+            }
+            for path in paths
+        ]
 
     return seeds
 
@@ -155,7 +184,9 @@ def npz_files() -> list[Files]:
     for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         sink = io.BytesIO()
         with zipfile.ZipFile(sink, "w", compression) as made:
-            for number, array in enumerate((np.arange(6).reshape(3, 2), np.ones(3, "f4"), np.zeros((3, 1), "S2"))):
+            for number, array in enumerate(
+                (np.arange(6).reshape(3, 2), np.ones(3, "f4"), np.zeros((3, 1), "S2"))
+            ):
                 member = io.BytesIO()
                 np.lib.format.write_array(member, array)
                 made.writestr(f"x{number}.npy", member.getvalue())
@@ -168,7 +199,9 @@ def table() -> pa.Table:
     """Return a table with columns of all kinds."""
     return pa.table(
         {
-            "image": pa.array([{"bytes": b"\xff\xd8abc", "path": "a.jpg"}, None, {"bytes": b"", "path": None}] * 3),
+            "image": pa.array(
+                [{"bytes": b"\xff\xd8abc", "path": "a.jpg"}, None, {"bytes": b"", "path": None}] * 3
+            ),
             "label": pa.array(["cat", "dog", None] * 3).dictionary_encode(),
             "text": ["né", "", "日本"] * 3,
             "boxes": pa.array([[[0.5, 1.0], []], [], None] * 3, pa.list_(pa.list_(pa.float32()))),
@@ -202,7 +235,9 @@ def arrow_files() -> list[Files]:
     for name, writer in (("a.arrow", pa.ipc.new_file), ("a.arrows", pa.ipc.new_stream)):
         for codec in (None, "lz4", "zstd"):
             sink = io.BytesIO()
-            with writer(sink, table().schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as made:
+            with writer(
+                sink, table().schema, options=pa.ipc.IpcWriteOptions(compression=codec)
+            ) as made:
                 made.write_table(table(), max_chunksize=4)
             found.append({name: sink.getvalue()})
     return found
@@ -215,7 +250,11 @@ def array_records() -> list[Files]:
     from shardctl.sources.formats.examples import messages
 
     found = []
-    for options in ("group_size:1,uncompressed", "group_size:4,zstd:3", "group_size:4,brotli:6,transpose"):
+    for options in (
+        "group_size:1,uncompressed",
+        "group_size:4,zstd:3",
+        "group_size:4,brotli:6,transpose",
+    ):
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch, "a.array_record")
             writer = ArrayRecordWriter(str(path), options)
@@ -237,7 +276,12 @@ def megatron_files() -> list[Files]:
         lengths = np.array([len(each) for each in sequences], "<i4")
         places = ((np.cumsum(lengths) - lengths) * np.dtype(dtype).itemsize).astype("<i8")
         head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, len(sequences), len(sequences) + 1)
-        index = head + lengths.tobytes() + places.tobytes() + np.arange(len(sequences) + 1, dtype="<i8").tobytes()
+        index = (
+            head
+            + lengths.tobytes()
+            + places.tobytes()
+            + np.arange(len(sequences) + 1, dtype="<i8").tobytes()
+        )
         found.append({"a.idx": index, "a.bin": b"".join(each.tobytes() for each in sequences)})
     return found
 
@@ -247,12 +291,19 @@ def hdf5_files() -> list[Files]:
     import h5py
 
     found = []
-    for settings in ({}, {"chunks": True, "compression": "gzip", "shuffle": True, "fletcher32": True}):
+    for settings in (
+        {},
+        {"chunks": True, "compression": "gzip", "shuffle": True, "fletcher32": True},
+    ):
         sink = io.BytesIO()
         with h5py.File(sink, "w") as file:
             file.create_dataset("x", data=np.arange(40).reshape(10, 4), **settings)
-            file.create_dataset("pair", data=np.zeros(10, [("n", "i2"), ("box", "f4", (2,))]), **settings)
-            file.create_dataset("text", data=np.array(["né"] * 10, object), dtype=h5py.string_dtype())
+            file.create_dataset(
+                "pair", data=np.zeros(10, [("n", "i2"), ("box", "f4", (2,))]), **settings
+            )
+            file.create_dataset(
+                "text", data=np.array(["né"] * 10, object), dtype=h5py.string_dtype()
+            )
             file["x"].attrs["unit"] = "m"
         found.append({"a.h5": sink.getvalue()})
     return found
@@ -263,10 +314,16 @@ def lmdb_files() -> list[Files]:
     import lmdb
 
     found = []
-    for entries in ({b"%05d" % n: bytes([n]) * 300 for n in range(60)}, {b"a": b"x" * 10_000, b"b": b""}):
+    for entries in (
+        {b"%05d" % n: bytes([n]) * 300 for n in range(60)},
+        {b"a": b"x" * 10_000, b"b": b""},
+    ):
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch, "a.mdb")
-            with lmdb.open(str(path), map_size=1 << 20, subdir=False) as environment, environment.begin(write=True) as writing:
+            with (
+                lmdb.open(str(path), map_size=1 << 20, subdir=False) as environment,
+                environment.begin(write=True) as writing,
+            ):
                 for key, value in entries.items():
                     writing.put(key, value)
             found.append({path.name: path.read_bytes()})
@@ -281,9 +338,16 @@ def lance_folders() -> list[Files]:
     for version in ("2.0", "2.1"):
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch, "a.lance")
-            lance.write_dataset(table().drop_columns(["none", "image"]), str(folder), data_storage_version=version)
-            paths = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.suffix != ".manifest")
-            found.append({path.relative_to(scratch).as_posix(): path.read_bytes() for path in paths})
+            lance.write_dataset(
+                table().drop_columns(["none", "image"]), str(folder), data_storage_version=version
+            )
+            paths = sorted(
+                (path for path in folder.rglob("*") if path.is_file()),
+                key=lambda path: path.suffix != ".manifest",
+            )
+            found.append(
+                {path.relative_to(scratch).as_posix(): path.read_bytes() for path in paths}
+            )
     return found
 
 
@@ -293,7 +357,11 @@ FORMATS: dict[str, Kind] = {
     "npz": Kind(npz_files),
     "tfrecord": Kind(stored("tfrecord/*.tfrecord", "a.tfrecord"), with_crcs, packs=True),
     "tfds": Kind(
-        stored("tfds/*-of-*", "toy-train.tfrecord-00000-of-00001", "features.json", "label.labels.txt"), with_crcs, packs=True
+        stored(
+            "tfds/*-of-*", "toy-train.tfrecord-00000-of-00001", "features.json", "label.labels.txt"
+        ),
+        with_crcs,
+        packs=True,
     ),
     "mds": Kind(stored("mds/plain/*.mds", "shard.00000.mds", "index.json"), packs=True),
     "recordio": Kind(stored("recordio/*.rec", "a.rec"), packs=True),

@@ -2,8 +2,9 @@
 
     python scripts/torture/same_bytes.py PHOTOS [--faults 0.01]
 
-Here; on a Ray cluster of three nodes on this machine, one of which is removed in the middle (needs the extra ray); in three
-parts, one of which is killed and run again; and to an S3 server of which a share of the answers is 503, cut or lost.
+Here; on a Ray cluster of three nodes on this machine, one of which is removed in the middle (needs
+the extra ray); in three parts, one of which is killed and run again; and to an S3 server of which a
+share of the answers is 503, cut or lost.
 """
 
 from __future__ import annotations
@@ -25,13 +26,40 @@ from shardctl.system.stores import open_store
 sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))
 from object_server import ObjectServer
 
-RECIPE = ["--resize", "256", "--random-crop", "224", "--flip", "0.5", "--variants", "2", "--store", "jpeg:90"]
-RECIPE += ["--split", "train=0.9,val=0.1", "--shuffle", "1", "--seed", "7", "--samples-per-shard", "16", "--quiet"]
+RECIPE = [
+    "--resize",
+    "256",
+    "--random-crop",
+    "224",
+    "--flip",
+    "0.5",
+    "--variants",
+    "2",
+    "--store",
+    "jpeg:90",
+]
+RECIPE += [
+    "--split",
+    "train=0.9,val=0.1",
+    "--shuffle",
+    "1",
+    "--seed",
+    "7",
+    "--samples-per-shard",
+    "16",
+    "--quiet",
+]
 
 
 def shardctl(*words: str, **variables: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "shardctl", *words]
-    return subprocess.Popen(command, env={**os.environ, **variables}, text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **variables},
+        text=True,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
 
 
 def finish(process: subprocess.Popen[str]) -> None:
@@ -57,7 +85,9 @@ def here(photos: Path, folder: Path) -> str:
 def on_ray(photos: Path, folder: Path) -> str:
     out = folder / "ray"
     with cluster() as (made, doomed):
-        process = shardctl("convert", str(photos), str(out), *RECIPE, "--engine", f"ray:{made.address}")
+        process = shardctl(
+            "convert", str(photos), str(out), *RECIPE, "--engine", f"ray:{made.address}"
+        )
         wait_for(lambda: markers(out) >= 3 or process.poll() is not None)
         print(f"  a node is removed after {markers(out)} shards", flush=True)
         made.remove_node(doomed, allow_graceful=False)
@@ -71,7 +101,11 @@ def cluster() -> Iterator[tuple[object, object]]:
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     small = {"object_store_memory": 80 << 20, "include_dashboard": False}
-    quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
+    quick = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 500,
+        "health_check_failure_threshold": 3,
+    }
     made = Cluster(True, head_node_args={"num_cpus": 0, "_system_config": quick, **small})
     try:
         nodes = [made.add_node(num_cpus=1, **small) for _ in range(3)]
@@ -105,11 +139,19 @@ def to_store(photos: Path, faults: float) -> str:
         finish(shardctl("convert", str(photos), url, *RECIPE, **server.environment))
         log = server.log()
         failed = sum(entry["status"] in (None, 503) for entry in log)
-        print(f"  of {len(log)} requests {failed} were refused or not answered, and others cut", flush=True)
+        print(
+            f"  of {len(log)} requests {failed} were refused or not answered, and others cut",
+            flush=True,
+        )
         server.clear()
         os.environ.update(server.environment)
         store = open_store(url)
-        (sums,) = [entry.name for page in store.pages() for entry in page if entry.name.endswith("/SHA256SUMS")]
+        (sums,) = [
+            entry.name
+            for page in store.pages()
+            for entry in page
+            if entry.name.endswith("/SHA256SUMS")
+        ]
         base, data = sums.removesuffix("SHA256SUMS"), store.get(sums).to_pybytes()
         for line in data.decode().splitlines():
             wanted, name = line.split("  ", 1)
@@ -122,7 +164,9 @@ def digest(data: bytes) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("photos", type=Path)
     parser.add_argument("--faults", type=float, default=0.01)
     given = parser.parse_args()
@@ -132,7 +176,9 @@ def main() -> None:
         places: dict[str, Callable[[], str]] = {
             "here": lambda: here(given.photos, folder),
             "three parts, one killed and repeated": lambda: in_parts(given.photos, folder),
-            f"S3, {given.faults:.0%} each of 503, cut, lost": lambda: to_store(given.photos, given.faults),
+            f"S3, {given.faults:.0%} each of 503, cut, lost": lambda: to_store(
+                given.photos, given.faults
+            ),
             "Ray, three nodes, one removed": lambda: on_ray(given.photos, folder),
         }
         for place, make in places.items():

@@ -1,4 +1,5 @@
-"""All samples of a dataset, as values that can be compared, whatever their order and their shards."""
+"""All samples of a dataset, as values that can be compared, whatever their order and their
+shards."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ def samples_of(root: Path) -> dict[tuple[str, int], tuple[str, str]]:
     for facts in shardctl.open(root).manifest.splits:
         split = shardctl.open(root, split=facts.name)
         columns = split.schema.names
-        batch = split.take(range(len(split)), columns, decode=False) if len(split) else {name: [] for name in columns}
+        batch = (
+            split.take(range(len(split)), columns, decode=False)
+            if len(split)
+            else {name: [] for name in columns}
+        )
         for row in range(len(split)):
             values = {name: plain(batch[name][row]) for name in columns}
             name = (str(values["key"]), int(values.get("variant") or 0))

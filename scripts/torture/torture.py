@@ -1,4 +1,5 @@
-"""The long proofs of docs/explanation/reliability.md: real kills, random damage, hostile files, full disks, many converters.
+"""The long proofs of docs/explanation/reliability.md: real kills, random damage, hostile files,
+full disks, many converters.
 
     python scripts/torture/torture.py kills DATA [--times 200] [--source jsonl …]
         kill -9 of parent, workers, group at random moments
@@ -27,8 +28,9 @@
     python scripts/torture/torture.py store [DATA] [--times 40] [--seed 0]
         writers and readers of a store with faults are killed
 
-DATA is the folder that SHARDCTL_CORPUS names: it has photos/ and hostile/. --source: photos (the default), jsonl, csv, lines,
-gz, parquet, any number of them (torture_sources.py); all but photos are made here, with damage whose outcome is known.
+DATA is the folder that SHARDCTL_CORPUS names: it has photos/ and hostile/. --source: photos (the
+default), jsonl, csv, lines, gz, parquet, any number of them (torture_sources.py); all but photos
+are made here, with damage whose outcome is known.
 """
 
 from __future__ import annotations
@@ -66,12 +68,24 @@ from processes import descendants, run
 
 COMMAND = [sys.executable, "-m", "shardctl", "convert"]
 OPTIONS = SOURCES["photos"].options
-TABLES = ("manifest.json", "plan.arrow", "files.arrow", "shards.arrow", "SHA256SUMS", "rejects.jsonl")
+TABLES = (
+    "manifest.json",
+    "plan.arrow",
+    "files.arrow",
+    "shards.arrow",
+    "SHA256SUMS",
+    "rejects.jsonl",
+)
 
 
 def content(root: Path) -> dict[str, bytes]:
-    """Return every file of a dataset but its manifest, which has a date, and anything that was left lying about."""
-    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file() and p.name != "manifest.json"}
+    """Return every file of a dataset but its manifest, which has a date, and anything that was left
+    lying about."""
+    return {
+        str(p.relative_to(root)): p.read_bytes()
+        for p in root.rglob("*")
+        if p.is_file() and p.name != "manifest.json"
+    }
 
 
 class ConversionFailed(Exception):
@@ -88,17 +102,28 @@ def shards_of(root: Path) -> list[Path]:
     return sorted(path for path in root.glob("*.arrow") if path.name not in TABLES)
 
 
-def killing(command: list[str], rng: random.Random, seconds: float, kills: int, counts: Counter[str]) -> None:
-    """Run a command to its end, over and over, killing something of it at `kills` random moments."""
+def killing(
+    command: list[str], rng: random.Random, seconds: float, kills: int, counts: Counter[str]
+) -> None:
+    """Run a command to its end, over and over, killing something of it at `kills` random
+    moments."""
     while True:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as parent:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        ) as parent:
             while kills and parent.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     parent.wait(rng.uniform(0, seconds))
                 if parent.poll() is not None:
                     break
-                below = descendants(parent.pid)  # the process that workers are forked from comes first
-                victims = {"parent": [parent.pid], "server": below[:1], "worker": below[1:2], "group": [*below, parent.pid]}
+                # the process that workers are forked from comes first
+                below = descendants(parent.pid)
+                victims = {
+                    "parent": [parent.pid],
+                    "server": below[:1],
+                    "worker": below[1:2],
+                    "group": [*below, parent.pid],
+                }
                 chosen = rng.choice(list(victims))
                 for victim in victims[chosen]:
                     with contextlib.suppress(ProcessLookupError):
@@ -121,21 +146,31 @@ def kills(data: Path, times: int, scratch: Path, source: Source) -> str:
     for trial in range(times):
         rng = random.Random(trial)
         shutil.rmtree(out, ignore_errors=True)
-        killing([*COMMAND, *command, str(out), *source.options], rng, seconds, rng.randint(1, 3), counts)
+        killing(
+            [*COMMAND, *command, str(out), *source.options], rng, seconds, rng.randint(1, 3), counts
+        )
         alike += content(out) == expected
     found = shardctl.open(whole)
     return (
-        f"{len(shards_of(whole))} shards, {len(found):,} samples: {sum(counts.values())} kills {dict(counts)}:"
+        f"{len(shards_of(whole))} shards, {len(found):,} samples: {sum(counts.values())} kills "
+        f"{dict(counts)}:"
         f" {alike} of {times} conversions ended byte-identical"
     )
 
 
 def overwrites(data: Path, times: int, scratch: Path) -> str:
-    """Replace a dataset while things are killed and a reader looks on: it must find the old or the new one, whole."""
+    """Replace a dataset while things are killed and a reader looks on: it must find the old or the
+    new one, whole."""
     old, new, out = scratch / "old", scratch / "new", scratch / "out"
-    subprocess.run([*COMMAND, str(data / "photos"), str(old), "--workers", "2"], check=True, capture_output=True)
+    subprocess.run(
+        [*COMMAND, str(data / "photos"), str(old), "--workers", "2"],
+        check=True,
+        capture_output=True,
+    )
     started = time.monotonic()
-    subprocess.run([*COMMAND, str(data / "photos"), str(new), *OPTIONS], check=True, capture_output=True)
+    subprocess.run(
+        [*COMMAND, str(data / "photos"), str(new), *OPTIONS], check=True, capture_output=True
+    )
     seconds, counts, alike, looks, torn = time.monotonic() - started, Counter[str](), 0, 0, 0
     ended = threading.Event()
 
@@ -155,11 +190,20 @@ def overwrites(data: Path, times: int, scratch: Path) -> str:
         reader = threading.Thread(target=read)
         reader.start()
         rng = random.Random(trial)
-        killing([*COMMAND, str(data / "photos"), str(out), *OPTIONS, "--overwrite"], rng, seconds, rng.randint(1, 2), counts)
+        killing(
+            [*COMMAND, str(data / "photos"), str(out), *OPTIONS, "--overwrite"],
+            rng,
+            seconds,
+            rng.randint(1, 2),
+            counts,
+        )
         ended.set()
         reader.join()
         alike += content(out) == content(new)
-    return f"{sum(counts.values())} kills: {alike} of {times} ended byte-identical; {looks} readers, {torn} found neither"
+    return (
+        f"{sum(counts.values())} kills: {alike} of {times} ended byte-identical; {looks} "
+        f"readers, {torn} found neither"
+    )
 
 
 def faults(data: Path, times: int, scratch: Path, source: Source) -> str:
@@ -182,7 +226,12 @@ def faults(data: Path, times: int, scratch: Path, source: Source) -> str:
             mended += 1
         else:
             problems.append(f"trial {trial}: {kind} was not repaired: {result.unrepaired}")
-    return "\n".join([f"{times} faults {dict(kinds)}: {found} found, {mended} repaired to the same bytes", *problems])
+    return "\n".join(
+        [
+            f"{times} faults {dict(kinds)}: {found} found, {mended} repaired to the same bytes",
+            *problems,
+        ]
+    )
 
 
 def damage(out: Path, rng: random.Random) -> str:
@@ -193,11 +242,15 @@ def damage(out: Path, rng: random.Random) -> str:
     path = out / name
     data = bytearray(path.read_bytes())
     # A list of rejects may be empty.
-    kind = rng.choice(["flip", "flips", "cut", "zero", "swap", "delete"] if data else ["swap", "delete"])
+    kind = rng.choice(
+        ["flip", "flips", "cut", "zero", "swap", "delete"] if data else ["swap", "delete"]
+    )
     if kind == "delete":
         path.unlink()
     elif kind == "swap":
-        other = out / rng.choice([n for n in [*names, *tables] if n != name and (out / n).read_bytes() != data])
+        other = out / rng.choice(
+            [n for n in [*names, *tables] if n != name and (out / n).read_bytes() != data]
+        )
         path.write_bytes(other.read_bytes())
         other.write_bytes(data)
     else:
@@ -222,14 +275,30 @@ def changed_bytes(data: bytearray, kind: str, rng: random.Random) -> bytearray:
 
 
 def hostile(data: Path, _: int, scratch: Path, source: Source) -> str:
-    return hostile_photos(data, scratch) if source.hostile is None else hostile_records(source, source.hostile, scratch)
+    return (
+        hostile_photos(data, scratch)
+        if source.hostile is None
+        else hostile_records(source, source.hostile, scratch)
+    )
 
 
 def convert_twice(command: list[str], scratch: Path) -> str:
-    """Convert to scratch/a and scratch/b, whatever is rejected, and say whether both are alike and how much memory it took."""
+    """Convert to scratch/a and scratch/b, whatever is rejected, and say whether both are alike and
+    how much memory it took."""
     peaks = []
     for name in ("a", "b"):
-        ran = run([*COMMAND, *command[:1], scratch / name, *command[1:], "--max-rejects", "100%", "--json"], pause=0.005)
+        ran = run(
+            [
+                *COMMAND,
+                *command[:1],
+                scratch / name,
+                *command[1:],
+                "--max-rejects",
+                "100%",
+                "--json",
+            ],
+            pause=0.005,
+        )
         if ran.failure:
             raise ConversionFailed(f"the conversion failed: {ran.failure}")
         peaks.append(ran.together)
@@ -239,25 +308,35 @@ def convert_twice(command: list[str], scratch: Path) -> str:
 
 def hostile_photos(data: Path, scratch: Path) -> str:
     twice = convert_twice([str(data / "hostile"), "--labels", "none"], scratch)
-    rows = [line.split("\t") for line in (data / "hostile" / "expected.tsv").read_text().splitlines()[1:]]
+    rows = [
+        line.split("\t")
+        for line in (data / "hostile" / "expected.tsv").read_text().splitlines()[1:]
+    ]
     kept = set(keys(scratch / "a"))
-    rejected = {reject.source: reject.message for reject in read_rejects(LocalFolder(scratch / "a"))}
+    rejected = {
+        reject.source: reject.message for reject in read_rejects(LocalFolder(scratch / "a"))
+    }
     wanted = [path for path, form, _, _, outcome, *_ in rows if outcome == "ok" and form in FORMATS]
-    missed = [f"  {path}: {rejected.get(path, 'left alone')}" for path in wanted if path not in kept]
+    missed = [
+        f"  {path}: {rejected.get(path, 'left alone')}" for path in wanted if path not in kept
+    ]
     bare = [path for path in rejected if not rejected[path]]
     left = [path for path, *_ in rows if path not in kept and path not in rejected]
     return "\n".join(
         [
-            f"{len(rows)} files: {len(kept)} converted, {len(rejected)} rejected ({len(bare)} without a reason),"
+            f"{len(rows)} files: {len(kept)} converted, {len(rejected)} rejected ({len(bare)} "
+            "without a reason),"
             f" {len(left)} left alone as no images; {twice}",
-            f"{len(wanted) - len(missed)} of {len(wanted)} that are ok and allow-listed were converted; not:",
+            f"{len(wanted) - len(missed)} of {len(wanted)} that are ok and allow-listed were "
+            "converted; not:",
             *missed,
         ]
     )
 
 
 def hostile_records(source: Source, make: Callable[[Path], Expected], scratch: Path) -> str:
-    """Convert damaged records, and compare every key, text and reject with what must become of it."""
+    """Convert damaged records, and compare every key, text and reject with what must become of
+    it."""
     folder = scratch / "hostile"
     folder.mkdir()
     expected = make(folder)
@@ -280,23 +359,32 @@ def hostile_records(source: Source, make: Callable[[Path], Expected], scratch: P
             problems += [] if key in rejected_files else [f"  {key}: no reject speaks of it"]
         elif key not in rejects:
             problems.append(
-                f"  {key} was not rejected, {error or 'any error'} was expected; it is {kept.get(key, 'nowhere')!r:.60}"
+                f"  {key} was not rejected, {error or 'any error'} was expected; it is "
+                f"{kept.get(key, 'nowhere')!r:.60}"
             )
         elif error and rejects[key].error != error:
-            problems.append(f"  {key} was rejected as {rejects[key].error}, not {error}: {rejects[key].message}")
+            problems.append(
+                f"  {key} was rejected as {rejects[key].error}, not {error}: {rejects[key].message}"
+            )
     known = expected.kept.keys() | expected.rejected.keys()
     for key in (kept.keys() | rejects.keys()) - known:
         if key.partition("#")[0] not in expected.free:
             problems.append(f"  {key} was not expected: {rejects.get(key, 'it was converted')}")
-    problems += [f"  {key} was rejected without a reason" for key, reject in rejects.items() if not reject.message]
+    problems += [
+        f"  {key} was rejected without a reason"
+        for key, reject in rejects.items()
+        if not reject.message
+    ]
     said = [converted_alone(path, source, scratch) for path in expected.alone]
     problems += [line for line in said if line.endswith(WRONG)]
     errors = Counter(f"{reject.stage}: {reject.error}" for reject in rejects.values())
     return "\n".join(
         [
-            f"{len(list(folder.iterdir()))} files: {len(kept):,} records converted, {len(rejects):,} rejected; {twice}",
+            f"{len(list(folder.iterdir()))} files: {len(kept):,} records converted, "
+            f"{len(rejects):,} rejected; {twice}",
             f"{dict(errors)}",
-            f"{len(expected.kept):,} that are sound and {len(expected.rejected):,} that are not: {len(problems)} problems",
+            f"{len(expected.kept):,} that are sound and {len(expected.rejected):,} that are not: "
+            f"{len(problems)} problems",
             *sorted(problems)[:50],
             *(line for line in said if not line.endswith(WRONG)),
         ]
@@ -307,13 +395,17 @@ WRONG = "(not one sentence)"
 
 
 def converted_alone(path: Path, source: Source, scratch: Path) -> str:
-    """Convert one file by itself, and return how that ended, marked where it ended in another way than a person should see."""
+    """Convert one file by itself, and return how that ended, marked where it ended in another way
+    than a person should see."""
     out = scratch / "alone-out"
     shutil.rmtree(out, ignore_errors=True)
     ran = run([*COMMAND, path, out, *source.options, "-q"], limit=600)
     said = (ran.errors.strip() or ran.output.strip() or "nothing was said").splitlines()
     wrong = ran.failure and (ran.code not in (1, 3) or len(said) != 1)
-    return f"  {path.name} alone: exit code {ran.code}, peak {ran.together >> 20} MiB: {said[-1]} {WRONG if wrong else ''}"
+    return (
+        f"  {path.name} alone: exit code {ran.code}, peak {ran.together >> 20} MiB: {said[-1]} "
+        f"{WRONG if wrong else ''}"
+    )
 
 
 def keys(root: Path) -> list[str]:
@@ -340,8 +432,11 @@ def disks(data: Path, _: int, scratch: Path) -> str:
     for percent in range(2, 100, 7):
         with tmpfs(scratch / "disk", 64 << 20) as disk:
             out, ballast = disk / "out", disk / "ballast"
-            # Enough when the conversion begins, too little soon after: another process fills the disk up.
-            with subprocess.Popen([*command, str(out), *OPTIONS], stderr=subprocess.PIPE, text=True) as parent:
+            # Enough when the conversion begins, too little soon after: another process fills the
+            # disk up.
+            with subprocess.Popen(
+                [*command, str(out), *OPTIONS], stderr=subprocess.PIPE, text=True
+            ) as parent:
                 while not list(out.glob(".shardctl/*/job.json")):
                     time.sleep(0.001)
                 free = shutil.disk_usage(disk).free
@@ -357,13 +452,20 @@ def disks(data: Path, _: int, scratch: Path) -> str:
                 assert not (out / "manifest.json").exists()
                 lines.append(f"  {percent} % of the need: {said}")
             ballast.unlink()
-            again = subprocess.run([*command, str(out), *OPTIONS], capture_output=True, text=True, check=True)
+            again = subprocess.run(
+                [*command, str(out), *OPTIONS], capture_output=True, text=True, check=True
+            )
             counts[again.stdout.split()[0]] += 1
             counts["byte-identical"] += content(out) == expected
     with tmpfs(scratch / "disk", 64 << 20) as disk:
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        refused = subprocess.run([*command, str(disk / "out"), *OPTIONS], capture_output=True, text=True)
-        lines.append(f"  read-only: exit code {refused.returncode}: {refused.stderr.strip().splitlines()[-1]}")
+        refused = subprocess.run(
+            [*command, str(disk / "out"), *OPTIONS], capture_output=True, text=True
+        )
+        lines.append(
+            f"  read-only: exit code {refused.returncode}: "
+            f"{refused.stderr.strip().splitlines()[-1]}"
+        )
     return "\n".join([f"full disks at {len(range(2, 100, 7))} levels: {dict(counts)}", *lines])
 
 
@@ -397,7 +499,8 @@ def stalling(device: str) -> Iterator[Path]:
 
 
 def stalls(data: Path, times: int, scratch: Path) -> str:
-    """Let the disk of the source, then that of the destination, stand still for longer than --input-timeout."""
+    """Let the disk of the source, then that of the destination, stand still for longer than
+    --input-timeout."""
     options = [*OPTIONS, "--input-timeout", "1"]
     ended: Counter[str] = Counter()
     with loop_disk(scratch / "disk") as (disk, device):
@@ -411,9 +514,12 @@ def stalls(data: Path, times: int, scratch: Path) -> str:
             subprocess.run([sys.executable, "-c", FORGET, str(disk / "photos")], check=True)
             with (
                 stalling(device) as group,
-                subprocess.Popen([*command, str(out), *options], stderr=subprocess.PIPE, text=True) as parent,
+                subprocess.Popen(
+                    [*command, str(out), *options], stderr=subprocess.PIPE, text=True
+                ) as parent,
             ):
-                while not list(out.glob(".shardctl/*/new/*.partial")):  # it has listed the inputs, and tried some
+                # it has listed the inputs, and tried some
+                while not list(out.glob(".shardctl/*/new/*.partial")):
                     time.sleep(0.001)
                 for process in descendants(parent.pid):
                     (group / "cgroup.procs").write_text(str(process))
@@ -425,7 +531,9 @@ def stalls(data: Path, times: int, scratch: Path) -> str:
     with loop_disk(scratch / "disk") as (disk, _):
         for turn in range(times):
             out = disk / f"out{turn}"
-            with subprocess.Popen([*COMMAND, str(data / "photos"), str(out), *options], stderr=subprocess.DEVNULL) as parent:
+            with subprocess.Popen(
+                [*COMMAND, str(data / "photos"), str(out), *options], stderr=subprocess.DEVNULL
+            ) as parent:
                 while not list(out.glob(".shardctl/*/new/*.partial")):
                     time.sleep(0.001)
                 subprocess.run(["fsfreeze", "-f", str(disk)], check=True)
@@ -449,7 +557,11 @@ for parent, _, names in os.walk(sys.argv[1]):
 
 def converters(data: Path, times: int, scratch: Path) -> str:
     lines = []
-    subprocess.run([*COMMAND, str(data / "photos"), str(scratch / "whole"), *OPTIONS], check=True, capture_output=True)
+    subprocess.run(
+        [*COMMAND, str(data / "photos"), str(scratch / "whole"), *OPTIONS],
+        check=True,
+        capture_output=True,
+    )
     expected = content(scratch / "whole")
     for count in (2, 5, 10):
         well = 0
@@ -457,19 +569,31 @@ def converters(data: Path, times: int, scratch: Path) -> str:
             out = scratch / "out"
             shutil.rmtree(out, ignore_errors=True)
             command = [*COMMAND, str(data / "photos"), str(out), *OPTIONS, "--json"]
-            running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(count)]
-            ended = [json.loads(process.communicate(timeout=300)[0])["status"] for process in running]
-            well += sorted(ended) == ["created"] + ["up-to-date"] * (count - 1) and content(out) == expected
-        lines.append(f"{count} at once: {well} of {times} times one wrote, all ended well, same bytes")
+            running = [
+                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+                for _ in range(count)
+            ]
+            ended = [
+                json.loads(process.communicate(timeout=300)[0])["status"] for process in running
+            ]
+            well += (
+                sorted(ended) == ["created"] + ["up-to-date"] * (count - 1)
+                and content(out) == expected
+            )
+        lines.append(
+            f"{count} at once: {well} of {times} times one wrote, all ended well, same bytes"
+        )
     return "\n".join(lines)
 
 
 STOPPED = (130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
-"""Exit codes of a process that was stopped. The last two: it was before shardctl had set up what it does then."""
+"""Exit codes of a process that was stopped. The last two: it was before shardctl had set up what it
+does then."""
 
 
 def overwriters(data: Path, times: int, scratch: Path) -> str:
-    """Replace a dataset by several processes at once, of which some are killed: the others end well, and nothing is left."""
+    """Replace a dataset by several processes at once, of which some are killed: the others end
+    well, and nothing is left."""
     small, place = small_photos(data, scratch), scratch / "place"
     old, new, out = scratch / "old", scratch / "new", place / "out"
     command = [*COMMAND, str(small)]
@@ -483,7 +607,11 @@ def overwriters(data: Path, times: int, scratch: Path) -> str:
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(old, out)
         running = [
-            subprocess.Popen([*command, str(out), *options, "--overwrite"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            subprocess.Popen(
+                [*command, str(out), *options, "--overwrite"],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
             for _ in range(2 + trial % 2)
         ]
         for victim in rng.sample(running, rng.randrange(len(running))):
@@ -495,14 +623,19 @@ def overwriters(data: Path, times: int, scratch: Path) -> str:
             if process.returncode not in (0, *STOPPED):
                 raise SystemExit(f"trial {trial}: exit code {process.returncode}: {error.decode()}")
             ends["stopped" if process.returncode else "ended well"] += 1
-        # What a killed one has left is tidied up by the next one that comes, here one that finds the dataset up to date.
+        # What a killed one has left is tidied up by the next one that comes, here one that finds
+        # the dataset up to date.
         subprocess.run([*command, str(out), *options], check=True, capture_output=True)
         alike += content(out) == expected and [path.name for path in place.iterdir()] == ["out"]
-    return f"{times} times two or three at once, {dict(ends)}: {alike} of {times} ended byte-identical, nothing left over"
+    return (
+        f"{times} times two or three at once, {dict(ends)}: {alike} of {times} ended "
+        "byte-identical, nothing left over"
+    )
 
 
 def droplost(data: Path, times: int, scratch: Path) -> str:
-    """Stop `repair --drop-lost` at random moments, half of them while the new dataset takes its place."""
+    """Stop `repair --drop-lost` at random moments, half of them while the new dataset takes its
+    place."""
     small, place = small_photos(data, scratch), scratch / "place"
     damaged, dropped, out = scratch / "damaged", scratch / "dropped", place / "out"
     subprocess.run([*COMMAND, str(small), str(damaged), *OPTIONS], check=True, capture_output=True)
@@ -515,7 +648,11 @@ def droplost(data: Path, times: int, scratch: Path) -> str:
     shutil.copytree(damaged, dropped)
     started = time.monotonic()
     subprocess.run([*command, str(dropped)], check=True, capture_output=True)
-    seconds, states, ends = time.monotonic() - started, (content(damaged), content(dropped)), Counter[str]()
+    seconds, states, ends = (
+        time.monotonic() - started,
+        (content(damaged), content(dropped)),
+        Counter[str](),
+    )
     problems = []
     for trial in range(times):
         rng = random.Random(trial)
@@ -525,7 +662,10 @@ def droplost(data: Path, times: int, scratch: Path) -> str:
         where = {"cwd": out, "dst": "."} if trial % 2 else {"cwd": place, "dst": "out"}
         for _ in range(rng.randint(1, 3)):
             with subprocess.Popen(
-                [*command, str(where["dst"])], cwd=where["cwd"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                [*command, str(where["dst"])],
+                cwd=where["cwd"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
             ) as process:
                 await_moment(process, out, rng, seconds)
                 if process.poll() is None:
@@ -534,19 +674,41 @@ def droplost(data: Path, times: int, scratch: Path) -> str:
             if process.returncode not in (0, *STOPPED):
                 problems.append(f"trial {trial}: exit code {process.returncode}: {said.decode()}")
             there = (out / "manifest.json").exists()
-            found = {name: data for name, data in content(out).items() if not name.startswith(".shardctl")}
+            found = {
+                name: data
+                for name, data in content(out).items()
+                if not name.startswith(".shardctl")
+            }
             ends[
-                "in transit" if not there else "old" if found == states[0] else "new" if found == states[1] else "neither"
+                "in transit"
+                if not there
+                else "old"
+                if found == states[0]
+                else "new"
+                if found == states[1]
+                else "neither"
             ] += 1
         last = subprocess.run([*command, "out"], cwd=place, capture_output=True, text=True)
-        if last.returncode or content(out) != states[1] or [path.name for path in place.iterdir()] != ["out"]:
+        if (
+            last.returncode
+            or content(out) != states[1]
+            or [path.name for path in place.iterdir()] != ["out"]
+        ):
             left = [path.name for path in (*place.iterdir(), *out.iterdir())]
-            problems.append(f"trial {trial}: not the dropped dataset: {last.returncode} {last.stdout} {last.stderr} {left}")
-    return "\n".join([f"{times} times, found when stopped: {dict(ends)}; {len(problems)} problems", *problems])
+            problems.append(
+                f"trial {trial}: not the dropped dataset: {last.returncode} {last.stdout} "
+                f"{last.stderr} {left}"
+            )
+    return "\n".join(
+        [f"{times} times, found when stopped: {dict(ends)}; {len(problems)} problems", *problems]
+    )
 
 
-def await_moment(process: subprocess.Popen[bytes], out: Path, rng: random.Random, seconds: float) -> None:
-    """Wait for a random time, or for the file that is there right before the moments that matter, and a few milliseconds."""
+def await_moment(
+    process: subprocess.Popen[bytes], out: Path, rng: random.Random, seconds: float
+) -> None:
+    """Wait for a random time, or for the file that is there right before the moments that matter,
+    and a few milliseconds."""
     if rng.random() < 0.5:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(rng.uniform(0, seconds))
@@ -570,10 +732,14 @@ except DatasetError as error:
 
 
 def shrinks(data: Path, times: int, scratch: Path) -> str:
-    """Cut a mapped shard short under a loader: the named error, and not the end of the process by SIGBUS."""
+    """Cut a mapped shard short under a loader: the named error, and not the end of the process by
+    SIGBUS."""
     rng = random.Random(5)
     out = scratch / "out"
-    recipe = {"store": "raw", "transform": [{"name": "resize", "size": 232}, {"name": "crop", "size": 224}]}
+    recipe = {
+        "store": "raw",
+        "transform": [{"name": "resize", "size": 232}, {"name": "crop", "size": 224}],
+    }
     shardctl.convert(data / "photos", out, recipe=recipe, workers=2, samples_per_shard=50)
     shards = shards_of(out)
     ended: Counter[str] = Counter()
@@ -581,7 +747,9 @@ def shrinks(data: Path, times: int, scratch: Path) -> str:
         victim = rng.choice(shards)
         whole = victim.read_bytes()
         command = [sys.executable, "-c", READING, str(out), "random" if turn % 2 else "stored"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as reader:
             assert reader.stdout is not None
             reader.stdout.readline()
             drain = threading.Thread(target=reader.stdout.read)
@@ -592,7 +760,9 @@ def shrinks(data: Path, times: int, scratch: Path) -> str:
             drain.join()
             assert reader.stderr is not None
             named = victim.name in reader.stderr.read()
-        ended["named" if reader.returncode == 3 and named else f"exit code {reader.returncode}"] += 1
+        ended[
+            "named" if reader.returncode == 3 and named else f"exit code {reader.returncode}"
+        ] += 1
         victim.write_bytes(whole)
     return f"{times} shards cut short under a running loader: {dict(ended)}"
 
@@ -628,10 +798,14 @@ print("ended well", flush=True)
 
 
 def reshrinks(data: Path, times: int, scratch: Path) -> str:
-    """Cut all shards but one short, one after another, under a loader that skips: it must tell of them, and live to the end."""
+    """Cut all shards but one short, one after another, under a loader that skips: it must tell of
+    them, and live to the end."""
     rng = random.Random(6)
     out, stop = scratch / "out", scratch / "stop"
-    recipe = {"store": "raw", "transform": [{"name": "resize", "size": 232}, {"name": "crop", "size": 224}]}
+    recipe = {
+        "store": "raw",
+        "transform": [{"name": "resize", "size": 232}, {"name": "crop", "size": 224}],
+    }
     shardctl.convert(data / "photos", out, recipe=recipe, workers=2, samples_per_shard=25)
     kinds = ["threads"] + (["workers"] if find_spec("torch") else [])
     ended: Counter[str] = Counter()
@@ -641,7 +815,9 @@ def reshrinks(data: Path, times: int, scratch: Path) -> str:
         contents = {shard: shard.read_bytes() for shard in shards}
         kind = kinds[turn % len(kinds)]
         command = [sys.executable, "-c", SKIPPING, str(out), str(stop), kind]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as reader:
             assert reader.stdout is not None
             reader.stdout.readline()
             lines: list[str] = []
@@ -656,7 +832,9 @@ def reshrinks(data: Path, times: int, scratch: Path) -> str:
             assert reader.stderr is not None
             said = reader.stderr.read().strip().splitlines()[-1:]
         well = reader.returncode == 0 and lines[-1] == "ended well\n"
-        ended[f"{kind}: " + ("ended well" if well else f"exit code {reader.returncode} {said}")] += 1
+        ended[
+            f"{kind}: " + ("ended well" if well else f"exit code {reader.returncode} {said}")
+        ] += 1
         for shard, whole in contents.items():
             shard.write_bytes(whole)
     return f"{times} loaders under which all shards but one were cut short in turn: {dict(ended)}"
@@ -692,18 +870,23 @@ PROOFS_OF_SOURCES: dict[str, tuple[Callable[[Path, int, Path, Source], str], int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("proof", choices=[*PROOFS, *PROOFS_OF_SOURCES, "store"])
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--times", type=int)
-    parser.add_argument("--source", nargs="+", choices=SOURCES, help="what kills, faults and hostile convert")
+    parser.add_argument(
+        "--source", nargs="+", choices=SOURCES, help="what kills, faults and hostile convert"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the first history of store")
     given = parser.parse_args()
     if given.data is None and given.proof != "store":
         parser.error(f"{given.proof} needs DATA")
     if given.source and given.proof not in PROOFS_OF_SOURCES:
         parser.error(f"{given.proof} is done on photos alone")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has a job in the background ignore it
+    # a shell has a job in the background ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     started = time.monotonic()
     if given.proof in PROOFS:
         proof, times = PROOFS[given.proof]
@@ -718,11 +901,18 @@ def main() -> None:
         of_source, times = PROOFS_OF_SOURCES[given.proof]
         with tempfile.TemporaryDirectory(prefix="torture-") as scratch:
             try:
-                print(f"{name}: {of_source(given.data, given.times or times, Path(scratch), SOURCES[name])}", flush=True)
+                print(
+                    f"{name}: "
+                    f"{of_source(given.data, given.times or times, Path(scratch), SOURCES[name])}",
+                    flush=True,
+                )
             except ConversionFailed as error:
                 print(f"{name}: {error}", flush=True)
                 failed.append(name)
-    print(f"in {time.monotonic() - started:.0f} s, {os.cpu_count()} cores, shardctl {shardctl.__version__}")
+    print(
+        f"in {time.monotonic() - started:.0f} s, {os.cpu_count()} cores, shardctl "
+        f"{shardctl.__version__}"
+    )
     if failed:
         raise SystemExit(f"not proved: {', '.join(failed)}")
 

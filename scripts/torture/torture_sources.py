@@ -1,4 +1,5 @@
-"""What torture.py converts: photos of a folder, and text and tables that are made here, sound ones and damaged ones."""
+"""What torture.py converts: photos of a folder, and text and tables that are made here, sound ones
+and damaged ones."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))
 from text_inputs import FIELDS, documents, json_lines, plain_line
 
 LARGE = 30_000_000
-"""Bytes of JSON lines of the source of `kills`: a conversion has shards to write for about a second."""
+"""Bytes of JSON lines of the source of `kills`: a conversion has shards to write for about a
+second."""
 
 SMALL = 150_000
 """Bytes of the source of `faults`: the shards are built again thousands of times."""
@@ -33,16 +35,20 @@ LONG_LINE = 300 << 20
 LONGEST_LINE = (2 << 30) + (1 << 20)
 """Bytes of a line that is longer than a string of Arrow may be."""
 
-RECIPE = {"store": "jpeg:90", "transform": [{"name": "resize", "size": 72}, {"name": "crop", "size": 64}]}
+RECIPE = {
+    "store": "jpeg:90",
+    "transform": [{"name": "resize", "size": 72}, {"name": "crop", "size": 64}],
+}
 
 
 @dataclass
 class Expected:
     """What must become of damaged records.
 
-    `kept`: key -> text. `rejected`: key -> name of the error, None for any; a key without `#` is a file of which some reject
-    must speak. `free`: files whose records may be kept or rejected, but must not disturb others. `alone`: files
-    that are converted by themselves, because all of a conversion may be refused for them: in a sentence, with no traceback.
+    `kept`: key -> text. `rejected`: key -> name of the error, None for any; a key without `#` is a
+    file of which some reject must speak. `free`: files whose records may be kept or rejected, but
+    must not disturb others. `alone`: files that are converted by themselves, because all of a
+    conversion may be refused for them: in a sentence, with no traceback.
     """
 
     kept: dict[str, str] = field(default_factory=dict)
@@ -51,7 +57,8 @@ class Expected:
     alone: list[Path] = field(default_factory=list)
 
     def add_alone(self, path: Path, data: bytes = b"", size: int | None = None) -> None:
-        """Write a file that is converted by itself; it is made as long as `size` by zeros that take no disk."""
+        """Write a file that is converted by itself; it is made as long as `size` by zeros that take
+        no disk."""
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
         if size:
@@ -63,8 +70,8 @@ class Expected:
 class Source:
     """A kind of input: the folders that are made of it, and the options to convert them with.
 
-    `large(data, folder)` and `small(data, folder)` return a folder; both have inputs that are rejected. `hostile(folder)`
-    makes damaged records and says what must become of them.
+    `large(data, folder)` and `small(data, folder)` return a folder; both have inputs that are
+    rejected. `hostile(folder)` makes damaged records and says what must become of them.
     """
 
     options: tuple[str, ...]
@@ -81,7 +88,8 @@ def all_photos(data: Path, _: Path) -> Path:
 
 
 def small_photos(data: Path, folder: Path) -> Path:
-    """Make a folder of the photos at a size at which building a shard takes no time, and of a file that is no image."""
+    """Make a folder of the photos at a size at which building a shard takes no time, and of a file
+    that is no image."""
     small = folder / "small"
     shardctl.convert(data / "photos", folder / "first", recipe=RECIPE, shuffle=1)
     first = shardctl.open(folder / "first")
@@ -93,7 +101,8 @@ def small_photos(data: Path, folder: Path) -> Path:
     return small
 
 
-# --- documents in four files of a form, one of a thousand records broken, one late value that fits no type found before
+# --- documents in four files of a form, one of a thousand records broken, one late value that fits
+# no type found before
 
 
 def documents_of(size: int, form: str) -> Callable[[Path, Path], Path]:
@@ -127,7 +136,9 @@ def encode_csv(docs: list[dict[str, Any]]) -> bytes:
     writer.writerow(FIELDS)
     bad = set(broken(len(docs)))
     for place, doc in enumerate(docs):
-        writer.writerow([*(doc[name] for name in FIELDS), *(["one too many"] if place in bad else [])])
+        writer.writerow(
+            [*(doc[name] for name in FIELDS), *(["one too many"] if place in bad else [])]
+        )
     return text.getvalue().encode()
 
 
@@ -143,9 +154,12 @@ def encode_gzip(docs: list[dict[str, Any]]) -> bytes:
 
 
 def encode_parquet(docs: list[dict[str, Any]]) -> bytes:
-    """Row groups of 500 rows with checksums; one value has another type in its file than in the others, and none is broken."""
+    """Row groups of 500 rows with checksums; one value has another type in its file than in the
+    others, and none is broken."""
     types = {"id": pa.int64(), "title": pa.string(), "text": pa.string()}
-    types["score"] = pa.string() if any(isinstance(doc["score"], str) for doc in docs) else pa.float64()
+    types["score"] = (
+        pa.string() if any(isinstance(doc["score"], str) for doc in docs) else pa.float64()
+    )
     columns = {name: pa.array([doc[name] for doc in docs]) for name in ("id", "title", "text")}
     as_text = pa.types.is_string(types["score"])
     columns["score"] = pa.array([str(doc["score"]) if as_text else doc["score"] for doc in docs])
@@ -178,14 +192,25 @@ FORMS: dict[str, tuple[str, Callable[[list[dict[str, Any]]], bytes]]] = {
 
 
 def hostile_json(folder: Path) -> Expected:
-    """Files of JSON lines: sound and broken lines in random order, long ones, odd line ends, files that are something else."""
+    """Files of JSON lines: sound and broken lines in random order, long ones, odd line ends, files
+    that are something else."""
     expected = Expected()
     _json_file(folder, "mixed.jsonl", expected, b"\n", random.Random(1), 4000)
     _json_file(folder, "returns.jsonl", expected, b"\r\n", random.Random(2), 500)
     _json_file(folder, "mark.jsonl", expected, b"\n", random.Random(3), 500, start=b"\xef\xbb\xbf")
-    _json_file(folder, "cut.jsonl", expected, b"\n", random.Random(4), 500, end='{"id": 500, "text": "é'.encode()[:-1])
+    _json_file(
+        folder,
+        "cut.jsonl",
+        expected,
+        b"\n",
+        random.Random(4),
+        500,
+        end='{"id": 500, "text": "é'.encode()[:-1],
+    )
     expected.rejected["cut.jsonl#501"] = None
-    (folder / "long.jsonl").write_bytes(b'{"id": 1, "text": "before"}\n' + b"x" * LONG_LINE + b'\n{"id": 3, "text": "after"}\n')
+    (folder / "long.jsonl").write_bytes(
+        b'{"id": 1, "text": "before"}\n' + b"x" * LONG_LINE + b'\n{"id": 3, "text": "after"}\n'
+    )
     expected.kept |= {"long.jsonl#1": "before", "long.jsonl#3": "after"}
     expected.rejected["long.jsonl#2"] = None
     (folder / "empty.jsonl").write_bytes(b"")
@@ -228,7 +253,17 @@ def _json_file(
     (folder / name).write_bytes(start + b"".join(line + ending for line in lines) + end)
 
 
-SOUND_TEXTS = ["plain", "", "a\tb\nc", 'say "so"', "数据 🙂", "\u2028 and \u0085", "nul \x00 inside", "C:\\new", " edges "]
+SOUND_TEXTS = [
+    "plain",
+    "",
+    "a\tb\nc",
+    'say "so"',
+    "数据 🙂",
+    "\u2028 and \u0085",
+    "nul \x00 inside",
+    "C:\\new",
+    " edges ",
+]
 
 ODD_FIELDS: list[dict[str, Any]] = [
     {},
@@ -269,7 +304,8 @@ BROKEN_JSON: list[tuple[str | None, bytes]] = [
 
 
 def hostile_csv(folder: Path) -> Expected:
-    """CSV: ragged rows, bytes that are no UTF-8, quotes where they must not be, line ends in quotes, odd line ends."""
+    """CSV: ragged rows, bytes that are no UTF-8, quotes where they must not be, line ends in
+    quotes, odd line ends."""
     expected = Expected()
     _csv_file(folder, "mixed.csv", expected, "\n", random.Random(1), 4000)
     _csv_file(folder, "returns.csv", expected, "\r\n", random.Random(2), 500)
@@ -290,7 +326,9 @@ def hostile_csv(folder: Path) -> Expected:
     return expected
 
 
-def _csv_file(folder: Path, name: str, expected: Expected, ending: str, rng: random.Random, count: int) -> None:
+def _csv_file(
+    folder: Path, name: str, expected: Expected, ending: str, rng: random.Random, count: int
+) -> None:
     rows = [b"id,text,score" + ending.encode()]
     for number in range(1, count + 1):
         key, draw = f"{name}#{number}", rng.random()
@@ -305,17 +343,30 @@ def _csv_file(folder: Path, name: str, expected: Expected, ending: str, rng: ran
             expected.rejected[key] = "not-utf8"
         else:
             text = rng.choice(
-                ["plain", "a, b", 'say "so"', "two\nlines", "two\r\nlines", "数据 🙂", "007", " edges ", "C:\\new"]
+                [
+                    "plain",
+                    "a, b",
+                    'say "so"',
+                    "two\nlines",
+                    "two\r\nlines",
+                    "数据 🙂",
+                    "007",
+                    " edges ",
+                    "C:\\new",
+                ]
             )
             row = io.StringIO()
-            csv.writer(row, lineterminator=ending).writerow([number, text, rng.choice([1, 2.5, "", "007"])])
+            csv.writer(row, lineterminator=ending).writerow(
+                [number, text, rng.choice([1, 2.5, "", "007"])]
+            )
             rows.append(row.getvalue().encode())
             expected.kept[key] = text
     (folder / name).write_bytes(b"".join(rows))
 
 
 def hostile_lines(folder: Path) -> Expected:
-    """Lines of text: bytes that are no UTF-8, NUL bytes, half a character at the end, a line longer than any may be."""
+    """Lines of text: bytes that are no UTF-8, NUL bytes, half a character at the end, a line longer
+    than any may be."""
     expected = Expected()
     rng, lines = random.Random(1), []
     for number in range(1, 4001):
@@ -326,7 +377,17 @@ def hostile_lines(folder: Path) -> Expected:
         elif rng.random() < 0.1:
             lines.append(b"")
         else:
-            text = rng.choice(["plain", "a\tb", "数据 🙂", "\u2028 and \u0085", "nul \x00 inside", "\x0b\x0c", '"open'])
+            text = rng.choice(
+                [
+                    "plain",
+                    "a\tb",
+                    "数据 🙂",
+                    "\u2028 and \u0085",
+                    "nul \x00 inside",
+                    "\x0b\x0c",
+                    '"open',
+                ]
+            )
             text *= rng.choice([1, 1, 1, 50, 5000])
             lines.append(text.encode())
             expected.kept[key] = text
@@ -348,24 +409,36 @@ def hostile_lines(folder: Path) -> Expected:
 
 
 def hostile_gzip(folder: Path) -> Expected:
-    """Compressed JSON lines: sound in one part and in two, cut off, a bit changed, not compressed, with bytes after it."""
+    """Compressed JSON lines: sound in one part and in two, cut off, a bit changed, not compressed,
+    with bytes after it."""
     expected = Expected()
     plain = folder / "mixed.jsonl"
     inside = Expected()
     _json_file(folder, plain.name, inside, b"\n", random.Random(1), 4000)
     data = plain.read_bytes()
     plain.unlink()
-    halves = gzip.compress(data[: len(data) // 2], 6, mtime=0) + gzip.compress(data[len(data) // 2 :], 6, mtime=0)
-    for name, packed in {"whole.jsonl.gz": gzip.compress(data, 6, mtime=0), "members.jsonl.gz": halves}.items():
+    halves = gzip.compress(data[: len(data) // 2], 6, mtime=0) + gzip.compress(
+        data[len(data) // 2 :], 6, mtime=0
+    )
+    for name, packed in {
+        "whole.jsonl.gz": gzip.compress(data, 6, mtime=0),
+        "members.jsonl.gz": halves,
+    }.items():
         (folder / name).write_bytes(packed)
         expected.kept |= {key.replace(plain.name, name): text for key, text in inside.kept.items()}
-        expected.rejected |= {key.replace(plain.name, name): error for key, error in inside.rejected.items()}
+        expected.rejected |= {
+            key.replace(plain.name, name): error for key, error in inside.rejected.items()
+        }
     records = [json.dumps({"id": n, "text": f"record {n}"}) + "\n" for n in range(20_000)]
     sound = gzip.compress("".join(records).encode(), 6, mtime=0)
-    for name, size in {"cut.jsonl.gz": len(sound) * 2 // 3, "without-sum.jsonl.gz": len(sound) - 4}.items():
+    for name, size in {
+        "cut.jsonl.gz": len(sound) * 2 // 3,
+        "without-sum.jsonl.gz": len(sound) - 4,
+    }.items():
         (folder / name).write_bytes(sound[:size])
         expected.rejected[name] = None
-        expected.free.add(name)  # how many lines are complete is not for us to say; the first ones are
+        # how many lines are complete is not for us to say; the first ones are
+        expected.free.add(name)
         expected.kept |= {f"{name}#{n + 1}": f"record {n}" for n in range(1000)}
     changed = bytearray(sound)
     changed[len(changed) // 2] ^= 4
@@ -384,7 +457,8 @@ def hostile_gzip(folder: Path) -> Expected:
 
 
 def hostile_parquet(folder: Path) -> Expected:
-    """Parquet: sound, with changed bytes in one row group, cut off, something else, empty, of no rows, names that clash."""
+    """Parquet: sound, with changed bytes in one row group, cut off, something else, empty, of no
+    rows, names that clash."""
     expected = Expected()
     rows = 2000
     table = pa.table({"id": range(rows), "text": [f"record {number}" for number in range(rows)]})
@@ -403,7 +477,9 @@ def hostile_parquet(folder: Path) -> Expected:
     expected.rejected |= dict.fromkeys(("group.parquet", "cut.parquet", "bytes.parquet"))
     expected.free |= {"group.parquet", "cut.parquet", "bytes.parquet", "empty.parquet"}
     alone = folder.with_name("alone")
-    expected.add_alone(alone / "ours.parquet", parquet_of(table.rename_columns(["key", "text"]).slice(0, 10)))
+    expected.add_alone(
+        alone / "ours.parquet", parquet_of(table.rename_columns(["key", "text"]).slice(0, 10))
+    )
     expected.add_alone(alone / "rows.parquet", parquet_of(table.slice(0, 0)))
     expected.add_alone(alone / "empty.parquet")
     expected.add_alone(alone / "cut.parquet", sound[: len(sound) // 2])
@@ -414,9 +490,24 @@ _RECORDS = ("--shuffle", "1", "--workers", "2", "--samples-per-shard", "5000")
 
 SOURCES = {
     "photos": Source(
-        ("--resize", "72", "--crop", "64", "--store", "jpeg:90", "--shuffle", "1", "--workers", "2"), all_photos, small_photos
+        (
+            "--resize",
+            "72",
+            "--crop",
+            "64",
+            "--store",
+            "jpeg:90",
+            "--shuffle",
+            "1",
+            "--workers",
+            "2",
+        ),
+        all_photos,
+        small_photos,
     ),
-    "jsonl": Source(_RECORDS, documents_of(LARGE, "jsonl"), documents_of(SMALL, "jsonl"), hostile_json),
+    "jsonl": Source(
+        _RECORDS, documents_of(LARGE, "jsonl"), documents_of(SMALL, "jsonl"), hostile_json
+    ),
     "csv": Source(_RECORDS, documents_of(LARGE, "csv"), documents_of(SMALL, "csv"), hostile_csv),
     "lines": Source(
         (*_RECORDS, "--kind", "text", "--record", "line"),
@@ -425,5 +516,7 @@ SOURCES = {
         hostile_lines,
     ),
     "gz": Source(_RECORDS, documents_of(LARGE, "gz"), documents_of(SMALL, "gz"), hostile_gzip),
-    "parquet": Source(_RECORDS, documents_of(LARGE, "parquet"), documents_of(SMALL, "parquet"), hostile_parquet),
+    "parquet": Source(
+        _RECORDS, documents_of(LARGE, "parquet"), documents_of(SMALL, "parquet"), hostile_parquet
+    ),
 }

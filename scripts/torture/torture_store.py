@@ -1,11 +1,13 @@
-"""Random histories of a dataset on an object store: writers and readers that are killed, and a store with faults.
+"""Random histories of a dataset on an object store: writers and readers that are killed, and a
+store with faults.
 
-A history converts, replaces and updates one dataset, in parts and by several converters at once, while readers with a cache
-read it. Half of all runs are killed or interrupted, at a random time, after a random number of writes, or beside the commit;
-each is run again until it is done. About 1 % of the requests are refused, reset, cut off, slow, or done and not answered.
-After each step: the dataset has the bytes of a fresh local conversion (after updates: the same samples), and nothing is left
-over on the store. What a reader has read whole is one dataset that was there, and its cache is never larger than its limit.
-Run by `scripts/torture/torture.py store`.
+A history converts, replaces and updates one dataset, in parts and by several converters at once,
+while readers with a cache read it. Half of all runs are killed or interrupted, at a random time,
+after a random number of writes, or beside the commit; each is run again until it is done. About 1 %
+of the requests are refused, reset, cut off, slow, or done and not answered. After each step: the
+dataset has the bytes of a fresh local conversion (after updates: the same samples), and nothing is
+left over on the store. What a reader has read whole is one dataset that was there, and its cache is
+never larger than its limit. Run by `scripts/torture/torture.py store`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,17 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from torture_store_readers import LIMIT, READ, Readers, State, WrongError, check_events, refuse_locks, samples_of, size_of
+from torture_store_readers import (
+    LIMIT,
+    READ,
+    Readers,
+    State,
+    WrongError,
+    check_events,
+    refuse_locks,
+    samples_of,
+    size_of,
+)
 from torture_updates import Kind, Source
 
 import shardctl
@@ -52,7 +64,13 @@ STEPS = 3
 SHARE = 0.01
 """Share of the requests that each kind of fault befalls."""
 
-FAULTS: dict[str, dict[str, Any]] = {"503": {}, "reset": {}, "cut": {"size": 20}, "lost": {}, "slow": {"seconds": 0.4}}
+FAULTS: dict[str, dict[str, Any]] = {
+    "503": {},
+    "reset": {},
+    "cut": {"size": 20},
+    "lost": {},
+    "slow": {"seconds": 0.4},
+}
 
 RUN = """
 import faulthandler, signal
@@ -63,16 +81,27 @@ store.PACE = LeaseTiming(heartbeat=0.2, stale=2, ask=0.1)
 from shardctl.cli import main
 main()
 """
-"""shardctl with a quick pace: the lease of one that was killed counts as left behind after 2 s, instead of 30."""
+"""shardctl with a quick pace: the lease of one that was killed counts as left behind after 2 s,
+instead of 30."""
 
 COMMAND = [sys.executable, "-c", RUN]
 
 RECIPES = {
     "raw": ("--store", "raw", "--resize", "40", "--crop", "32", "--samples-per-shard", "7"),
     "jpeg": ("--store", "jpeg:80", "--resize", "24x24", "--samples-per-shard", "4"),
-    "large": ("--store", "raw", "--resize", "420x420", "--samples-per-shard", "20", "--compression", "none"),
+    "large": (
+        "--store",
+        "raw",
+        "--resize",
+        "420x420",
+        "--samples-per-shard",
+        "20",
+        "--compression",
+        "none",
+    ),
 }
-"""Options of conversions. The shards of `large` are of more than 8 MiB: they are uploaded in parts."""
+"""Options of conversions. The shards of `large` are of more than 8 MiB: they are uploaded in
+parts."""
 
 SPLIT = ("--split", "train=0.7,val=0.3")
 
@@ -125,7 +154,9 @@ class Runner:
         """Run a command to its end."""
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             deadline = time.monotonic() + LIMIT
-            process = subprocess.Popen([*COMMAND, *words], stdout=out, stderr=err, start_new_session=True)
+            process = subprocess.Popen(
+                [*COMMAND, *words], stdout=out, stderr=err, start_new_session=True
+            )
             try:
                 sent = self._stop(process, rng) if kills else None
                 process.wait(max(1.0, deadline - time.monotonic()))
@@ -150,13 +181,21 @@ class Runner:
         if process.poll() is not None:
             return None
         below = descendants(process.pid)  # the process that workers are forked from comes first
-        chosen = rng.choice(["kill", "kill all", "kill a worker", "SIGINT", "SIGINT to all", "SIGTERM"])
+        chosen = rng.choice(
+            ["kill", "kill all", "kill a worker", "SIGINT", "SIGINT to all", "SIGTERM"]
+        )
         victims = [process.pid]
         if chosen in ("kill all", "SIGINT to all"):
             victims = [*below, process.pid]
         elif chosen == "kill a worker":
             victims = below[1:2] or below[:1]
-        kind = signal.SIGKILL if chosen.startswith("kill") else signal.SIGTERM if chosen == "SIGTERM" else signal.SIGINT
+        kind = (
+            signal.SIGKILL
+            if chosen.startswith("kill")
+            else signal.SIGTERM
+            if chosen == "SIGTERM"
+            else signal.SIGINT
+        )
         for victim in victims:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(victim, kind)
@@ -166,7 +205,8 @@ class Runner:
         return chosen
 
     def _await_moment(self, process: subprocess.Popen[bytes], rng: random.Random) -> None:
-        """Wait for a random time, for a random number of writes, or for the commit, and some writes more."""
+        """Wait for a random time, for a random number of writes, or for the commit, and some writes
+        more."""
         kind = rng.choice(["time", "writes", "commit"])
         if kind == "time":
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -196,7 +236,11 @@ class Runner:
             if ended.code in STOPPED and ended.signal:
                 continue
             overtaken += 1
-            if ended.code == 3 and overtaken < 6 and any(said in ended.errors + ended.output for said in OVERTAKEN):
+            if (
+                ended.code == 3
+                and overtaken < 6
+                and any(said in ended.errors + ended.output for said in OVERTAKEN)
+            ):
                 self.count("overtaken")
                 continue
             said = f"{ended.output}{ended.errors}"
@@ -269,7 +313,10 @@ class History:
         ran = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT)
         events = [json.loads(line) for line in ran.stdout.splitlines()]
         if ran.returncode or all(events[-1].get("samples") != state.samples for state in there):
-            raise WrongError(f"a fresh reader with the same cache: exit code {ran.returncode} {ran.stdout[:2000]} {ran.stderr}")
+            raise WrongError(
+                f"a fresh reader with the same cache: exit code {ran.returncode} "
+                f"{ran.stdout[:2000]} {ran.stderr}"
+            )
         if limit is not None and size_of(cache) > limit:
             raise WrongError(f"the cache has {size_of(cache):,} bytes, its limit is {limit:,}")
 
@@ -309,7 +356,9 @@ class History:
         elif kind in ("parts", "update in parts"):
             self.in_parts(recipe, how)
         elif kind in ("several", "several updates"):
-            self.together([self.convert(rng.choice(recipes), how) for _ in range(rng.randint(2, 3))])
+            self.together(
+                [self.convert(rng.choice(recipes), how) for _ in range(rng.randint(2, 3))]
+            )
         else:
             self.runner.until_done(self.convert(recipe, how), rng, rng.randint(0, 3))
         self.is_updated = is_update
@@ -318,18 +367,32 @@ class History:
 
     def convert(self, recipe: str, how: list[str]) -> list[str]:
         workers = ["--workers", self.rng.choice("0122")]
-        return ["convert", str(self.source.root), self.url, *RECIPES[recipe], *SPLIT, *how, *workers]
+        return [
+            "convert",
+            str(self.source.root),
+            self.url,
+            *RECIPES[recipe],
+            *SPLIT,
+            *how,
+            *workers,
+        ]
 
     def in_parts(self, recipe: str, how: list[str]) -> None:
         count = self.rng.randint(2, 4)
-        parts = [[*self.convert(recipe, how), "--part", f"{number}/{count}"] for number in range(1, count + 1)]
+        parts = [
+            [*self.convert(recipe, how), "--part", f"{number}/{count}"]
+            for number in range(1, count + 1)
+        ]
         self.together(parts[:-1])
         if self.rng.random() < 0.3:
             early = self.runner.once(["finish", self.url], self.rng, False)
-            if early.code == 0 and "--update" in how:  # fewer shards than parts were to be built: nothing was missing
+            # fewer shards than parts were to be built: nothing was missing
+            if early.code == 0 and "--update" in how:
                 self.runner.count("finished early and whole")
             elif early.code == 0 or "are missing" not in early.errors:
-                raise WrongError(f"finish of some parts: exit code {early.code}: {early.output} {early.errors}")
+                raise WrongError(
+                    f"finish of some parts: exit code {early.code}: {early.output} {early.errors}"
+                )
         self.together(parts[-1:])
         self.runner.until_done(["finish", self.url], self.rng, self.rng.choice([0, 1, 1, 2]))
 
@@ -344,7 +407,10 @@ class History:
             except BaseException as error:  # noqa: BLE001 - raised below
                 faults.append(error)
 
-        threads = [threading.Thread(target=run, args=(words, self.rng.randrange(1 << 30))) for words in commands]
+        threads = [
+            threading.Thread(target=run, args=(words, self.rng.randrange(1 << 30)))
+            for words in commands
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -356,7 +422,15 @@ class History:
         """Return the dataset that a local conversion of the source as it is now makes."""
         fresh = self.scratch / "fresh"
         shutil.rmtree(fresh, ignore_errors=True)
-        words = ["convert", str(self.source.root), str(fresh), *RECIPES[recipe], *SPLIT, "--workers", "0"]
+        words = [
+            "convert",
+            str(self.source.root),
+            str(fresh),
+            *RECIPES[recipe],
+            *SPLIT,
+            "--workers",
+            "0",
+        ]
         ended = self.runner.once(words, self.rng, False)
         if ended.code:
             raise WrongError(f"{shown(words)}: exit code {ended.code}: {ended.errors}")
@@ -370,7 +444,9 @@ class History:
             samples = self.samples()
             found = next((state for state in expected if state.samples == samples), None)
             if found is None:
-                raise WrongError(f"the dataset has other samples than a fresh local conversion: {len(samples)}")
+                raise WrongError(
+                    f"the dataset has other samples than a fresh local conversion: {len(samples)}"
+                )
         self.recipe = found.recipe
         self.there, self.perhaps = found, []
         how = ["--update"] if self.is_updated else []
@@ -422,7 +498,10 @@ class History:
         manifest = json.loads(store.get(MANIFEST).to_pybytes())
         folders = {key.split("/")[0] for key in there if "/" in key}
         if len(folders) > 2 or not all(map(DATASET.fullmatch, folders)):
-            raise WrongError(f"there are {len(folders)} folders: {sorted(folders)}, the dataset is in {manifest['base']}")
+            raise WrongError(
+                f"there are {len(folders)} folders: {sorted(folders)}, the dataset is in "
+                f"{manifest['base']}"
+            )
         belong = {MANIFEST}
         for folder in folders:
             belong |= self.whole(store, folder)
@@ -430,7 +509,10 @@ class History:
             raise WrongError(f"belongs to nothing, or is missing: {sorted(belong ^ set(there))}")
         sums = store.get(f"{manifest['base']}{CHECKSUMS}").to_pybytes()
         if not self.is_updated and sums != expected.sums:
-            raise WrongError(f"{CHECKSUMS} is not that of a local conversion:\n{sums.decode()}\n{expected.sums.decode()}")
+            raise WrongError(
+                f"{CHECKSUMS} is not that of a local "
+                f"conversion:\n{sums.decode()}\n{expected.sums.decode()}"
+            )
         splits = {split["name"]: split["samples"] for split in manifest["splits"]}
         if splits != expected.splits:
             raise WrongError(f"splits {splits}, of a local conversion {expected.splits}")
@@ -440,9 +522,14 @@ class History:
         """Return the keys of a dataset, having hashed every one."""
         try:
             sums = store.get(f"{folder}/{CHECKSUMS}").to_pybytes().decode()
-            digests = {name: digest for digest, name in (line.split("  ", 1) for line in sums.splitlines())}
+            digests = {
+                name: digest for digest, name in (line.split("  ", 1) for line in sums.splitlines())
+            }
             update = json.loads(store.get(f"{folder}/{MANIFEST}").to_pybytes())["update"]
-            digests |= {UPDATE: update["sha256"], CHECKSUMS: hashlib.sha256(sums.encode()).hexdigest()}
+            digests |= {
+                UPDATE: update["sha256"],
+                CHECKSUMS: hashlib.sha256(sums.encode()).hexdigest(),
+            }
             for name, digest in digests.items():
                 if hashlib.sha256(store.get(f"{folder}/{name}")).hexdigest() != digest:
                     raise WrongError(f"{folder}/{name} is not what {CHECKSUMS} says")
@@ -452,16 +539,32 @@ class History:
 
     def check_uploads(self) -> None:
         """Make sure that nobody has left an upload in parts who could know of it."""
-        with urllib.request.urlopen(f"{self.server.address}/{self.bucket}?uploads", timeout=60) as answer:
+        with urllib.request.urlopen(
+            f"{self.server.address}/{self.bucket}?uploads", timeout=60
+        ) as answer:
             count = answer.read().count(b"<Upload>")
-        unknown = sum(entry["method"] == "INITIATE" and entry["fault"] in ("lost", "cut") for entry in self.log)
+        unknown = sum(
+            entry["method"] == "INITIATE" and entry["fault"] in ("lost", "cut")
+            for entry in self.log
+        )
         if count - self.uploads > unknown - self.unknown and not self.runner.by_force:
-            raise WrongError(f"{count - self.uploads} uploads in parts are left, and nobody was killed")
+            raise WrongError(
+                f"{count - self.uploads} uploads in parts are left, and nobody was killed"
+            )
         self.counts["uploads left"] += count - self.uploads
         self.uploads, self.unknown, self.runner.by_force = count, unknown, False
 
 
-STEPS_LATER = ["overwrite", "overwrite", "update", "update", "parts", "update in parts", "several", "several updates"]
+STEPS_LATER = [
+    "overwrite",
+    "overwrite",
+    "update",
+    "update",
+    "parts",
+    "update in parts",
+    "several",
+    "several updates",
+]
 STEPS_LATER += ["abandon"]
 
 
@@ -482,12 +585,16 @@ def store(photos: list[Path], times: int, scratch: Path, seed: int) -> str:
             except Exception as error:
                 with contextlib.suppress(OSError):
                     history.note_log()
-                kept = Path(before.get("TMPDIR") or tempfile.gettempdir()) / f"torture-store-{number}.log"
+                kept = (
+                    Path(before.get("TMPDIR") or tempfile.gettempdir())
+                    / f"torture-store-{number}.log"
+                )
                 kept.write_text("".join(f"{json.dumps(entry)}\n" for entry in history.log))
                 said = error if isinstance(error, WrongError) else repr(error)
                 raise SystemExit(
                     f"history {number}, {history.steps}: {said}\n{dict(counts)}\n"
-                    f"the requests are in {kept}; to repeat it: scripts/torture/torture.py store --times 1 --seed {number}"
+                    f"the requests are in {kept}; to repeat it: scripts/torture/torture.py store "
+                    f"--times 1 --seed {number}"
                 ) from error
         counts["histories"] += 1
         took = f"in {time.monotonic() - started:.0f} s"

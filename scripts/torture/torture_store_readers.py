@@ -1,4 +1,5 @@
-"""Readers of a dataset on a store, as processes that are killed, and what they must find. For torture_store.py."""
+"""Readers of a dataset on a store, as processes that are killed, and what they must find. For
+torture_store.py."""
 
 from __future__ import annotations
 
@@ -34,9 +35,12 @@ MAKING: list[tuple[int, int | None]] = [(1, None), (3, None)] * 4 + [(2, 2)]
 READ = [sys.executable, __file__]
 
 LIMIT = 150.0
-"""Seconds after which a process counts as one that hangs: one takes 2 to 5, and waits some more for the others."""
+"""Seconds after which a process counts as one that hangs: one takes 2 to 5, and waits some more for
+the others."""
 
-FORGOTTEN = re.compile("no such shard|no such file|replaced in the store|replaced by another dataset")
+FORGOTTEN = re.compile(
+    "no such shard|no such file|replaced in the store|replaced by another dataset"
+)
 """What a reader may say whose dataset was replaced twice."""
 
 
@@ -60,7 +64,8 @@ def samples_of(batches: Iterable[dict[str, Any]]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class State:
-    """A dataset that may be there: its SHA256SUMS, the samples by key, and how many each split has."""
+    """A dataset that may be there: its SHA256SUMS, the samples by key, and how many each split
+    has."""
 
     recipe: str
     sums: bytes
@@ -71,16 +76,23 @@ class State:
     def of(cls, recipe: str, root: Path) -> State:
         ds = shardctl.open(root)
         splits = {split.name: split.samples for split in ds.manifest.splits}
-        return cls(recipe, (root / CHECKSUMS).read_bytes(), samples_of(ds.loader(16, threads=1)), splits)
+        return cls(
+            recipe, (root / CHECKSUMS).read_bytes(), samples_of(ds.loader(16, threads=1)), splits
+        )
 
 
 # --- a reader, as a process
 
 
 def read(url: str, cache: str, limit: str, seed: int, stop: Path) -> None:
-    """Open the dataset and read an epoch of it, over and over; print what was found, a line of JSON each."""
+    """Open the dataset and read an epoch of it, over and over; print what was found, a line of JSON
+    each."""
     rng = random.Random(seed)
-    options = {"cache": cache, "cache_limit": int(limit) if limit else None} if cache else {"cache": False}
+    options = (
+        {"cache": cache, "cache_limit": int(limit) if limit else None}
+        if cache
+        else {"cache": False}
+    )
     while True:
         say(event="opening")
         is_open = False
@@ -89,7 +101,13 @@ def read(url: str, cache: str, limit: str, seed: int, stop: Path) -> None:
             is_open = True
             say(event="opened", base=ds.manifest.base)
             threads, processes = rng.choice(MAKING)
-            epoch = ds.loader(rng.choice([3, 8]), shuffle=True, seed=rng.randrange(99), threads=threads, processes=processes)
+            epoch = ds.loader(
+                rng.choice([3, 8]),
+                shuffle=True,
+                seed=rng.randrange(99),
+                threads=threads,
+                processes=processes,
+            )
             say(event="read", samples=samples_of(epoch))
             epoch.close()
             del epoch, ds
@@ -109,16 +127,24 @@ def say(**event: Any) -> None:
 
 
 class Readers:
-    """Processes that read the dataset while others write it. Now and then one is killed, and started again."""
+    """Processes that read the dataset while others write it. Now and then one is killed, and
+    started again."""
 
     def __init__(
-        self, count: Callable[[str], None], url: str, scratch: Path, cache: Path | None, limit: int | None, seed: int
+        self,
+        count: Callable[[str], None],
+        url: str,
+        scratch: Path,
+        cache: Path | None,
+        limit: int | None,
+        seed: int,
     ) -> None:
         self._count, self._rng = count, random.Random(f"readers {seed}")
         self._stop, self._scratch = scratch / "stop", scratch
         self._words = [url, str(cache or ""), str("" if limit is None else limit)]
         self._cache, self._limit, self.most = cache, limit, 0
-        self._running: list[tuple[subprocess.Popen[bytes], Path]] = []  # each with what it says of errors
+        # each with what it says of errors
+        self._running: list[tuple[subprocess.Popen[bytes], Path]] = []
         self._number = 0
         self._ended = threading.Event()
         self._wrong: list[str] = []
@@ -142,7 +168,10 @@ class Readers:
 
     def _start(self) -> None:
         self._number += 1
-        with open(self._scratch / f"reader-{self._number}", "wb") as out, open(f"{out.name}.err", "wb") as err:
+        with (
+            open(self._scratch / f"reader-{self._number}", "wb") as out,
+            open(f"{out.name}.err", "wb") as err,
+        ):
             words = [*READ, *self._words, str(self._rng.randrange(999)), str(self._stop)]
             self._running.append((subprocess.Popen(words, stdout=out, stderr=err), Path(err.name)))
 
@@ -161,8 +190,11 @@ class Readers:
             del self._running[place]
             self._start()
 
-    def _join(self, process: subprocess.Popen[bytes], said: Path, kind: signal.Signals | None) -> None:
-        """Wait for the end of a reader. Python drops an interrupt that comes while it removes a weak reference: once more."""
+    def _join(
+        self, process: subprocess.Popen[bytes], said: Path, kind: signal.Signals | None
+    ) -> None:
+        """Wait for the end of a reader. Python drops an interrupt that comes while it removes a
+        weak reference: once more."""
         for _ in range(4):
             try:
                 process.wait(LIMIT / 3)
@@ -181,15 +213,19 @@ class Readers:
         self._wrong.append(f"a reader did not end after {kind.name if kind else 'it was told to'}")
 
     def _watch_cache(self) -> None:
-        """Measure the cache. Where it seems too large, once more: it may change while it is walked."""
+        """Measure the cache. Where it seems too large, once more: it may change while it is
+        walked."""
         while self._cache is not None and not self._ended.wait(0.02):
             sizes: list[int] = []
-            while len(sizes) < 4 and (not sizes or (self._limit is not None and sizes[-1] > self._limit)):
+            while len(sizes) < 4 and (
+                not sizes or (self._limit is not None and sizes[-1] > self._limit)
+            ):
                 sizes.append(size_of(self._cache))
             self.most = max(self.most, min(sizes))
 
     def finish(self) -> list[dict[str, Any]]:
-        """Have the readers end, and return the events of each: of those that were killed too. Raises WrongError."""
+        """Have the readers end, and return the events of each: of those that were killed too.
+        Raises WrongError."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
@@ -239,8 +275,11 @@ def refuse_locks(cache: Path) -> None:
                 raise WrongError(f"{path} is locked: {error}") from None
 
 
-def check_events(events: list[dict[str, Any]], commits: list[tuple[float, str]], states: list[State]) -> Counter[str]:
-    """Make sure that readers found what was there, whole. `commits`: when each dataset took its place, and its folder."""
+def check_events(
+    events: list[dict[str, Any]], commits: list[tuple[float, str]], states: list[State]
+) -> Counter[str]:
+    """Make sure that readers found what was there, whole. `commits`: when each dataset took its
+    place, and its folder."""
     bases = [base for _, base in commits]
     seen = Counter[str]()
     opening, base = 0.0, ""
@@ -252,7 +291,9 @@ def check_events(events: list[dict[str, Any]], commits: list[tuple[float, str]],
             opening, base = now, ""
         elif kind == "absent":
             if commits and commits[0][0] < opening:
-                raise WrongError(f"{where} found no dataset, though one was committed: {event['said']}")
+                raise WrongError(
+                    f"{where} found no dataset, though one was committed: {event['said']}"
+                )
         elif kind == "opened":
             base = event["base"]
             if base not in bases:
@@ -262,17 +303,28 @@ def check_events(events: list[dict[str, Any]], commits: list[tuple[float, str]],
                 raise WrongError(f"{where} opened {base}, which had been replaced")
         elif kind == "read":
             if not any(event["samples"] == state.samples for state in states):
-                likely = [sum(state.samples.get(k) == v for k, v in event["samples"].items()) for state in states]
+                likely = [
+                    sum(state.samples.get(k) == v for k, v in event["samples"].items())
+                    for state in states
+                ]
                 sizes = [len(state.samples) for state in states]
                 raise WrongError(
-                    f"{where} read {len(event['samples'])} samples of {base}, which are no dataset that was there: {likely} of"
+                    f"{where} read {len(event['samples'])} samples of {base}, which are no dataset "
+                    f"that was there: {likely} of"
                     f" {sizes} are alike"
                 )
         elif kind == "failed":
-            later = [when for when, _ in commits[len(bases) - bases[::-1].index(base) :]] if base else [c[0] for c in commits]
+            later = (
+                [when for when, _ in commits[len(bases) - bases[::-1].index(base) :]]
+                if base
+                else [c[0] for c in commits]
+            )
             replaced = sum(opening <= when <= now if not base else when <= now for when in later)
             if replaced < 2 or not FORGOTTEN.search(event["said"]):
-                raise WrongError(f"{where} could not read {base}, which was replaced {replaced} times: {event['said']}")
+                raise WrongError(
+                    f"{where} could not read {base}, which was replaced {replaced} times: "
+                    f"{event['said']}"
+                )
     return seen
 
 

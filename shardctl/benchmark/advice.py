@@ -1,4 +1,5 @@
-"""How to store a dataset: a few hundred inputs are converted in every way; the smallest that is fast enough is advised."""
+"""How to store a dataset: a few hundred inputs are converted in every way; the smallest that is
+fast enough is advised."""
 
 from __future__ import annotations
 
@@ -23,7 +24,14 @@ from shardctl.benchmark.text_blocks import BlockAdvice, block_advice, decode_mb_
 from shardctl.build.convert import ConvertResult, convert
 from shardctl.build.paths import check_sources
 from shardctl.build.sampling import settled, take_inputs
-from shardctl.errors import NOTHING_WRITTEN, InputError, InstallError, TooManyRejectsError, UsageError, explaining_interrupts
+from shardctl.errors import (
+    NOTHING_WRITTEN,
+    InputError,
+    InstallError,
+    TooManyRejectsError,
+    UsageError,
+    explaining_interrupts,
+)
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
 from shardctl.interop.foreign.shards import is_foreign
@@ -46,17 +54,21 @@ LOSSY = ("jpeg", "webp")
 
 ROUNDS = 3
 ROUND_SECONDS = 0.7
-"""Seconds that each choice is read per turn. Taking turns spreads a slow moment of the machine over all choices."""
+"""Seconds that each choice is read per turn. Taking turns spreads a slow moment of the machine over
+all choices."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One way to store the samples, and what was measured. `lossless` says whether pixels are kept as they are.
+    """One way to store the samples, and what was measured. `lossless` says whether pixels are kept
+    as they are.
 
-    `sample_bytes` is the size of a sample on disk, `samples_per_s` the rate of the loader, `utilization` the utilisation
-    of the consumer at that rate. `error` is the reason why this choice is not possible, else None. Of text and tokens, `ratio`
-    is the size without compression / the size with it, and `decode_mb_per_s` how fast one core decompresses (10^6 uncompressed
-    bytes/s); None where that was not measured. `network` says what a network makes of it, None where none was described.
+    `sample_bytes` is the size of a sample on disk, `samples_per_s` the rate of the loader,
+    `utilization` the utilisation of the consumer at that rate. `error` is the reason why this
+    choice is not possible, else None. Of text and tokens, `ratio` is the size without compression /
+    the size with it, and `decode_mb_per_s` how fast one core decompresses (10^6 uncompressed
+    bytes/s); None where that was not measured. `network` says what a network makes of it, None
+    where none was described.
     """
 
     store: str | None
@@ -88,7 +100,8 @@ class Choice:
 
     @property
     def keeps_up_at_first(self) -> bool:
-        """Whether the consumer is kept busy in the first epoch: over the network, if there is one."""
+        """Whether the consumer is kept busy in the first epoch: over the network, if there is
+        one."""
         return self.keeps_up and (self.network is None or self.network.first.keeps_up)
 
     @property
@@ -108,7 +121,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Today:
-    """How fast the inputs are read as they are, shards of another tool, by its reader; no transform is done to them.
+    """How fast the inputs are read as they are, shards of another tool, by its reader; no transform
+    is done to them.
 
     `why_not` is the reason why that was not measured, else None.
     """
@@ -122,15 +136,18 @@ class Today:
 
 @dataclass(frozen=True)
 class Advice:
-    """The result of `advise`. `choices` are sorted by size; `best` is the smallest that is fast enough, else the fastest.
+    """The result of `advise`. `choices` are sorted by size; `best` is the smallest that is fast
+    enough, else the fastest.
 
-    `proven` is the utilisation that a consumer of `rate` samples/s (of all GPUs) had when it was fed from `best`. `recipe` is
-    ready for `convert`. `total_bytes` estimates the size of all inputs converted, `disk_mb_per_s` the rate that the disk must
-    deliver (10^6 bytes/s). `jpeg` counts the JPEG images that were tried with their original bytes, and how many of them take
-    longer to decode; None if that was not possible. `blocks` has the cost of blocks of tokens; None without texts and tokens.
-    `today` is None if the inputs are not shards of another tool. `faults` lists the tried inputs that cannot be read or
-    converted, with an example of each reason. With a `network`, `best` is the smallest choice that is fast enough over it in
-    every epoch. If there is none, `best` is the fastest in the first epoch, among the choices that are fast enough in later
+    `proven` is the utilisation that a consumer of `rate` samples/s (of all GPUs) had when it was
+    fed from `best`. `recipe` is ready for `convert`. `total_bytes` estimates the size of all inputs
+    converted, `disk_mb_per_s` the rate that the disk must deliver (10^6 bytes/s). `jpeg` counts the
+    JPEG images that were tried with their original bytes, and how many of them take longer to
+    decode; None if that was not possible. `blocks` has the cost of blocks of tokens; None without
+    texts and tokens. `today` is None if the inputs are not shards of another tool. `faults` lists
+    the tried inputs that cannot be read or converted, with an example of each reason. With a
+    `network`, `best` is the smallest choice that is fast enough over it in every epoch. If there is
+    none, `best` is the fastest in the first epoch, among the choices that are fast enough in later
     epochs, else among all. `proven` is always about local data.
     """
 
@@ -154,12 +171,16 @@ class Advice:
     @property
     def keeps_up(self) -> bool:
         """Whether the recommended choice keeps the consumer busy, in the first epoch too."""
-        return self.proven >= ENOUGH and (self.best.network is None or self.best.network.first.keeps_up)
+        return self.proven >= ENOUGH and (
+            self.best.network is None or self.best.network.first.keeps_up
+        )
 
     @property
     def keeps_up_later(self) -> bool:
         """Whether it does so at least in the epochs after the first one."""
-        return self.proven >= ENOUGH and (self.best.network is None or self.best.network.later.keeps_up)
+        return self.proven >= ENOUGH and (
+            self.best.network is None or self.best.network.later.keeps_up
+        )
 
 
 @with_options(advise_options())
@@ -172,11 +193,13 @@ def advise(
     progress: bool = True,
     **options: Any,
 ) -> Advice:
-    """Try every way to store the inputs under `src`, and recommend the smallest that keeps a consumer busy.
+    """Try every way to store the inputs under `src`, and recommend the smallest that keeps a
+    consumer busy.
 
-    `recipe` is as in `convert`, and so are the options for reading inputs and for steps. AdviceOptions has the other `options`.
-    `progress` False does not show the trials on stderr; `doing` is called with a description of each step instead. Raises
-    UsageError, InputError, and the errors of `convert`.
+    `recipe` is as in `convert`, and so are the options for reading inputs and for steps.
+    AdviceOptions has the other `options`. `progress` False does not show the trials on stderr;
+    `doing` is called with a description of each step instead. Raises UsageError, InputError, and
+    the errors of `convert`.
     """
     with progress_of(progress, doing) as shown:
         return _advise(src, recipe, doing or (lambda what: shown.begin(Phase(what))), options)
@@ -189,7 +212,9 @@ def _advise(
     options: dict[str, Any],
 ) -> Advice:
     taken = taken_arguments("advise", options, advise_options())
-    chosen = AdviceOptions(**{name: taken[name] for name in declared_in(AdviceOptions) if name in taken})
+    chosen = AdviceOptions(
+        **{name: taken[name] for name in declared_in(AdviceOptions) if name in taken}
+    )
     chosen.check()
     given = recipe_with_options(recipe, taken)
     for decided in ("store", "compression"):
@@ -204,13 +229,19 @@ def _advise(
             advice = _Trial(scratch, inputs.recipe, chosen, doing).run(inputs.count)
             today = _today(roots, chosen, advice.rate, doing)
             faults = (*inputs.faults, *advice.faults)
-            return replace(advice, recipe={**given, **advice.best.recipe_keys()}, today=today, faults=faults)
-        except KeyboardInterrupt:  # the message of the conversion says how to resume it, but its folder is deleted
+            return replace(
+                advice, recipe={**given, **advice.best.recipe_keys()}, today=today, faults=faults
+            )
+        except KeyboardInterrupt:
+            # the message of the conversion says how to resume it, but its folder is deleted
             raise KeyboardInterrupt(NOTHING_WRITTEN) from None
 
 
-def _today(roots: Sequence[SourceRoot], options: AdviceOptions, rate: float, doing: Callable[[str], None]) -> Today | None:
-    """Return how fast the inputs are read by the reader of another tool, if they are shards of one."""
+def _today(
+    roots: Sequence[SourceRoot], options: AdviceOptions, rate: float, doing: Callable[[str], None]
+) -> Today | None:
+    """Return how fast the inputs are read by the reader of another tool, if they are shards of
+    one."""
     if len(roots) != 1 or roots[0].is_stored or not is_foreign(Path(roots[0].text)):
         return None
     doing("reading with their own reader")
@@ -225,9 +256,17 @@ def _today(roots: Sequence[SourceRoot], options: AdviceOptions, rate: float, doi
 class _Trial:
     """The choices, converted and read in a scratch folder."""
 
-    def __init__(self, scratch: Path, recipe: dict[str, Any], options: AdviceOptions, doing: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        scratch: Path,
+        recipe: dict[str, Any],
+        options: AdviceOptions,
+        doing: Callable[[str], None],
+    ) -> None:
         self._scratch, self._recipe, self._options, self._doing = scratch, recipe, options, doing
-        self._reading = BenchOptions(batch_size=options.batch_size, threads=options.threads, shuffle=True)
+        self._reading = BenchOptions(
+            batch_size=options.batch_size, threads=options.threads, shuffle=True
+        )
 
     def run(self, inputs: int) -> Advice:
         """Try everything."""
@@ -246,16 +285,26 @@ class _Trial:
         check_patience(rate, self._options.batch_size, PROOF_SECONDS)
         for choice, speed in zip(made, self._speeds(list(made)), strict=True):
             size = made[choice].bytes / made[choice].samples
-            done = replace(choice, sample_bytes=size, samples_per_s=round(speed, 1), utilization=min(1.0, speed / rate))
+            done = replace(
+                choice,
+                sample_bytes=size,
+                samples_per_s=round(speed, 1),
+                utilization=min(1.0, speed / rate),
+            )
             tried.append(done if choice.store is not None else self._compressed(done, made))
         samples = inputs * self._samples_per_input(any_choice, any_made)
         network = self._options.network
         if network is not None:
-            tried = [choice if choice.error else _far(choice, tried, network, samples, rate) for choice in tried]
+            tried = [
+                choice if choice.error else _far(choice, tried, network, samples, rate)
+                for choice in tried
+            ]
         best, proven = self._recommend(tried, rate)
         total = int(best.sample_bytes * samples)
         return Advice(
-            choices=tuple(sorted(tried, key=lambda choice: (choice.error is not None, choice.sample_bytes))),
+            choices=tuple(
+                sorted(tried, key=lambda choice: (choice.error is not None, choice.sample_bytes))
+            ),
             best=best,
             proven=proven,
             rate=rate,
@@ -266,7 +315,9 @@ class _Trial:
             disk_mb_per_s=round(rate * best.sample_bytes / 1e6, 1),
             fits_in_memory=total < memory_bytes() / 2,
             recipe={**self._recipe, **best.recipe_keys()},
-            jpeg=next((result.jpeg for choice, result in made.items() if choice.store == "source"), None),
+            jpeg=next(
+                (result.jpeg for choice, result in made.items() if choice.store == "source"), None
+            ),
             blocks=block_advice(self._folder(any_choice)) if any_choice.store is None else None,
             faults=tuple(f"{reject.key}: {reject.message}" for reject in any_made.examples),
             network=network,
@@ -282,13 +333,18 @@ class _Trial:
 
     def _compressed(self, choice: Choice, made: dict[Choice, ConvertResult]) -> Choice:
         """Return a choice of text with what its compression does."""
-        plain = next((result for other, result in made.items() if other.compression == "none"), None)
-        ratio = None if plain is None else round(plain.bytes / plain.samples / choice.sample_bytes, 3)
+        plain = next(
+            (result for other, result in made.items() if other.compression == "none"), None
+        )
+        ratio = (
+            None if plain is None else round(plain.bytes / plain.samples / choice.sample_bytes, 3)
+        )
         speed = decode_mb_per_s(self._folder(choice)) if choice.compression != "none" else None
         return replace(choice, ratio=ratio, decode_mb_per_s=speed)
 
     def _samples_per_input(self, choice: Choice, result: ConvertResult) -> float:
-        """Return how many samples an input gives: of text those of the inputs that were tried, as blocks are of several."""
+        """Return how many samples an input gives: of text those of the inputs that were tried, as
+        blocks are of several."""
         if choice.store is not None:
             return samples_per_record(self._recipe)
         return result.samples / max(1, Manifest.load(LocalFolder(self._folder(choice))).inputs)
@@ -309,8 +365,11 @@ class _Trial:
                 max_rejects="100%",
             )
         except TooManyRejectsError as error:
-            why = str(error).partition("; nothing was committed")[0]  # the rest names a file in the scratch folder
-            raise InputError(f"none of the inputs that were tried can be converted: {why}") from error
+            # the rest names a file in the scratch folder
+            why = str(error).partition("; nothing was committed")[0]
+            raise InputError(
+                f"none of the inputs that were tried can be converted: {why}"
+            ) from error
 
     def _rate(self, choice: Choice) -> float:
         """Return how many samples per second one GPU takes."""
@@ -337,7 +396,10 @@ class _Trial:
             proven = self._proof(choice, rate)
             if proven >= ENOUGH:
                 return choice, proven
-        fastest = max((choice for choice in tried if choice.error is None), key=lambda choice: choice.first_rate)
+        fastest = max(
+            (choice for choice in tried if choice.error is None),
+            key=lambda choice: choice.first_rate,
+        )
         return fastest, self._proof(fastest, rate)
 
     def _proof(self, choice: Choice, rate: float) -> float:
@@ -350,7 +412,8 @@ class _Trial:
 def ranked(choices: Sequence[Choice]) -> list[Choice]:
     """Return the choices that may keep a consumer busy, the best one first.
 
-    Those that do so in every epoch, by their size; then those that starve it only until the cache is filled, the fastest first.
+    Those that do so in every epoch, by their size; then those that starve it only until the cache
+    is filled, the fastest first.
     """
     always = [choice for choice in choices if choice.keeps_up_at_first]
     later = [choice for choice in choices if choice.keeps_up_later and not choice.keeps_up_at_first]
@@ -360,12 +423,21 @@ def ranked(choices: Sequence[Choice]) -> list[Choice]:
     ]
 
 
-def _far(choice: Choice, tried: Sequence[Choice], network: Network, samples: float, rate: float) -> Choice:
+def _far(
+    choice: Choice, tried: Sequence[Choice], network: Network, samples: float, rate: float
+) -> Choice:
     """Return a choice with what a network makes of it."""
     plain = next(
-        (each for each in tried if each.store == choice.store and each.compression == "none" and each.error is None), choice
+        (
+            each
+            for each in tried
+            if each.store == choice.store and each.compression == "none" and each.error is None
+        ),
+        choice,
     )
-    block = Compression.parse(choice.compression).block_bytes * choice.sample_bytes / plain.sample_bytes
+    block = (
+        Compression.parse(choice.compression).block_bytes * choice.sample_bytes / plain.sample_bytes
+    )
     amount = Amount.of(samples, choice.sample_bytes, block)
     return replace(choice, network=over_network(network, amount, choice.samples_per_s, rate))
 

@@ -1,6 +1,7 @@
 """The options of `advise`: what the command line, Python and the checks know of each.
 
-The command line imports this module before Arrow: each check imports what it needs when it is called.
+The command line imports this module before Arrow: each check imports what it needs when it is
+called.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ BORROWED = {
     for name, each in {**declared_in(RecipeOptions), **STEP_OPTIONS}.items()
     if each.heading in (READING, FIELDS) or name in STEP_OPTIONS
 }
-"""The options of convert that are options of advise too: how inputs are read, and what is done to them."""
+"""The options of convert that are options of advise too: how inputs are read, and what is done to
+them."""
 
 INPUTS = 300
 
@@ -60,7 +62,10 @@ def _check_rate(rate: float) -> None:
 
 def _check_preset(name: str) -> None:
     if ":" in name:
-        raise UsageError("advise takes presets only; `shardctl bench --consumer module:function` measures a function")
+        raise UsageError(
+            "advise takes presets only; `shardctl bench --consumer module:function` measures a "
+            "function"
+        )
     from shardctl.benchmark.presets import find_preset
 
     find_preset(name)
@@ -73,12 +78,14 @@ def advise_options() -> dict[str, Option]:
 
 @dataclass(frozen=True)
 class AdviceOptions:
-    """Options of `advise`. Give one of `consumer_rate` (samples/s of one GPU) and `consumer` (a preset).
+    """Options of `advise`. Give one of `consumer_rate` (samples/s of one GPU) and `consumer` (a
+    preset).
 
-    `inputs` is the number of inputs to try; `workers` processes convert them. If the inputs are shards of another tool,
-    `python` is the Python that has their reader. `bandwidth` ("2Gbit", "250MB", per second) and `latency` ("30ms") describe the
-    network to the store of the dataset. `cache_limit` ("500GB" or a number of bytes) is the size of a local cache. `shardctl
-    advise` has the same defaults.
+    `inputs` is the number of inputs to try; `workers` processes convert them. If the inputs are
+    shards of another tool, `python` is the Python that has their reader. `bandwidth` ("2Gbit",
+    "250MB", per second) and `latency` ("30ms") describe the network to the store of the dataset.
+    `cache_limit` ("500GB" or a number of bytes) is the size of a local cache. `shardctl advise` has
+    the same defaults.
     """
 
     consumer_rate: float | None = option(
@@ -118,19 +125,23 @@ class AdviceOptions:
     )
     batch_size: int = option_as(BATCH_SIZE, 256, heading=TRIAL)
     threads: int | str = option_as(THREADS, "auto", heading=TRIAL)
-    lossless: bool = option(Flag(), False, "Do not try jpeg and webp, which change pixels.", heading=TRIAL)
+    lossless: bool = option(
+        Flag(), False, "Do not try jpeg and webp, which change pixels.", heading=TRIAL
+    )
     workers: int | str = option_as(WORKERS, "auto", heading=TRIAL)
     python: str | None = option(
         FilePath(),
         None,
-        "If SRC is shards of another tool: the Python that has their reader. Default: the Python that runs shardctl.",
+        "If SRC is shards of another tool: the Python that has their reader. Default: the Python "
+        "that runs shardctl.",
         metavar="PATH",
         heading=TRIAL,
     )
     bandwidth: str | None = option(
         Text(),
         None,
-        "If the dataset will be on a store: the speed of the network per second, 2Gbit or 250MB. advise computes which reading"
+        "If the dataset will be on a store: the speed of the network per second, 2Gbit or 250MB. "
+        "advise computes which reading"
         " speed it allows.",
         metavar="RATE",
         heading=NETWORK,
@@ -161,11 +172,14 @@ class AdviceOptions:
         """Raise UsageError for impossible numbers."""
         if (self.consumer_rate is None) == (self.consumer is None):
             raise UsageError(
-                "how fast is the consumer? Give either --consumer-rate (samples/s of one GPU) or --consumer (a preset)"
+                "how fast is the consumer? Give either --consumer-rate (samples/s of one GPU) or "
+                "--consumer (a preset)"
             )
         check_options(self)
         if self.gpus < 1 or self.inputs < 1:
-            raise UsageError(f"{self.gpus} GPUs and {self.inputs} inputs are impossible; give at least 1 of each")
+            raise UsageError(
+                f"{self.gpus} GPUs and {self.inputs} inputs are impossible; give at least 1 of each"
+            )
         if self.consumer_rate is not None:
             from shardctl.benchmark.measure.consumers import check_patience
 

@@ -4,8 +4,9 @@
     shardctl bench out --consumer shardctl.benchmark.models:vit_b16 --device cuda
     shardctl bench out --consumer shardctl.benchmark.models:gpt2 --device cuda
 
-Each is a whole step in bfloat16: pixels to numbers on the device, forward, loss, backward, SGD with momentum, AdamW for tokens.
-The models are written out in plain PyTorch: torchvision needs Pillow, which excludes Pillow-SIMD.
+Each is a whole step in bfloat16: pixels to numbers on the device, forward, loss, backward, SGD with
+momentum, AdamW for tokens. The models are written out in plain PyTorch: torchvision needs Pillow,
+which excludes Pillow-SIMD.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ try:
     import torch
     from torch import nn
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
-    raise ImportError(f"shardctl.benchmark.models needs PyTorch: pip install {to_install('torch')}") from error
+    raise ImportError(
+        f"shardctl.benchmark.models needs PyTorch: pip install {to_install('torch')}"
+    ) from error
 
 CLASSES = 1000
 VOCABULARY = 50_257
@@ -31,28 +34,40 @@ _MEAN, _STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
 class Step:
-    """A training step. The model is made at the first batch, for images of its size on its device."""
+    """A training step. The model is made at the first batch, for images of its size on its
+    device."""
 
     def __init__(self, make: Callable[[int, int], nn.Module]) -> None:
         self._make = make
         self._model: nn.Module | None = None
 
     def __call__(self, batch: dict[str, Any]) -> None:
-        """Train on a batch: `image`, or its first images, (B, H, W, 3) uint8 on a device, and `label` (B,) where there is one.
+        """Train on a batch: `image`, or its first images, (B, H, W, 3) uint8 on a device, and
+        `label` (B,) where there is one.
 
         Raises ConsumerError for other batches.
         """
-        images = batch["image"] if "image" in batch else next(filter(_are_images, batch.values()), None)
+        images = (
+            batch["image"] if "image" in batch else next(filter(_are_images, batch.values()), None)
+        )
         if images is None or not _are_images(images):
-            raise ConsumerError("a training step takes images of one size as tensors; give --device cuda (or cpu)")
+            raise ConsumerError(
+                "a training step takes images of one size as tensors; give --device cuda (or cpu)"
+            )
         if self._model is None:
             self._begin(images)
         assert self._model is not None
         labels = batch.get("label")
-        wanted = labels.long().clamp(0, CLASSES - 1) if isinstance(labels, torch.Tensor) else self._zeros(images)
+        wanted = (
+            labels.long().clamp(0, CLASSES - 1)
+            if isinstance(labels, torch.Tensor)
+            else self._zeros(images)
+        )
         pixels = images.permute(0, 3, 1, 2).to(torch.float32).sub_(self._mean).div_(self._std)
         with torch.autocast(images.device.type, torch.bfloat16):
-            loss = nn.functional.cross_entropy(self._model(pixels.contiguous(memory_format=torch.channels_last)), wanted)
+            loss = nn.functional.cross_entropy(
+                self._model(pixels.contiguous(memory_format=torch.channels_last)), wanted
+            )
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._optimizer.step()
@@ -63,7 +78,9 @@ class Step:
         torch.manual_seed(0)
         model = self._make(int(images.shape[1]), int(images.shape[2]))
         self._model = model.to(device=device, memory_format=torch.channels_last).train()
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+        self._optimizer = torch.optim.SGD(
+            self._model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4
+        )
         self._mean = torch.tensor(_MEAN, device=device).view(1, 3, 1, 1)
         self._std = torch.tensor(_STD, device=device).view(1, 3, 1, 1)
 
@@ -88,7 +105,9 @@ class Bottleneck(nn.Module):
             *_convolution(width, 4 * width, 1, 1),
         )
         same = stride == 1 and width_in == 4 * width
-        self.shortcut = nn.Identity() if same else nn.Sequential(*_convolution(width_in, 4 * width, 1, stride))
+        self.shortcut = (
+            nn.Identity() if same else nn.Sequential(*_convolution(width_in, 4 * width, 1, stride))
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return (B, 4 * width, H / stride, W / stride) of (B, width_in, H, W)."""
@@ -96,18 +115,28 @@ class Bottleneck(nn.Module):
 
 
 def _convolution(width_in: int, width_out: int, size: int, stride: int) -> list[nn.Module]:
-    return [nn.Conv2d(width_in, width_out, size, stride, size // 2, bias=False), nn.BatchNorm2d(width_out)]
+    return [
+        nn.Conv2d(width_in, width_out, size, stride, size // 2, bias=False),
+        nn.BatchNorm2d(width_out),
+    ]
 
 
 def make_resnet50(_height: int, _width: int) -> nn.Module:
-    """Return ResNet-50 (He et al. 2015, https://arxiv.org/abs/1512.03385, table 1): 25.6 million parameters."""
-    layers: list[nn.Module] = [*_convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    """Return ResNet-50 (He et al. 2015, https://arxiv.org/abs/1512.03385, table 1): 25.6 million
+    parameters."""
+    layers: list[nn.Module] = [
+        *_convolution(3, 64, 7, 2),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+    ]
     channels = 64
     for stage, blocks in enumerate((3, 4, 6, 3)):
         for block in range(blocks):
             layers.append(Bottleneck(channels, 64 << stage, 2 if stage and not block else 1))
             channels = 256 << stage
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES))
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES)
+    )
 
 
 class VisionTransformer(nn.Module):
@@ -118,8 +147,12 @@ class VisionTransformer(nn.Module):
         self.patches = nn.Conv2d(3, width, 16, 16)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.place = nn.Parameter(torch.randn(1, patches + 1, width) * 0.02)
-        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
-        self.encoder = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
+        )
+        self.encoder = nn.TransformerEncoder(
+            layer, layers, nn.LayerNorm(width), enable_nested_tensor=False
+        )
         self.head = nn.Linear(width, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -130,25 +163,32 @@ class VisionTransformer(nn.Module):
 
 
 def make_vit_b16(height: int, width: int) -> nn.Module:
-    """Return ViT-B/16 (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929, table 1): 86 million parameters."""
+    """Return ViT-B/16 (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929, table 1): 86
+    million parameters."""
     return VisionTransformer((height // 16) * (width // 16))
 
 
 class LanguageStep:
-    """A training step of a language model. The model is made at the first batch, for blocks of its length on its device."""
+    """A training step of a language model. The model is made at the first batch, for blocks of its
+    length on its device."""
 
     def __init__(self, make: Callable[[int], nn.Module]) -> None:
         self._make = make
         self._model: nn.Module | None = None
 
     def __call__(self, batch: dict[str, Any]) -> None:
-        """Train on a batch: `tokens` (B, L) of whole numbers on a device; those beyond the vocabulary count as its last.
+        """Train on a batch: `tokens` (B, L) of whole numbers on a device; those beyond the
+        vocabulary count as its last.
 
-        Every token is predicted from those before it, padding too. Raises ConsumerError for other batches.
+        Every token is predicted from those before it, padding too. Raises ConsumerError for other
+        batches.
         """
         tokens = batch.get("tokens")
         if not isinstance(tokens, torch.Tensor) or tokens.ndim != 2 or tokens.is_floating_point():
-            raise ConsumerError("a training step takes blocks of tokens of one length as tensors; give --device cuda (or cpu)")
+            raise ConsumerError(
+                "a training step takes blocks of tokens of one length as tensors; give --device "
+                "cuda (or cpu)"
+            )
         if self._model is None:
             torch.manual_seed(0)
             self._model = self._make(int(tokens.shape[1])).to(tokens.device).train()
@@ -170,12 +210,19 @@ class Decoder(nn.Module):
         self.heads = heads
         self.before_attention, self.before_linear = nn.LayerNorm(width), nn.LayerNorm(width)
         self.asked, self.answer = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.linear = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Linear(4 * width, width))
+        self.linear = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return (B, L, width) of (B, L, width)."""
-        parts = self.asked(self.before_attention(x)).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        seen = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)  # (B, heads, L, width / heads)
+        parts = (
+            self.asked(self.before_attention(x))
+            .unflatten(2, (3, self.heads, -1))
+            .permute(2, 0, 3, 1, 4)
+        )
+        # (B, heads, L, width / heads)
+        seen = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
         x = x + self.answer(seen.transpose(1, 2).flatten(2))
         return x + self.linear(self.before_linear(x))
 
@@ -189,7 +236,9 @@ class LanguageModel(nn.Module):
         self.place = nn.Embedding(length, width)
         nn.init.normal_(self.token.weight, std=0.02)
         nn.init.normal_(self.place.weight, std=0.02)
-        self.body = nn.Sequential(*(Decoder(width, heads) for _ in range(layers)), nn.LayerNorm(width))
+        self.body = nn.Sequential(
+            *(Decoder(width, heads) for _ in range(layers)), nn.LayerNorm(width)
+        )
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return scores (B, L, VOCABULARY) of tokens (B, L)."""
@@ -198,7 +247,8 @@ class LanguageModel(nn.Module):
 
 
 def make_gpt2(length: int) -> nn.Module:
-    """Return GPT-2 small (Radford et al. 2019, table 2) for blocks of `length`: 124 million parameters for 1,024."""
+    """Return GPT-2 small (Radford et al. 2019, table 2) for blocks of `length`: 124 million
+    parameters for 1,024."""
     return LanguageModel(length)
 
 

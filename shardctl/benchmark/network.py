@@ -1,8 +1,10 @@
-"""What a network allows: how fast samples that are stored in some way come from a store. This is computed, and not measured.
+"""What a network allows: how fast samples that are stored in some way come from a store. This is
+computed, and not measured.
 
-A loader without a cache requests blocks, so many at a time (loader/remote/request_threads.py). Two bounds hold then, and the
-lower one is the rate: all blocks share the bandwidth, and each request is answered after the latency. Measured beside
-a store of a known bandwidth and latency: docs/dev/measurements/stores.md.
+A loader without a cache requests blocks, so many at a time (loader/remote/request_threads.py). Two
+bounds hold then, and the lower one is the rate: all blocks share the bandwidth, and each request is
+answered after the latency. Measured beside a store of a known bandwidth and latency:
+docs/dev/measurements/stores.md.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True)
 class Network:
-    """The way to a store: the bandwidth, the time from a request until its answer begins, and the cache on this side of it.
+    """The way to a store: the bandwidth, the time from a request until its answer begins, and the
+    cache on this side of it.
 
     `cache_bytes` is 0 without a cache.
     """
@@ -41,15 +44,20 @@ class Network:
     cache_bytes: int = 0
 
     @classmethod
-    def parse(cls, bandwidth: str | None, latency: str | None, cache_limit: int | str | None) -> Network | None:
+    def parse(
+        cls, bandwidth: str | None, latency: str | None, cache_limit: int | str | None
+    ) -> Network | None:
         """Return the network that is described so; None if none is.
 
-        Raises UsageError for texts that are none of these, and for a latency or a cache of no network.
+        Raises UsageError for texts that are none of these, and for a latency or a cache of no
+        network.
         """
         if bandwidth is None:
             for name, given in (("latency", latency), ("cache limit", cache_limit)):
                 if given is not None:
-                    raise UsageError(f"--{name.replace(' ', '-')} needs --bandwidth, for instance 2Gbit")
+                    raise UsageError(
+                        f"--{name.replace(' ', '-')} needs --bandwidth, for instance 2Gbit"
+                    )
             return None
         cache = 0 if cache_limit is None else size_of(cache_limit, "cache limit")
         return cls(_bytes_per_s(bandwidth), 0.0 if latency is None else _seconds(latency), cache)
@@ -60,12 +68,17 @@ def _bytes_per_s(text: str) -> float:
     found = _BANDWIDTH.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None:
         raise UsageError(
-            f"a bandwidth of {text!r} is not clear; write bits or bytes per second with their unit: 2Gbit, 250MB or 250MiB"
+            f"a bandwidth of {text!r} is not clear; write bits or bytes per second with their "
+            "unit: 2Gbit, 250MB or 250MiB"
         )
-    rate: float = float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " ")
+    rate: float = float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(
+        found[2].upper() or " "
+    )
     rate /= 1 if found[4] == "B" else 8
     if not (math.isfinite(rate) and rate >= 1):
-        raise UsageError(f"a bandwidth of {text} is impossible; give at least 1B, that is 1 byte per second")
+        raise UsageError(
+            f"a bandwidth of {text} is impossible; give at least 1B, that is 1 byte per second"
+        )
     return rate
 
 
@@ -73,7 +86,9 @@ def _seconds(text: str) -> float:
     """Return the seconds that a text such as 30ms means."""
     found = _TIME.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None:
-        raise UsageError(f"a latency of {text!r} is not clear; write it with its unit: 30ms, 500us or 0.1s")
+        raise UsageError(
+            f"a latency of {text!r} is not clear; write it with its unit: 30ms, 500us or 0.1s"
+        )
     seconds = float(found[1]) * _SECONDS[found[2]]
     if not math.isfinite(seconds):
         raise UsageError(f"a latency of {text} is impossible; write for instance 30ms")
@@ -82,7 +97,8 @@ def _seconds(text: str) -> float:
 
 @dataclass(frozen=True)
 class Amount:
-    """All samples, stored in one way: their number, the bytes of one and of a whole block, both as they are stored."""
+    """All samples, stored in one way: their number, the bytes of one and of a whole block, both as
+    they are stored."""
 
     samples: float
     sample_bytes: float
@@ -90,7 +106,8 @@ class Amount:
 
     @classmethod
     def of(cls, samples: float, sample_bytes: float, block_bytes: float) -> Amount:
-        """Return the amount for blocks of this size, or of one sample if that is larger, or of a shard if that is smaller."""
+        """Return the amount for blocks of this size, or of one sample if that is larger, or of a
+        shard if that is smaller."""
         shard = samples * sample_bytes / FEWEST_SHARDS
         return cls(samples, sample_bytes, max(sample_bytes, min(block_bytes, shard)))
 
@@ -107,9 +124,11 @@ class Amount:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch over a network: the rate of the loader in samples/s, the utilisation of the consumer, and the verdict of bench.
+    """One epoch over a network: the rate of the loader in samples/s, the utilisation of the
+    consumer, and the verdict of bench.
 
-    `limit` is the slowest part: network, decode (whatever the loader does with a block that is here), or consumer.
+    `limit` is the slowest part: network, decode (whatever the loader does with a block that is
+    here), or consumer.
     """
 
     samples_per_s: float
@@ -127,9 +146,9 @@ class Epoch:
 class OverNetwork:
     """What a network does to one way of storing samples.
 
-    `samples_per_s` is the rate of the network alone if every block comes over it, and `waits_for` what bounds that: bandwidth
-    or latency. `read_once_s` is the time of reading all samples once with no consumer, `cached_share` the share of them that
-    the cache holds in `later` epochs.
+    `samples_per_s` is the rate of the network alone if every block comes over it, and `waits_for`
+    what bounds that: bandwidth or latency. `read_once_s` is the time of reading all samples once
+    with no consumer, `cached_share` the share of them that the cache holds in `later` epochs.
     """
 
     samples_per_s: float
@@ -141,7 +160,8 @@ class OverNetwork:
 
 
 def over_network(network: Network, amount: Amount, decode: float, consumer: float) -> OverNetwork:
-    """Return how fast samples come over a network. `decode` is the rate of local data, `consumer` what is needed."""
+    """Return how fast samples come over a network. `decode` is the rate of local data, `consumer`
+    what is needed."""
     bandwidth, latency = _bounds(network, amount)
     rate = min(bandwidth, latency)
     share = min(1.0, network.cache_bytes / amount.bytes)
@@ -162,15 +182,21 @@ def requests_at_once(block_bytes: float) -> int:
 
 
 def _bounds(network: Network, amount: Amount) -> tuple[float, float]:
-    """Return the rate that the bandwidth allows, and the one that the latency allows, in samples/s."""
+    """Return the rate that the bandwidth allows, and the one that the latency allows, in
+    samples/s."""
     block_s = amount.block_bytes / network.bytes_per_s
     waiting = network.latency_s * (1 + SHARD_REQUESTS / amount.blocks_per_shard)
     blocks_per_s = requests_at_once(amount.block_bytes) / (waiting + block_s)
-    return network.bytes_per_s / amount.sample_bytes, blocks_per_s * amount.block_bytes / amount.sample_bytes
+    return (
+        network.bytes_per_s / amount.sample_bytes,
+        blocks_per_s * amount.block_bytes / amount.sample_bytes,
+    )
 
 
 def _epoch(network: float, decode: float, consumer: float) -> Epoch:
     rate = min(network, decode)
     limit = "consumer" if rate >= consumer else "network" if network < decode else "decode"
     utilization = min(1.0, rate / consumer)
-    return Epoch(round(rate, 1), round(utilization, 4), limit, KEEPS_UP if utilization >= ENOUGH else STARVES)
+    return Epoch(
+        round(rate, 1), round(utilization, 4), limit, KEEPS_UP if utilization >= ENOUGH else STARVES
+    )

@@ -33,7 +33,8 @@ HEADINGS = (READING, RUN, CONSUMER, COMPARED, OUTPUT)
 """The headings of the options in `--help`."""
 
 RUNS = 5
-"""Default number of runs: with five, the spread covers chance differences between measurements of one dataset."""
+"""Default number of runs: with five, the spread covers chance differences between measurements of
+one dataset."""
 
 RUN_SECONDS = 2.0
 """Default seconds of a run: in a shorter one, the start of the threads counts too much."""
@@ -49,7 +50,9 @@ CONSUMER_PATIENCE = 300.0
 def check_rate(rate: float) -> None:
     """Raise UsageError for an impossible rate."""
     if not (math.isfinite(rate) and rate > 0):
-        raise UsageError(f"a consumer rate of {rate:g} samples/s is impossible; give a number over 0")
+        raise UsageError(
+            f"a consumer rate of {rate:g} samples/s is impossible; give a number over 0"
+        )
 
 
 def _check_seconds(seconds: float) -> None:
@@ -83,13 +86,16 @@ class CacheFolder(FilePath):
 class BenchOptions:
     """Options of `bench`. `check` validates them. `shardctl bench` has the same defaults.
 
-    The dataset is read in `runs` runs. Each run takes `seconds` seconds or `epochs` epochs. `shuffle` is True (a random order),
-    False or the name of an order. `decode=False` returns the stored bytes of images. `cold` drops the dataset from the page
-    cache before every epoch. `consumer_rate` is in samples per second of one GPU, `consumer` is a preset or module:function.
-    Such a function is called with batches on `device` (numpy arrays for None), with a limit of `consumer_timeout` seconds for
-    each. If `processes` is given, so many worker processes make the batches, together in `threads` threads. `baseline` also
-    runs the recipe on the raw inputs; `transforms` names the user's functions in it that may be called. `sweep` tries other
-    threads, batch sizes and orders. `cache` and `cache_limit` are as in `shardctl.open`, for a dataset on a store.
+    The dataset is read in `runs` runs. Each run takes `seconds` seconds or `epochs` epochs.
+    `shuffle` is True (a random order), False or the name of an order. `decode=False` returns the
+    stored bytes of images. `cold` drops the dataset from the page cache before every epoch.
+    `consumer_rate` is in samples per second of one GPU, `consumer` is a preset or module:function.
+    Such a function is called with batches on `device` (numpy arrays for None), with a limit of
+    `consumer_timeout` seconds for each. If `processes` is given, so many worker processes make the
+    batches, together in `threads` threads. `baseline` also runs the recipe on the raw inputs;
+    `transforms` names the user's functions in it that may be called. `sweep` tries other threads,
+    batch sizes and orders. `cache` and `cache_limit` are as in `shardctl.open`, for a dataset on a
+    store.
     """
 
     split: str | None = option(
@@ -109,7 +115,8 @@ class BenchOptions:
     processes: int | None = option(
         Whole(),
         None,
-        "Make the batches in N worker processes, which then have the threads. Use this on machines with many cores (`shardctl"
+        "Make the batches in N worker processes, which then have the threads. Use this on machines "
+        "with many cores (`shardctl"
         " help loader`).",
         metavar="N",
         heading=READING,
@@ -159,7 +166,8 @@ class BenchOptions:
     cold: bool = option(
         Flag(),
         False,
-        "Measure reading from the disk: DST is dropped from the page cache before every epoch. Each run reads one epoch"
+        "Measure reading from the disk: DST is dropped from the page cache before every epoch. "
+        "Each run reads one epoch"
         " (20 seconds at most), unless --epochs or --seconds is given.",
         heading=RUN,
         brief="read from the disk, not from memory",
@@ -167,7 +175,8 @@ class BenchOptions:
     consumer_rate: float | None = option(
         Real(),
         None,
-        "Simulate a GPU that trains on R samples per second, and report the share of time that it is busy.",
+        "Simulate a GPU that trains on R samples per second, and report the share of time that it "
+        "is busy.",
         metavar="R",
         heading=CONSUMER,
         brief="samples/s of the GPU that trains",
@@ -176,7 +185,8 @@ class BenchOptions:
     consumer: str | None = option(
         Text(),
         None,
-        "Simulate the GPU of a published training run (--list-consumers). Or use your own training step: a function that is"
+        "Simulate the GPU of a published training run (--list-consumers). Or use your own training "
+        "step: a function that is"
         " called with every batch.",
         metavar="PRESET|MODULE:FUNCTION",
         heading=CONSUMER,
@@ -210,14 +220,16 @@ class BenchOptions:
     baseline: bool = option(
         Flag(),
         False,
-        "Also measure training without shards: read, decode and transform the raw inputs, as in every epoch.",
+        "Also measure training without shards: read, decode and transform the raw inputs, as in "
+        "every epoch.",
         heading=COMPARED,
         brief="compare with training from raw files",
     )
     transforms: tuple[str, ...] = option(
         Many(Text()),
         (),
-        "With --baseline, if DST was made with a function of yours: allow bench to call this function.",
+        "With --baseline, if DST was made with a function of yours: allow bench to call this "
+        "function.",
         metavar="MODULE:FUNCTION",
         spelling="--transform",
         heading=COMPARED,
@@ -232,7 +244,8 @@ class BenchOptions:
     cache: str | Path | bool | None = option(
         CacheFolder(),
         None,
-        "If DST is on a store: keep the data that was read in this folder (`shardctl help cache.md`). Default:"
+        "If DST is on a store: keep the data that was read in this folder (`shardctl help "
+        "cache.md`). Default:"
         " $SHARDCTL_CACHE.",
         metavar="DIR",
         heading=READING,
@@ -251,17 +264,26 @@ class BenchOptions:
         if self.epochs is not None and self.seconds is not None:
             raise UsageError("epochs and seconds contradict each other; give one of them")
         if self.consumer is not None and self.consumer_rate is not None:
-            raise UsageError("a consumer and a consumer rate contradict each other; give one of them")
+            raise UsageError(
+                "a consumer and a consumer rate contradict each other; give one of them"
+            )
         if self.device is not None and not self.calls_function:
-            raise UsageError("a device is for your own function; name one: --consumer module:function")
+            raise UsageError(
+                "a device is for your own function; name one: --consumer module:function"
+            )
         if self.calls_function and self.gpus > 1:
             raise UsageError("a function stands for one GPU; leave out --gpus")
         if self.gpus > 1 and self.consumer is None and self.consumer_rate is None:
             raise UsageError("how fast is one of the GPUs? Give --consumer or --consumer-rate too")
         if self.consumer_timeout != CONSUMER_PATIENCE and not self.calls_function:
-            raise UsageError("a consumer timeout is for your own function; name one: --consumer module:function")
+            raise UsageError(
+                "a consumer timeout is for your own function; name one: --consumer module:function"
+            )
         if self.baseline and not self.decode:
-            raise UsageError("a baseline decodes its images, and cannot be compared with stored bytes; leave out --no-decode")
+            raise UsageError(
+                "a baseline decodes its images, and cannot be compared with stored bytes; leave "
+                "out --no-decode"
+            )
         if self.transforms and not self.baseline:
             raise UsageError("your own functions are called only for the baseline; add --baseline")
 
@@ -272,7 +294,8 @@ class BenchOptions:
 
     @property
     def run_epochs(self) -> int | None:
-        """Number of epochs of a run, None for a run limited by time. The default of a cold run is one."""
+        """Number of epochs of a run, None for a run limited by time. The default of a cold run is
+        one."""
         return self.epochs or (1 if self.cold and self.seconds is None else None)
 
     @property

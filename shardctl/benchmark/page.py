@@ -8,12 +8,27 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from shardctl.benchmark.measure import AgainstResult, BaselineResult, BenchResult, ConsumerResult, best_of
+from shardctl.benchmark.measure import (
+    AgainstResult,
+    BaselineResult,
+    BenchResult,
+    ConsumerResult,
+    best_of,
+)
 from shardctl.benchmark.measure.consumers import ENOUGH
 from shardctl.benchmark.measure.result import TIME_OF_THREADS, WAITS
 from shardctl.inspection.content.overview import recipe_in_words, settings_in_words
 from shardctl.inspection.pages import charts
-from shardctl.inspection.pages.page import absolute, command, data, figures, page, paragraph, section, tiles
+from shardctl.inspection.pages.page import (
+    absolute,
+    command,
+    data,
+    figures,
+    page,
+    paragraph,
+    section,
+    tiles,
+)
 from shardctl.system.html import Html, table
 from shardctl.system.text import counted, format_bytes
 
@@ -41,8 +56,14 @@ LONG = 20
 
 
 def bench_page(result: BenchResult, again: str) -> str:
-    """Return a measurement as a page. `again` is the command line of the same measurement, of no length and batch size."""
-    parts = [paragraph(result.reading, "soft"), *_verdict(result), _tiles(result), *_charts(result, again)]
+    """Return a measurement as a page. `again` is the command line of the same measurement, of no
+    length and batch size."""
+    parts = [
+        paragraph(result.reading, "soft"),
+        *_verdict(result),
+        _tiles(result),
+        *_charts(result, again),
+    ]
     if result.against is not None:
         parts.append(_against(result.against, result))
     if result.baseline is not None:
@@ -61,7 +82,8 @@ def _verdict(result: BenchResult) -> Iterator[Html]:
     gpus = "one GPU" if found.gpus == 1 else f"{found.gpus} GPUs"
     yield paragraph(
         f"{'Keeps up' if keeps_up else 'Starves'}: {gpus} of {found.consumer_rate:,.1f} samples/s"
-        f" {'is' if found.gpus == 1 else 'are'} busy for {found.accelerator_utilization:.1%} of the time:"
+        f" {'is' if found.gpus == 1 else 'are'} busy for {found.accelerator_utilization:.1%} of "
+        "the time:"
         f" {found.feeds}.",
         f"verdict {'good' if keeps_up else 'bad'}",
     )
@@ -74,19 +96,31 @@ def _tiles(result: BenchResult) -> Html:
 
 
 def _charts(result: BenchResult, again: str) -> Iterator[Html]:
-    """Yield the charts, and a word in the place of those that so few batches cannot be judged by."""
+    """Yield the charts, and a word in the place of those that so few batches cannot be judged
+    by."""
     drawn, few = [], []
     rates = _rates(result)
     if rates is None:
         few.append("throughput over time")
     else:
         seconds = charts.Axis("seconds of reading")
-        drawn.append(charts.lines("Throughput over time", {"samples/s": rates}, seconds, charts.counts("samples/s")))
+        drawn.append(
+            charts.lines(
+                "Throughput over time", {"samples/s": rates}, seconds, charts.counts("samples/s")
+            )
+        )
     if sum(result.latencies["counts"]) < FEW_BATCHES:
         few.append("the times from batch to batch")
     else:
-        edges, counts = result.latencies["edges_ms"], [int(count) for count in result.latencies["counts"]]
-        drawn.append(charts.histogram("Time from batch to batch", edges, counts, charts.Axis("ms"), "batches", log=True))
+        edges, counts = (
+            result.latencies["edges_ms"],
+            [int(count) for count in result.latencies["counts"]],
+        )
+        drawn.append(
+            charts.histogram(
+                "Time from batch to batch", edges, counts, charts.Axis("ms"), "batches", log=True
+            )
+        )
     stacks = {"alone": _named(result.time)} if result.time else {}
     if result.consumer is not None:
         stacks = {"with the consumer": _named(result.consumer.time), **stacks}
@@ -95,7 +129,10 @@ def _charts(result: BenchResult, again: str) -> Iterator[Html]:
         drawn.append(charts.shares("Where the loader's threads spend their time", stacks))
     if few:
         read = f"{counted(result.batches, 'batch', 'batches')} in {result.seconds:,.1f} s"
-        yield paragraph(f"Too short to judge {' and '.join(few)}: {read}. Read longer, or in smaller batches:", "soft")
+        yield paragraph(
+            f"Too short to judge {' and '.join(few)}: {read}. Read longer, or in smaller batches:",
+            "soft",
+        )
         yield command(f"{again} --seconds {LONG} --batch-size {_smaller(result)}")
     yield figures(*drawn)
 
@@ -109,13 +146,16 @@ def _path(result: BenchResult) -> str:
 
 
 def _rates(result: BenchResult) -> tuple[list[float], list[float]] | None:
-    """Return the rate over time, of as many batches at once as it takes to say something; None of too few."""
+    """Return the rate over time, of as many batches at once as it takes to say something; None of
+    too few."""
     seconds, rates = result.series["seconds"], result.series["samples_per_s"]
     together = max(1, math.ceil(A_POINT * len(seconds) / max(1, result.batches)))
     starts = range(0, len(seconds) - together + 1, together)
     if len(starts) < LEAST_POINTS:
         return None
-    return [seconds[start] for start in starts], [statistics.mean(rates[start : start + together]) for start in starts]
+    return [seconds[start] for start in starts], [
+        statistics.mean(rates[start : start + together]) for start in starts
+    ]
 
 
 def _named(time: dict[str, float]) -> dict[str, float]:
@@ -138,7 +178,11 @@ def _utilization(found: ConsumerResult) -> Html:
 
 def _against(found: AgainstResult, result: BenchResult) -> Html:
     reader = "as it is" if result.reader is None else result.reader.library
-    chart = charts.bars("Samples per second", {"": ([reader, "shardctl"], [result.samples_per_s, found.samples_per_s])}, RATE)
+    chart = charts.bars(
+        "Samples per second",
+        {"": ([reader, "shardctl"], [result.samples_per_s, found.samples_per_s])},
+        RATE,
+    )
     return section(
         "The same samples with shardctl",
         paragraph(found.reading, "soft"),
@@ -151,12 +195,19 @@ def _baseline(found: BaselineResult) -> Html:
     paid = (
         "They save no time: the raw inputs are read as fast as the shards."
         if found.pays_after is None
-        else f"After {counted(found.pays_after, 'epoch')} they have saved the time of the conversion"
+        else f"After {counted(found.pays_after, 'epoch')} they have saved the time of the "
+        "conversion"
         f" ({found.conversion_s:,.1f} s)."
     )
-    chart = charts.bars("An epoch", {"": (["raw inputs", "shards"], [found.raw_epoch_s, found.shards_epoch_s])}, SECONDS)
+    chart = charts.bars(
+        "An epoch",
+        {"": (["raw inputs", "shards"], [found.raw_epoch_s, found.shards_epoch_s])},
+        SECONDS,
+    )
     return section(
-        "Shards compared with raw inputs", paragraph(f"{found.ratio:,.1f} times as fast from shards. {paid}"), figures(chart)
+        "Shards compared with raw inputs",
+        paragraph(f"{found.ratio:,.1f} times as fast from shards. {paid}"),
+        figures(chart),
     )
 
 
@@ -173,14 +224,25 @@ def _sweep(result: BenchResult) -> Html:
             rates.append(point.samples_per_s)
     top = next(point for point in best if point.shuffle != "in-order")
     sizes = sorted(
-        (point for point in points if (point.shuffle, point.threads) == (points[-1].shuffle, points[-1].threads)),
+        (
+            point
+            for point in points
+            if (point.shuffle, point.threads) == (points[-1].shuffle, points[-1].threads)
+        ),
         key=lambda point: point.batch_size,
     )
-    by_size = {points[-1].shuffle: ([str(point.batch_size) for point in sizes], [point.samples_per_s for point in sizes])}
+    by_size = {
+        points[-1].shuffle: (
+            [str(point.batch_size) for point in sizes],
+            [point.samples_per_s for point in sizes],
+        )
+    }
     return section(
         "What to change",
         paragraph(f"Best random order: {top.samples_per_s:,.0f} samples/s."),
-        command(f"shardctl bench {shlex.quote(_path(result))}{split} {top.as_options(result.processes)}"),
+        command(
+            f"shardctl bench {shlex.quote(_path(result))}{split} {top.as_options(result.processes)}"
+        ),
         paragraph("The same in Python:"),
         command(f"dataset.{top.as_python(result.processes)}"),
         figures(
@@ -195,19 +257,36 @@ def _environment(result: BenchResult) -> Html:
     rows = [
         (
             "processor",
-            f"{environment['cpu']}, {environment['cores']} cores, {format_bytes(environment['memory_bytes'])} of memory",
+            f"{environment['cpu']}, {environment['cores']} cores, "
+            f"{format_bytes(environment['memory_bytes'])} of memory",
         ),
-        ("system", f"{environment['system']}, Python {environment['python']}, file system {environment['file_system']}"),
-        ("versions", ", ".join(f"{name} {version}" for name, version in environment["versions"].items())),
-        ("page cache", ", ".join(_in_cache(name, share) for name, share in result.page_cache.items())),
-        *([("dataset", f"fingerprint {found}")] if (found := result.dataset["fingerprint"]) else []),
+        (
+            "system",
+            f"{environment['system']}, Python {environment['python']}, file system "
+            f"{environment['file_system']}",
+        ),
+        (
+            "versions",
+            ", ".join(f"{name} {version}" for name, version in environment["versions"].items()),
+        ),
+        (
+            "page cache",
+            ", ".join(_in_cache(name, share) for name, share in result.page_cache.items()),
+        ),
+        *(
+            [("dataset", f"fingerprint {found}")]
+            if (found := result.dataset["fingerprint"])
+            else []
+        ),
         *_recipe(result.dataset["recipe"]),
     ]
     return section("What it was measured on", table(rows))
 
 
 def _in_cache(name: str, share: float | None) -> str:
-    return f"{'unknown' if share is None else f'{share:.0%} of the dataset'} {name.replace('_', ' ')}"
+    return (
+        f"{'unknown' if share is None else f'{share:.0%} of the dataset'} {name.replace('_', ' ')}"
+    )
 
 
 def _recipe(recipe: Any) -> list[tuple[str, str]]:

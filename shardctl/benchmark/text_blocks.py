@@ -1,4 +1,5 @@
-"""What can be said about storing texts and tokens: how well they compress, and what blocks of some lengths cost."""
+"""What can be said about storing texts and tokens: how well they compress, and what blocks of some
+lengths cost."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ from shardctl.format.packing import METHODS, Numbers
 from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, load_file
 from shardctl.format.tables import ShardTable
-from shardctl.format.token_columns import DOCUMENT_LENGTHS, DOCUMENT_STARTS, documents_in, main_tokens, token_rows
+from shardctl.format.token_columns import (
+    DOCUMENT_LENGTHS,
+    DOCUMENT_STARTS,
+    documents_in,
+    main_tokens,
+    token_rows,
+)
 from shardctl.inspection.content.blocks import all_blocks
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
@@ -24,8 +31,8 @@ from shardctl.system.locations.local import LocalFolder
 BLOCK_LENGTHS = (512, 1024, 2048, 4096)
 
 DOCUMENTS = 10_000
-"""Documents of a shard for which blocks are computed, as long as those that were tried: in a few hundred, best fit finds fewer
-that go together.
+"""Documents of a shard for which blocks are computed, as long as those that were tried: in a few
+hundred, best fit finds fewer that go together.
 """
 
 DECODE_SECONDS = 0.1
@@ -33,9 +40,11 @@ DECODE_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class BlockChoice:
-    """Blocks of `length` tokens by a method of the step `pack`: the share of documents that it cuts, and of padding.
+    """Blocks of `length` tokens by a method of the step `pack`: the share of documents that it
+    cuts, and of padding.
 
-    With the method none a block is a document, or a piece of one, padded to the length; a loader pads less.
+    With the method none a block is a document, or a piece of one, padded to the length; a loader
+    pads less.
     """
 
     length: int
@@ -46,9 +55,11 @@ class BlockChoice:
 
 @dataclass(frozen=True)
 class BlockAdvice:
-    """What blocks of documents cost that have `low` to `high` tokens, `median` in the middle, the one that ends them counted.
+    """What blocks of documents cost that have `low` to `high` tokens, `median` in the middle, the
+    one that ends them counted.
 
-    `estimated` says that texts were tried, and no tokens: then they are taken for a quarter of the bytes.
+    `estimated` says that texts were tried, and no tokens: then they are taken for a quarter of the
+    bytes.
     """
 
     documents: int
@@ -60,15 +71,21 @@ class BlockAdvice:
 
 
 def block_advice(root: Path) -> BlockAdvice | None:
-    """Say what blocks of the texts or tokens of a dataset cost; None if it has neither. Raises DatasetError."""
-    parts = [_lengths(block.data, block.shard.roles) for block in all_blocks(DatasetPlace(LocalFolder(root)), None)]
+    """Say what blocks of the texts or tokens of a dataset cost; None if it has neither. Raises
+    DatasetError."""
+    parts = [
+        _lengths(block.data, block.shard.roles)
+        for block in all_blocks(DatasetPlace(LocalFolder(root)), None)
+    ]
     known = [lengths for lengths, _ in parts if len(lengths)]
     if not known:
         return None
     lengths = np.concatenate(known)
     choices = [_choice(lengths, length, method) for length in BLOCK_LENGTHS for method in METHODS]
     spread = (int(lengths.min()), int(np.median(lengths)), int(lengths.max()))
-    return BlockAdvice(len(lengths), *spread, any(estimated for _, estimated in parts), tuple(choices))
+    return BlockAdvice(
+        len(lengths), *spread, any(estimated for _, estimated in parts), tuple(choices)
+    )
 
 
 def _lengths(block: pa.RecordBatch, roles: Roles) -> tuple[Numbers, bool]:
@@ -79,7 +96,9 @@ def _lengths(block: pa.RecordBatch, roles: Roles) -> tuple[Numbers, bool]:
         tokens = token_rows(block.column(name))
         if not role.packed:
             return tokens.lengths[tokens.lengths > 0] + 1, False
-        found = documents_in(tokens, {column: block.column(column) for column in (DOCUMENT_LENGTHS, DOCUMENT_STARTS)})
+        found = documents_in(
+            tokens, {column: block.column(column) for column in (DOCUMENT_LENGTHS, DOCUMENT_STARTS)}
+        )
         return found.lengths(tokens, role.eos), False
     if "text" not in block.schema.names or not pa.types.is_string(block.schema.field("text").type):
         return np.zeros(0, np.int64), False
@@ -96,7 +115,8 @@ def _choice(lengths: Numbers, size: int, method: str) -> BlockChoice:
 
 
 def decode_mb_per_s(root: Path) -> float:
-    """Return how fast one core decompresses the blocks of a dataset, in 10^6 uncompressed bytes per second."""
+    """Return how fast one core decompresses the blocks of a dataset, in 10^6 uncompressed bytes per
+    second."""
     files = [BlockFile.at(root / entry.path, load_file) for entry in ShardTable(LocalFolder(root))]
     size, began = 0, time.perf_counter()
     while time.perf_counter() - began < DECODE_SECONDS:

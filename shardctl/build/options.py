@@ -1,6 +1,8 @@
-"""The options of a conversion: what the command line, Python and the checks know of each. For sources and DST see paths.py.
+"""The options of a conversion: what the command line, Python and the checks know of each. For
+sources and DST see paths.py.
 
-The command line imports this module before Arrow: each check imports what it needs when it is called.
+The command line imports this module before Arrow: each check imports what it needs when it is
+called.
 """
 
 from __future__ import annotations
@@ -37,7 +39,15 @@ from shardctl.system.options import (
     taken_arguments,
 )
 from shardctl.system.text import format_bytes
-from shardctl.transforms.option_headings import LABELS, OUTPUT, REJECTS, RUNNING, SPLITS, STORAGE, TARGET
+from shardctl.transforms.option_headings import (
+    LABELS,
+    OUTPUT,
+    REJECTS,
+    RUNNING,
+    SPLITS,
+    STORAGE,
+    TARGET,
+)
 from shardctl.transforms.recipe_options import RecipeOptions
 from shardctl.transforms.shortcuts import STEP_OPTIONS
 
@@ -64,7 +74,9 @@ class Labels(OptionType):
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything else."""
         several = [value] if isinstance(value, str | Path) else value
-        if not isinstance(several, Sequence) or not all(isinstance(each, str | Path) for each in several):
+        if not isinstance(several, Sequence) or not all(
+            isinstance(each, str | Path) for each in several
+        ):
             raise UsageError(f"{name} is a string or a path, or a list of these; it is {value!r}")
 
 
@@ -75,12 +87,15 @@ class Columns(OptionType):
 
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything else."""
-        if not isinstance(value, str | Sequence) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, str | Sequence) or not all(
+            isinstance(each, str) for each in value
+        ):
             raise UsageError(f"{name} takes a list of names; it is {value!r}")
 
 
 class Seed(Whole):
-    """A seed, or None, which is `none` on the command line. True is the seed 0, and False is None."""
+    """A seed, or None, which is `none` on the command line. True is the seed 0, and False is
+    None."""
 
     python = "int | bool | None"
     bare = "0"
@@ -88,7 +103,10 @@ class Seed(Whole):
     def read(self, given: str) -> int | None:
         """Return the number, or None. Raises ValueError."""
         if given != "none" and not given.isdecimal():
-            raise ValueError(f"{given!r} is neither a seed (a whole number) nor none; without a value the seed is 0")
+            raise ValueError(
+                f"{given!r} is neither a seed (a whole number) nor none; without a value the seed "
+                "is 0"
+            )
         return None if given == "none" else int(given)
 
     def take(self, name: str, value: Any) -> Any:
@@ -107,7 +125,9 @@ def _check_seed(seed: int) -> None:
 
 def _check_memory(size: int) -> None:
     if size < LEAST_MEMORY:
-        raise UsageError(f"the memory limit of a worker must be 256 MiB or more; it is {format_bytes(size)}")
+        raise UsageError(
+            f"the memory limit of a worker must be 256 MiB or more; it is {format_bytes(size)}"
+        )
 
 
 def _check_part(part: str) -> None:
@@ -127,11 +147,16 @@ class Options:
     labels: str | Path | Sequence[str | Path] = option(
         Labels(),
         "auto",
-        "Where labels come from. folder: the folder of each file. A CSV or JSONL file: its row for each file. none: labels are"
-        " not stored. auto, the default: metadata.csv, .jsonl or .parquet, labels.csv or .jsonl beside the inputs. Without"
-        " such a file, auto takes the field label of JSONL lines, else the folders if there are two or more (`shardctl help"
-        " inputs`). Annotations of images, any number of them: coco:FILE, yolo:data.yaml or yolo:DIR, voc:DIR, masks:DIR or"
-        " masks+suffix=_mask:DIR, captions: or captions:DIR or captions:FILE, imagenet:DIR (`shardctl help annotations`).",
+        "Where labels come from. folder: the folder of each file. A CSV or JSONL file: its row for "
+        "each file. none: labels are"
+        " not stored. auto, the default: metadata.csv, .jsonl or .parquet, labels.csv or .jsonl "
+        "beside the inputs. Without"
+        " such a file, auto takes the field label of JSONL lines, else the folders if there are "
+        "two or more (`shardctl help"
+        " inputs`). Annotations of images, any number of them: coco:FILE, yolo:data.yaml or "
+        "yolo:DIR, voc:DIR, masks:DIR or"
+        " masks+suffix=_mask:DIR, captions: or captions:DIR or captions:FILE, imagenet:DIR "
+        "(`shardctl help annotations`).",
         metavar="WHERE",
         heading=LABELS,
         brief="coco:FILE, yolo:FILE, voc:DIR, a CSV, or folder",
@@ -139,14 +164,16 @@ class Options:
     boxes_outside: str = option(
         Word(*BOXES),
         "keep",
-        "Boxes that reach outside of their image: keep the boxes, clip them, or drop their objects.",
+        "Boxes that reach outside of their image: keep the boxes, clip them, or drop their "
+        "objects.",
         shows_default=True,
         heading=LABELS,
     )
     annotation_frame: str = option(
         Word(*FRAMES),
         "auto",
-        "Which image the annotations fit. stored: the image as the file stores it. upright: the image after the turn that EXIF"
+        "Which image the annotations fit. stored: the image as the file stores it. upright: the "
+        "image after the turn that EXIF"
         " asks for. auto: decided by the image size in the annotations.",
         shows_default=True,
         heading=LABELS,
@@ -154,21 +181,24 @@ class Options:
     yolo_task: str | None = option(
         Word(*TASKS),
         None,
-        "What each line of a YOLO file has: a box (detect), a polygon (segment), keypoints (pose) or a rotated box (obb)."
+        "What each line of a YOLO file has: a box (detect), a polygon (segment), keypoints (pose) "
+        "or a rotated box (obb)."
         " Default: the task in data.yaml, else decided by the length of the line.",
         heading=LABELS,
     )
     classes: str | Path | None = option(
         FilePath(),
         None,
-        "Names and numbers of the classes: a text file with one in each line, or a dataset of shardctl. Others are refused.",
+        "Names and numbers of the classes: a text file with one in each line, or a dataset of "
+        "shardctl. Others are refused.",
         metavar="FILE|DATASET",
         heading=LABELS,
     )
     lenient_labels: bool = option(
         Flag(),
         False,
-        "Accept a labels file that does not match the inputs. Rows without a file are skipped, and missing values stay empty.",
+        "Accept a labels file that does not match the inputs. Rows without a file are skipped, and "
+        "missing values stay empty.",
         heading=LABELS,
     )
     drop_columns: str | Sequence[str] = option(
@@ -181,9 +211,12 @@ class Options:
     split: str = option(
         Written("str | Mapping[str, float]", example="train=0.9,val=0.1"),
         "auto",
-        "How to make splits. train=0.9,val=0.1: by a hash of the key. folder: by the top folders. source: by the names of the"
-        " SRC. column: by the column split of the labels file. lists: by data.yaml, COCO files, train.txt and test.txt."
-        " none: only one split. auto: by names such as train, val and test (`shardctl help inputs`).",
+        "How to make splits. train=0.9,val=0.1: by a hash of the key. folder: by the top folders. "
+        "source: by the names of the"
+        " SRC. column: by the column split of the labels file. lists: by data.yaml, COCO files, "
+        "train.txt and test.txt."
+        " none: only one split. auto: by names such as train, val and test (`shardctl help "
+        "inputs`).",
         metavar="HOW",
         shows_default=True,
         heading=SPLITS,
@@ -192,7 +225,8 @@ class Options:
     shuffle: int | None = option(
         Seed(),
         None,
-        "Store the inputs of each split in a random order. Without a value, the seed is 0. Lines and rows are mixed in pieces"
+        "Store the inputs of each split in a random order. Without a value, the seed is 0. Lines "
+        "and rows are mixed in pieces"
         " of their files (`shardctl help inputs`). The loader's own shuffle mixes all samples.",
         metavar="[SEED|none]",
         shows_default=True,
@@ -206,7 +240,9 @@ class Options:
         "Target size of a shard, for instance 64MiB. Default: 128MiB, and 16 shards or more.",
         metavar="SIZE",
         heading=STORAGE,
-        limit=at_least(4096, "a shard size of {} bytes is impossible; give at least 4 KiB, such as 64MiB"),
+        limit=at_least(
+            4096, "a shard size of {} bytes is impossible; give at least 4 KiB, such as 64MiB"
+        ),
     )
     samples_per_shard: int | None = option(
         Whole(),
@@ -225,8 +261,10 @@ class Options:
     engine: str = option(
         Anything(),
         "local",
-        "Where the shards are built: local is in processes of this machine, ray is on a Ray cluster. All nodes of the cluster"
-        " must see SRC and DST at the same paths (`shardctl help cluster`). With ray, --workers is the number of shards that"
+        "Where the shards are built: local is in processes of this machine, ray is on a Ray "
+        "cluster. All nodes of the cluster"
+        " must see SRC and DST at the same paths (`shardctl help cluster`). With ray, --workers is "
+        "the number of shards that"
         " are built at the same time.",
         metavar=registry.metavar(),
         shows_default=True,
@@ -235,7 +273,8 @@ class Options:
     max_rejects: str | int | None = option(
         Anything("int | str"),
         None,
-        "Fail with exit code 1 if more inputs than this cannot be converted. Without this option, a conversion does not start"
+        "Fail with exit code 1 if more inputs than this cannot be converted. Without this option, "
+        "a conversion does not start"
         " if more than half of the inputs in a first trial fail. 100% allows all rejects.",
         metavar="N|P%",
         heading=REJECTS,
@@ -252,7 +291,8 @@ class Options:
     worker_memory: int | None = option(
         ByteSize(),
         None,
-        "Memory limit of each worker process; inputs that need more are rejected. Default: no limit.",
+        "Memory limit of each worker process; inputs that need more are rejected. Default: no "
+        "limit.",
         metavar="SIZE",
         heading=RUNNING,
         limit=_check_memory,
@@ -276,7 +316,8 @@ class Options:
     dry_run: bool = option(
         Flag(),
         False,
-        "Print what the command would do, and write nothing. It reports the same errors as a real run, except --max-rejects:"
+        "Print what the command would do, and write nothing. It reports the same errors as a real "
+        "run, except --max-rejects:"
         " rejects are known only at the end.",
         heading=OUTPUT,
         brief="print the plan, and write nothing",
@@ -284,7 +325,8 @@ class Options:
     update: bool = option(
         Flag(),
         False,
-        "Bring the dataset at DST up to date. Shards with changed or deleted inputs are built again, and new inputs fill new"
+        "Bring the dataset at DST up to date. Shards with changed or deleted inputs are built "
+        "again, and new inputs fill new"
         " shards. Without a dataset at DST, make one.",
         heading=TARGET,
         brief="follow changes of the source",
@@ -292,15 +334,18 @@ class Options:
     append: bool = option(
         Flag(),
         False,
-        "Add the inputs of SRC to the dataset at DST, in new shards. The inputs that DST has already are not checked: use this"
-        " for logs, crawls and new days. Files inside a source of the dataset get the keys that they would have there. Without"
+        "Add the inputs of SRC to the dataset at DST, in new shards. The inputs that DST has "
+        "already are not checked: use this"
+        " for logs, crawls and new days. Files inside a source of the dataset get the keys that "
+        "they would have there. Without"
         " a dataset at DST, make one.",
         heading=TARGET,
     )
     moved_from: Sequence[str | Path] = option(
         Many(FilePath()),
         (),
-        "With --update, if a source has moved: its place when the dataset was made. Give it once for each source, in their"
+        "With --update, if a source has moved: its place when the dataset was made. Give it once "
+        "for each source, in their"
         " order.",
         metavar="OLD",
         heading=TARGET,
@@ -308,7 +353,8 @@ class Options:
     keep_generations: int | None = option(
         Whole(),
         None,
-        "When --update or --append makes a new generation, keep the N generations before it, in DST/generations. Shards that"
+        "When --update or --append makes a new generation, keep the N generations before it, in "
+        "DST/generations. Shards that"
         " they share are stored once. Default: the number used last time; 0 for a new dataset.",
         metavar="N",
         heading=TARGET,
@@ -317,14 +363,16 @@ class Options:
     explain: bool = option(
         Flag(),
         False,
-        "Print exactly how the request differs from the dataset at DST (settings, steps, inputs, versions), and write nothing.",
+        "Print exactly how the request differs from the dataset at DST (settings, steps, inputs, "
+        "versions), and write nothing.",
         heading=TARGET,
     )
     metrics: Sequence[str | Path] = option_as(METRICS, (), heading=RUNNING)
     part: str | None = option(
         Anything(),
         None,
-        "Build part I of N of the shards, on any machine that sees SRC and DST; then `shardctl finish DST`. The first part"
+        "Build part I of N of the shards, on any machine that sees SRC and DST; then `shardctl "
+        "finish DST`. The first part"
         " plans the conversion for all. I is 1 to N, or 0 to N-1 (`shardctl help cluster`).",
         metavar="I/N",
         heading=RUNNING,
@@ -340,18 +388,27 @@ class Options:
         if len(ways) > 1:
             raise UsageError(f"{' and '.join(ways)} contradict each other; use one of them")
         if self.moved_from and not self.update:
-            raise UsageError("--moved-from says where a source was when the dataset was made; it needs --update: use both")
+            raise UsageError(
+                "--moved-from says where a source was when the dataset was made; it needs "
+                "--update: use both"
+            )
         if self.part is not None:
             self._check_with_part()
         if self.workers == 0 and self.worker_memory is not None:
-            raise UsageError("a limit of worker memory needs worker processes; with 0 workers there are none")
+            raise UsageError(
+                "a limit of worker memory needs worker processes; with 0 workers there are none"
+            )
 
     def _check_with_part(self) -> None:
         for name in ("dry_run", "explain"):
             if getattr(self, name):
-                raise UsageError(f"--{name.replace('_', '-')} looks at the whole conversion; leave out --part")
+                raise UsageError(
+                    f"--{name.replace('_', '-')} looks at the whole conversion; leave out --part"
+                )
         if self.copy_rejects is not None:
-            raise UsageError("--copy-rejects needs a complete conversion; leave it out of the parts")
+            raise UsageError(
+                "--copy-rejects needs a complete conversion; leave it out of the parts"
+            )
 
     def limits(self) -> Limits:
         """Return the limits of the work on one input."""
@@ -367,7 +424,8 @@ class Options:
 
 
 def convert_options() -> dict[str, Option]:
-    """Return all options of a conversion, by their names: the words of the command line and of Python."""
+    """Return all options of a conversion, by their names: the words of the command line and of
+    Python."""
     return {**STEP_OPTIONS, **declared_in(Options), **declared_in(RecipeOptions)}
 
 
@@ -376,7 +434,8 @@ def chosen_options(
 ) -> tuple[Options, dict[str, Any]]:
     """Return the options of a conversion, and the recipe with what options change in it.
 
-    `given` are those of `convert_options`. Raises UsageError, also for a name that no option has; it names the `function`.
+    `given` are those of `convert_options`. Raises UsageError, also for a name that no option has;
+    it names the `function`.
     """
     from shardctl.transforms.recipe_files.overriding import recipe_with_options
 
@@ -395,7 +454,9 @@ def check_shards(shard_size: int | None, samples_per_shard: int | None) -> None:
 
 def _refuse_two_sizes(shard_size: int | None, samples_per_shard: int | None) -> None:
     if shard_size is not None and samples_per_shard is not None:
-        raise UsageError("a shard size and a number of samples per shard contradict each other; give one of them")
+        raise UsageError(
+            "a shard size and a number of samples per shard contradict each other; give one of them"
+        )
 
 
 def check_if_running(choice: str) -> None:
@@ -408,14 +469,24 @@ _SHARE = re.compile(r"0?\.[0-9]+|1\.0*")
 
 
 def reject_limit(given: str | int | None, inputs: int) -> float:
-    """Return the largest number of rejects that is accepted, from `N` or `P%`. Raises UsageError."""
+    """Return the largest number of rejects that is accepted, from `N` or `P%`. Raises
+    UsageError."""
     if given is None:
         return inputs
     text = str(given).replace(" %", "%")
     number = text.removesuffix("%")
-    if not number.replace(".", "", 1).isdecimal() or (not text.endswith("%") and not number.isdecimal()):
-        shares = f"; for that share of them write {100 * float(text):g}%" if _SHARE.fullmatch(text) else ""
-        raise UsageError(f"--max-rejects {text!r} is not a number of inputs (100) or a share of them (1%){shares}")
+    if not number.replace(".", "", 1).isdecimal() or (
+        not text.endswith("%") and not number.isdecimal()
+    ):
+        shares = (
+            f"; for that share of them write {100 * float(text):g}%"
+            if _SHARE.fullmatch(text)
+            else ""
+        )
+        raise UsageError(
+            f"--max-rejects {text!r} is not a number of inputs (100) or a share of them "
+            f"(1%){shares}"
+        )
     if text.endswith("%") and float(number) > 100:
         raise UsageError(f"--max-rejects {text}: a share is at most 100%")
     return float(number) / 100 * inputs if text.endswith("%") else float(number)

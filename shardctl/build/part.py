@@ -12,7 +12,8 @@ MOST_PARTS = 1_000_000
 
 @dataclass(frozen=True)
 class Part:
-    """Part `number` of `parts` of a conversion, counted from 0. `typed` is how the user wrote it, "" where nobody did."""
+    """Part `number` of `parts` of a conversion, counted from 0. `typed` is how the user wrote it,
+    "" where nobody did."""
 
     number: int
     parts: int
@@ -20,12 +21,22 @@ class Part:
 
     @classmethod
     def parse(cls, text: str) -> Part:
-        """Read I/N, where I counts from 1 to N, or from 0 to N-1: part 0 is part N. Raises UsageError."""
+        """Read I/N, where I counts from 1 to N, or from 0 to N-1: part 0 is part N. Raises
+        UsageError."""
         number, slash, parts = str(text).partition("/")
-        if not (slash and number.isascii() and number.isdecimal() and parts.isascii() and parts.isdecimal()):
+        if not (
+            slash
+            and number.isascii()
+            and number.isdecimal()
+            and parts.isascii()
+            and parts.isdecimal()
+        ):
             raise UsageError(f"a part is I/N, for instance 2/8; it is {text!r}")
         if not 1 <= int(parts) <= MOST_PARTS or int(number) > int(parts):
-            raise UsageError(f"there is no part {text}: N is 1 to {MOST_PARTS:,}, and I from 1 to N or from 0 to N-1")
+            raise UsageError(
+                f"there is no part {text}: N is 1 to {MOST_PARTS:,}, and I from 1 to N or from 0 "
+                "to N-1"
+            )
         return cls((int(number) - 1) % int(parts), int(parts), f"{int(number)}/{int(parts)}")
 
     @property

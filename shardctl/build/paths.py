@@ -9,7 +9,14 @@ from pathlib import Path
 
 from shardctl.build.options import Options
 from shardctl.errors import DatasetError, InputError, StorageError, UsageError
-from shardctl.format.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, REPLACED, STAGING, is_shard_name
+from shardctl.format.names import (
+    BESIDE_SHARDS,
+    GENERATIONS,
+    MANIFEST,
+    REPLACED,
+    STAGING,
+    is_shard_name,
+)
 from shardctl.sources.files import forget_lists, is_on_store
 from shardctl.sources.roots import SourceRoot
 from shardctl.system.files import naming_the_path, near_path, refuse_links
@@ -18,8 +25,11 @@ from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import printable
 
 
-def check_sources(src: Iterable[str | Path | SourceRoot], dst: str | None = None) -> list[SourceRoot]:
-    """Return the sources; those on stores will be listed anew. Raises InputError for one that does not exist.
+def check_sources(
+    src: Iterable[str | Path | SourceRoot], dst: str | None = None
+) -> list[SourceRoot]:
+    """Return the sources; those on stores will be listed anew. Raises InputError for one that does
+    not exist.
 
     `dst` is the destination, which the message names where it may be the value of an option.
     """
@@ -32,13 +42,22 @@ def check_sources(src: Iterable[str | Path | SourceRoot], dst: str | None = None
         try:
             if root.is_stored:
                 if not is_on_store(root.text):
-                    raise InputError(f"{shown}: there is no object with this key, and no key begins with it")
+                    raise InputError(
+                        f"{shown}: there is no object with this key, and no key begins with it"
+                    )
                 continue
             path = Path(root.text)
             if not path.exists():
                 refuse_half_url(root.text)
-                last = f"; the last argument, {printable(dst)}, is taken as the destination" if dst and len(roots) > 1 else ""
-                raise InputError(f"{shown}: no such file or folder{_of_pattern(root.text) or last or near_path(path)}")
+                last = (
+                    f"; the last argument, {printable(dst)}, is taken as the destination"
+                    if dst and len(roots) > 1
+                    else ""
+                )
+                raise InputError(
+                    f"{shown}: no such file or "
+                    f"folder{_of_pattern(root.text) or last or near_path(path)}"
+                )
             if not path.is_dir() and not path.is_file():
                 raise InputError(f"{shown}: neither a file nor a folder")
         except OSError as error:  # a name that is too long, or a parent folder without permission
@@ -47,17 +66,24 @@ def check_sources(src: Iterable[str | Path | SourceRoot], dst: str | None = None
 
 
 def _of_pattern(source: str) -> str:
-    """Return the end of a message about a source that is a pattern, such as `photos/*.jpg`; "" for one that is none."""
+    """Return the end of a message about a source that is a pattern, such as `photos/*.jpg`; "" for
+    one that is none."""
     parts = Path(source).parts
-    first = next((place for place, part in enumerate(parts) if not {"*", "?", "["}.isdisjoint(part)), None)
+    first = next(
+        (place for place, part in enumerate(parts) if not {"*", "?", "["}.isdisjoint(part)), None
+    )
     if first is None:
         return ""
     folder = printable(str(Path(*parts[:first])))
-    return f"; shardctl expands no patterns: give the folder {folder}, all of which is read, or leave out the quotes"
+    return (
+        f"; shardctl expands no patterns: give the folder {folder}, all of which is read, or "
+        "leave out the quotes"
+    )
 
 
 def check_copies_folder(folder: Path, target: Path, roots: Sequence[SourceRoot]) -> None:
-    """Raise UsageError if copies of rejected inputs would become inputs, replace inputs, or lie in a dataset.
+    """Raise UsageError if copies of rejected inputs would become inputs, replace inputs, or lie in
+    a dataset.
 
     A source that is a file has its folder as its base: a copy there would replace the file itself.
     """
@@ -65,14 +91,23 @@ def check_copies_folder(folder: Path, target: Path, roots: Sequence[SourceRoot])
     local = [Path(root.text).resolve() for root in roots if not root.is_stored]
     bases = [root if root.is_dir() else root.parent for root in local]
     inside = next((other for other in (target, *local) if resolved.is_relative_to(other)), None)
-    around = next((other for other in (target, *bases) if other.is_absolute() and other.is_relative_to(resolved)), None)
+    around = next(
+        (
+            other
+            for other in (target, *bases)
+            if other.is_absolute() and other.is_relative_to(resolved)
+        ),
+        None,
+    )
     if inside is not None or (folder.exists() and not folder.is_dir()):
         raise UsageError(
-            f"{shown}: copies of rejects need a folder of their own, outside of {printable(str(inside or folder))}"
+            f"{shown}: copies of rejects need a folder of their own, outside of "
+            f"{printable(str(inside or folder))}"
         )
     if around is not None:
         raise UsageError(
-            f"{shown}: copies of rejects need a folder of their own, and {printable(str(around))} is this folder or in it"
+            f"{shown}: copies of rejects need a folder of their own, and {printable(str(around))} "
+            "is this folder or in it"
         )
     if any(os.path.lexists(resolved / name) for name in (MANIFEST, STAGING)):
         raise UsageError(f"{shown}: is a dataset; copies of rejects need a folder of their own")
@@ -83,13 +118,15 @@ def refuse_generation(target: Path) -> None:
     if target.parent.name == GENERATIONS and (target.parent.parent / MANIFEST).exists():
         dataset = printable(str(target.parent.parent))
         raise DatasetError(
-            f"{printable(str(target))}: a kept generation of {dataset}, which never changes; give that dataset, or another"
+            f"{printable(str(target))}: a kept generation of {dataset}, which never changes; give "
+            "that dataset, or another"
             " destination"
         )
 
 
 def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
-    """Return the absolute path of the destination. Raises UsageError or StorageError if it cannot be one."""
+    """Return the absolute path of the destination. Raises UsageError or StorageError if it cannot
+    be one."""
     shown = printable(str(target))
     refuse_half_url(str(target))
     try:
@@ -102,10 +139,13 @@ def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
         source = Path(root.text).resolve()
         if resolved == source or resolved.is_relative_to(source):
             raise UsageError(
-                f"{shown}: is inside the source {printable(root.text)}, and would become its own input; give a place outside"
+                f"{shown}: is inside the source {printable(root.text)}, and would become its own "
+                "input; give a place outside"
             )
         if source.is_relative_to(resolved):
-            raise UsageError(f"{printable(root.text)}: is inside the destination {shown}; keep them apart")
+            raise UsageError(
+                f"{printable(root.text)}: is inside the destination {shown}; keep them apart"
+            )
     with naming_the_path(target):
         if resolved.is_symlink():  # Python 3.13 resolves a link that leads to itself to that link
             raise StorageError(f"{shown}: cannot be a destination (a link that leads to itself)")
@@ -115,34 +155,48 @@ def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
 
 
 def check_place_on_store(url: str, roots: Sequence[SourceRoot], options: Options) -> None:
-    """Raise UsageError if a dataset at this URL would become its own input, or cannot be as it is wanted there."""
+    """Raise UsageError if a dataset at this URL would become its own input, or cannot be as it is
+    wanted there."""
     shown = printable(url)
     if options.keep_generations:
-        raise UsageError(f"{shown}: kept generations are not supported on a store; leave out --keep-generations")
+        raise UsageError(
+            f"{shown}: kept generations are not supported on a store; leave out --keep-generations"
+        )
     place = normal(url)
     for source in (root.text for root in roots if root.is_stored):
         if path_below(place, source) is not None:
-            raise UsageError(f"{shown}: is inside the source {printable(source)}, and would become its own input")
+            raise UsageError(
+                f"{shown}: is inside the source {printable(source)}, and would become its own input"
+            )
         if path_below(source, place) is not None:
-            raise UsageError(f"{printable(source)}: is inside the destination {shown}; keep them apart")
+            raise UsageError(
+                f"{printable(source)}: is inside the destination {shown}; keep them apart"
+            )
 
 
 def _refuse_what_is_there(target: Path, shown: str, roots: Sequence[SourceRoot]) -> None:
     if not target.exists():
         return
     if not target.is_dir():
-        raise StorageError(f"{shown}: is a file; the destination must be a folder that is new, empty or a dataset")
+        raise StorageError(
+            f"{shown}: is a file; the destination must be a folder that is new, empty or a dataset"
+        )
     names = set(os.listdir(target))
     if names and MANIFEST not in names and STAGING not in names:
         listed = ", ".join(printable(name) for name in sorted(names)[:3])
         here = [Path(root.text) for root in roots if not root.is_stored]
         swapped = bool(here) and not any(each.exists() for each in here)
-        how = "the destination is the last argument" if swapped else "give a folder that is new, empty or a dataset"
+        how = (
+            "the destination is the last argument"
+            if swapped
+            else "give a folder that is new, empty or a dataset"
+        )
         raise StorageError(f"{shown}: holds something else ({listed}); {how}")
     of_dataset = sorted(name for name in names if name in BESIDE_SHARDS or is_shard_name(name))
     if of_dataset and MANIFEST not in names and not any((target / STAGING).glob(f"*/{REPLACED}")):
         raise StorageError(
-            f"{shown}: has files of a dataset ({printable(of_dataset[0])}), but no {MANIFEST}; bring that back, move the files"
+            f"{shown}: has files of a dataset ({printable(of_dataset[0])}), but no {MANIFEST}; "
+            "bring that back, move the files"
             " away, or give another destination"
         )
 
@@ -151,7 +205,9 @@ def check_writable(target: Path) -> None:
     """Raise StorageError if the destination cannot be made or written. Writes nothing."""
     place = next(folder for folder in (target, *target.parents) if os.path.lexists(folder))
     if not place.is_dir():
-        raise StorageError(f"{printable(str(target))}: cannot be created, {printable(str(place))} is not a folder")
+        raise StorageError(
+            f"{printable(str(target))}: cannot be created, {printable(str(place))} is not a folder"
+        )
     if not os.access(place, os.W_OK | os.X_OK):
         why = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
         raise StorageError(f"{printable(str(target))}: cannot write here ({os.strerror(why)})")

@@ -34,7 +34,8 @@ from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 
 PLACE = "__place__"
-"""The field of records that says where they come from: their key in a dataset that is made of them."""
+"""The field of records that says where they come from: their key in a dataset that is made of
+them."""
 
 UNITS = 16
 """The largest number of units that records are taken from, where those have enough."""
@@ -47,8 +48,8 @@ OF_TEXT = ("record", "encoding", "columns", "schema")
 class Inputs:
     """Some inputs in a folder. `count` is the number of all inputs, of which these are a few.
 
-    `recipe` is the one that converts the folder: `kind` may be another one than that of the sources. `faults`
-    are sentences, the first of what cannot be read.
+    `recipe` is the one that converts the folder: `kind` may be another one than that of the
+    sources. `faults` are sentences, the first of what cannot be read.
     """
 
     count: int
@@ -56,31 +57,44 @@ class Inputs:
     faults: tuple[str, ...] = ()
 
 
-def take_inputs(roots: Sequence[SourceRoot], recipe: dict[str, Any], most: int, workers: int | str, scratch: Path) -> Inputs:
+def take_inputs(
+    roots: Sequence[SourceRoot],
+    recipe: dict[str, Any],
+    most: int,
+    workers: int | str,
+    scratch: Path,
+) -> Inputs:
     """Put about `most` inputs from all over the sources into scratch/inputs.
 
-    Files that are one record are linked, or copied from a store. Records of files that have many become one Arrow file. Raises
-    InputError.
+    Files that are one record are linked, or copied from a store. Records of files that have many
+    become one Arrow file. Raises InputError.
     """
     reading = Recipe.reading_of(recipe)
     in_tables = recipe["kind"] == "image" and recipe.get("image_field") is not None
     in_records = in_tables or (recipe["kind"] == "image" and reading.has_image_records)
     kind = KINDS["table" if in_tables else recipe["kind"]]
-    listing = list_files(roots, kind, reading, LabelRule.parse("none"), scratch / "listing.arrow", lambda _: None)
+    listing = list_files(
+        roots, kind, reading, LabelRule.parse("none"), scratch / "listing.arrow", lambda _: None
+    )
     folder = scratch / "inputs"
     folder.mkdir()
     if not listing.whole:
         placed = not recipe.get("fields") and not recipe.get("key_field")
-        count, faults = _take_records(listing, Recipe.from_json(recipe), most, workers, folder / "records.arrow", placed)
+        count, faults = _take_records(
+            listing, Recipe.from_json(recipe), most, workers, folder / "records.arrow", placed
+        )
         kept = {name: recipe[name] for name in recipe if name not in (*OF_TEXT, "frames")}
         by_place = {"key_field": PLACE} if placed else {}
-        return Inputs(count, {**by_place, **kept, "kind": recipe["kind"] if in_records else "table"}, faults)
+        return Inputs(
+            count, {**by_place, **kept, "kind": recipe["kind"] if in_records else "table"}, faults
+        )
     rows = listing.table.take(pa.array(evenly_spaced(len(listing), most))).to_pylist()
     fetch_all(listing.opened(row) for row in rows)
     for number, row in enumerate(rows):
         if not row["error"]:
             file = resolved(listing.opened(row))
-            # The number makes the name unique, and the name is for messages: 60 characters are at most 240 bytes, of 255.
+            # The number makes the name unique, and the name is for messages: 60 characters are at
+            # most 240 bytes, of 255.
             place = folder / f"{number:06d}-{name_of(file)[-60:]}"
             if is_stored(file):
                 copy_file(Path(local_copy(file)), place)  # what was fetched is not there for long
@@ -99,7 +113,9 @@ class Tried:
     bytes: int
 
 
-def settled(recipe: dict[str, Any], roots: Sequence[SourceRoot], workers: int | str) -> dict[str, Any]:
+def settled(
+    recipe: dict[str, Any], roots: Sequence[SourceRoot], workers: int | str
+) -> dict[str, Any]:
     """Return a recipe with the kind that convert would find, and for images in tables their field.
 
     Raises InputError, UsageError.
@@ -109,18 +125,27 @@ def settled(recipe: dict[str, Any], roots: Sequence[SourceRoot], workers: int | 
         settle_kind(found, roots, engine, LabelRule.parse("none"))
     finally:
         engine.close()
-    return {**recipe, **{name: found[name] for name in ("kind", "image_field", "format") if found.get(name) is not None}}
+    return {
+        **recipe,
+        **{
+            name: found[name]
+            for name in ("kind", "image_field", "format")
+            if found.get(name) is not None
+        },
+    }
 
 
 def convert_some(path: Path, most: int, scratch: Path) -> Tried:
-    """Convert about `most` records from all over the shards at a path, as convert does by itself. Raises InputError."""
+    """Convert about `most` records from all over the shards at a path, as convert does by itself.
+    Raises InputError."""
     root = SourceRoot(str(path))
     inputs = take_inputs([root], settled({}, [root], "auto"), most, "auto", scratch)
     out = scratch / "dataset"
     try:
         made = convert(scratch / "inputs", out, recipe=inputs.recipe, progress=False, labels="none")
     except TooManyRejectsError as error:
-        why = str(error).partition("; nothing was committed")[0]  # the rest names a file in the scratch folder
+        # the rest names a file in the scratch folder
+        why = str(error).partition("; nothing was committed")[0]
         raise InputError(f"none of the records that were tried can be converted: {why}") from error
     return Tried(out, made.samples, inputs.count, made.bytes)
 
@@ -128,7 +153,8 @@ def convert_some(path: Path, most: int, scratch: Path) -> Tried:
 def _take_records(
     listing: Listing, recipe: Recipe, most: int, workers: int | str, path: Path, placed: bool
 ) -> tuple[int, tuple[str, ...]]:
-    """Write some records as an Arrow file, `placed` ones with their PLACE; return the number of all, and faults as `Inputs`.
+    """Write some records as an Arrow file, `placed` ones with their PLACE; return the number of
+    all, and faults as `Inputs`.
 
     Raises InputError if none can be read.
     """
@@ -147,7 +173,11 @@ def _take_records(
         taken: Taken = []
         if schema is not None:
             share = -(-most // max(1, len(chosen)))
-            wanted = [units.first[unit] + np.array(evenly_spaced(int(units.records[unit]), share), np.int64) for unit in chosen]
+            wanted = [
+                units.first[unit]
+                + np.array(evenly_spaced(int(units.records[unit]), share), np.int64)
+                for unit in chosen
+            ]
             taken, fault = take(engine, ranges, recipe.reading, wanted, schema, folder)
     finally:
         engine.close()
@@ -156,26 +186,38 @@ def _take_records(
     sentences = (f"{listing.paths_at(units.file[unit : unit + 1])[0]}: {why}" for unit, why in met)
     faults = tuple(dict.fromkeys(map(printable, sentences)))
     if schema is None or not taken:
-        raise InputError(": ".join(("none of the records that were tried can be read", *faults[-1:])))
-    _write(path, taken, without_nulls(schema), listing.paths_at(units.file[chosen]) if placed else None)
+        raise InputError(
+            ": ".join(("none of the records that were tried can be read", *faults[-1:]))
+        )
+    _write(
+        path, taken, without_nulls(schema), listing.paths_at(units.file[chosen]) if placed else None
+    )
     return int(units.records.sum()), faults
 
 
 def _write(path: Path, taken: Taken, written: pa.Schema, paths: list[str] | None) -> None:
-    """Write records as an Arrow file, with their PLACE where the `paths` of their units are given."""
+    """Write records as an Arrow file, with their PLACE where the `paths` of their units are
+    given."""
     if paths is not None:
         named = zip(_beside_place(written.names), written.types, strict=True)
         written = pa.schema([*named, (PLACE, pa.string())], written.metadata)
-    with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, written) as writer:
+    with (
+        naming_the_path(path),
+        pa.OSFile(str(path), "wb") as sink,
+        pa.ipc.new_file(sink, written) as writer,
+    ):
         for unit, numbers, batch in taken:
             if paths is not None:
-                places = pa.array([f"{paths[unit]}#{number}" for number in numbers.tolist()], pa.string())
+                places = pa.array(
+                    [f"{paths[unit]}#{number}" for number in numbers.tolist()], pa.string()
+                )
                 batch = batch.append_column(PLACE, places).rename_columns(written.names)
             writer.write_batch(batch)
 
 
 def _beside_place(names: list[str]) -> list[str]:
-    """Return what fields are called beside PLACE, which becomes the key: one that is called so is set apart, as by convert."""
+    """Return what fields are called beside PLACE, which becomes the key: one that is called so is
+    set apart, as by convert."""
     taken = {"key", PLACE}
     for place, name in enumerate(names):
         while name in taken:
@@ -186,7 +228,8 @@ def _beside_place(names: list[str]) -> list[str]:
 
 
 def _some_units(units: Units, most: int) -> Numbers:
-    """Return the numbers of units from all over the files: at least UNITS, and as many as have `most` records."""
+    """Return the numbers of units from all over the files: at least UNITS, and as many as have
+    `most` records."""
     whole = units.readable()
     of_each = max(1.0, float(units.records[whole].mean())) if len(whole) else 1.0
     chosen: Numbers = whole[evenly_spaced(len(whole), max(UNITS, math.ceil(most / of_each)))]

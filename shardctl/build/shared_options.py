@@ -1,4 +1,5 @@
-"""Options of what makes datasets that several commands have. Little is imported: the command line reads them."""
+"""Options of what makes datasets that several commands have. Little is imported: the command line
+reads them."""
 
 from __future__ import annotations
 
@@ -11,4 +12,9 @@ WORKERS = Option(
     metavar="auto|N",
     shows_default=True,
 )
-IF_RUNNING = Option(Word("wait", "fail"), "wait", "What to do while another shardctl is writing DST.", shows_default=True)
+IF_RUNNING = Option(
+    Word("wait", "fail"),
+    "wait",
+    "What to do while another shardctl is writing DST.",
+    shows_default=True,
+)

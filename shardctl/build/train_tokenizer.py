@@ -1,4 +1,5 @@
-"""`shardctl tokenizer train`: texts of any sources or datasets, cleaned by a recipe, become a tokenizer."""
+"""`shardctl tokenizer train`: texts of any sources or datasets, cleaned by a recipe, become a
+tokenizer."""
 
 from __future__ import annotations
 
@@ -52,8 +53,9 @@ MOST_ROWS = 4096
 class TrainedTokenizer:
     """The tokenizer that was made, in the file `path`.
 
-    `vocabulary` is its number of tokens, special ones included. `documents` and `bytes` (of UTF-8) count the texts of the
-    training. `rejected` is the number of records that did not become a text. `sha256` is the checksum of the file.
+    `vocabulary` is its number of tokens, special ones included. `documents` and `bytes` (of UTF-8)
+    count the texts of the training. `rejected` is the number of records that did not become a text.
+    `sha256` is the checksum of the file.
     """
 
     path: str
@@ -84,11 +86,12 @@ def train_tokenizer(
 ) -> TrainedTokenizer:
     """Train a tokenizer on the texts of sources or datasets, and write it as a tokenizer.json.
 
-    `recipe` cleans the texts of sources first, as convert does. The first step that makes tokens is left out, with all steps
-    after it. `kind` is bpe, unigram or words; words can be written as a .txt too, one on each line. If there are more than
-    `max_bytes` of text, documents are taken evenly from all parts of it. The same texts give the same file. `progress` False
-    shows no progress on stderr; a `listener` has callbacks for the reading of sources instead. Raises UsageError, InputError,
-    StorageError and what convert raises.
+    `recipe` cleans the texts of sources first, as convert does. The first step that makes tokens is
+    left out, with all steps after it. `kind` is bpe, unigram or words; words can be written as a
+    .txt too, one on each line. If there are more than `max_bytes` of text, documents are taken
+    evenly from all parts of it. The same texts give the same file. `progress` False shows no
+    progress on stderr; a `listener` has callbacks for the reading of sources instead. Raises
+    UsageError, InputError, StorageError and what convert raises.
     """
     started = time.monotonic()
     instance("listener", listener, Listener)
@@ -98,7 +101,11 @@ def train_tokenizer(
     whole_number("vocab_size", vocab_size)
     check_training(kind, vocab_size, special)
     _check_target(target, kind, overwrite)
-    most = None if max_bytes is None else whole_number("max_bytes", size_of(max_bytes, "max_bytes"), least=1)
+    most = (
+        None
+        if max_bytes is None
+        else whole_number("max_bytes", size_of(max_bytes, "max_bytes"), least=1)
+    )
     with scratch_folder() as scratch, progress_of(progress, listener) as shown:
         listener = listener or ConversionProgress(shown).listener()
         datasets, rejected = _datasets(src, recipe, scratch, workers, listener)
@@ -109,14 +116,19 @@ def train_tokenizer(
         else:
             data = KINDS[kind](texts, vocab_size, special)
     if not texts.bytes:
-        raise InputError("there is no text to train on: all texts are empty, or none was kept by the recipe")
+        raise InputError(
+            "there is no text to train on: all texts are empty, or none was kept by the recipe"
+        )
     with naming_the_path(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(target, data)
     trained = open_tokenizer(str(target))
     notices = []
     if trained.vocabulary < vocab_size:
-        notices.append(f"the texts give {trained.vocabulary:,} tokens only, fewer than the {vocab_size:,} asked for")
+        notices.append(
+            f"the texts give {trained.vocabulary:,} tokens only, fewer than the {vocab_size:,} "
+            "asked for"
+        )
     return TrainedTokenizer(
         str(target),
         kind,
@@ -135,9 +147,13 @@ def _check_target(target: Path, kind: str, overwrite: bool) -> None:
     endings = (".json", ".txt") if kind == "words" else (".json",)
     shown = printable(str(target))
     if target.suffix not in endings:
-        raise UsageError(f"{shown}: a tokenizer is written to a file that ends in {' or '.join(endings)}")
+        raise UsageError(
+            f"{shown}: a tokenizer is written to a file that ends in {' or '.join(endings)}"
+        )
     if target.exists() and not overwrite:
-        raise StorageError(f"{shown}: exists already; give --overwrite to replace it, or another name")
+        raise StorageError(
+            f"{shown}: exists already; give --overwrite to replace it, or another name"
+        )
 
 
 def _datasets(
@@ -147,25 +163,49 @@ def _datasets(
     workers: int | str,
     listener: Listener,
 ) -> tuple[list[Dataset], int]:
-    """Return the datasets with the texts, and the number of records that were rejected. Sources become one in `scratch`."""
+    """Return the datasets with the texts, and the number of records that were rejected. Sources
+    become one in `scratch`."""
     roots = [SourceRoot.of(each) for each in ([src] if isinstance(src, str | Path) else src)]
-    found = [root.text for root in roots if not root.is_stored and Path(root.text, MANIFEST).exists()]
+    found = [
+        root.text for root in roots if not root.is_stored and Path(root.text, MANIFEST).exists()
+    ]
     others = [root.text for root in roots if root.text not in found]
     if found and recipe:
-        raise UsageError(f"{printable(found[0])} is a dataset, and its texts are not changed: a recipe is for sources")
+        raise UsageError(
+            f"{printable(found[0])} is a dataset, and its texts are not changed: a recipe is for "
+            "sources"
+        )
     datasets = [open_dataset(place) for place in found]
     rejected = 0
     if others or not roots:
-        given = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
+        given = (
+            dict(recipe)
+            if isinstance(recipe, dict)
+            else load_recipe(Path(recipe))
+            if recipe
+            else {}
+        )
         steps = given.get("transform")
         if isinstance(steps, list):
             given["transform"] = list(takewhile(lambda step: not _makes_tokens(step), steps))
         given["compression"] = "lz4"
         try:
-            made = convert(others, scratch / "texts", given, listener, labels="none", split="none", workers=workers)
+            made = convert(
+                others,
+                scratch / "texts",
+                given,
+                listener,
+                labels="none",
+                split="none",
+                workers=workers,
+            )
         except TooManyRejectsError as error:
-            raise InputError(f"there is no text to train on: {str(error).partition('; nothing was committed')[0]}") from error
-        except KeyboardInterrupt:  # its message says how to resume the conversion, but `scratch` is deleted
+            raise InputError(
+                "there is no text to train on: "
+                f"{str(error).partition('; nothing was committed')[0]}"
+            ) from error
+        except KeyboardInterrupt:
+            # its message says how to resume the conversion, but `scratch` is deleted
             raise KeyboardInterrupt(NOTHING_WRITTEN) from None
         rejected = made.rejected
         datasets.append(open_dataset(scratch / "texts"))
@@ -173,7 +213,8 @@ def _datasets(
         if "text" not in dataset.schema.names:
             held = ", ".join(map(printable, dataset.schema.names))
             raise InputError(
-                f"there are no texts to train on: the records have {held}; name the field of the texts with --text-field FIELD"
+                f"there are no texts to train on: the records have {held}; name the field of the "
+                "texts with --text-field FIELD"
             )
     return datasets, rejected
 
@@ -194,7 +235,11 @@ class _Texts:
 
     def __iter__(self) -> Iterator[list[str]]:
         self.documents = self.bytes = 0
-        total = sum(len(text.encode()) for group in self._all() for text in group) if self._most is not None else 0
+        total = (
+            sum(len(text.encode()) for group in self._all() for text in group)
+            if self._most is not None
+            else 0
+        )
         size_seen = 0
         for group in self._all():
             chosen = []
@@ -215,20 +260,24 @@ class _Texts:
             each = max(1, dataset.manifest.bytes // max(1, len(dataset)))
             rows = min(MOST_ROWS, max(1, AT_ONCE // each))
             for first in range(0, len(dataset), rows):
-                batch = dataset.take(range(first, min(first + rows, len(dataset))), columns=["text"])
+                batch = dataset.take(
+                    range(first, min(first + rows, len(dataset))), columns=["text"]
+                )
                 yield [text for text in batch["text"] if text]
                 read += len(batch["text"])
                 self._shown.report(read)
         self._shown.begin(Phase("training"))
 
 
-# --- tokenizers made from texts: byte-level BPE and unigram, and words. The same texts give the same file, byte by byte ---
+# --- tokenizers made from texts: byte-level BPE and unigram, and words. The same texts give the
+# same file, byte by byte ---
 
 Texts = Iterable[Sequence[str]]
 """Texts in groups, so that not all of them are in memory."""
 
 SPECIAL = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
-"""The special tokens of a new tokenizer: the end of a document, what fills up, and those of the chat template chatml."""
+"""The special tokens of a new tokenizer: the end of a document, what fills up, and those of the
+chat template chatml."""
 
 BYTES = 256
 
@@ -236,7 +285,8 @@ BYTES = 256
 def train_bpe(texts: Texts, vocabulary: int, special: Sequence[str]) -> bytes:
     """Return a tokenizer.json of byte-level BPE, with the words of GPT-2. It gives back every text.
 
-    All bytes are tokens. The trainer leaves out those that do not occur otherwise, and then drops them from texts in silence.
+    All bytes are tokens. The trainer leaves out those that do not occur otherwise, and then drops
+    them from texts in silence.
     """
     tokenizers = _package()
     own = _byte_level(tokenizers, tokenizers.models.BPE())
@@ -252,9 +302,11 @@ def train_bpe(texts: Texts, vocabulary: int, special: Sequence[str]) -> bytes:
 
 
 def train_unigram(texts: Texts, vocabulary: int, special: Sequence[str]) -> bytes:
-    """Return a tokenizer.json of a unigram model over bytes, with the words of GPT-2. It gives back every text.
+    """Return a tokenizer.json of a unigram model over bytes, with the words of GPT-2. It gives back
+    every text.
 
-    SentencePiece trains it, on one thread: the trainer of `tokenizers` gives another model in each process.
+    SentencePiece trains it, on one thread: the trainer of `tokenizers` gives another model in each
+    process.
     """
     tokenizers = _package()
     symbols = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
@@ -270,8 +322,11 @@ def train_unigram(texts: Texts, vocabulary: int, special: Sequence[str]) -> byte
     return _json(own)
 
 
-def _unigram_pieces(counts: Counter[str], symbols: Sequence[str], size: int) -> list[tuple[str, float]]:
-    """Return up to `size` pieces of words, all of the symbols among them, with the logarithms of their probabilities."""
+def _unigram_pieces(
+    counts: Counter[str], symbols: Sequence[str], size: int
+) -> list[tuple[str, float]]:
+    """Return up to `size` pieces of words, all of the symbols among them, with the logarithms of
+    their probabilities."""
     try:
         import sentencepiece
     except ImportError as error:
@@ -305,9 +360,14 @@ def _unigram_pieces(counts: Counter[str], symbols: Sequence[str], size: int) -> 
                 minloglevel=2,
             )
         except RuntimeError as error:
-            raise InputError(f"no unigram can be trained on these texts: {first_line(error)}; give more text") from None
+            raise InputError(
+                f"no unigram can be trained on these texts: {first_line(error)}; give more text"
+            ) from None
     trained = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    found = {trained.IdToPiece(number): float(trained.GetScore(number)) for number in range(1, trained.GetPieceSize())}
+    found = {
+        trained.IdToPiece(number): float(trained.GetScore(number))
+        for number in range(1, trained.GetPieceSize())
+    }
     least = min(found.values(), default=0.0) - 10
     rare = [(symbol, least) for symbol in symbols if symbol not in found]
     ranked = sorted(found.items(), key=lambda entry: (entry[0] not in symbols, -entry[1], entry[0]))
@@ -315,25 +375,31 @@ def _unigram_pieces(counts: Counter[str], symbols: Sequence[str], size: int) -> 
 
 
 def train_words(texts: Texts, vocabulary: int, special: Sequence[str]) -> bytes:
-    """Return a tokenizer.json of the most common words: what stands between whitespace. Others are the unknown token."""
+    """Return a tokenizer.json of the most common words: what stands between whitespace. Others are
+    the unknown token."""
     tokenizers = _package()
     words, unknown = count_words(texts, vocabulary, special)
-    own = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: n for n, word in enumerate(words)}, unk_token=unknown))
+    own = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: n for n, word in enumerate(words)}, unk_token=unknown)
+    )
     own.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     own.add_special_tokens([unknown, *special])
     return _json(own)
 
 
 def count_words(texts: Texts, vocabulary: int, special: Sequence[str]) -> tuple[list[str], str]:
-    """Return special tokens and the most common words, those of the same count in the order of their characters; and the name
-    of the unknown token, which comes first if it is not among the special ones."""
+    """Return special tokens and the most common words, those of the same count in the order of
+    their characters; and the name of the unknown token, which comes first if it is not among the
+    special ones."""
     counts: Counter[str] = Counter()
     for group in texts:
         for text in group:
             counts.update(text.split())
     unknown = next((name for name in special if name in UNKNOWN_NAMES), UNKNOWN_NAMES[0])
     first = list(dict.fromkeys((*(() if unknown in special else (unknown,)), *special)))
-    common = sorted((word for word in counts if word not in first), key=lambda word: (-counts[word], word))
+    common = sorted(
+        (word for word in counts if word not in first), key=lambda word: (-counts[word], word)
+    )
     return [*first, *common[: max(0, vocabulary - len(first))]], unknown
 
 
@@ -355,7 +421,8 @@ def check_training(kind: str, vocabulary: int, special: Sequence[str]) -> None:
     if not least <= vocabulary <= 1 << 24:
         bytes_too = "" if kind == "words" else ", the 256 bytes"
         raise UsageError(
-            f"a vocabulary has at least the special tokens{bytes_too}, and at most 16,777,216 tokens: give {least:,} or more;"
+            f"a vocabulary has at least the special tokens{bytes_too}, and at most 16,777,216 "
+            f"tokens: give {least:,} or more;"
             f" it is {vocabulary:,}"
         )
 
@@ -385,14 +452,16 @@ def _package() -> Any:
         import tokenizers.trainers
     except ImportError as error:
         raise InstallError(
-            f"training needs tokenizers, which cannot be imported ({error}); pip install {to_install('text')}"
+            f"training needs tokenizers, which cannot be imported ({error}); pip install "
+            f"{to_install('text')}"
         ) from None
     return tokenizers
 
 
 @contextmanager
 def _threads() -> Iterator[None]:
-    """Let the package use threads while it trains BPE: it counts, so that their order does not matter."""
+    """Let the package use threads while it trains BPE: it counts, so that their order does not
+    matter."""
     name = "TOKENIZERS_PARALLELISM"
     before = os.environ.get(name)
     os.environ[name] = "true"

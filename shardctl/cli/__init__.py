@@ -1,4 +1,5 @@
-"""The command line: one file per command, and one place that turns errors into a sentence and an exit code."""
+"""The command line: one file per command, and one place that turns errors into a sentence and an
+exit code."""
 
 from __future__ import annotations
 
@@ -78,7 +79,9 @@ class Commands(Group):
         """Return a command, or None if there is none of this name."""
         if not any(cmd_name in commands for commands in COMMANDS.values()):
             return None
-        command: click.Command = getattr(importlib.import_module(f"shardctl.cli.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(
+            importlib.import_module(f"shardctl.cli.{cmd_name}"), cmd_name
+        )
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -99,12 +102,19 @@ class Commands(Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH},
 )
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show versions and formats."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show versions and formats.",
 )
 def cli() -> None:
-    """Preprocess a dataset once, check that it is complete, and measure whether it keeps the GPU busy.
+    """Preprocess a dataset once, check that it is complete, and measure whether it keeps the GPU
+    busy.
 
-    `shardctl COMMAND -h` shows the options that most people need, `shardctl COMMAND --help` shows all options.
+    `shardctl COMMAND -h` shows the options that most people need, `shardctl COMMAND --help` shows
+    all options.
 
     In Python: for batch in shardctl.open("out").loader(256): … (`shardctl help loader`)
 
@@ -130,7 +140,8 @@ def main() -> None:
         stopped.append(number)
         raise KeyboardInterrupt
 
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # ignored means that the process runs in the background
+    # ignored means that the process runs in the background
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)  # a batch system's "stop" is handled as Ctrl-C is
     try:
@@ -138,7 +149,8 @@ def main() -> None:
     except Exception:
         if not stopped:
             raise
-        # A compiled module that is interrupted while it is imported raises its own error instead of KeyboardInterrupt.
+        # A compiled module that is interrupted while it is imported raises its own error instead of
+        # KeyboardInterrupt.
         with contextlib.suppress(OutputRefusedError):
             _complain(INTERRUPTION, INTERRUPTED, sys.argv[1:])
         code = INTERRUPTED
@@ -146,13 +158,15 @@ def main() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process as the interpreter does, but without tearing down every module first: that takes 30 to 60 ms.
+    """End the process as the interpreter does, but without tearing down every module first: that
+    takes 30 to 60 ms.
 
-    Threads that a user's function left running are joined, atexit functions are called, and output is flushed. Files,
-    processes and locks are already closed by the blocks that opened them.
+    Threads that a user's function left running are joined, atexit functions are called, and output
+    is flushed. Files, processes and locks are already closed by the blocks that opened them.
     """
     if pools := sys.modules.get("concurrent.futures.thread"):
-        pools._python_exit()  # as threading does it before it joins them: idle threads of pools would wait for ever
+        # as threading does it before it joins them: idle threads of pools would wait for ever
+        pools._python_exit()
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.main_thread():
             thread.join()
@@ -178,14 +192,16 @@ def run(arguments: list[str]) -> int:
 
 
 class OutputRefusedError(OSError):
-    """What was printed cannot be written: the disk is full, for instance. A class of its own, to tell it from other files."""
+    """What was printed cannot be written: the disk is full, for instance. A class of its own, to
+    tell it from other files."""
 
 
 class _StandardStream(io.TextIOWrapper):
     """stdout or stderr of the command.
 
-    That the reader of a pipe has closed it (`| head`) is no error: the rest of the output is discarded, and the command
-    goes on to its own exit code. Any other failure raises OutputRefusedError.
+    That the reader of a pipe has closed it (`| head`) is no error: the rest of the output is
+    discarded, and the command goes on to its own exit code. Any other failure raises
+    OutputRefusedError.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -224,7 +240,9 @@ class _StandardStream(io.TextIOWrapper):
 
 def _run(arguments: list[str]) -> int:
     try:
-        code = cli.main(arguments, prog_name="shardctl", standalone_mode=False, color=color_choice())
+        code = cli.main(
+            arguments, prog_name="shardctl", standalone_mode=False, color=color_choice()
+        )
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -240,7 +258,8 @@ def _run(arguments: list[str]) -> int:
         _complain(str(error), error.exit_code, arguments)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort) as stop:
-        said = str(stop.__cause__ or stop)  # click replaces a KeyboardInterrupt by its own exception
+        # click replaces a KeyboardInterrupt by its own exception
+        said = str(stop.__cause__ or stop)
         _complain(said or INTERRUPTION, INTERRUPTED, arguments)
         return INTERRUPTED
 

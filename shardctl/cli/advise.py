@@ -11,7 +11,13 @@ import click
 from shardctl.benchmark.advice_options import BORROWED, HEADINGS, OUTPUT, AdviceOptions
 from shardctl.cli.command import command, option
 from shardctl.cli.options import options_of
-from shardctl.cli.output import Output, print_json, print_table, printing_to_stderr, progress_options
+from shardctl.cli.output import (
+    Output,
+    print_json,
+    print_table,
+    printing_to_stderr,
+    progress_options,
+)
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import declared_in
 from shardctl.system.output_files import OutputFileType
@@ -26,7 +32,8 @@ if TYPE_CHECKING:
 NONE_KEEPS_UP = 1
 
 REFERENCE = (
-    "advise also takes the options of convert for reading SRC and for its steps: --kind, --resize, --tokenizer, --recipe and"
+    "advise also takes the options of convert for reading SRC and for its steps: --kind, --resize, "
+    "--tokenizer, --recipe and"
     " others. `shardctl convert --help` lists them."
 )
 
@@ -69,10 +76,11 @@ RECIPE = OutputFileType("recipe", lambda content: content == _marked(content.par
 def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any) -> int:
     """Find the smallest way to store SRC that is fast enough to keep a GPU busy on this machine.
 
-    The command converts a few hundred inputs in every way. Images: original bytes, jpeg, webp, png, and raw pixels with and
-    without compression. Texts: several compressions. It reads each result with shardctl's loader, as in training. It checks the
-    smallest one that is fast enough with a simulated GPU, and prints it as a recipe for `shardctl convert`. If none is fast
-    enough, the exit code is 1. Shards of another tool are also read with their own reader, if it is installed.
+    The command converts a few hundred inputs in every way. Images: original bytes, jpeg, webp, png,
+    and raw pixels with and without compression. Texts: several compressions. It reads each result
+    with shardctl's loader, as in training. It checks the smallest one that is fast enough with a
+    simulated GPU, and prints it as a recipe for `shardctl convert`. If none is fast enough, the
+    exit code is 1. Shards of another tool are also read with their own reader, if it is installed.
     """
     with quick_imports():
         from shardctl.benchmark.advice import advise as find_advice
@@ -82,7 +90,9 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
         RECIPE.check(Path(write))
     look_in_current_folder()
     with printing_to_stderr():
-        advice = find_advice(list(src), given.pop("recipe"), progress=output.shows_progress, **given)
+        advice = find_advice(
+            list(src), given.pop("recipe"), progress=output.shows_progress, **given
+        )
     recipe = recipe_toml(advice.recipe)
     if write is not None:
         RECIPE.write(Path(write), _marked(recipe.encode()))
@@ -94,14 +104,29 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
 
 
 def _print(advice: Advice, recipe: str, write: str | None) -> None:
-    click.echo(f"{advice.tried:,} of {counted(advice.inputs, 'input')} tried; the consumer takes {advice.rate:,.1f} samples/s")
+    click.echo(
+        f"{advice.tried:,} of {counted(advice.inputs, 'input')} tried; the consumer takes "
+        f"{advice.rate:,.1f} samples/s"
+    )
     if advice.rejected:
         click.echo(f"  {advice.rejected:,} of them cannot be converted")
     for fault in advice.faults:
         click.echo(f"  not read or converted: {printable(fault)}")
     texts = any(choice.decode_mb_per_s is not None for choice in advice.choices)
     header = (
-        ("", "store", "per sample", "all inputs", "samples/s", "utilisation", "", "ratio", "decompress") if texts else _IMAGES
+        (
+            "",
+            "store",
+            "per sample",
+            "all inputs",
+            "samples/s",
+            "utilisation",
+            "",
+            "ratio",
+            "decompress",
+        )
+        if texts
+        else _IMAGES
     )
     print_table([_row(choice, advice) for choice in advice.choices if choice.error is None], header)
     if advice.today is not None:
@@ -113,11 +138,13 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
         _print_network(advice, advice.network)
     elif advice.keeps_up:
         click.echo(
-            f"{advice.best.name} is the smallest that keeps the consumer busy: {advice.proven:.1%} utilisation in a test"
+            f"{advice.best.name} is the smallest that keeps the consumer busy: {advice.proven:.1%} "
+            "utilisation in a test"
         )
     else:
         click.echo(
-            f"NONE keeps it busy on this machine; {advice.best.name} is the fastest: {advice.proven:.1%} utilisation in a test"
+            f"NONE keeps it busy on this machine; {advice.best.name} is the fastest: "
+            f"{advice.proven:.1%} utilisation in a test"
         )
     from shardctl.format.jpeg_record import jpeg_costs  # with numpy, which most commands do without
 
@@ -125,7 +152,11 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
         click.echo(f"of those tried, {cost}")
     if advice.blocks is not None:
         _print_blocks(advice.blocks)
-    memory = "fits in this machine's memory" if advice.fits_in_memory else "does not fit in this machine's memory"
+    memory = (
+        "fits in this machine's memory"
+        if advice.fits_in_memory
+        else "does not fit in this machine's memory"
+    )
     click.echo(
         f"all inputs will take about {format_bytes(advice.total_bytes)}, which {memory};"
         f" read from a disk, they need {advice.disk_mb_per_s:,.1f} MB/s"
@@ -138,20 +169,42 @@ def _print_network(advice: Advice, network: Network) -> None:
     cache = f"a cache of {format_bytes(network.cache_bytes)}" if network.cache_bytes else "no cache"
     way = f"{_rate(network.bytes_per_s)}, {network.latency_s * 1e3:g} ms, {cache}"
     click.echo(f"computed for a store ({way}):")
-    header = ("", "store", "network", "first epoch", "", "later epochs", "", "in cache", "all, once")
+    header = (
+        "",
+        "store",
+        "network",
+        "first epoch",
+        "",
+        "later epochs",
+        "",
+        "in cache",
+        "all, once",
+    )
     found = [(choice, choice.network) for choice in advice.choices if choice.network is not None]
     print_table([_far_row(choice, far, advice) for choice, far in found], header)
     best, far = advice.best, advice.best.network
     assert far is not None, "each choice that is possible has it"
     tested = f"{advice.proven:.1%} utilisation in a test with local data"
     if advice.keeps_up:
-        click.echo(f"{best.name} is the smallest that keeps the consumer busy over this network: {tested}")
+        click.echo(
+            f"{best.name} is the smallest that keeps the consumer busy over this network: {tested}"
+        )
     elif advice.keeps_up_later:
-        click.echo(f"{best.name} keeps the consumer busy after the first epoch, and is the fastest such one in it: {tested}")
+        click.echo(
+            f"{best.name} keeps the consumer busy after the first epoch, and is the fastest such "
+            f"one in it: {tested}"
+        )
     else:
-        click.echo(f"NONE keeps it busy over this network; {best.name} is the fastest in the first epoch: {tested}")
+        click.echo(
+            f"NONE keeps it busy over this network; {best.name} is the fastest in the first epoch: "
+            f"{tested}"
+        )
     first, later = (_limit(epoch.limit, epoch.utilization, far) for epoch in (far.first, far.later))
-    click.echo(f"  every epoch: {first}" if first == later else f"  first epoch: {first}\n  later epochs: {later}")
+    click.echo(
+        f"  every epoch: {first}"
+        if first == later
+        else f"  first epoch: {first}\n  later epochs: {later}"
+    )
 
 
 def _limit(limit: str, utilization: float, far: OverNetwork) -> str:
@@ -197,7 +250,10 @@ def _print_today(found: Today) -> None:
         click.echo(f"  as they are: not measured, {printable(found.why_not)}")
         return
     rate = f"{found.samples_per_s:,.0f} samples/s, {found.utilization:.0%} utilisation"
-    click.echo(f"  as they are: {rate}, read and decoded by {printable(found.library)} in {found.how}, with no transform")
+    click.echo(
+        f"  as they are: {rate}, read and decoded by {printable(found.library)} in {found.how}, "
+        "with no transform"
+    )
 
 
 def _print_blocks(found: BlockAdvice) -> None:
@@ -206,10 +262,19 @@ def _print_blocks(found: BlockAdvice) -> None:
     from shardctl.format.packing import METHODS
 
     how = " (estimated: a quarter of the bytes of their text)" if found.estimated else ""
-    click.echo(f"documents have {found.low:,} to {found.high:,} tokens, {found.median:,} at the median{how}")
-    click.echo(f"blocks of tokens, {DOCUMENTS:,} such documents in a shard: documents that are cut, and padding")
+    click.echo(
+        f"documents have {found.low:,} to {found.high:,} tokens, {found.median:,} at the "
+        f"median{how}"
+    )
+    click.echo(
+        f"blocks of tokens, {DOCUMENTS:,} such documents in a shard: documents that are cut, and "
+        "padding"
+    )
     lengths = list(dict.fromkeys(choice.length for choice in found.choices))
-    shares = {(choice.length, choice.method): f"{choice.cut:.1%}, {choice.padding:.1%}" for choice in found.choices}
+    shares = {
+        (choice.length, choice.method): f"{choice.cut:.1%}, {choice.padding:.1%}"
+        for choice in found.choices
+    }
     rows = [(f"{length:,}", *(shares[length, method] for method in METHODS)) for length in lengths]
     print_table(rows, ("--block-length", *(f"--pack {method}" for method in METHODS)))
 
@@ -235,7 +300,8 @@ def _row(choice: Choice, advice: Advice) -> tuple[str, ...]:
 
 
 def _of_all(choice: Choice, advice: Advice) -> float:
-    """Return the bytes of all inputs; of text, in proportion to those that are estimated for the recommended choice."""
+    """Return the bytes of all inputs; of text, in proportion to those that are estimated for the
+    recommended choice."""
     if choice.store is not None or not advice.best.sample_bytes:
         return choice.sample_bytes * advice.inputs
     return advice.total_bytes * choice.sample_bytes / advice.best.sample_bytes

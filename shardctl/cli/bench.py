@@ -13,12 +13,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.benchmark.options import COMPARED, CONSUMER, HEADINGS, OUTPUT, READING, RUN, BenchOptions
+from shardctl.benchmark.options import (
+    COMPARED,
+    CONSUMER,
+    HEADINGS,
+    OUTPUT,
+    READING,
+    RUN,
+    BenchOptions,
+)
 from shardctl.cli.command import command, option, with_same_options
 from shardctl.cli.lines import bad, good
 from shardctl.cli.opening import open_option, open_page, page_path
 from shardctl.cli.options import option_of, options_of
-from shardctl.cli.output import Output, check_page, print_json, print_table, printing_to_stderr, progress_options
+from shardctl.cli.output import (
+    Output,
+    check_page,
+    print_json,
+    print_table,
+    printing_to_stderr,
+    progress_options,
+)
 from shardctl.cli.values import OneOf
 from shardctl.errors import UsageError
 from shardctl.loader.metrics_option import METRICS
@@ -34,7 +49,8 @@ if TYPE_CHECKING:
     from shardctl.loader.metrics import Family
 
 STARVES = 1
-"""Below this share, a dataset counts as dropped from the page cache, and a part of the threads' time is not shown."""
+"""Below this share, a dataset counts as dropped from the page cache, and a part of the threads'
+time is not shown."""
 
 
 @command(
@@ -57,7 +73,8 @@ STARVES = 1
     "--order",
     heading=READING,
     type=OneOf(["global", "window", "block"]),
-    help="Which random order (`shardctl help loader` explains them). Default: the best one for the way in which DST is stored.",
+    help="Which random order (`shardctl help loader` explains them). Default: the best one for the "
+    "way in which DST is stored.",
 )
 @option(
     "--list-consumers",
@@ -69,14 +86,16 @@ STARVES = 1
     "--against",
     heading=COMPARED,
     is_flag=True,
-    help="If DST is shards of another tool: also convert some of its records to a scratch folder, and read both in turn.",
+    help="If DST is shards of another tool: also convert some of its records to a scratch folder, "
+    "and read both in turn.",
 )
 @option(
     "--python",
     heading=COMPARED,
     type=click.Path(),
     metavar="PATH",
-    help="If DST is shards of another tool: the Python that has their reader. Default: the Python that runs shardctl.",
+    help="If DST is shards of another tool: the Python that has their reader. Default: the Python "
+    "that runs shardctl.",
 )
 @option(
     "--html",
@@ -98,16 +117,19 @@ STARVES = 1
     "--watch",
     heading=RUN,
     is_flag=True,
-    help="Read DST until Ctrl-C (or for --seconds), and print every second how fast, and how long the training waits.",
+    help="Read DST until Ctrl-C (or for --seconds), and print every second how fast, and how long "
+    "the training waits.",
 )
 @option_of("metrics", METRICS)
 @progress_options
 def bench(dataset: str | None, output: Output, list_consumers: bool, **given: Any) -> int:
-    """Measure how fast DST can be read on this machine, and whether that is enough to keep a GPU busy.
+    """Measure how fast DST can be read on this machine, and whether that is enough to keep a GPU
+    busy.
 
-    The data is read with shardctl's loader, as in training. Shards of other tools (WebDataset, TFRecord, TFDS, MDS, Parquet and
-    Arrow of Hugging Face) are read with their own reader, if it is installed. With --consumer or --consumer-rate, exit code 1
-    means that the GPU would wait for data. It is then busy for less than 90 % of the time (accelerator utilisation as in MLPerf
+    The data is read with shardctl's loader, as in training. Shards of other tools (WebDataset,
+    TFRecord, TFDS, MDS, Parquet and Arrow of Hugging Face) are read with their own reader, if it is
+    installed. With --consumer or --consumer-rate, exit code 1 means that the GPU would wait for
+    data. It is then busy for less than 90 % of the time (accelerator utilisation as in MLPerf
     Storage).
     """
     if list_consumers:
@@ -120,7 +142,10 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
     if watch:
         return _watch(dataset, output, metrics, **given)
     if metrics:
-        raise UsageError("--metrics works only with --watch; use both, or --json for the figures of a measurement")
+        raise UsageError(
+            "--metrics works only with --watch; use both, or --json for the figures of a "
+            "measurement"
+        )
     return _measure(dataset, output, **given)
 
 
@@ -158,8 +183,14 @@ class _Lines:
 
     def _line(self, values: Mapping[str, float]) -> str:
         threads = counted(int(values["threads"]), "thread")
-        shares = f"training waits {values['stall_share']:6.1%} of the time, and works {values['utilization']:6.1%}"
-        return f"epoch {values['epoch']}: {values['samples_per_s']:>11,.0f} samples/s; {shares}; {threads}"
+        shares = (
+            f"training waits {values['stall_share']:6.1%} of the time, and works "
+            f"{values['utilization']:6.1%}"
+        )
+        return (
+            f"epoch {values['epoch']}: {values['samples_per_s']:>11,.0f} samples/s; {shares}; "
+            f"{threads}"
+        )
 
     def close(self) -> None:
         """Nothing is open."""
@@ -169,7 +200,9 @@ def _watch(dataset: str, output: Output, metrics: tuple[str, ...], **given: Any)
     """Read until Ctrl-C. Figures for --metrics come as often as the lines."""
     from shardctl.benchmark.measure.watching import watch_dataset
 
-    unfit = next((name for name in ("compare", "html", "open", "against", "python") if given.pop(name)), None)
+    unfit = next(
+        (name for name in ("compare", "html", "open", "against", "python") if given.pop(name)), None
+    )
     if unfit is not None:
         raise UsageError(f"--watch and --{unfit} contradict each other; give one of them")
     order = given.pop("order")
@@ -210,12 +243,20 @@ def _measure(
         from shardctl.inspection.pages.page import absolute, write_page
 
         begin = ("shardctl", "bench", absolute(dataset))
-        content = bench_page(result, with_same_options(click.get_current_context(), begin, _NOT_AGAIN))
+        content = bench_page(
+            result, with_same_options(click.get_current_context(), begin, _NOT_AGAIN)
+        )
         html = page_path(html, "bench")
         write_page(Path(html), content)
     if output.as_json:
         page = {"page": html} if html is not None else {}
-        print_json({**result.record(), **({"comparison": asdict(comparison)} if comparison else {}), **page})
+        print_json(
+            {
+                **result.record(),
+                **({"comparison": asdict(comparison)} if comparison else {}),
+                **page,
+            }
+        )
     else:
         _print(result, dataset, comparison)
         if html is not None:
@@ -226,7 +267,8 @@ def _measure(
 
 
 def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[..., BenchResult]:
-    """Return what measures DST. Raises UsageError for options of shards of other tools where it is a dataset of shardctl."""
+    """Return what measures DST. Raises UsageError for options of shards of other tools where it is
+    a dataset of shardctl."""
     from shardctl.interop.foreign.shards import is_foreign
     from shardctl.system.stores import is_url
 
@@ -236,7 +278,10 @@ def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[...,
         return partial(bench_shards, python=python or sys.executable, beside=against)
     if (against or python) and Path(dataset).exists():  # what is not there is named below
         name = "--against" if against else "--python"
-        raise UsageError(f"{name} is for shards of other tools, and {printable(dataset)} is not one of them; leave it out")
+        raise UsageError(
+            f"{name} is for shards of other tools, and {printable(dataset)} is not one of them; "
+            "leave it out"
+        )
     from shardctl.benchmark.measure import bench
 
     return bench
@@ -248,7 +293,10 @@ def _list_consumers(as_json: bool) -> None:
     if as_json:
         print_json({"consumers": [asdict(preset) for preset in PRESETS]})
         return
-    rows = [(preset.name, preset.rate, preset.unit, preset.what, preset.source, preset.date) for preset in PRESETS]
+    rows = [
+        (preset.name, preset.rate, preset.unit, preset.what, preset.source, preset.date)
+        for preset in PRESETS
+    ]
     print_table(rows, ("name", "per s", "of", "what one GPU takes", "source", "date"))
 
 
@@ -302,15 +350,21 @@ def _print_baseline(found: BaselineResult) -> None:
         f"an epoch takes {found.raw_epoch_s:,.1f} s, from shards {found.shards_epoch_s:,.1f} s",
     )
     _line(f"{found.ratio:,.1f} times", "as fast from shards")
-    took = f"{found.conversion_s:,.1f} s" + ("" if found.conversion_measured else ", assumed: one epoch from raw inputs")
+    took = f"{found.conversion_s:,.1f} s" + (
+        "" if found.conversion_measured else ", assumed: one epoch from raw inputs"
+    )
     if found.pays_after is None:
         _line("no time saved", "the raw inputs are read as fast as the shards")
     else:
         _line(
-            f"after {counted(found.pays_after, 'epoch')}", f"the shards have saved as much time as the conversion took ({took})"
+            f"after {counted(found.pays_after, 'epoch')}",
+            f"the shards have saved as much time as the conversion took ({took})",
         )
     if found.rejected:
-        _line(counted(found.rejected, "input"), "were left out: they have changed since the conversion, or cannot be decoded")
+        _line(
+            counted(found.rejected, "input"),
+            "were left out: they have changed since the conversion, or cannot be decoded",
+        )
 
 
 def _print_sweep(points: tuple[SweepPoint, ...], processes: int | None) -> None:
@@ -320,7 +374,9 @@ def _print_sweep(points: tuple[SweepPoint, ...], processes: int | None) -> None:
     rows = [(p.shuffle, p.threads, p.batch_size, round(p.samples_per_s)) for p in points]
     print_table(rows, ("order", "threads", "batch size", "samples/s"))
     best = next(point for point in best_of(points) if point.shuffle != "in-order")
-    click.echo(f"  best random order: {best.as_options(processes)}, {best.samples_per_s:,.0f} samples/s")
+    click.echo(
+        f"  best random order: {best.as_options(processes)}, {best.samples_per_s:,.0f} samples/s"
+    )
     click.echo(f"  in Python: dataset.{best.as_python(processes)}")
 
 
@@ -339,7 +395,8 @@ def _print_comparison(found: Comparison) -> None:
     ]
     print_table(rows, ("", "before", "now", "change", "noise", ""))
     click.echo(
-        "  noise: a change up to this may be chance. It is larger where the runs of a measurement differ, and where other"
+        "  noise: a change up to this may be chance. It is larger where the runs of a measurement "
+        "differ, and where other"
         " programs used the processor"
     )
     for difference in found.differences:

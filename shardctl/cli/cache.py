@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 def cache() -> None:
     """Show and remove what this machine keeps of datasets on object stores.
 
-    If you open a dataset with cache=DIR, the data that you read is kept in DIR (`shardctl help cache.md`). By default, DIR is
-    the folder in the environment variable SHARDCTL_CACHE.
+    If you open a dataset with cache=DIR, the data that you read is kept in DIR (`shardctl help
+    cache.md`). By default, DIR is the folder in the environment variable SHARDCTL_CACHE.
     """
 
 
@@ -39,11 +39,18 @@ def cache() -> None:
 @click.argument("folder", metavar="[DIR]", required=False, type=click.Path())
 @output_options
 def list_datasets(folder: str | None, output: Output) -> int:
-    """List the datasets in DIR: how much of each is cached, when it was last opened, and whether a process uses it."""
+    """List the datasets in DIR: how much of each is cached, when it was last opened, and whether a
+    process uses it."""
     opened = _opened(folder)
     entries = opened.entries()
     if output.as_json:
-        print_json({"folder": str(opened.folder), "bytes": _bytes(entries), "datasets": [_record(entry) for entry in entries]})
+        print_json(
+            {
+                "folder": str(opened.folder),
+                "bytes": _bytes(entries),
+                "datasets": [_record(entry) for entry in entries],
+            }
+        )
         return 0
     rows = [
         (
@@ -57,7 +64,10 @@ def list_datasets(folder: str | None, output: Output) -> int:
     ]
     if rows:
         print_table(rows, ("dataset", "size", "of its blocks", "opened last", ""))
-    click.echo(f"{printable(str(opened.folder))}: {counted(len(entries), 'dataset')}, {format_bytes(_bytes(entries))}")
+    click.echo(
+        f"{printable(str(opened.folder))}: {counted(len(entries), 'dataset')}, "
+        f"{format_bytes(_bytes(entries))}"
+    )
     return 0
 
 
@@ -65,17 +75,23 @@ def list_datasets(folder: str | None, output: Output) -> int:
 @click.argument("places", metavar="[DIR] [URL]", nargs=-1, type=click.Path())
 @output_options
 def clear(places: tuple[str, ...], output: Output) -> int:
-    """Remove the datasets in DIR, or only the dataset at URL. Datasets that a process uses stay, and the command names them."""
+    """Remove the datasets in DIR, or only the dataset at URL. Datasets that a process uses stay,
+    and the command names them."""
     from shardctl.system.stores import is_url
 
     urls = [place.rstrip("/") for place in places if is_url(place)]
     folders = [place for place in places if not is_url(place)]
     if len(urls) > 1 or len(folders) > 1:
-        raise UsageError("cache clear takes one folder and one URL at the most; call it again for others")
+        raise UsageError(
+            "cache clear takes one folder and one URL at the most; call it again for others"
+        )
     opened = _opened(folders[0] if folders else None)
     removed, kept = opened.clear(urls[0] if urls else None)
     if output.as_json:
-        urls_of = {"removed": [entry.url for entry in removed], "in_use": [entry.url for entry in kept]}
+        urls_of = {
+            "removed": [entry.url for entry in removed],
+            "in_use": [entry.url for entry in kept],
+        }
         print_json({"folder": str(opened.folder), "freed_bytes": _bytes(removed), **urls_of})
         return 0
     for entry in kept:
@@ -96,12 +112,18 @@ def _opened(folder: str | None) -> Cache:
     if not named:
         raise UsageError(f"which cache? Give its folder, or set {CACHE_VARIABLE}")
     if not Path(named).is_dir():
-        raise InputError(f"{printable(named)}: no such folder{near_path(Path(named)) or ';'} give the folder of a cache")
+        raise InputError(
+            f"{printable(named)}: no such folder{near_path(Path(named)) or ';'} give the folder of "
+            "a cache"
+        )
     return Cache(Path(named))
 
 
 def _record(entry: Entry) -> dict[str, Any]:
-    return {**asdict(entry), "opened": datetime.fromtimestamp(entry.opened).astimezone().isoformat(timespec="seconds")}
+    return {
+        **asdict(entry),
+        "opened": datetime.fromtimestamp(entry.opened).astimezone().isoformat(timespec="seconds"),
+    }
 
 
 def _bytes(entries: list[Entry]) -> int:

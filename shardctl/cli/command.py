@@ -1,4 +1,5 @@
-"""A command with help in two steps: `-h` is one screen, `--help` has all options under headings. Wrong names get an answer."""
+"""A command with help in two steps: `-h` is one screen, `--help` has all options under headings.
+Wrong names get an answer."""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ class Command(click.Command):
         super().__init__(*arguments, **others)
         self.examples, self.headings, self.more = examples, headings, more
         has_short_help = any(isinstance(each, Option) and each.brief for each in self.params)
-        self.context_settings.setdefault("help_option_names", ["--help"] if has_short_help else ["-h", "--help"])
+        self.context_settings.setdefault(
+            "help_option_names", ["--help"] if has_short_help else ["-h", "--help"]
+        )
         if has_short_help:
             self.params.append(_short_help_option())
 
@@ -73,13 +76,18 @@ class Command(click.Command):
         _refuse_second_number(self, ctx, args)
         names = {name for each in self.params for name in each.opts}
         for each in args:
-            if each.startswith(_LONG_DASHES) and (meant := f"--{each.lstrip(_DASHES)}").partition("=")[0] in names:
+            if (
+                each.startswith(_LONG_DASHES)
+                and (meant := f"--{each.lstrip(_DASHES)}").partition("=")[0] in names
+            ):
                 raise click.UsageError(f"{each!r} begins with a long dash; write {meant}", ctx)
         given = list(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            typed = next((each for each in given if each.startswith(error.option_name)), error.option_name).partition("=")[0]
+            typed = next(
+                (each for each in given if each.startswith(error.option_name)), error.option_name
+            ).partition("=")[0]
             raise click.UsageError(_no_such_option(self, ctx, typed), ctx) from None
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -89,13 +97,24 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, under their headings."""
-        shown = [each for each in self.get_params(ctx) if isinstance(each, click.Option) and not each.hidden]
+        shown = [
+            each
+            for each in self.get_params(ctx)
+            if isinstance(each, click.Option) and not each.hidden
+        ]
         for heading in [*self.headings, ""]:
             named = [each for each in shown if _heading(each, self.headings) == heading]
-            named.sort(key=lambda each: not getattr(each, "brief", ""))  # what most people need comes first
+            # what most people need comes first
+            named.sort(key=lambda each: not getattr(each, "brief", ""))
             if named:
                 with formatter.section(heading or "Options"):
-                    formatter.write_dl([record for each in named if (record := each.get_help_record(ctx)) is not None])
+                    formatter.write_dl(
+                        [
+                            record
+                            for each in named
+                            if (record := each.get_help_record(ctx)) is not None
+                        ]
+                    )
         if self.more:
             formatter.write_paragraph()
             formatter.write_text(self.more)
@@ -108,11 +127,21 @@ class Command(click.Command):
         with formatter.indentation():
             formatter.write_text((self.help or "").strip().split("\n\n")[0].replace("\n", " "))
         _write_examples(formatter, self.examples[:SHORT_EXAMPLES])
-        shown = [each for each in self.get_params(ctx) if isinstance(each, click.Option) and not each.hidden]
+        shown = [
+            each
+            for each in self.get_params(ctx)
+            if isinstance(each, click.Option) and not each.hidden
+        ]
         options = [each for each in shown if isinstance(each, Option) and each.brief]
         options.sort(key=lambda each: [*self.headings, ""].index(_heading(each, self.headings)))
         with formatter.section("Options that most people need"):
-            formatter.write_dl([(record[0], each.brief) for each in options if (record := each.get_help_record(ctx))])
+            formatter.write_dl(
+                [
+                    (record[0], each.brief)
+                    for each in options
+                    if (record := each.get_help_record(ctx))
+                ]
+            )
         formatter.write_paragraph()
         formatter.write_text(f"`{ctx.command_path} --help` shows all {len(shown)} options.")
         return formatter.getvalue().rstrip("\n")
@@ -128,12 +157,17 @@ class Group(click.Group):
         self.examples = examples
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments before the name of a command. An option that is not known is answered."""
+        """Read the arguments before the name of a command. An option that is not known is
+        answered."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             typed = error.option_name
-            answer = "use --version" if typed in ("-V", "-v") else "options stand behind the name of a command"
+            answer = (
+                "use --version"
+                if typed in ("-V", "-v")
+                else "options stand behind the name of a command"
+            )
             raise click.UsageError(f"there is no option {typed}; {answer}", ctx) from None
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -141,13 +175,24 @@ class Group(click.Group):
         super().format_help_text(ctx, formatter)
         _write_examples(formatter, self.examples)
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the arguments name. Raises UsageError that says which one was meant."""
-        if ctx.resilient_parsing or args[0].startswith("-") or self.get_command(ctx, args[0]) is not None:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments name. Raises UsageError that says which one was
+        meant."""
+        if (
+            ctx.resilient_parsing
+            or args[0].startswith("-")
+            or self.get_command(ctx, args[0]) is not None
+        ):
             return super().resolve_command(ctx, args)
-        from shardctl.system.text import did_you_mean  # a wrong name is rare, and no command waits for it
+        # a wrong name is rare, and no command waits for it
+        from shardctl.system.text import did_you_mean
 
-        answer = did_you_mean(args[0], self.list_commands(ctx)) or f"; `{ctx.command_path} -h` lists the commands"
+        answer = (
+            did_you_mean(args[0], self.list_commands(ctx))
+            or f"; `{ctx.command_path} -h` lists the commands"
+        )
         raise click.UsageError(f"there is no command {args[0]!r}{answer}", ctx)
 
 
@@ -156,13 +201,18 @@ def command(**settings: Any) -> Callable[[Callable[..., Any]], Command]:
     return click.command(cls=Command, **settings)
 
 
-def option(*declarations: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def option(
+    *declarations: str, **settings: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the decorator of an option. The settings are those of Option, and of click's."""
     return click.option(*declarations, cls=Option, **settings)
 
 
-def with_same_options(context: click.Context, begin: Sequence[str], without: Collection[str]) -> str:
-    """Return a command line: its beginning, and the options that were given to this command, as they were typed.
+def with_same_options(
+    context: click.Context, begin: Sequence[str], without: Collection[str]
+) -> str:
+    """Return a command line: its beginning, and the options that were given to this command, as
+    they were typed.
 
     `without` has the names of parameters that are left out, as are the command's arguments.
     """
@@ -171,13 +221,20 @@ def with_same_options(context: click.Context, begin: Sequence[str], without: Col
     for each in context.command.params:
         if not isinstance(each, click.Option) or each.name not in given or each.name in without:
             continue
-        name, value = next((name for name in each.opts if name.startswith("--")), each.opts[0]), given[each.name]
+        name, value = (
+            next((name for name in each.opts if name.startswith("--")), each.opts[0]),
+            given[each.name],
+        )
         for one in value if isinstance(value, list) else [value]:
             if each.is_flag:
                 words.append(name if one else each.secondary_opts[0])
             else:
                 parts = [one] if isinstance(one, str) else list(one)
-                words += [f"{name}={one}"] if len(parts) == 1 and parts[0].startswith("-") else [name, *parts]
+                words += (
+                    [f"{name}={one}"]
+                    if len(parts) == 1 and parts[0].startswith("-")
+                    else [name, *parts]
+                )
     return shlex.join(words)
 
 
@@ -199,13 +256,15 @@ def _short_help_option() -> Option:
 
 
 def _heading(option: click.Option, headings: Sequence[str]) -> str:
-    """Return the heading of an option. One that has none of these is under the last; without headings it is under none."""
+    """Return the heading of an option. One that has none of these is under the last; without
+    headings it is under none."""
     own = getattr(option, "heading", "")
     return own if own in headings else headings[-1] if headings else ""
 
 
 def _write_examples(formatter: click.HelpFormatter, examples: Sequence[Example]) -> None:
-    """Write examples: each on a line with its comment where both fit, else with the comment above it."""
+    """Write examples: each on a line with its comment where both fit, else with the comment above
+    it."""
     if not examples:
         return
     widest = max(len(line) for line, _ in examples)
@@ -220,19 +279,45 @@ def _write_examples(formatter: click.HelpFormatter, examples: Sequence[Example])
 
 def _refuse_second_number(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
     """Raise UsageError for `--resize 64 64`: the second number would be taken for a path."""
-    sizes = {name for each in command.params if "WxH" in (each.make_metavar(ctx) or "") for name in each.opts}
+    sizes = {
+        name
+        for each in command.params
+        if "WxH" in (each.make_metavar(ctx) or "")
+        for name in each.opts
+    }
     for name, first, second in zip(args, args[1:], args[2:], strict=False):
-        if name in sizes and first.isdecimal() and second.isdecimal() and not os.path.lexists(second):
-            raise click.UsageError(f"{name} takes one value, and {second} stands behind it; write {name} {first}x{second}", ctx)
+        if (
+            name in sizes
+            and first.isdecimal()
+            and second.isdecimal()
+            and not os.path.lexists(second)
+        ):
+            raise click.UsageError(
+                f"{name} takes one value, and {second} stands behind it; write {name} "
+                f"{first}x{second}",
+                ctx,
+            )
 
 
 def _no_such_option(command: Command, ctx: click.Context, typed: str) -> str:
     """Return the sentence about an option that there is not."""
     from shardctl.system.text import did_you_mean, printable  # as above
 
-    names = [name for each in command.params if isinstance(each, click.Option) for name in each.opts if name[:2] == "--"]
+    names = [
+        name
+        for each in command.params
+        if isinstance(each, click.Option)
+        for name in each.opts
+        if name[:2] == "--"
+    ]
     if typed[1:2].isdigit():
-        return f"there is no option {printable(typed)}; write a value that begins with a minus behind a =, as in --seed=-1"
+        return (
+            f"there is no option {printable(typed)}; write a value that begins with a minus "
+            "behind a =, as in --seed=-1"
+        )
     if f"-{typed}" in names:
         return f"an option has two dashes: -{typed}"
-    return f"there is no option {printable(typed)}{did_you_mean(typed, names) or f'; `{ctx.command_path} --help` lists all'}"
+    return (
+        "there is no option "
+        f"{printable(typed)}{did_you_mean(typed, names) or f'; `{ctx.command_path} --help` lists all'}"
+    )

@@ -20,18 +20,24 @@ from shardctl.system.text import counted, format_bytes, printable
 def compact(dst: str, dry_run: bool, if_running: str, output: Output) -> None:
     """Put the shards of a dataset in order after many updates.
 
-    The new shards are full and have no gaps, and the samples are in the order of a fresh conversion. Rows are copied without
-    decoding. The sources are not needed. Until the command is done, readers see the old dataset.
+    The new shards are full and have no gaps, and the samples are in the order of a fresh
+    conversion. Rows are copied without decoding. The sources are not needed. Until the command is
+    done, readers see the old dataset.
     """
     with quick_imports():
         from shardctl.build.rewrite.compact import compact as compact_dataset
 
-    result = compact_dataset(dst, dry_run=dry_run, if_running=if_running, progress=output.shows_progress)
+    result = compact_dataset(
+        dst, dry_run=dry_run, if_running=if_running, progress=output.shows_progress
+    )
     if output.as_json:
         print_json(result)
     elif result.status == "up-to-date":
         click.echo(f"{printable(dst)} is in order: {counted(result.shards, 'shard')}")
     else:
         did = "would compact" if dry_run else "compacted"
-        what = f"{counted(result.shards_before, 'shard')} into {result.shards:,}, {format_bytes(result.bytes)}"
+        what = (
+            f"{counted(result.shards_before, 'shard')} into {result.shards:,}, "
+            f"{format_bytes(result.bytes)}"
+        )
         click.echo(f"{did} {printable(dst)}: {what}; {result.kept:,} stay as they are")

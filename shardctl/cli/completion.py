@@ -1,6 +1,8 @@
-"""`shardctl completion`, and what the Tab key finds: beside commands and options, the values of options.
+"""`shardctl completion`, and what the Tab key finds: beside commands and options, the values of
+options.
 
-A shell runs shardctl for each Tab. So this file imports nothing that takes long, such as Arrow and the class of a manifest.
+A shell runs shardctl for each Tab. So this file imports nothing that takes long, such as Arrow and
+the class of a manifest.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ _FILES = 1000
 @output_options
 @click.pass_context
 def completion(context: click.Context, shell: str, output: Output) -> None:
-    """Print the script that completes commands, options and their values in a shell when you press Tab."""
+    """Print the script that completes commands, options and their values in a shell when you press
+    Tab."""
     script = SHELLS[shell](context.find_root().command, {}, "shardctl", VARIABLE).source()
     if output.as_json:
         print_json({"shell": shell, "script": script})
@@ -62,7 +65,8 @@ def completion(context: click.Context, shell: str, output: Output) -> None:
 
 
 def complete() -> None:
-    """Answer a shell. It gets no message if something is wrong: that would be printed into the line that a person types."""
+    """Answer a shell. It gets no message if something is wrong: that would be printed into the line
+    that a person types."""
     from shardctl.cli import cli
 
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
@@ -74,7 +78,8 @@ def complete() -> None:
 
 
 Values = Callable[[Sequence[Path]], Mapping[str, str]]
-"""Returns what a value may be, and a text for people with each, from the words of the line so far: some are paths."""
+"""Returns what a value may be, and a text for people with each, from the words of the line so far:
+some are paths."""
 
 
 def _splits(words: Sequence[Path]) -> dict[str, str]:
@@ -87,15 +92,29 @@ def _columns(words: Sequence[Path]) -> dict[str, str]:
 
 def _manifest(words: Sequence[Path]) -> Any:
     """Return the manifest of the first dataset of this machine that is named."""
-    return json.loads(next(word / "manifest.json" for word in words if (word / "manifest.json").is_file()).read_bytes())
+    return json.loads(
+        next(
+            word / "manifest.json" for word in words if (word / "manifest.json").is_file()
+        ).read_bytes()
+    )
 
 
 def _fields(words: Sequence[Path]) -> dict[str, str]:
-    """Return the fields of the first record of the first file of records: JSON lines, CSV or TSV."""
-    path = next(file for word in words for file in _files(word) if file.suffix in (*_LINES_OF_JSON, *_TABLES))
+    """Return the fields of the first record of the first file of records: JSON lines, CSV or
+    TSV."""
+    path = next(
+        file
+        for word in words
+        for file in _files(word)
+        if file.suffix in (*_LINES_OF_JSON, *_TABLES)
+    )
     with path.open("rb") as file:
         line = file.read(_HEAD).decode("utf-8-sig", "replace").splitlines()[0]
-    names = json.loads(line) if path.suffix in _LINES_OF_JSON else next(csv.reader([line], delimiter=_TABLES[path.suffix]))
+    names = (
+        json.loads(line)
+        if path.suffix in _LINES_OF_JSON
+        else next(csv.reader([line], delimiter=_TABLES[path.suffix]))
+    )
     return dict.fromkeys(names, "")
 
 
@@ -105,7 +124,8 @@ def _files(path: Path) -> list[Path]:
 
 
 def _steps(_: Sequence[Path]) -> dict[str, str]:
-    """Return the steps of recipes: the schema has them, and the steps themselves take long to import."""
+    """Return the steps of recipes: the schema has them, and the steps themselves take long to
+    import."""
     from shardctl.system.documents import documents
 
     schema = json.loads((documents() / "recipe.schema.json").read_bytes())["definitions"]
@@ -148,11 +168,23 @@ _CONVERTING = ("convert", "preview", "advise")
 _VALUES: dict[tuple[str, str], Values] = {
     **{(command, "split"): _splits for command in ("bench", "export", "inspect")},
     **{(command, "columns"): _columns for command in ("export", "inspect")},
-    **{(command, "split"): _words("auto folder source column none train=0.9,val=0.1") for command in ("convert", "preview")},
-    **{(command, "labels"): _words("auto folder none coco: yolo: voc: masks: captions:") for command in ("convert", "preview")},
-    **{(command, "store"): _words("source raw jpeg:90 png webp:90 none") for command in _CONVERTING},
+    **{
+        (command, "split"): _words("auto folder source column none train=0.9,val=0.1")
+        for command in ("convert", "preview")
+    },
+    **{
+        (command, "labels"): _words("auto folder none coco: yolo: voc: masks: captions:")
+        for command in ("convert", "preview")
+    },
+    **{
+        (command, "store"): _words("source raw jpeg:90 png webp:90 none") for command in _CONVERTING
+    },
     **{(command, "compression"): _words("auto none lz4 zstd") for command in _CONVERTING},
-    **{(command, f"{what}_field"): _fields for command in _CONVERTING for what in ("text", "label", "key", "image")},
+    **{
+        (command, f"{what}_field"): _fields
+        for command in _CONVERTING
+        for what in ("text", "label", "key", "image")
+    },
     **{(command, "steps"): _steps for command in _CONVERTING},
     **{(command, "recipe"): _recipes for command in (*_CONVERTING, "tokenizer train")},
     **{(command, "consumer"): _consumers for command in ("bench", "advise")},
@@ -161,7 +193,8 @@ _VALUES: dict[tuple[str, str], Values] = {
     ("recipe show", "dst"): _recipes,
     ("help", "words"): _help_words,
 }
-"""What is completed, by the command and the name of its parameter. Words of a choice and paths are completed by click."""
+"""What is completed, by the command and the name of its parameter. Words of a choice and paths are
+completed by click."""
 
 _PLAIN_WORD = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*")
 """What no shell takes for more than a word."""
@@ -190,7 +223,8 @@ class _Completing(ShellComplete):
                 if found := _VALUES.get((path, parameter.name or "")):
                     _complete_with(parameter, found, args)
             items = super().get_completions(args, incomplete)
-            if incomplete.startswith("--") and "=" in incomplete:  # the shell replaces all of --split=v
+            # the shell replaces all of --split=v
+            if incomplete.startswith("--") and "=" in incomplete:
                 for item in items:
                     item.value = f"{incomplete.partition('=')[0]}={item.value}"
             return items
@@ -198,7 +232,8 @@ class _Completing(ShellComplete):
             return []
 
     def _command(self, args: Sequence[str]) -> tuple[str, click.Command]:
-        """Return the name of the command that the words begin with ("recipe check"), and the command. Raises LookupError."""
+        """Return the name of the command that the words begin with ("recipe check"), and the
+        command. Raises LookupError."""
         found = self.cli
         names: list[str] = []
         for word in args:
@@ -218,9 +253,17 @@ def _complete_with(parameter: click.Parameter, values: Values, words: Sequence[s
     def completed(ctx: click.Context, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001 - click's names
         if parameter.name in _PATHS_OR_NAMES and not incomplete.startswith("@"):
             return [CompletionItem(incomplete, type="file")]
-        before, comma, begun = incomplete.rpartition(",") if parameter.name in _LISTS else ("", "", incomplete)
-        items = _items(values([Path(word).expanduser() for word in words]), begun, f"{before}{comma}")
-        return items if items or parameter.name not in _WORDS_OR_PATHS else [CompletionItem(incomplete, type="file")]
+        before, comma, begun = (
+            incomplete.rpartition(",") if parameter.name in _LISTS else ("", "", incomplete)
+        )
+        items = _items(
+            values([Path(word).expanduser() for word in words]), begun, f"{before}{comma}"
+        )
+        return (
+            items
+            if items or parameter.name not in _WORDS_OR_PATHS
+            else [CompletionItem(incomplete, type="file")]
+        )
 
     parameter.shell_complete = completed  # type: ignore[method-assign] # of this object, in a process that only completes
 
@@ -228,7 +271,8 @@ def _complete_with(parameter: click.Parameter, values: Values, words: Sequence[s
 def _items(values: Mapping[str, str], begun: str, before: str = "") -> list[CompletionItem]:
     """Return the values that a word may become.
 
-    The shell puts them into the line as they are, and files of other people name some of them. So only plain words are offered.
+    The shell puts them into the line as they are, and files of other people name some of them. So
+    only plain words are offered.
     """
     return [
         CompletionItem(f"{before}{value}", help=" ".join(printable(text).split()) or None)
@@ -238,7 +282,8 @@ def _items(values: Mapping[str, str], begun: str, before: str = "") -> list[Comp
 
 
 class _Bash(_Completing, BashComplete):
-    """bash, for which @ and = are words of their own: --recipe=@im comes as the words --recipe, =@ and im."""
+    """bash, for which @ and = are words of their own: --recipe=@im comes as the words --recipe, =@
+    and im."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
         """Return the words before the one at the cursor, and this one."""
@@ -254,7 +299,9 @@ class _Zsh(_Completing, ZshComplete):
 class _Fish(_Completing, FishComplete):
     """fish. The script of click would cut off what follows a comma in a value or its text."""
 
-    source_template = FishComplete.source_template.replace('string split ","', 'string split --max 1 ","')
+    source_template = FishComplete.source_template.replace(
+        'string split ","', 'string split --max 1 ","'
+    )
 
 
 SHELLS: dict[str, type[_Completing]] = {class_.name: class_ for class_ in (_Bash, _Zsh, _Fish)}

@@ -24,9 +24,13 @@ from shardctl.transforms.option_headings import HEADINGS
 def _sources_and_destination(
     context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
 ) -> tuple[tuple[str, ...], str]:
-    """Take the last path as the destination: with a single path, click would report that the source is missing."""
+    """Take the last path as the destination: with a single path, click would report that the source
+    is missing."""
     if len(value) == 1:
-        message = f"DST is missing: where is the dataset to be written? For instance: shardctl convert {value[0]} out"
+        message = (
+            "DST is missing: where is the dataset to be written? For instance: shardctl "
+            f"convert {value[0]} out"
+        )
         raise click.UsageError(printable(message), context)
     return value[:-1], value[-1]
 
@@ -34,28 +38,46 @@ def _sources_and_destination(
 @command(
     examples=(
         ("shardctl convert photos out", "class folders; the original bytes"),
-        ("shardctl convert photos out --resize 256 --crop 224 --store raw", "pixels that train at once"),
+        (
+            "shardctl convert photos out --resize 256 --crop 224 --store raw",
+            "pixels that train at once",
+        ),
         ("shardctl convert images out --labels coco:instances.json", "photos and COCO annotations"),
-        ("shardctl convert chats.jsonl out --text-field text --tokenizer tok.json", "tokens for a language model"),
-        ("shardctl convert photos out --split train=0.9,val=0.1 --shuffle", "splits, in random order"),
+        (
+            "shardctl convert chats.jsonl out --text-field text --tokenizer tok.json",
+            "tokens for a language model",
+        ),
+        (
+            "shardctl convert photos out --split train=0.9,val=0.1 --shuffle",
+            "splits, in random order",
+        ),
         ("shardctl convert table.csv out --text-field body --label-field topic", "rows of a table"),
         ("shardctl convert s3://bucket/photos s3://bucket/out", "from a store to a store"),
         ("shardctl convert photos out --update", "follow what changed in photos"),
     ),
     headings=HEADINGS,
 )
-@click.argument("paths", nargs=-1, required=True, metavar="SRC... DST", type=click.Path(), callback=_sources_and_destination)
+@click.argument(
+    "paths",
+    nargs=-1,
+    required=True,
+    metavar="SRC... DST",
+    type=click.Path(),
+    callback=_sources_and_destination,
+)
 @options_of(convert_options())
 @progress_options
 def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) -> None:
     """Convert the inputs under SRC into a dataset at DST.
 
-    Inputs are images (a folder for each class, or flat), text files (by file, line or paragraph), tables and shards of other
-    tools. Tables are JSONL, JSON, CSV, TSV, Parquet and Arrow. Text files and tables may be compressed (.gz .bz2 .xz .zst).
-    `shardctl help inputs` explains how each is read.
+    Inputs are images (a folder for each class, or flat), text files (by file, line or paragraph),
+    tables and shards of other tools. Tables are JSONL, JSON, CSV, TSV, Parquet and Arrow. Text
+    files and tables may be compressed (.gz .bz2 .xz .zst). `shardctl help inputs` explains how each
+    is read.
 
-    Inputs that cannot be converted are listed in DST/rejects.jsonl with the reason. The dataset is complete when
-    DST/manifest.json exists. Run the same command again to resume a stopped conversion; a complete one is up to date.
+    Inputs that cannot be converted are listed in DST/rejects.jsonl with the reason. The dataset is
+    complete when DST/manifest.json exists. Run the same command again to resume a stopped
+    conversion; a complete one is up to date.
     """
     src, dst = paths
     look_in_current_folder()
@@ -66,8 +88,9 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
             from shardctl.build.convert.narration import copied_line
             from shardctl.cli.show.conversion import ConversionView, print_result, result_record
 
-            # After the imports, which it has then too: it needs 16 ms for its own, while this process looks for the inputs. It
-            # needed 70 ms where both imported everything, and each slowed down the other (measured 2026-11-27).
+            # After the imports, which it has then too: it needs 16 ms for its own, while this
+            # process looks for the inputs. It needed 70 ms where both imported everything, and each
+            # slowed down the other (measured 2026-11-27).
             stack.enter_context(_workers_ahead(dst, given))
 
         view = ConversionView(dst, output)
@@ -85,7 +108,9 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
 
 def _workers_ahead(dst: str, options: dict[str, Any]) -> AbstractContextManager[None]:
     """Start the process that workers are forked from, unless there seems to be no work for them."""
-    complete = exists(Path(dst, MANIFEST)) and not any(options[way] for way in ("overwrite", "update", "append"))
+    complete = exists(Path(dst, MANIFEST)) and not any(
+        options[way] for way in ("overwrite", "update", "append")
+    )
     if complete or options["workers"] == 0:
         return nullcontext()
     from shardctl.system.processes.forkserver_client import forked_early

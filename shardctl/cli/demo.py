@@ -12,7 +12,14 @@ from shardctl.system.text import counted, printable
 
 @command(examples=(("shardctl demo demo", ""),))
 @click.argument("folder", metavar="DIR", type=click.Path())
-@option("--images", type=WholeNumber(min=1), default=300, show_default=True, metavar="N", help="Images to draw.")
+@option(
+    "--images",
+    type=WholeNumber(min=1),
+    default=300,
+    show_default=True,
+    metavar="N",
+    help="Images to draw.",
+)
 @option(
     "--scenes",
     type=WholeNumber(min=1),
@@ -22,7 +29,12 @@ from shardctl.system.text import counted, printable
     help="Images of shapes to draw, with their boxes and polygons in a COCO file.",
 )
 @option(
-    "--texts", type=WholeNumber(min=1), default=200, show_default=True, metavar="N", help="Number of lines of text to write."
+    "--texts",
+    type=WholeNumber(min=1),
+    default=200,
+    show_default=True,
+    metavar="N",
+    help="Number of lines of text to write.",
 )
 @option(
     "--seed",
@@ -34,7 +46,8 @@ from shardctl.system.text import counted, printable
 )
 @output_options
 def demo(folder: str, images: int, scenes: int, texts: int, seed: int, output: Output) -> None:
-    """Make a small dataset to try things on: photos in class folders, scenes with boxes, texts, stories."""
+    """Make a small dataset to try things on: photos in class folders, scenes with boxes, texts,
+    stories."""
     from shardctl.sources.demo import make_demo
 
     made = make_demo(folder, images, texts, seed, scenes)
@@ -42,10 +55,20 @@ def demo(folder: str, images: int, scenes: int, texts: int, seed: int, output: O
         print_json(made)
     else:
         shown = printable(folder)
-        click.echo(f"{shown}/photos: {counted(made['images'], 'image')} in {counted(made['classes'], 'class folder')}")
-        scenes_line = f"{counted(made['scenes'], 'image')} with {counted(made['scene_objects'], 'object')}"
+        click.echo(
+            f"{shown}/photos: {counted(made['images'], 'image')} in "
+            f"{counted(made['classes'], 'class folder')}"
+        )
+        scenes_line = (
+            f"{counted(made['scenes'], 'image')} with {counted(made['scene_objects'], 'object')}"
+        )
         click.echo(f"{shown}/scenes: {scenes_line} in instances.json (COCO)")
         files, lines = counted(made["text_files"], "text file"), counted(made["text_lines"], "line")
         click.echo(f"{shown}/texts: {files}; {shown}/lines.jsonl: {lines}")
-        click.echo(f"{shown}/stories.jsonl: {made['stories']:,} stories for a language model (`shardctl help text`)")
-        click.echo(f"now try: shardctl convert {shown}/photos out --resize 256 --crop 224 --store raw")
+        click.echo(
+            f"{shown}/stories.jsonl: {made['stories']:,} stories for a language model (`shardctl "
+            "help text`)"
+        )
+        click.echo(
+            f"now try: shardctl convert {shown}/photos out --resize 256 --crop 224 --store raw"
+        )

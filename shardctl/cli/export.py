@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 
 _FORMS = "\n".join(
     textwrap.fill(
-        f"{name:<12}  {form.writes}", WIDTH - 4, initial_indent="  ", subsequent_indent=" " * 16, break_on_hyphens=False
+        f"{name:<12}  {form.writes}",
+        WIDTH - 4,
+        initial_indent="  ",
+        subsequent_indent=" " * 16,
+        break_on_hyphens=False,
     )
     for name, form in EXPORTS.items()
 )
@@ -72,10 +76,21 @@ tokens, a damaged dataset, a vocabulary too large for the form, files in OUT, a 
 @options_of(declared_in(FormSettings))
 @option_of("workers", WORKERS)
 @option("--overwrite", is_flag=True, help="Replace an earlier export in OUT.")
-@option("--dry-run", is_flag=True, help="Show how each column would be written, and which data would be lost. Write nothing.")
+@option(
+    "--dry-run",
+    is_flag=True,
+    help="Show how each column would be written, and which data would be lost. Write nothing.",
+)
 @progress_options
 def export(
-    dataset: str, out: str, to: str, workers: int | str, overwrite: bool, dry_run: bool, output: Output, **given: Any
+    dataset: str,
+    out: str,
+    to: str,
+    workers: int | str,
+    overwrite: bool,
+    dry_run: bool,
+    output: Output,
+    **given: Any,
 ) -> None:
     """Write the dataset in another form."""
     with quick_imports():
@@ -83,7 +98,9 @@ def export(
         from shardctl.interop.exports.exporting import plan_export
 
     choice = values_of(Choice, given)
-    settings = {name: value for name, value in values_of(FormSettings, given).items() if value is not None}
+    settings = {
+        name: value for name, value in values_of(FormSettings, given).items() if value is not None
+    }
     if dry_run:
         _show(plan_export(dataset, to, **choice, **settings), output)
         return
@@ -100,7 +117,8 @@ def export(
 
 
 def _workers_ahead(workers: int | str) -> AbstractContextManager[None]:
-    """Start the process that workers are forked from, unless it depends on the dataset whether there are any."""
+    """Start the process that workers are forked from, unless it depends on the dataset whether
+    there are any."""
     if workers in ("auto", 0):
         return nullcontext()
     from shardctl.system.processes.forkserver_client import forked_early
@@ -118,7 +136,9 @@ def _say_plan(out: Path, plan: ExportPlan) -> None:
     """Say how much there is to do, as convert does; the bar of progress says how long it takes."""
     what = f"{counted(plan.samples, 'sample')}, {format_bytes(plan.bytes)} uncompressed"
     click.echo(
-        f"will write {counted(plan.parts, 'part')} from {what} ({format_bytes(free_bytes(out.absolute()))} free)", err=True
+        f"will write {counted(plan.parts, 'part')} from {what} "
+        f"({format_bytes(free_bytes(out.absolute()))} free)",
+        err=True,
     )
 
 
@@ -128,15 +148,26 @@ def _show(plan: ExportPlan, output: Output) -> None:
         return
     for notice in plan.notes:
         _tell(notice, output)
-    print_table([_row(field) for field in plan.fields], ("field", "type", "written as", "form", "lost"))
+    print_table(
+        [_row(field) for field in plan.fields], ("field", "type", "written as", "form", "lost")
+    )
     losses = sum(field.loss is not None for field in plan.fields)
     lost = f"{counted(losses, 'column')} with a loss (--on-loss)" if losses else "nothing is lost"
     what = f"{counted(plan.samples, 'sample')} in {counted(plan.parts, 'part')}"
-    click.echo(f"dry run: {what} for {plan.to}, {counted(len(plan.fields), 'column')}, {lost}; nothing was written")
+    click.echo(
+        f"dry run: {what} for {plan.to}, {counted(len(plan.fields), 'column')}, {lost}; nothing "
+        "was written"
+    )
 
 
 def _row(field: PlannedField) -> tuple[str, ...]:
-    return (field.name, shortened(field.type, 40), field.written or "-", field.form, field.loss or "")
+    return (
+        field.name,
+        shortened(field.type, 40),
+        field.written or "-",
+        field.form,
+        field.loss or "",
+    )
 
 
 def _print(result: ExportResult) -> None:
@@ -148,4 +179,8 @@ def _print(result: ExportResult) -> None:
 
 
 def _counted(counts: dict[str, int]) -> str:
-    return ", ".join(counted(number, noun.removesuffix("s")) for noun, number in counts.items() if noun != "empty")
+    return ", ".join(
+        counted(number, noun.removesuffix("s"))
+        for noun, number in counts.items()
+        if noun != "empty"
+    )

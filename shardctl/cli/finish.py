@@ -19,21 +19,27 @@ from shardctl.system.startup import quick_imports
     ),
 )
 @click.argument("dst", metavar="DST", type=click.Path())
-@option("--max-rejects", metavar="N|P%", help="Fail with exit code 1 if more inputs than this could not be converted.")
+@option(
+    "--max-rejects",
+    metavar="N|P%",
+    help="Fail with exit code 1 if more inputs than this could not be converted.",
+)
 @option_of("if_running", IF_RUNNING)
 @progress_options
 def finish(dst: str, max_rejects: str | None, if_running: str, output: Output) -> None:
     """Complete the dataset from the shards that `convert --part I/N` has built.
 
-    The dataset appears at once. Until then, DST has no dataset, or still the old one. The sources are not needed. If shards are
-    missing, the exit code is 1, and the message names their parts: run these parts again. A dataset that was finished before is
-    up to date.
+    The dataset appears at once. Until then, DST has no dataset, or still the old one. The sources
+    are not needed. If shards are missing, the exit code is 1, and the message names their parts:
+    run these parts again. A dataset that was finished before is up to date.
     """
     with quick_imports():
         from shardctl.build.convert.finish import finish as finish_parts
         from shardctl.cli.show.conversion import print_notices, print_result, result_record
 
-    result = finish_parts(dst, max_rejects, if_running, waiting_teller(dst, output), output.shows_progress)
+    result = finish_parts(
+        dst, max_rejects, if_running, waiting_teller(dst, output), output.shows_progress
+    )
     print_notices(result, output)
     if output.as_json:
         print_json(result_record(result))

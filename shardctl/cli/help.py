@@ -43,7 +43,8 @@ _EXAMPLES = (
 @output_options
 @click.pass_context
 def help(context: click.Context, words: tuple[str, ...], output: Output) -> None:
-    """Show a page of the documentation, the help of a command, or the meaning of a message. Without a name, list all pages.
+    """Show a page of the documentation, the help of a command, or the meaning of a message. Without
+    a name, list all pages.
 
     Exit codes: 0 done, 2 no command, page, message or word of this name.
     """
@@ -78,11 +79,17 @@ def page_text(topic: str) -> str:
 
 def _title(page: Path) -> str:
     with page.open(encoding="utf-8") as lines:
-        return next(line for line in lines if line.startswith("# ")).removeprefix("# ").strip().replace("`", "")
+        return (
+            next(line for line in lines if line.startswith("# "))
+            .removeprefix("# ")
+            .strip()
+            .replace("`", "")
+        )
 
 
 def _topic(named: str) -> str | None:
-    """Return the page that is meant by inputs, inputs.md, docs/inputs.md or docs/inputs.md#labels. A message has spaces."""
+    """Return the page that is meant by inputs, inputs.md, docs/inputs.md or docs/inputs.md#labels.
+    A message has spaces."""
     if " " in named:
         return None
     stem = named.partition("#")[0].rpartition("/")[2].removesuffix(".md")
@@ -90,10 +97,15 @@ def _topic(named: str) -> str | None:
 
 
 def _command(context: click.Context, words: tuple[str, ...]) -> click.Context | None:
-    """Return the context of a command. It knows the command's help. None if the words are not a command."""
+    """Return the context of a command. It knows the command's help. None if the words are not a
+    command."""
     found = context.find_root()
     for word in words:
-        inner = found.command.get_command(found, word) if isinstance(found.command, click.Group) else None
+        inner = (
+            found.command.get_command(found, word)
+            if isinstance(found.command, click.Group)
+            else None
+        )
         if inner is None:
             return None
         found = click.Context(inner, parent=found, info_name=word)
@@ -101,7 +113,8 @@ def _command(context: click.Context, words: tuple[str, ...]) -> click.Context | 
 
 
 def _message(named: str) -> Entry | None:
-    """Return the entry of the table of messages by its name, by a whole message, or by words that only one message has."""
+    """Return the entry of the table of messages by its name, by a whole message, or by words that
+    only one message has."""
     entries = all_entries()
     by_name = next((entry for entry in entries if entry.name == named), None)
     with_words = _with_words(named, entries)
@@ -109,7 +122,8 @@ def _message(named: str) -> Entry | None:
 
 
 def _with_words(named: str, entries: list[Entry]) -> list[Entry]:
-    """Return the entries about messages that have these words. A word alone is looked for in all pages."""
+    """Return the entries about messages that have these words. A word alone is looked for in all
+    pages."""
     return entries_with(named, entries) if " " in named else []
 
 
@@ -130,7 +144,11 @@ def _show_topics(context: click.Context, output: Output) -> None:
     with lines.section("Examples"):
         lines.write_dl(_EXAMPLES)
     for section, folder in SECTIONS.items():
-        found = [(name, _title(page)) for name, page in pages().items() if page.parent == documents() / folder]
+        found = [
+            (name, _title(page))
+            for name, page in pages().items()
+            if page.parent == documents() / folder
+        ]
         if found:
             with lines.section(section):
                 lines.write_dl(found)
@@ -151,23 +169,36 @@ class _Found(NamedTuple):
 
 
 def _search(context: click.Context, word: str, output: Output) -> None:
-    """Name the pages that have a word, and the commands and pages that are called nearly so. Raises UsageError."""
+    """Name the pages that have a word, and the commands and pages that are called nearly so. Raises
+    UsageError."""
     shown = printable(word)
     near = difflib.get_close_matches(word.lower(), [*_commands(context), *pages()], 3)
     meant = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
     found, messages = _pages_with(word), _with_words(word, all_entries())
     if not found and not messages:
         raise UsageError(
-            f"{shown!r} is not a command, a page, a message, or a word of a page{meant or '; `shardctl help` lists the pages'}"
+            f"{shown!r} is not a command, a page, a message, or a word of a "
+            f"page{meant or '; `shardctl help` lists the pages'}"
         )
     if output.as_json:
-        print_json({"near": near, "messages": [entry.name for entry in messages], "pages": [page._asdict() for page in found]})
+        print_json(
+            {
+                "near": near,
+                "messages": [entry.name for entry in messages],
+                "pages": [page._asdict() for page in found],
+            }
+        )
         return
     click.echo(f"{shown!r} is not a command or a page{meant or '.'} It is in:\n")
     lines = click.HelpFormatter()
     with lines.indentation():
-        rows = [(f"shardctl help {entry.name}", f"message: {entry.says[0]}") for entry in messages[:SHOWN_PAGES]]
-        lines.write_dl(rows + [(f"shardctl help {page.topic}", _said(page)) for page in found[:SHOWN_PAGES]])
+        rows = [
+            (f"shardctl help {entry.name}", f"message: {entry.says[0]}")
+            for entry in messages[:SHOWN_PAGES]
+        ]
+        lines.write_dl(
+            rows + [(f"shardctl help {page.topic}", _said(page)) for page in found[:SHOWN_PAGES]]
+        )
     click.echo(lines.getvalue(), nl=False)
     if len(found) > SHOWN_PAGES:
         click.echo(f"  and {', '.join(page.topic for page in found[SHOWN_PAGES:])}")
@@ -179,12 +210,16 @@ def _said(page: _Found) -> str:
 
 
 def _pages_with(word: str) -> list[_Found]:
-    """Return the pages that have a word: first those with a heading that has it, then those that have it most often."""
+    """Return the pages that have a word: first those with a heading that has it, then those that
+    have it most often."""
     is_there = re.compile(re.escape(word), re.IGNORECASE)
     found = []
     for topic, path in pages().items():
         page = path.read_text(encoding="utf-8")
-        prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)  # no comments of code
+        # no comments of code
+        prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
         heading = next(filter(is_there.search, re.findall(r"^#+ (.*)$", prose, re.MULTILINE)), None)
         found.append(_Found(topic, len(is_there.findall(page)), heading))
-    return sorted((page for page in found if page.times), key=lambda page: (page.heading is None, -page.times))
+    return sorted(
+        (page for page in found if page.times), key=lambda page: (page.heading is None, -page.times)
+    )

@@ -13,10 +13,22 @@ import click
 from shardctl.cli.command import command, option
 from shardctl.cli.lines import bad, note
 from shardctl.cli.opening import open_option, open_page, page_path
-from shardctl.cli.output import Output, check_outputs, print_json, print_table, progress_options, shortened
+from shardctl.cli.output import (
+    Output,
+    check_outputs,
+    print_json,
+    print_table,
+    progress_options,
+    shortened,
+)
 from shardctl.cli.show.describe import print_differences, print_overview, print_shard
 from shardctl.cli.show.objects import print_mask_statistics, print_object_statistics, print_objects
-from shardctl.cli.show.tokens import SHOWN_TOKENS, print_texts, print_token_statistics, without_texts
+from shardctl.cli.show.tokens import (
+    SHOWN_TOKENS,
+    print_texts,
+    print_token_statistics,
+    without_texts,
+)
 from shardctl.cli.values import WholeNumber
 from shardctl.errors import UsageError
 from shardctl.format.generations import kept_generations
@@ -71,8 +83,19 @@ PICTURES = 64
     metavar="NAME",
     help="Only this split, for instance val: alone, or with the options below.",
 )
-@option("--shard", heading=CHOICE, metavar="NAME|N", help="One shard of the dataset, by its file name or its number.")
-@option("--block", heading=CHOICE, type=WholeNumber(), metavar="N", help="One block of the shard; blocks are counted from 0.")
+@option(
+    "--shard",
+    heading=CHOICE,
+    metavar="NAME|N",
+    help="One shard of the dataset, by its file name or its number.",
+)
+@option(
+    "--block",
+    heading=CHOICE,
+    type=WholeNumber(),
+    metavar="N",
+    help="One block of the shard; blocks are counted from 0.",
+)
 @option(
     "--row",
     heading=CHOICE,
@@ -114,7 +137,8 @@ PICTURES = 64
     heading=CONTENT,
     brief="exact numbers: reads all shards",
     is_flag=True,
-    help="Read all shards, not only a few blocks. This shows exact bytes by column, objects by category, pixels of masks by"
+    help="Read all shards, not only a few blocks. This shows exact bytes by column, objects by "
+    "category, pixels of masks by"
     " class, and tokens. With --shard, also check the checksums of its blocks.",
 )
 @option(
@@ -131,7 +155,8 @@ PICTURES = 64
     brief="up to 64 samples as one picture",
     type=click.Path(),
     metavar="FILE",
-    help="Draw up to 64 of the chosen samples into one PNG file; if none are chosen, samples from all over the dataset.",
+    help="Draw up to 64 of the chosen samples into one PNG file; if none are chosen, samples from "
+    "all over the dataset.",
 )
 @option(
     "--html",
@@ -146,7 +171,8 @@ PICTURES = 64
     "--no-annotations",
     heading=FILES,
     is_flag=True,
-    help="With --images and --html: leave out the boxes, polygons, keypoints and masks that are drawn onto the images.",
+    help="With --images and --html: leave out the boxes, polygons, keypoints and masks that are "
+    "drawn onto the images.",
 )
 @option(
     "--history",
@@ -165,12 +191,14 @@ PICTURES = 64
 def inspect(target: str, output: Output, **given: Any) -> int:
     """Show the content of a dataset, a split, a shard, one block or one sample.
 
-    Tokens are shown with the beginning of their text (-v: all of it). If blocks have tokens of several documents, --key
-    DOCUMENT shows the blocks with this document. Each block lists its documents.
+    Tokens are shown with the beginning of their text (-v: all of it). If blocks have tokens of
+    several documents, --key DOCUMENT shows the blocks with this document. Each block lists its
+    documents.
 
-    A condition may use the columns, and width, height, image_bytes, split, shard, row and index. With several fields of images,
-    write NAME.width. Operators: == != < <= > >= in, is None, and, or, not, + - * /. Functions: len(column), lower(column),
-    contains(column, "part"), startswith, endswith. If no sample matches, a message says so, and the exit code is 0.
+    A condition may use the columns, and width, height, image_bytes, split, shard, row and index.
+    With several fields of images, write NAME.width. Operators: == != < <= > >= in, is None, and,
+    or, not, + - * /. Functions: len(column), lower(column), contains(column, "part"), startswith,
+    endswith. If no sample matches, a message says so, and the exit code is 0.
     """
     with quick_imports():
         from shardctl.format.dataset_place import open_place
@@ -213,7 +241,8 @@ def _show(place: DatasetPlace, given: dict[str, Any], output: Output) -> int:
 
 
 def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
-    """Show what is in shards of another tool: their first records, or a sheet or page of some from all over them.
+    """Show what is in shards of another tool: their first records, or a sheet or page of some from
+    all over them.
 
     Raises UsageError for options that are for datasets.
     """
@@ -222,10 +251,17 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
 
     drawn = given["images"] is not None or given["html"] is not None or given["open"]
     known = ("images", "html", "open", "no_annotations") if drawn else ("head",)
-    idle = [_option(name) for name, value in given.items() if value not in (None, False) and name not in known]
+    idle = [
+        _option(name)
+        for name, value in given.items()
+        if value not in (None, False) and name not in known
+    ]
     if idle:
         who = f"{' and '.join(idle)} {'needs' if len(idle) == 1 else 'need'}"
-        raise UsageError(f"{printable(str(path))}: is of another tool; {who} a dataset of shardctl; convert it first")
+        raise UsageError(
+            f"{printable(str(path))}: is of another tool; {who} a dataset of shardctl; convert it "
+            "first"
+        )
     if drawn:
         _draw_foreign(path, given, output.as_json)
         return 0
@@ -238,7 +274,8 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
 
 
 def _draw_foreign(path: Path, given: dict[str, Any], as_json: bool) -> None:
-    """Draw some records from all over shards of another tool, as the dataset that a conversion makes of them."""
+    """Draw some records from all over shards of another tool, as the dataset that a conversion
+    makes of them."""
     from shardctl.build.sampling import convert_some
     from shardctl.format.dataset_place import DatasetPlace
     from shardctl.system.scratch import scratch_folder
@@ -260,13 +297,20 @@ _CHOICES = ("key", "row", "where", "head")
 
 
 def _check_options(place: DatasetPlace, given: dict[str, Any]) -> None:
-    """Raise UsageError for options that would have no effect together with the others: no option is silently ignored."""
+    """Raise UsageError for options that would have no effect together with the others: no option is
+    silently ignored."""
     lone = bool(place.lone)
     of_datasets = ("shard", "key", "split", "html", "open", "diff", "history")
     whole = [_option(name) for name in of_datasets if given[name] not in (None, False)]
     if lone and whole:
-        raise UsageError(f"{place.shown}: is one shard; {' and '.join(whole)} are for a whole dataset")
-    if not lone and given["shard"] is None and (given["block"] is not None or given["row"] is not None):
+        raise UsageError(
+            f"{place.shown}: is one shard; {' and '.join(whole)} are for a whole dataset"
+        )
+    if (
+        not lone
+        and given["shard"] is None
+        and (given["block"] is not None or given["row"] is not None)
+    ):
         raise UsageError("--block and --row need --shard, or the file of a shard")
     if given["save"] is not None and all(given[name] is None for name in _CHOICES):
         raise UsageError("--save writes samples; say which: --key, --row, --where or --head")
@@ -275,7 +319,9 @@ def _check_options(place: DatasetPlace, given: dict[str, Any]) -> None:
     idle = [_option(name) for name in there if name not in used]
     if idle:
         beside = [_option(name) for name in there if name in used]
-        raise UsageError(f"{' and '.join(beside + idle)} contradict each other; leave out {' and '.join(idle)}")
+        raise UsageError(
+            f"{' and '.join(beside + idle)} contradict each other; leave out {' and '.join(idle)}"
+        )
 
 
 def _option(name: str) -> str:
@@ -293,9 +339,16 @@ def _used(lone: bool, given: dict[str, Any]) -> set[str]:
     if given["html"] is not None or given["open"]:
         return {"html", "open", "images", "split", "no_annotations"}
     if choice is not None:
-        where = {"key": set[str](), "row": {"shard", "block"}, "where": {place, "head"}, "head": {place}}[choice]
+        where = {
+            "key": set[str](),
+            "row": {"shard", "block"},
+            "where": {place, "head"},
+            "head": {place},
+        }[choice]
         drawn = {"images", "no_annotations"} if given["images"] is not None else {"images"}
-        columns = {"columns"} if given["images"] is None or given["save"] is not None else set[str]()
+        columns = (
+            {"columns"} if given["images"] is None or given["save"] is not None else set[str]()
+        )
         return {choice, "save", *drawn, *columns, *where}
     if given["images"] is not None:
         return {"images", "no_annotations", place}
@@ -305,7 +358,8 @@ def _used(lone: bool, given: dict[str, Any]) -> set[str]:
 
 
 def _chosen_shard(place: DatasetPlace, given: dict[str, Any]) -> tuple[str, ShardEntry | None]:
-    """Return the name of the chosen shard, and its entry in the dataset's table (None for a shard on its own)."""
+    """Return the name of the chosen shard, and its entry in the dataset's table (None for a shard
+    on its own)."""
     from shardctl.inspection.content.shards import find_shard
 
     if place.lone:
@@ -326,12 +380,27 @@ def _show_history(place: DatasetPlace, as_json: bool) -> None:
     generations = manifest.history or (present,)
     if as_json:
         there = [*kept, present.number]
-        print_json({"generations": [{**asdict(each), "there": each.number in there} for each in generations]})
+        print_json(
+            {
+                "generations": [
+                    {**asdict(each), "there": each.number in there} for each in generations
+                ]
+            }
+        )
         return
     header = ("", "made", "by", "added", "removed", "changed", "samples", "shards", "digest", "")
     places = {**dict.fromkeys(kept, "kept"), present.number: "present"}
     rows = [
-        (each.number, each.created, each.command, each.added, each.removed, each.changed, each.samples, each.shards)
+        (
+            each.number,
+            each.created,
+            each.command,
+            each.added,
+            each.removed,
+            each.changed,
+            each.samples,
+            each.shards,
+        )
         + (each.digest[:DIGITS], places.get(each.number, ""))
         for each in generations
     ]
@@ -360,9 +429,16 @@ def _show_dataset(place: DatasetPlace, split: str | None, stats: bool, as_json: 
 
 
 def _variants_line(variants: VariantStatistics) -> str:
-    pixels = "" if variants.difference is None else f"their pixels differ by {variants.difference:.1f} of 255 on average; "
+    pixels = (
+        ""
+        if variants.difference is None
+        else f"their pixels differ by {variants.difference:.1f} of 255 on average; "
+    )
     alike = f"{variants.alike:,} of them have two that are the same"
-    return f"variants: {variants.each:.1f} of each of {counted(variants.compared, 'input')} that were compared: {pixels}{alike}"
+    return (
+        f"variants: {variants.each:.1f} of each of {counted(variants.compared, 'input')} that "
+        f"were compared: {pixels}{alike}"
+    )
 
 
 def _show_shard(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> None:
@@ -380,12 +456,15 @@ def _show_shard(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> No
 
 def _only_block(found: ShardOverview, block: int) -> ShardOverview:
     if not 0 <= block < len(found.blocks):
-        raise UsageError(f"{found.name}: no block {block:,}; it has {counted(len(found.blocks), 'block')}")
+        raise UsageError(
+            f"{found.name}: no block {block:,}; it has {counted(len(found.blocks), 'block')}"
+        )
     return replace(found, blocks=(found.blocks[block],))
 
 
 def _write_files(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> None:
-    """Write the requested outputs: samples as files, a contact sheet, a page. Samples are read one at a time."""
+    """Write the requested outputs: samples as files, a contact sheet, a page. Samples are read one
+    at a time."""
     written: dict[str, Any] = {}
     check_outputs(given)
     if given["save"] is not None:
@@ -411,7 +490,9 @@ def _records(place: DatasetPlace, given: dict[str, Any]) -> Iterator[StoredSampl
     if given["row"] is not None:
         name, entry = _chosen_shard(place, given)
         return iter([sample_at(place.folder, name, given["block"], given["row"], entry)])
-    within = place if given["shard"] is None else place._replace(lone=_chosen_shard(place, given)[0])
+    within = (
+        place if given["shard"] is None else place._replace(lone=_chosen_shard(place, given)[0])
+    )
     if given["where"] is not None:
         return islice(matching(within, given["split"], given["where"]), given["head"])
     if given["head"] is not None or given["columns"] is not None:
@@ -424,17 +505,27 @@ def _save(records: Iterator[StoredSample], given: dict[str, Any], as_json: bool)
 
     written = save(records, Path(given["save"]), given["columns"])
     if not as_json:
-        said = f"{counted(len(written), 'file')} written to {printable(given['save'])}" if written else _no_match(given)
+        said = (
+            f"{counted(len(written), 'file')} written to {printable(given['save'])}"
+            if written
+            else _no_match(given)
+        )
         click.echo(said)
     return {"files": [str(path) for path in written]}
 
 
 def _no_match(given: dict[str, Any]) -> str:
     """Return the message for the case that there is no sample."""
-    return "there is no sample" if given["where"] is None else f"no sample matches {printable(given['where'])}"
+    return (
+        "there is no sample"
+        if given["where"] is None
+        else f"no sample matches {printable(given['where'])}"
+    )
 
 
-def _draw(place: DatasetPlace, records: Iterator[StoredSample], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
+def _draw(
+    place: DatasetPlace, records: Iterator[StoredSample], given: dict[str, Any], as_json: bool
+) -> dict[str, Any]:
     from shardctl.images.codecs.sheet import SHEET
     from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 
@@ -442,8 +533,12 @@ def _draw(place: DatasetPlace, records: Iterator[StoredSample], given: dict[str,
     if not shown:
         raise UsageError(f"{_no_match(given)}, and there is nothing to draw")
     if not shown[0].images:
-        raise UsageError(f"{printable(given.get('origin') or place.shown)}: its samples have no images to draw")
-    pictures = [picture for record in shown for picture in pictures_of(record, not given["no_annotations"])]
+        raise UsageError(
+            f"{printable(given.get('origin') or place.shown)}: its samples have no images to draw"
+        )
+    pictures = [
+        picture for record in shown for picture in pictures_of(record, not given["no_annotations"])
+    ]
     SHEET.write(path, picture_sheet(pictures))
     if not as_json:
         click.echo(f"{counted(len(pictures), 'image')} drawn to {printable(str(path))}")
@@ -451,7 +546,8 @@ def _draw(place: DatasetPlace, records: Iterator[StoredSample], given: dict[str,
 
 
 def _decoder(place: DatasetPlace, given: dict[str, Any], whole: bool) -> Decoder:
-    """Return what turns the tokens of the shown columns into text: all of it, or as much as is shown."""
+    """Return what turns the tokens of the shown columns into text: all of it, or as much as is
+    shown."""
     from shardctl.inspection.content.tokens import Decoder
 
     return Decoder(place.folder, None if whole else SHOWN_TOKENS, given["columns"])
@@ -477,7 +573,10 @@ def _print_records(place: DatasetPlace, given: dict[str, Any], output: Output) -
             f"{record.shard}, block {record.block}, row {record.row}"
             + (f", sample {record.index} of the dataset" if record.index is not None else "")
         )
-        click.echo(f"  checksum of the block: {record.checksum} {'holds' if record.intact else bad('DIFFERS')}")
+        click.echo(
+            f"  checksum of the block: {record.checksum} "
+            f"{'holds' if record.intact else bad('DIFFERS')}"
+        )
         if record.source:
             click.echo(f"  source: {printable(record.source)}")
         values = _for_people(without_texts(shown_record["values"], record), record)
@@ -488,19 +587,32 @@ def _print_records(place: DatasetPlace, given: dict[str, Any], output: Output) -
         print_texts(record, shown_record["values"], given["key"], output.verbose)
     if len(records) > SHOWN_BLOCKS:
         most = len(records) >= MOST_BLOCKS
-        click.echo(f"and {'at least ' if most else ''}{len(records) - SHOWN_BLOCKS:,} more (--json has {len(records):,})")
+        click.echo(
+            f"and {'at least ' if most else ''}{len(records) - SHOWN_BLOCKS:,} more (--json has "
+            f"{len(records):,})"
+        )
 
 
 def _plain_record(record: StoredSample, columns: list[str] | None) -> dict[str, Any]:
-    """Return a record as plain data; the roles of its fields are those of the dataset, and say nothing of it."""
+    """Return a record as plain data; the roles of its fields are those of the dataset, and say
+    nothing of it."""
     known = {name: value for name, value in vars(record).items() if name not in ("roles", "texts")}
     documents = [{**asdict(piece), "cut": piece.cut} for piece in record.documents]
-    return {**known, "documents": documents, "label_name": record.label_name, "values": _plain_sample(record, columns)}
+    return {
+        **known,
+        "documents": documents,
+        "label_name": record.label_name,
+        "values": _plain_sample(record, columns),
+    }
 
 
 def _print_samples(place: DatasetPlace, given: dict[str, Any], output: Output) -> None:
-    """Print the first of some samples; with a condition, also how many match it, if all were checked."""
-    records, decoder = _records(place, given), _decoder(place, given, output.as_json or output.verbose)
+    """Print the first of some samples; with a condition, also how many match it, if all were
+    checked."""
+    records, decoder = (
+        _records(place, given),
+        _decoder(place, given, output.as_json or output.verbose),
+    )
     limit, conditional = given["head"], given["where"] is not None
     most = limit or (SHOWN_MATCHES if conditional else SHOWN_FIRST)
     first = list(decoder.decoded(islice(records, most)))
@@ -509,7 +621,9 @@ def _print_samples(place: DatasetPlace, given: dict[str, Any], output: Output) -
     complete = limit is None or len(shown) < limit
     count = len(shown) + sum(1 for _ in records)
     if output.as_json:
-        print_json({**({"matches": count if complete else None} if conditional else {}), "samples": shown})
+        print_json(
+            {**({"matches": count if complete else None} if conditional else {}), "samples": shown}
+        )
         return
     if not shown:
         click.echo(_no_match(given))
@@ -526,14 +640,16 @@ def _print_samples(place: DatasetPlace, given: dict[str, Any], output: Output) -
 
 
 def _plain_sample(record: StoredSample, columns: list[str] | None) -> dict[str, Any]:
-    """Return a sample as plain data: for an image its format and size, not its bytes; after a label its name."""
+    """Return a sample as plain data: for an image its format and size, not its bytes; after a label
+    its name."""
     from shardctl.inspection.content.samples import describe_value
 
     return {name: describe_value(value) for name, value in record.chosen_values(columns).items()}
 
 
 def _for_people(sample: dict[str, Any], record: StoredSample) -> dict[str, Any]:
-    """Return a sample for display: images and objects in a few words, the name of a label in brackets after its number."""
+    """Return a sample for display: images and objects in a few words, the name of a label in
+    brackets after its number."""
     from shardctl.images.codecs.drawing import objects_line
     from shardctl.inspection.content.images import is_objects
 
@@ -556,7 +672,10 @@ def _image_text(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if set(value) == {"shape", "dtype", "mean"}:
-        return f"{'x'.join(str(side) for side in value['shape'])} {value['dtype']}, mean {value['mean']}"
+        return (
+            f"{'x'.join(str(side) for side in value['shape'])} {value['dtype']}, mean "
+            f"{value['mean']}"
+        )
     if {"bytes", "path", "format", "size", "mode"} == set(value):
         if value["bytes"] is None:
             return "missing"

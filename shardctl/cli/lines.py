@@ -1,6 +1,8 @@
-"""The lines that a command prints for a person: colors, the word before a line, and paths as they were typed.
+"""The lines that a command prints for a person: colors, the word before a line, and paths as they
+were typed.
 
-Each command prints its notes, warnings, verdicts and errors by these functions, so that all look the same.
+Each command prints its notes, warnings, verdicts and errors by these functions, so that all look
+the same.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _LOOKS: dict[str, dict[str, Any]] = {
 
 
 def color_choice() -> bool | None:
-    """Return whether output has colors: by NO_COLOR or FORCE_COLOR. None: where the stream is a terminal."""
+    """Return whether output has colors: by NO_COLOR or FORCE_COLOR. None: where the stream is a
+    terminal."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
@@ -34,7 +37,8 @@ def color_choice() -> bool | None:
 
 
 def colored(line: str) -> str:
-    """Return a line with the color of the word that it begins with, such as `warning:`. Others stay as they are."""
+    """Return a line with the color of the word that it begins with, such as `warning:`. Others stay
+    as they are."""
     word, colon, rest = line.partition(":")
     return click.style(word + colon, **_LOOKS[word]) + rest if colon and word in _LOOKS else line
 
@@ -82,16 +86,22 @@ def hint(text: str) -> None:
 
 
 def as_typed(message: str, arguments: Sequence[str]) -> str:
-    """Return a message with paths as the user typed them: code below the command line makes some of them absolute."""
+    """Return a message with paths as the user typed them: code below the command line makes some of
+    them absolute."""
     from shardctl.system.text import printable  # few commands end with an error
 
     typed: dict[str, str] = {}
     for argument in arguments:
         text = argument.partition("=")[2] if argument.startswith("-") else argument
         if text and "\0" not in text and not Path(text).is_absolute() and "://" not in text:
-            with suppress(OSError, RuntimeError):  # the current folder has gone; links that lead to themselves
+            # the current folder has gone; links that lead to themselves
+            with suppress(OSError, RuntimeError):
                 for full in (Path.cwd() / text, Path(text).resolve()):
                     typed.setdefault(str(full), printable(text.rstrip("/")))
     for path in sorted(typed, reverse=True):  # a file in a folder comes before the folder
-        message = re.sub(rf"(?<![\w./-]){re.escape(path)}(?![\w-]|\.\w)", typed[path].replace("\\", r"\\"), message)
+        message = re.sub(
+            rf"(?<![\w./-]){re.escape(path)}(?![\w-]|\.\w)",
+            typed[path].replace("\\", r"\\"),
+            message,
+        )
     return message

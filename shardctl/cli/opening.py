@@ -16,7 +16,8 @@ from shardctl.errors import StorageError
 from shardctl.system.text import printable
 
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-"""Variables of which one is set where a browser can open a window, or where another program takes its place."""
+"""Variables of which one is set where a browser can open a window, or where another program takes
+its place."""
 
 
 def open_option(heading: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -25,22 +26,27 @@ def open_option(heading: str = "") -> Callable[[Callable[..., Any]], Callable[..
         "--open",
         heading=heading,
         is_flag=True,
-        help="Open the page in your browser. Without --html, the page is a temporary file that stays.",
+        help="Open the page in your browser. Without --html, the page is a temporary file that "
+        "stays.",
     )
 
 
 def page_path(html: str | None, command: str) -> str:
-    """Return where a page is to be written: the given place, or without one a temporary file. Raises StorageError."""
+    """Return where a page is to be written: the given place, or without one a temporary file.
+    Raises StorageError."""
     if html is not None:
         return html
     try:
         return str(Path(tempfile.mkdtemp(prefix="shardctl-page-")) / f"{command}.html")
     except OSError as error:
-        raise StorageError(f"{printable(tempfile.gettempdir())}: cannot be written ({error.strerror})") from error
+        raise StorageError(
+            f"{printable(tempfile.gettempdir())}: cannot be written ({error.strerror})"
+        ) from error
 
 
 def open_page(path: str) -> None:
-    """Open a page that is written, in a browser of the user's. Where there is none, a note names the file."""
+    """Open a page that is written, in a browser of the user's. Where there is none, a note names
+    the file."""
     import webbrowser  # looks for browsers, and only --open needs it
 
     page = Path(path).absolute()

@@ -17,10 +17,13 @@ Command = Callable[..., Any]
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 MOST_WORDS = 24
-"""Characters of the words that `--help` lists behind the name of an option; more of them come after its text."""
+"""Characters of the words that `--help` lists behind the name of an option; more of them come after
+its text."""
 
 
-def options_of(declared: Mapping[str, Option], *, hidden: bool = False) -> Callable[[Command], Command]:
+def options_of(
+    declared: Mapping[str, Option], *, hidden: bool = False
+) -> Callable[[Command], Command]:
     """Return a decorator that adds options to a command, which gets their values under their names.
 
     `hidden` ones are accepted, and not listed: those of another command, to which the help refers.
@@ -35,17 +38,20 @@ def options_of(declared: Mapping[str, Option], *, hidden: bool = False) -> Calla
 
 
 def option_of(name: str, declared: Option) -> Callable[[Command], Command]:
-    """Return a decorator that adds one option, for a command that has no dataclass of options with it."""
+    """Return a decorator that adds one option, for a command that has no dataclass of options with
+    it."""
     return options_of({name: declared})
 
 
 def values_of(class_: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the options of a dataclass, of all that a command was given: arguments for the dataclass."""
+    """Return the values of the options of a dataclass, of all that a command was given: arguments
+    for the dataclass."""
     return {field.name: given[field.name] for field in dataclasses.fields(class_)}
 
 
 def reading(type_: OptionType, default: Any = None) -> Callback:
-    """Return a callback for an option that is read as `type_` says. It is `default` where the option is not given."""
+    """Return a callback for an option that is read as `type_` says. It is `default` where the
+    option is not given."""
 
     def read(context: click.Context, parameter: click.Parameter, given: Any) -> Any:
         if given is None or given == ():
@@ -60,7 +66,11 @@ def reading(type_: OptionType, default: Any = None) -> Callback:
 
 def _click_option(name: str, declared: Option, hidden: bool) -> Callable[[Command], Command]:
     type_ = declared.type
-    more: dict[str, Any] = {"default": type_.shown(declared.default), "show_default": True} if declared.shows_default else {}
+    more: dict[str, Any] = (
+        {"default": type_.shown(declared.default), "show_default": True}
+        if declared.shows_default
+        else {}
+    )
     if type_.bare is not None:
         more |= {"is_flag": False, "flag_value": type_.bare}
     words = _words(type_)
@@ -85,7 +95,9 @@ def _click_option(name: str, declared: Option, hidden: bool) -> Callable[[Comman
 def _words(type_: OptionType) -> tuple[str, ...]:
     """Return the words that an option takes, if there are too many to stand behind its name."""
     type_ = type_.of if isinstance(type_, Many) else type_
-    return type_.words if isinstance(type_, Word) and len("|".join(type_.words)) > MOST_WORDS else ()
+    return (
+        type_.words if isinstance(type_, Word) and len("|".join(type_.words)) > MOST_WORDS else ()
+    )
 
 
 def _help(declared: Option, words: tuple[str, ...]) -> str:
@@ -97,7 +109,8 @@ def _help(declared: Option, words: tuple[str, ...]) -> str:
 
 
 def _click_type(type_: OptionType, spelling: str) -> dict[str, Any]:
-    """Return what click is told of a type. It reads plain numbers and words itself; of other types it hands over the text."""
+    """Return what click is told of a type. It reads plain numbers and words itself; of other types
+    it hands over the text."""
     if isinstance(type_, Flag):
         return {} if "/" in spelling else {"is_flag": True}
     if isinstance(type_, Word):

@@ -22,7 +22,8 @@ from shardctl.system.text import printable
 
 @dataclass(frozen=True)
 class Output:
-    """What a command prints: `as_json` one JSON object, `quiet` nothing but the result, `verbose` more than usual.
+    """What a command prints: `as_json` one JSON object, `quiet` nothing but the result, `verbose`
+    more than usual.
 
     With `no_progress` it does not say how far it is.
     """
@@ -47,14 +48,19 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --json, -q and -v to a command, which gets them as `output`."""
 
     @functools.wraps(function)
-    def command(as_json: bool, quiet: bool, verbose: bool, no_progress: bool = False, **given: Any) -> Any:
+    def command(
+        as_json: bool, quiet: bool, verbose: bool, no_progress: bool = False, **given: Any
+    ) -> Any:
         return function(output=Output(as_json, quiet, verbose, no_progress), **given)
 
     for declared in (
         click.option("-v", "--verbose", is_flag=True, help="Print more on stderr."),
         click.option("-q", "--quiet", is_flag=True, help="Print only the result and errors."),
         click.option(
-            "--json", "as_json", is_flag=True, help="Print the result as one JSON object, without notes and progress."
+            "--json",
+            "as_json",
+            is_flag=True,
+            help="Print the result as one JSON object, without notes and progress.",
         ),
     ):
         command = declared(command)
@@ -68,7 +74,8 @@ def progress_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def waiting_teller(dst: str, output: Output) -> Callable[[str], None]:
-    """Return a function that says for which other writer of the dataset at `dst` a command waits, unless it is to be quiet."""
+    """Return a function that says for which other writer of the dataset at `dst` a command waits,
+    unless it is to be quiet."""
 
     def tell(owner: str) -> None:
         if not output.quiet:
@@ -81,7 +88,8 @@ def waiting_teller(dst: str, output: Output) -> Callable[[str], None]:
 
 @contextmanager
 def printing_to_stderr() -> Iterator[None]:
-    """Redirect to stderr what is printed inside the block: stdout is for results, and a user's function may print."""
+    """Redirect to stderr what is printed inside the block: stdout is for results, and a user's
+    function may print."""
     sys.stdout.flush()
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(sys.stderr))
@@ -95,22 +103,37 @@ def printing_to_stderr() -> Iterator[None]:
 
 def print_json(record: Any) -> None:
     """Print a dataclass or plain data as one JSON object."""
-    click.echo(json.dumps(asdict(record) if is_dataclass(record) and not isinstance(record, type) else record, default=str))
+    click.echo(
+        json.dumps(
+            asdict(record) if is_dataclass(record) and not isinstance(record, type) else record,
+            default=str,
+        )
+    )
 
 
 def print_table(rows: Iterable[Sequence[Any]], header: Sequence[str] | None = None) -> None:
     """Print rows in columns; a column of numbers is set to the right."""
     body = [[_cell(value) for value in row] for row in rows]
-    numeric = [all(isinstance(v, int | float) for v in column) for column in zip(*rows, strict=True)] if body else []
+    numeric = (
+        [all(isinstance(v, int | float) for v in column) for column in zip(*rows, strict=True)]
+        if body
+        else []
+    )
     lines = [list(header), *body] if header else body
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))] if lines else []
     for line in lines:
-        cells = [c.rjust(w) if n else c.ljust(w) for c, w, n in zip(line, widths, numeric, strict=True)]
+        cells = [
+            c.rjust(w) if n else c.ljust(w) for c, w, n in zip(line, widths, numeric, strict=True)
+        ]
         click.echo("  " + "  ".join(cells).rstrip())
 
 
 def _cell(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else printable(str(value))
+    return (
+        f"{value:,}"
+        if isinstance(value, int) and not isinstance(value, bool)
+        else printable(str(value))
+    )
 
 
 TEXT_WIDTH = 100
@@ -127,7 +150,8 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def bars(counts: Sequence[int]) -> str:
-    """Return a histogram as a line of bars, the highest for the largest number; only an empty bin has none."""
+    """Return a histogram as a line of bars, the highest for the largest number; only an empty bin
+    has none."""
     most = max(1, max(counts, default=0))
     return "".join(_BARS[-(-8 * count // most)] for count in counts)
 
@@ -139,10 +163,14 @@ _NOT_HTML = (".png", *(ending for ending in _NOT_PNG if ending != ".html"), ".js
 
 
 def check_outputs(given: dict[str, Any]) -> None:
-    """Raise StorageError if another file is where a sheet or a page is to go, UsageError for a name of another kind."""
+    """Raise StorageError if another file is where a sheet or a page is to go, UsageError for a name
+    of another kind."""
     if given["images"] is not None:
         if Path(given["images"]).suffix.lower() in _NOT_PNG or given["images"].isdecimal():
-            raise UsageError(f"--images {printable(given['images'])}: the sheet is a PNG image; give a name that ends in .png")
+            raise UsageError(
+                f"--images {printable(given['images'])}: the sheet is a PNG image; give a name "
+                "that ends in .png"
+            )
         from shardctl.images.codecs.sheet import SHEET
 
         SHEET.check(Path(given["images"]))
@@ -150,10 +178,13 @@ def check_outputs(given: dict[str, Any]) -> None:
 
 
 def check_page(html: str | None) -> None:
-    """Raise StorageError if a page cannot go to a place, UsageError for a name of another kind of file."""
+    """Raise StorageError if a page cannot go to a place, UsageError for a name of another kind of
+    file."""
     if html is not None:
         if Path(html).suffix.lower() in _NOT_HTML:
-            raise UsageError(f"--html {printable(html)}: the page is HTML; give a name that ends in .html")
+            raise UsageError(
+                f"--html {printable(html)}: the page is HTML; give a name that ends in .html"
+            )
         from shardctl.inspection.pages.page import PAGE
 
         PAGE.check(Path(html))

@@ -15,7 +15,14 @@ from shardctl.cli.command import command, option, with_same_options
 from shardctl.cli.lines import note
 from shardctl.cli.opening import open_option, open_page, page_path
 from shardctl.cli.options import options_of
-from shardctl.cli.output import Output, check_outputs, print_json, print_table, printing_to_stderr, progress_options
+from shardctl.cli.output import (
+    Output,
+    check_outputs,
+    print_json,
+    print_table,
+    printing_to_stderr,
+    progress_options,
+)
 from shardctl.cli.values import WholeNumber
 from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
@@ -29,16 +36,28 @@ INPUTS = 8
 """How many inputs are shown where no number is given."""
 
 _OTHERS = frozenset(
-    ("variants", "compression", "shard_size", "samples_per_shard", "shuffle", "max_rejects", "copy_rejects")
+    (
+        "variants",
+        "compression",
+        "shard_size",
+        "samples_per_shard",
+        "shuffle",
+        "max_rejects",
+        "copy_rejects",
+    )
     + ("engine", "overwrite", "if_running", "dry_run")
 )
 """Options of convert that preview has in another way, or not at all."""
 
-_WITHOUT_EFFECT = frozenset(("update", "append", "moved_from", "keep_generations", "explain", "metrics", "part"))
-"""Options that are accepted, so that a line of convert can become one of preview. They are about the dataset."""
+_WITHOUT_EFFECT = frozenset(
+    ("update", "append", "moved_from", "keep_generations", "explain", "metrics", "part")
+)
+"""Options that are accepted, so that a line of convert can become one of preview. They are about
+the dataset."""
 
 _OF_PREVIEW = frozenset(
-    ("html", "images", "open", "inputs", "keys", "as_json", "quiet", "verbose", "no_progress") + tuple(_WITHOUT_EFFECT)
+    ("html", "images", "open", "inputs", "keys", "as_json", "quiet", "verbose", "no_progress")
+    + tuple(_WITHOUT_EFFECT)
 )
 """Options that convert does not have, or has no use for."""
 
@@ -46,7 +65,8 @@ BORROWED = {name: each for name, each in convert_options().items() if name not i
 """The options of convert that are options of preview too."""
 
 REFERENCE = (
-    "preview also takes the options of convert for reading SRC and for its steps: --labels, --resize, --recipe and others."
+    "preview also takes the options of convert for reading SRC and for its steps: --labels, "
+    "--resize, --recipe and others."
     " `shardctl convert --help` lists them."
 )
 
@@ -60,8 +80,15 @@ REFERENCE = (
     more=REFERENCE,
 )
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
-@option("--html", type=click.Path(), metavar="FILE", help="Write an HTML page: each input beside its samples.")
-@option("--images", type=click.Path(), metavar="FILE", help="Draw the same images into one PNG file.")
+@option(
+    "--html",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write an HTML page: each input beside its samples.",
+)
+@option(
+    "--images", type=click.Path(), metavar="FILE", help="Draw the same images into one PNG file."
+)
 @open_option()
 @option(
     "--inputs",
@@ -69,22 +96,31 @@ REFERENCE = (
     metavar="N",
     help=f"Show N inputs from all over the sources. Default: {INPUTS}.",
 )
-@option("--key", "keys", multiple=True, metavar="KEY", help="Show this input. May be given several times.")
+@option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="KEY",
+    help="Show this input. May be given several times.",
+)
 @option(
     "--variants",
     type=WholeNumber(),
     metavar="K",
-    help="Show K variants of every input, each with its own random numbers. Default: the number in the recipe, else 4 if the"
+    help="Show K variants of every input, each with its own random numbers. Default: the number in "
+    "the recipe, else 4 if the"
     " recipe is random.",
 )
 @options_of(BORROWED, hidden=True)
 @progress_options
 def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
-    """Show what a conversion would make of a few images: each before and after, with its annotations.
+    """Show what a conversion would make of a few images: each before and after, with its
+    annotations.
 
-    The samples have exactly the bytes that a conversion with the same options stores. If the recipe is random, you see 4
-    variants of each input; a conversion without --variants stores the first one. Inputs that would be rejected are shown with
-    the reason. Give --html for a page, or --images for a picture. Without them, the command prints a table and writes no files.
+    The samples have exactly the bytes that a conversion with the same options stores. If the recipe
+    is random, you see 4 variants of each input; a conversion without --variants stores the first
+    one. Inputs that would be rejected are shown with the reason. Give --html for a page, or
+    --images for a picture. Without them, the command prints a table and writes no files.
     """
     if given["inputs"] is not None and given["keys"]:
         raise UsageError("--inputs and --key contradict each other; use one of them")
@@ -94,14 +130,28 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         from shardctl.inspection.pages.page import absolute
 
     check_outputs(given)
-    options = {name: given[name] for name in BORROWED.keys() - _WITHOUT_EFFECT - {"recipe"}} | {"variants": given["variants"]}
-    show_lines = (lambda line: click.echo(printable(line), err=True)) if output.verbose else (lambda line: None)
+    options = {name: given[name] for name in BORROWED.keys() - _WITHOUT_EFFECT - {"recipe"}} | {
+        "variants": given["variants"]
+    }
+    show_lines = (
+        (lambda line: click.echo(printable(line), err=True))
+        if output.verbose
+        else (lambda line: None)
+    )
     with _workers_ahead(options), printing_to_stderr():
         made = make_preview(
-            src, given["recipe"], given["inputs"] or INPUTS, given["keys"], show_lines, output.shows_progress, **options
+            src,
+            given["recipe"],
+            given["inputs"] or INPUTS,
+            given["keys"],
+            show_lines,
+            output.shows_progress,
+            **options,
         )
     begin = ("shardctl", "convert", *map(absolute, src), "out")
-    written = _write(made, src, given, with_same_options(click.get_current_context(), begin, _OF_PREVIEW))
+    written = _write(
+        made, src, given, with_same_options(click.get_current_context(), begin, _OF_PREVIEW)
+    )
     if not output.quiet:
         for notice in made.notices:
             note(notice)
@@ -123,7 +173,9 @@ def _workers_ahead(options: dict[str, Any]) -> AbstractContextManager[None]:
     return forked_early(WORKER, options["worker_memory"] or 0)
 
 
-def _write(made: Preview, src: tuple[str, ...], given: dict[str, Any], convert: str) -> dict[str, str]:
+def _write(
+    made: Preview, src: tuple[str, ...], given: dict[str, Any], convert: str
+) -> dict[str, str]:
     """Write what is asked for, and return the paths by what they are."""
     written = {}
     with_page = given["html"] is not None or given["open"]
@@ -146,18 +198,24 @@ def _print(made: Preview, written: dict[str, str]) -> None:
     from shardctl.build.preview.facts import reject_in_words
 
     rejected = f", {made.rejected:,} rejected" if made.rejected else ""
-    click.echo(f"{len(made.inputs):,} of {counted(made.total, 'input')}: {counted(made.samples, 'sample')}{rejected}")
+    click.echo(
+        f"{len(made.inputs):,} of {counted(made.total, 'input')}: "
+        f"{counted(made.samples, 'sample')}{rejected}"
+    )
     if not written:
         print_table([row for each in made.inputs for row in _rows(each)])
     for each in made.inputs:
         if each.reject is not None:
-            click.echo(f"  {printable(each.key)} {reject_in_words(each)}: {printable(each.reject.message)}")
+            click.echo(
+                f"  {printable(each.key)} {reject_in_words(each)}: {printable(each.reject.message)}"
+            )
     for what, path in written.items():
         click.echo(f"{'page' if what == 'page' else 'pictures'} written to {printable(path)}")
 
 
 def _rows(tried: Tried) -> Iterator[tuple[str, ...]]:
-    """Yield a line for an input, and one for each of its samples: what it is, its size, its objects."""
+    """Yield a line for an input, and one for each of its samples: what it is, its size, its
+    objects."""
     from shardctl.build.preview.facts import sample_facts, size_in_words
 
     for record in (tried.source, *tried.samples):

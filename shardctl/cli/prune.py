@@ -35,27 +35,53 @@ SHOWN = 5
 @option(
     "--where",
     metavar="CONDITION",
-    help="The samples that match a condition, written as for `inspect --where`. Not together with keys.",
+    help="The samples that match a condition, written as for `inspect --where`. Not together with "
+    "keys.",
 )
-@option("--keys", metavar="FILE", type=click.Path(), help="The samples with the keys in this file, one key on each line.")
-@option("--key", "single", multiple=True, metavar="KEY", help="The samples with this key. May be given several times.")
-@option("--dry-run", is_flag=True, help="Print how many samples would be removed, and change nothing.")
+@option(
+    "--keys",
+    metavar="FILE",
+    type=click.Path(),
+    help="The samples with the keys in this file, one key on each line.",
+)
+@option(
+    "--key",
+    "single",
+    multiple=True,
+    metavar="KEY",
+    help="The samples with this key. May be given several times.",
+)
+@option(
+    "--dry-run", is_flag=True, help="Print how many samples would be removed, and change nothing."
+)
 @option_of("if_running", IF_RUNNING)
 @progress_options
 def prune(
-    dst: str, where: str | None, keys: str | None, single: tuple[str, ...], dry_run: bool, if_running: str, output: Output
+    dst: str,
+    where: str | None,
+    keys: str | None,
+    single: tuple[str, ...],
+    dry_run: bool,
+    if_running: str,
+    output: Output,
 ) -> None:
     """Remove samples from a dataset for good, for instance after a takedown request.
 
-    No byte of these samples stays in any file of the dataset. Kept earlier generations are deleted, because they have the
-    samples too. DST/rejects.jsonl lists the records, and a later --update does not bring samples with these keys back. The
-    sources are not touched.
+    No byte of these samples stays in any file of the dataset. Kept earlier generations are deleted,
+    because they have the samples too. DST/rejects.jsonl lists the records, and a later --update
+    does not bring samples with these keys back. The sources are not touched.
     """
     with quick_imports():
         from shardctl.build.rewrite.prune import prune as prune_dataset
 
-    wanted = [*single, *(_read_keys(Path(keys)) if keys is not None else ())] if single or keys is not None else None
-    result = prune_dataset(dst, where, wanted, dry_run=dry_run, if_running=if_running, progress=output.shows_progress)
+    wanted = (
+        [*single, *(_read_keys(Path(keys)) if keys is not None else ())]
+        if single or keys is not None
+        else None
+    )
+    result = prune_dataset(
+        dst, where, wanted, dry_run=dry_run, if_running=if_running, progress=output.shows_progress
+    )
     if output.as_json:
         print_json(result)
     else:
@@ -70,7 +96,9 @@ def _read_keys(path: Path) -> list[str]:
         raise InputError(f"{printable(str(path))}: no such file of keys{near_path(path)}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise InputError(f"{printable(str(path))}: cannot be read as a list of keys ({reason})") from error
+        raise InputError(
+            f"{printable(str(path))}: cannot be read as a list of keys ({reason})"
+        ) from error
 
 
 def _print(result: PruneResult, dst: str, dry_run: bool) -> None:
@@ -80,7 +108,10 @@ def _print(result: PruneResult, dst: str, dry_run: bool) -> None:
     click.echo(f"{would} {what}, in {of_shards}; {result.samples:,} are left")
     if result.generations:
         numbers = ", ".join(map(str, result.generations))
-        click.echo(f"{'would delete' if dry_run else 'deleted'} the earlier generations that were kept: {numbers}")
+        click.echo(
+            f"{'would delete' if dry_run else 'deleted'} the earlier generations that were kept: "
+            f"{numbers}"
+        )
     if result.missing:
         shown = ", ".join(map(printable, result.missing[:SHOWN]))
         more = f" and {len(result.missing) - SHOWN:,} more" if len(result.missing) > SHOWN else ""

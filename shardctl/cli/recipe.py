@@ -54,22 +54,24 @@ def recipe() -> None:
 
 
 @recipe.command(
-    short_help="find the problems of a recipe file, or list its steps", examples=(("shardctl recipe check recipe.toml", ""),)
+    short_help="find the problems of a recipe file, or list its steps",
+    examples=(("shardctl recipe check recipe.toml", ""),),
 )
 @click.argument("file", metavar="FILE.toml|@NAME", type=click.Path())
 @option(
     "--import",
     "imports",
     is_flag=True,
-    help="Import the functions that the recipe names too, and check that they can be called. This runs their modules.",
+    help="Import the functions that the recipe names too, and check that they can be called. This "
+    "runs their modules.",
 )
 @output_options
 def check(file: str, output: Output, imports: bool) -> int:
     """Find all problems of a recipe file, or list its steps.
 
-    Each problem is a line with its place: recipe.toml:12: step 2 (crop): size must be …. If there are no problems, the command
-    prints the steps with all their settings. It also prints the size of the output images, and the annotations that can move
-    with them.
+    Each problem is a line with its place: recipe.toml:12: step 2 (crop): size must be …. If there
+    are no problems, the command prints the steps with all their settings. It also prints the size
+    of the output images, and the annotations that can move with them.
 
     Exit codes: 0 no problems, 1 problems, 3 no such file.
     """
@@ -89,7 +91,11 @@ def check(file: str, output: Output, imports: bool) -> int:
         if not output.quiet:
             for line in _description(found, found.recipe):
                 click.echo(line)
-            own = [str(step.settings()["target"]) for step in found.recipe.sample_transforms if "target" in step.settings()]
+            own = [
+                str(step.settings()["target"])
+                for step in found.recipe.sample_transforms
+                if "target" in step.settings()
+            ]
             if own and not imports:
                 click.echo(printable(f"  not looked at: {', '.join(own)} (--import does)"))
     return 0 if found.ok else PROBLEMS_FOUND
@@ -97,15 +103,19 @@ def check(file: str, output: Output, imports: bool) -> int:
 
 @recipe.command(
     short_help="print the recipe that made a dataset, or a ready one",
-    examples=(("shardctl recipe show out > recipe.toml", ""), ("shardctl recipe show @imagenet", "")),
+    examples=(
+        ("shardctl recipe show out > recipe.toml", ""),
+        ("shardctl recipe show @imagenet", ""),
+    ),
 )
 @click.argument("dst", metavar="DST|@NAME", type=click.Path())
 @output_options
 def show(dst: str, output: Output) -> None:
     """Print the recipe that made the dataset DST, or a ready recipe, as a recipe file.
 
-    The recipe of a dataset has every key and every setting, also the defaults, so that it means the same in later versions.
-    Sources, labels, splits and the order are not part of a recipe; they are in the comment at its top.
+    The recipe of a dataset has every key and every setting, also the defaults, so that it means the
+    same in later versions. Sources, labels, splits and the order are not part of a recipe; they are
+    in the comment at its top.
     """
     if dst.startswith(MARK):
         _show_ready(dst, output)
@@ -124,7 +134,10 @@ def show(dst: str, output: Output) -> None:
 
 @recipe.command(
     short_help="list the steps that a recipe may have",
-    examples=(("shardctl recipe steps", "all steps"), ("shardctl recipe steps color_jitter", "the settings of one")),
+    examples=(
+        ("shardctl recipe steps", "all steps"),
+        ("shardctl recipe steps color_jitter", "the settings of one"),
+    ),
 )
 @click.argument("name", required=False, metavar="[NAME]")
 @output_options
@@ -146,19 +159,28 @@ def steps(name: str | None, output: Output) -> None:
             print_table(rows)
         return
     fields = settings_in(TRANSFORMS[name])
-    settings = [{"name": key, "default": default_of(field), "does": field.metadata["doc"]} for key, field in fields.items()]
+    settings = [
+        {"name": key, "default": default_of(field), "does": field.metadata["doc"]}
+        for key, field in fields.items()
+    ]
     does = first_line(TRANSFORMS[name])
     if output.as_json:
         print_json({"name": name, "does": does, "settings": settings})
         return
     click.echo(f"{name}: {does}")
-    print_table([(each["name"], "" if each["default"] is None else _value(each["default"]), each["does"]) for each in settings])
+    print_table(
+        [
+            (each["name"], "" if each["default"] is None else _value(each["default"]), each["does"])
+            for each in settings
+        ]
+    )
 
 
 @recipe.command("list", short_help="list the recipes that are ready")
 @output_options
 def list_ready(output: Output) -> None:
-    """List the recipes that are ready: `--recipe @NAME` uses one, `shardctl recipe show @NAME` prints it."""
+    """List the recipes that are ready: `--recipe @NAME` uses one, `shardctl recipe show @NAME`
+    prints it."""
     if output.as_json:
         print_json({"recipes": ready_recipes()})
         return
@@ -172,7 +194,8 @@ def list_ready(output: Output) -> None:
 def schema(output: Output) -> None:
     """Print the JSON schema of recipe files. Editors complete and check the files with it.
 
-    Write it beside your recipes, and name it in their first line; editors with Taplo (Even Better TOML in VS Code) read that:
+    Write it beside your recipes, and name it in their first line; editors with Taplo (Even Better
+    TOML in VS Code) read that:
 
     \b
       shardctl recipe schema > recipe.schema.json
@@ -195,7 +218,11 @@ def _show_ready(name: str, output: Output) -> None:
 
 
 def _record(found: Check) -> dict[str, Any]:
-    record: dict[str, Any] = {"ok": found.ok, "file": found.file, "problems": [asdict(problem) for problem in found.problems]}
+    record: dict[str, Any] = {
+        "ok": found.ok,
+        "file": found.file,
+        "problems": [asdict(problem) for problem in found.problems],
+    }
     if found.recipe is not None:
         record |= {
             "recipe": found.recipe.to_json(),
@@ -210,7 +237,12 @@ def _record(found: Check) -> dict[str, Any]:
 
 def _description(found: Check, made: Recipe) -> list[str]:
     """Say what a recipe does, in lines."""
-    kinds = {"image": "images", "text": "texts", "table": "rows of tables", "auto": "whatever the sources hold"}
+    kinds = {
+        "image": "images",
+        "text": "texts",
+        "table": "rows of tables",
+        "auto": "whatever the sources hold",
+    }
     images = made.store is not None
     stored = f", images stored as {made.store}" if images else ""
     undecided = images and made.kind == "auto" and not made.transforms
@@ -220,20 +252,30 @@ def _description(found: Check, made: Recipe) -> list[str]:
     said = ("kind", "store", "compression", "seed", "variants", "transform")
     others = {key: value for key, value in made.given().items() if key not in said}
     if others:
-        lines.append(printable(f"  {', '.join(f'{key} {_value(value)}' for key, value in others.items())}"))
+        lines.append(
+            printable(f"  {', '.join(f'{key} {_value(value)}' for key, value in others.items())}")
+        )
     for number, step in enumerate(found.steps, 1):
         lines += [f"  {number}. {step.name}: {step.does}", f"     {_settings(step)}"]
     if images and found.steps:
-        size = f"{made.output_size[0]}x{made.output_size[1]} pixels" if made.output_size else "of different sizes"
+        size = (
+            f"{made.output_size[0]}x{made.output_size[1]} pixels"
+            if made.output_size
+            else "of different sizes"
+        )
         lines.append(f"  images that come out: {size}")
-    each = "1 sample" if made.samples_per_record == 1 else counted(made.samples_per_record, "sample")
+    each = (
+        "1 sample" if made.samples_per_record == 1 else counted(made.samples_per_record, "sample")
+    )
     variants = f" ({made.variants} variants)" if made.variants > 1 else ""
     functions = ", unless your own functions make more or fewer" if made.sample_transforms else ""
     lines.append(f"  from each input: {each}{variants}{functions}")
     lines.append(f"  random: {'yes, seed ' + str(made.seed) if made.random else 'no'}")
     if images and made.image_transforms:
         still = [
-            f"{what} ({_by(found, what)})" for what in ("boxes", "polygons", "keypoints", "masks") if what not in found.moves
+            f"{what} ({_by(found, what)})"
+            for what in ("boxes", "polygons", "keypoints", "masks")
+            if what not in found.moves
         ]
         moved = ", ".join(found.moves) or "none"
         lines.append(f"  annotations that move with the images: {moved}")
@@ -243,20 +285,34 @@ def _description(found: Check, made: Recipe) -> list[str]:
 
 
 def _settings(step: StepSummary) -> str:
-    settings = ", ".join(f"{name} {_value(value)}" for name, value in step.settings.items()) or "no settings"
+    settings = (
+        ", ".join(f"{name} {_value(value)}" for name, value in step.settings.items())
+        or "no settings"
+    )
     return printable(f"{settings}{'; random' if step.random else ''}")
 
 
 def _value(value: Any) -> str:
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
         return "; ".join(
-            f"{item.get('name')} ({', '.join(f'{name} {_value(inner)}' for name, inner in item.items() if name != 'name')})"
+            f"{item.get('name')} "
+            f"({', '.join(f'{name} {_value(inner)}' for name, inner in item.items() if name != 'name')})"
             for item in value
         )
     if isinstance(value, list):
         return f"[{', '.join(_value(item) for item in value)}]"
-    return value if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+    return (
+        value
+        if isinstance(value, str)
+        else f"{value:.6g}"
+        if isinstance(value, float)
+        else json.dumps(value)
+    )
 
 
 def _by(found: Check, what: str) -> str:
-    return ", ".join(dict.fromkeys(step.name for step in found.steps if step.moves is not None and what not in step.moves))
+    return ", ".join(
+        dict.fromkeys(
+            step.name for step in found.steps if step.moves is not None and what not in step.moves
+        )
+    )

@@ -38,32 +38,41 @@ SHOWN = 10
     multiple=True,
     metavar="SRC",
     type=click.Path(),
-    help="If the sources have moved: their new place. Give it once for each source, in the order in which they were converted.",
+    help="If the sources have moved: their new place. Give it once for each source, in the order "
+    "in which they were converted.",
 )
 @option(
     "--transform",
     "transforms",
     multiple=True,
     metavar="MODULE:NAME",
-    help="Your own function or class with which the dataset was made. Repair runs only those that are named here.",
+    help="Your own function or class with which the dataset was made. Repair runs only those that "
+    "are named here.",
 )
 @option(
     "--drop-lost",
     is_flag=True,
-    help="If sources changed or are gone, remove the lost samples from the dataset. rejects.jsonl lists them.",
+    help="If sources changed or are gone, remove the lost samples from the dataset. rejects.jsonl "
+    "lists them.",
 )
 @option_of("workers", WORKERS)
 @progress_options
 def repair(
-    dst: str, sources: tuple[str, ...], transforms: tuple[str, ...], drop_lost: bool, workers: int | str, output: Output
+    dst: str,
+    sources: tuple[str, ...],
+    transforms: tuple[str, ...],
+    drop_lost: bool,
+    workers: int | str,
+    output: Output,
 ) -> int:
     """Rebuild damaged or missing files from the sources.
 
-    Only damaged files are rebuilt. A rebuilt file is used only if its SHA-256 is the recorded one. If the source of samples
-    changed or is gone, they cannot be rebuilt: they are listed, and the exit code is 1.
+    Only damaged files are rebuilt. A rebuilt file is used only if its SHA-256 is the recorded one.
+    If the source of samples changed or is gone, they cannot be rebuilt: they are listed, and the
+    exit code is 1.
 
-    The sources are read from the places in manifest.json, if that file is undamaged; a line on stderr names these places first.
-    Otherwise, give --source.
+    The sources are read from the places in manifest.json, if that file is undamaged; a line on
+    stderr names these places first. Otherwise, give --source.
 
     DST may be on a store (s3://bucket/out): all of it is read, and the rebuilt files are put back.
     """
@@ -77,10 +86,15 @@ def repair(
 
     def reading(places: tuple[str, ...]) -> None:
         if not output.quiet:
-            shown.write(f"the manifest names these sources, which are read: {', '.join(map(printable, places))}")
+            shown.write(
+                "the manifest names these sources, which are read: "
+                f"{', '.join(map(printable, places))}"
+            )
 
     with progress_of(output.shows_progress) as shown:
-        listener = replace(Listener.showing(shown), waiting=waiting_teller(dst, output), reading=reading)
+        listener = replace(
+            Listener.showing(shown), waiting=waiting_teller(dst, output), reading=reading
+        )
         result = repair_dataset(dst, sources, transforms, drop_lost, workers, listener)
     if output.as_json:
         print_json({**asdict(result), "ok": result.ok})

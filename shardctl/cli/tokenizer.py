@@ -12,7 +12,13 @@ from shardctl.build.shared_options import WORKERS
 from shardctl.cli.command import Group, option
 from shardctl.cli.lines import good, note
 from shardctl.cli.options import option_of, reading
-from shardctl.cli.output import Output, output_options, print_json, printing_to_stderr, progress_options
+from shardctl.cli.output import (
+    Output,
+    output_options,
+    print_json,
+    printing_to_stderr,
+    progress_options,
+)
 from shardctl.cli.values import OneOf, WholeNumber
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import ByteSize
@@ -49,7 +55,8 @@ def tokenizer() -> None:
     type=OneOf(["bpe", "unigram", "words"]),
     default="bpe",
     show_default=True,
-    help="bpe and unigram work on bytes, and give back every text. words: the parts between white space.",
+    help="bpe and unigram work on bytes, and give back every text. words: the parts between white "
+    "space.",
 )
 @option(
     "--vocab-size",
@@ -69,7 +76,8 @@ def tokenizer() -> None:
     "--recipe",
     type=click.Path(),
     metavar="FILE.toml|@NAME",
-    help="Clean the texts with this recipe first: give the recipe of the conversion. The step tokenize and the steps after it"
+    help="Clean the texts with this recipe first: give the recipe of the conversion. The step "
+    "tokenize and the steps after it"
     " are left out.",
 )
 @option(
@@ -91,9 +99,10 @@ def tokenizer() -> None:
 def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
     """Train a tokenizer on the texts of SRC. SRC may be any sources of convert, or datasets.
 
-    The texts of sources are first cleaned and written to a scratch folder (TMPDIR). They are read from there, so that memory
-    does not grow with them. The same texts give the same file. OUT.json is a tokenizer.json of Hugging Face. A tokenizer of
-    words can also be written as OUT.txt, with one word on each line.
+    The texts of sources are first cleaned and written to a scratch folder (TMPDIR). They are read
+    from there, so that memory does not grow with them. The same texts give the same file. OUT.json
+    is a tokenizer.json of Hugging Face. A tokenizer of words can also be written as OUT.txt, with
+    one word on each line.
 
     Exit codes: 0 done, 2 wrong usage, 3 no such source, no text or a full disk, 130 interrupted.
     """
@@ -103,8 +112,14 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
 
     look_in_current_folder()
     recipe = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
-    recipe |= {key: given[key] for key in ("record", "text_field", "encoding") if given[key] is not None}
-    special = None if given["special_tokens"] is None else [name for name in given["special_tokens"].split(",") if name]
+    recipe |= {
+        key: given[key] for key in ("record", "text_field", "encoding") if given[key] is not None
+    }
+    special = (
+        None
+        if given["special_tokens"] is None
+        else [name for name in given["special_tokens"].split(",") if name]
+    )
     with printing_to_stderr():
         made = train_tokenizer(
             list(src),
@@ -123,20 +138,30 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
         return
     of = f"{counted(made.documents, 'text')}, {format_bytes(made.bytes)}"
     click.echo(
-        good("made") + printable(f" {made.path}: {made.vocabulary:,} tokens ({made.kind}) of {of}, in {made.seconds:.1f} s")
+        good("made")
+        + printable(
+            f" {made.path}: {made.vocabulary:,} tokens ({made.kind}) of {of}, in "
+            f"{made.seconds:.1f} s"
+        )
     )
     if made.rejected:
-        click.echo(f"  {counted(made.rejected, 'record')} could not be used; shardctl convert lists them")
+        click.echo(
+            f"  {counted(made.rejected, 'record')} could not be used; shardctl convert lists them"
+        )
     if not output.quiet:
         for notice in made.notices:
             note(notice)
 
 
-@tokenizer.command(short_help="show the tokens of a tokenizer", examples=(("shardctl tokenizer show tokenizer.json", ""),))
+@tokenizer.command(
+    short_help="show the tokens of a tokenizer",
+    examples=(("shardctl tokenizer show tokenizer.json", ""),),
+)
 @click.argument("file", metavar="FILE|DIR|bytes")
 @output_options
 def show(file: str, output: Output) -> None:
-    """Show a tokenizer: its tokens, its special tokens, whether it gives back every text, and which library does the work.
+    """Show a tokenizer: its tokens, its special tokens, whether it gives back every text, and which
+    library does the work.
 
     FILE may be anything that `convert --tokenizer` takes.
 
@@ -153,11 +178,20 @@ def show(file: str, output: Output) -> None:
     click.echo(printable(f"{file}: {found.vocabulary:,} tokens, stored as {found.dtype}"))
     for role in ("eos", "bos", "pad"):
         number = facts[role]
-        click.echo(f"  {role}: {'none' if number is None else printable(f'{number} {found.roles[role]}')}")
+        click.echo(
+            f"  {role}: {'none' if number is None else printable(f'{number} {found.roles[role]}')}"
+        )
     special = ", ".join(list(found.special)[:20])
-    click.echo(printable(f"  special tokens: {special or 'none'}{', …' if len(found.special) > 20 else ''}"))
     click.echo(
-        printable(f"  gives every text back: {'yes' if found.lost is None else f'no, {found.lost!r} does not come back'}")
+        printable(
+            f"  special tokens: {special or 'none'}{', …' if len(found.special) > 20 else ''}"
+        )
+    )
+    click.echo(
+        printable(
+            "  gives every text back: "
+            f"{'yes' if found.lost is None else f'no, {found.lost!r} does not come back'}"
+        )
     )
     click.echo(f"  chat template: {'yes' if found.chat_template else 'no'}")
     click.echo(f"  done by: {', '.join(found.versions) or 'shardctl'}")

@@ -13,8 +13,11 @@ SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "eva
 
 
 def sentence(error: click.ClickException, group: click.Group, arguments: Sequence[str]) -> str:
-    """Return one sentence about wrong usage of a command of a group, without a full stop, as all other messages are."""
-    context = (error.ctx if isinstance(error, click.UsageError) else None) or _context(group, arguments)
+    """Return one sentence about wrong usage of a command of a group, without a full stop, as all
+    other messages are."""
+    context = (error.ctx if isinstance(error, click.UsageError) else None) or _context(
+        group, arguments
+    )
     command = _command(context)
     match error:
         case click.MissingParameter():
@@ -31,7 +34,8 @@ def sentence(error: click.ClickException, group: click.Group, arguments: Sequenc
 
 
 def _context(group: click.Group, arguments: Sequence[str]) -> click.Context:
-    """Return the context of the command that the arguments name: click's parser raises some errors without it."""
+    """Return the context of the command that the arguments name: click's parser raises some errors
+    without it."""
     context = click.Context(group, info_name="shardctl")
     for name in arguments:
         command = context.command
@@ -57,18 +61,31 @@ def _missing(error: click.MissingParameter, context: click.Context, command: str
     name = option_name(parameter)
     if parameter is None:
         return error.format_message().rstrip(".")
-    words = f"; it is one of {', '.join(map(str, parameter.type.choices))}" if isinstance(parameter.type, OneOf) else ""
+    words = (
+        f"; it is one of {', '.join(map(str, parameter.type.choices))}"
+        if isinstance(parameter.type, OneOf)
+        else ""
+    )
     example = _example(context, command)
     if isinstance(parameter, click.Option):
         return f"{name} is missing{words}{example}"
     arguments = [each for each in context.command.params if isinstance(each, click.Argument)]
-    missing = arguments[arguments.index(parameter) :] if parameter in arguments and parameter.nargs < 0 else [parameter]
+    missing = (
+        arguments[arguments.index(parameter) :]
+        if parameter in arguments and parameter.nargs < 0
+        else [parameter]
+    )
     shown = " ".join(each.make_metavar(context) for each in missing)
-    return f"{shown}: an argument is missing{example}" if len(missing) > 1 else f"{shown} is missing{example}"
+    return (
+        f"{shown}: an argument is missing{example}"
+        if len(missing) > 1
+        else f"{shown} is missing{example}"
+    )
 
 
 def _example(context: click.Context, command: str) -> str:
-    """Return the end of a message: the first example of a command that is a line of it, else where its help is."""
+    """Return the end of a message: the first example of a command that is a line of it, else where
+    its help is."""
     lines = [line for line, _ in getattr(context.command, "examples", ())]
     line = next((line for line in lines if line.startswith(f"shardctl {command} ")), None)
     return f"; {help_of(command)}" if line is None else f"; for instance: {line}"
@@ -91,8 +108,15 @@ def _bad_use(error: click.BadOptionUsage, context: click.Context) -> str:
 def _too_many(said: str, context: click.Context, command: str) -> str:
     """Return the message for arguments that a command does not take."""
     extra = said.partition("(")[2].rstrip(")")
-    takes = " ".join(each.make_metavar(context) for each in context.command.params if isinstance(each, click.Argument))
+    takes = " ".join(
+        each.make_metavar(context)
+        for each in context.command.params
+        if isinstance(each, click.Argument)
+    )
     what = f"takes {takes}" if takes else "takes no argument"
     if extra in SPLITS and any(each.name == "split" for each in context.command.params):
         return f"{extra!r} is too much; for a split, write --split {extra}"
-    return f"{extra!r} is too much: `shardctl {command}` {what}; write a path with spaces in quotes; {help_of(command)}"
+    return (
+        f"{extra!r} is too much: `shardctl {command}` {what}; write a path with spaces in "
+        f"quotes; {help_of(command)}"
+    )

@@ -1,4 +1,5 @@
-"""The types of values on the command line, with messages that say what was given and what to write instead."""
+"""The types of values on the command line, with messages that say what was given and what to write
+instead."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ class OneOf(click.Choice[str]):
         """Return the word."""
         if value not in self.choices:
             words = [str(word) for word in self.choices]
-            self.fail(f"{value!r} is not one of {', '.join(words)}{did_you_mean(str(value), words)}", param, ctx)
+            self.fail(
+                f"{value!r} is not one of {', '.join(words)}{did_you_mean(str(value), words)}",
+                param,
+                ctx,
+            )
         return str(value)
 
 
@@ -45,7 +50,11 @@ class WholeNumber(click.IntRange):
         except ValueError:
             self.fail(f"{value!r} is not a whole number; {_digits(str(value))}", param, ctx)
         if self.min is not None and self.max is not None and not self.min <= number <= self.max:
-            self.fail(f"must be a whole number from {self.min:,} to {self.max:,}; it is {number:,}", param, ctx)
+            self.fail(
+                f"must be a whole number from {self.min:,} to {self.max:,}; it is {number:,}",
+                param,
+                ctx,
+            )
         if self.min is not None and number < self.min:
             self.fail(f"must be a whole number from {self.min:,} on; it is {number:,}", param, ctx)
         return number
@@ -54,18 +63,28 @@ class WholeNumber(click.IntRange):
 class Number(click.types.FloatParamType):
     """A number, with a decimal point or without."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         """Return the number."""
         try:
             return float(value)
         except ValueError:
-            self.fail(f"{value!r} is not a number; {_in_seconds(str(value)) or _digits(str(value))}", param, ctx)
+            self.fail(
+                f"{value!r} is not a number; {_in_seconds(str(value)) or _digits(str(value))}",
+                param,
+                ctx,
+            )
 
 
 def _in_seconds(text: str) -> str:
     """Say how a time is written, "" where the text is none."""
     match = re.fullmatch(r"(\d+) ?(s|sec|m|min|h)", text.casefold())
-    return "" if match is None else f"write {int(match[1]) * {'s': 1, 'm': 60, 'h': 3600}[match[2][0]]} for seconds"
+    return (
+        ""
+        if match is None
+        else f"write {int(match[1]) * {'s': 1, 'm': 60, 'h': 3600}[match[2][0]]} for seconds"
+    )
 
 
 _PREFIXES = {"k": (1000, 1024), "m": (1000**2, 1024**2), "g": (1000**3, 1024**3)}

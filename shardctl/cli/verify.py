@@ -36,22 +36,25 @@ FOUND_SOMETHING = 1
     type=OneOf(["quick", "full", "deep"]),
     default="full",
     show_default=True,
-    help="quick: manifest, tables, sizes, footers. full: every byte and every checksum. deep: decode every image too.",
+    help="quick: manifest, tables, sizes, footers. full: every byte and every checksum. deep: "
+    "decode every image too.",
 )
 @progress_options
 def verify(target: str, level: str, output: Output) -> int:
     """Check that a dataset, or one shard on its own, is undamaged.
 
-    Prints every finding with its shard and block. An error means that the dataset is damaged: exit code 1. A warning, for
-    instance about a file that does not belong to the dataset, does not change the exit code. A dataset can also be checked
-    without shardctl: cd DST && sha256sum -c SHA256SUMS.
+    Prints every finding with its shard and block. An error means that the dataset is damaged: exit
+    code 1. A warning, for instance about a file that does not belong to the dataset, does not
+    change the exit code. A dataset can also be checked without shardctl: cd DST && sha256sum -c
+    SHA256SUMS.
 
-    DST may be on a store (s3://bucket/out): quick lists the files and reads the end of each shard, the other levels read
-    everything.
+    DST may be on a store (s3://bucket/out): quick lists the files and reads the end of each shard,
+    the other levels read everything.
 
-    Shards of other tools are checked too, at every level in the same way. Every record of .tar, .tfrecord, .mds, .parquet and
-    others is read, and the checksums of the format are compared. Each finding names the file and the number of the record. For
-    an export to files, coco or yolo, the checksums of all files are compared.
+    Shards of other tools are checked too, at every level in the same way. Every record of .tar,
+    .tfrecord, .mds, .parquet and others is read, and the checksums of the format are compared. Each
+    finding names the file and the number of the record. For an export to files, coco or yolo, the
+    checksums of all files are compared.
     """
     from shardctl.inspection.verify.check_processes import checks_ahead
     from shardctl.system.files import exists
@@ -69,7 +72,9 @@ def verify(target: str, level: str, output: Output) -> int:
     return 0 if result.ok else FOUND_SOMETHING
 
 
-def _checked(target: str, level: str, output: Output, processes: Pool | None) -> tuple[VerifyResult, str]:
+def _checked(
+    target: str, level: str, output: Output, processes: Pool | None
+) -> tuple[VerifyResult, str]:
     """Return what was found, and what its units are called."""
     with quick_imports():
         from shardctl.interop.foreign.shards import is_foreign, refuse_text

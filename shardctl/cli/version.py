@@ -12,7 +12,9 @@ from shardctl.system.packages import installed_version
 def version_text() -> str:
     """Return the versions, the imaging backend and the formats that it can read."""
     lines = [f"shardctl {shardctl.__version__}"]
-    packages = ", ".join(f"{name} {installed_version(name)}" for name in ("pyarrow", "numpy", "click"))
+    packages = ", ".join(
+        f"{name} {installed_version(name)}" for name in ("pyarrow", "numpy", "click")
+    )
     lines.append(f"Python {platform.python_version()}, {packages}")
     try:
         from shardctl.images.codecs import backend, formats
@@ -24,5 +26,8 @@ def version_text() -> str:
     readable, missing = formats.readable_formats()
     lines.append(f"reads: {', '.join(readable)}")
     if missing:
-        lines.append(f"cannot read in this build: {', '.join(missing)} (`shardctl help install` says how to add them)")
+        lines.append(
+            f"cannot read in this build: {', '.join(missing)} (`shardctl help install` says how to "
+            "add them)"
+        )
     return "\n".join(lines)

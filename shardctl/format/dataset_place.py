@@ -1,4 +1,5 @@
-"""Where a dataset is that a command reads: in a folder of this machine, or on a store behind a cache of the command."""
+"""Where a dataset is that a command reads: in a folder of this machine, or on a store behind a
+cache of the command."""
 
 from __future__ import annotations
 
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
     from shardctl.format.on_store.dataset import DatasetOnStore, Form
 
 LIMIT = "SHARDCTL_SCRATCH_LIMIT"
-"""Variable: how many bytes of a dataset on a store a command may have on the local disk at a time."""
+"""Variable: how many bytes of a dataset on a store a command may have on the local disk at a
+time."""
 
 LIMIT_BYTES = "4GiB"
-"""A few dozen shards. A command needs those that it reads at the moment, and some that come next."""
+"""A few dozen shards. A command needs those that it reads at the moment, and some that come
+next."""
 
 
 DatasetFolder: TypeAlias = "LocalFolder | DatasetOnStore"
@@ -33,7 +36,8 @@ DatasetFolder: TypeAlias = "LocalFolder | DatasetOnStore"
 
 
 class DatasetPlace(NamedTuple):
-    """The folder of a dataset; or that of one shard, by its name, which is read without the dataset."""
+    """The folder of a dataset; or that of one shard, by its name, which is read without the
+    dataset."""
 
     folder: DatasetFolder
     lone: str = ""
@@ -47,23 +51,34 @@ class DatasetPlace(NamedTuple):
     def whole(self) -> DatasetFolder:
         """The folder of the dataset. Raises DatasetError if it is one shard."""
         if self.lone:
-            raise DatasetError(f"{self.shown}: a file, not the folder of a dataset; give the folder, {self.folder.shown()}")
+            raise DatasetError(
+                f"{self.shown}: a file, not the folder of a dataset; give the folder, "
+                f"{self.folder.shown()}"
+            )
         return self.folder
 
 
 @contextlib.contextmanager
-def open_place(place: str | Path, form: Form = "whole", listed: bool = False) -> Iterator[DatasetPlace]:
+def open_place(
+    place: str | Path, form: Form = "whole", listed: bool = False
+) -> Iterator[DatasetPlace]:
     """Yield where a dataset is, or a shard. What is on a store can be read while the block runs.
 
-    `form` says how shards of a store are fetched (DatasetOnStore). `listed` asks for the list of all files, as checks need it.
-    Raises DatasetError if there is no dataset, StoreError, InstallError, UsageError.
+    `form` says how shards of a store are fetched (DatasetOnStore). `listed` asks for the list of
+    all files, as checks need it. Raises DatasetError if there is no dataset, StoreError,
+    InstallError, UsageError.
     """
     if not is_url(place):
         path = Path(place)
         _refuse_other_file(path)
-        yield DatasetPlace(LocalFolder(path.parent), path.name) if is_file(path) else DatasetPlace(LocalFolder(path))
+        yield (
+            DatasetPlace(LocalFolder(path.parent), path.name)
+            if is_file(path)
+            else DatasetPlace(LocalFolder(path))
+        )
         return
-    from shardctl.format.on_store.opening import open_on_store, open_shard_on_store  # local datasets need not wait for it
+    # local datasets need not wait for it
+    from shardctl.format.on_store.opening import open_on_store, open_shard_on_store
 
     url = str(place).rstrip("/")
     above, _, name = url.rpartition("/")
@@ -91,7 +106,10 @@ def _refuse_other_file(path: Path) -> None:
         return
     if begin == MAGIC:
         return
-    makes = f"`shardctl convert {printable(str(path))} out` makes one if it is an input that shardctl reads"
+    makes = (
+        f"`shardctl convert {printable(str(path))} out` makes one if it is an input that "
+        "shardctl reads"
+    )
     raise DatasetError(f"{printable(str(path))}: not a dataset, and not a shard of one; {makes}")
 
 
@@ -100,7 +118,10 @@ def refuse_part_of_dataset(place: DatasetPlace) -> None:
     folder, name = place
     if name in BESIDE_SHARDS:
         what = "a table of a dataset" if name in TABLES else "a file about a dataset"
-        raise DatasetError(f"{folder.shown(name)}: {what}, not a shard; give the folder of the dataset, {folder.shown()}")
+        raise DatasetError(
+            f"{folder.shown(name)}: {what}, not a shard; give the folder of the dataset, "
+            f"{folder.shown()}"
+        )
 
 
 def check_unchanged(folder: DatasetFolder) -> None:

@@ -1,4 +1,5 @@
-"""Values as Python objects, with times that are exact: Python's own have no nanoseconds, and end with the year 9999."""
+"""Values as Python objects, with times that are exact: Python's own have no nanoseconds, and end
+with the year 9999."""
 
 from __future__ import annotations
 
@@ -16,14 +17,15 @@ Convert = Callable[[Any], Any]
 def python_values(values: pa.Array) -> list[Any]:
     """Return the values of any type as pyarrow converts them, but for times.
 
-    Times in nanoseconds are numpy's, whether pandas is installed or not: datetime64[ns] for timestamps (in UTC if they have a
-    time zone), timedelta64[ns] for durations, and for times of day, since midnight. So is any other time that Python's types
-    cannot hold, in its own unit.
+    Times in nanoseconds are numpy's, whether pandas is installed or not: datetime64[ns] for
+    timestamps (in UTC if they have a time zone), timedelta64[ns] for durations, and for times of
+    day, since midnight. So is any other time that Python's types cannot hold, in its own unit.
     """
     if not _has(values.type, _has_nanoseconds):
         try:
             return list(values.to_pylist())
-        except (OverflowError, ValueError):  # a time before the year 1, after 9999, or of an unknown zone
+        except (OverflowError, ValueError):
+            # a time before the year 1, after 9999, or of an unknown zone
             if not _has(values.type, _is_time):
                 raise
     convert = _converter(values.type)
@@ -31,7 +33,8 @@ def python_values(values: pa.Array) -> list[Any]:
 
 
 def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return the rows of a batch as dicts of Python objects, with exact times: see `python_values`."""
+    """Return the rows of a batch as dicts of Python objects, with exact times: see
+    `python_values`."""
     names, columns = batch.schema.names, [python_values(column) for column in batch.columns]
     return (
         [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -66,8 +69,14 @@ def _as_numbers(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_fixed_size_list(type_):
         return pa.list_(_as_numbers(type_.value_type), type_.list_size)
     if is_list(type_):
-        return (pa.large_list if pa.types.is_large_list(type_) else pa.list_)(_as_numbers(type_.value_type))
-    return pa.struct([(f.name, _as_numbers(f.type)) for f in type_]) if pa.types.is_struct(type_) else type_
+        return (pa.large_list if pa.types.is_large_list(type_) else pa.list_)(
+            _as_numbers(type_.value_type)
+        )
+    return (
+        pa.struct([(f.name, _as_numbers(f.type)) for f in type_])
+        if pa.types.is_struct(type_)
+        else type_
+    )
 
 
 def _converter(type_: pa.DataType) -> Convert:
@@ -79,7 +88,11 @@ def _converter(type_: pa.DataType) -> Convert:
         return lambda values: None if values is None else [item(value) for value in values]
     if pa.types.is_struct(type_):
         fields = {f.name: _converter(f.type) for f in type_}
-        return lambda values: None if values is None else {name: fields[name](value) for name, value in values.items()}
+        return lambda values: (
+            None
+            if values is None
+            else {name: fields[name](value) for name, value in values.items()}
+        )
     return lambda value: value
 
 

@@ -1,7 +1,8 @@
 """Where the blocks of an Arrow IPC file lie, from the last bytes of the file alone.
 
-https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format: a file ends with a footer (a flatbuffer), its length as a
-32-bit number, and "ARROW1". The footer lists the place of each record batch.
+https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format: a file ends with a footer (a
+flatbuffer), its length as a 32-bit number, and "ARROW1". The footer lists the place of each record
+batch.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ _DICTIONARIES, _RECORD_BATCHES = 2, 3
 
 @dataclass(frozen=True)
 class Extents:
-    """The place of each block in a file: where it begins and how many bytes it has, (blocks,) int64 each."""
+    """The place of each block in a file: where it begins and how many bytes it has, (blocks,) int64
+    each."""
 
     starts: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
 
 
 def footer_bytes(tail: bytes) -> int:
-    """Return how many of the last bytes of a file belong to its footer. Raises ValueError if it is no Arrow file."""
+    """Return how many of the last bytes of a file belong to its footer. Raises ValueError if it is
+    no Arrow file."""
     if len(tail) < END_BYTES or tail[-len(MAGIC) :] != MAGIC:
         raise ValueError("it does not end as an Arrow file does")
     (length,) = struct.unpack_from("<i", tail, len(tail) - END_BYTES)
@@ -44,9 +47,11 @@ def footer_bytes(tail: bytes) -> int:
 
 
 def extents_of(tail: bytes, size: int) -> Extents:
-    """Return where the blocks lie in a file of `size` bytes, of which `tail` are the last, with all of the footer.
+    """Return where the blocks lie in a file of `size` bytes, of which `tail` are the last, with all
+    of the footer.
 
-    Every block lies inside the file, before the footer. Raises ValueError if the footer says anything else.
+    Every block lies inside the file, before the footer. Raises ValueError if the footer says
+    anything else.
     """
     length = footer_bytes(tail)
     if length > len(tail) or length > size:
@@ -58,17 +63,25 @@ def extents_of(tail: bytes, size: int) -> Extents:
         found = _vector(footer, _RECORD_BATCHES)
     except struct.error as error:
         raise ValueError(f"its footer leads out of itself ({error})") from None
-    starts, metadata, body = (found[name].astype(np.int64) for name in ("offset", "metadata", "body"))
+    starts, metadata, body = (
+        found[name].astype(np.int64) for name in ("offset", "metadata", "body")
+    )
     end = size - length
     if (
-        (starts < 0) | (metadata <= 0) | (body < 0) | (starts > end) | (body > end - starts) | (metadata > end - starts - body)
+        (starts < 0)
+        | (metadata <= 0)
+        | (body < 0)
+        | (starts > end)
+        | (body > end - starts)
+        | (metadata > end - starts - body)
     ).any():
         raise ValueError("a block lies outside of it")
     return Extents(starts, metadata + body)
 
 
 def _vector(footer: bytes, field: int) -> npt.NDArray[Any]:
-    """Return a vector of Blocks of the root table. Raises struct.error or ValueError where the bytes lead astray."""
+    """Return a vector of Blocks of the root table. Raises struct.error or ValueError where the
+    bytes lead astray."""
     (table,) = struct.unpack_from("<I", footer, 0)
     (back,) = struct.unpack_from("<i", footer, table)
     vtable = table - back

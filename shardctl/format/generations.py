@@ -15,10 +15,12 @@ from shardctl.system.text import printable
 
 @dataclass(frozen=True)
 class Generation:
-    """One committed state of a dataset: its number, from 1; when it was committed (RFC 3339), and by which command.
+    """One committed state of a dataset: its number, from 1; when it was committed (RFC 3339), and
+    by which command.
 
-    `added`, `removed` and `changed` count the inputs in which it differs from the one before: files, and for commands that
-    take samples away, samples. `digest` is the SHA-256 of its SHA256SUMS, and so stands for every byte of its samples.
+    `added`, `removed` and `changed` count the inputs in which it differs from the one before:
+    files, and for commands that take samples away, samples. `digest` is the SHA-256 of its
+    SHA256SUMS, and so stands for every byte of its samples.
     """
 
     number: int
@@ -37,7 +39,8 @@ class Generation:
 
 
 def generations_of(record: Any) -> tuple[Generation, ...]:
-    """Read what a manifest has under `history`. Raises ValueError or TypeError where it does not fit."""
+    """Read what a manifest has under `history`. Raises ValueError or TypeError where it does not
+    fit."""
     if not isinstance(record, list):
         raise TypeError("the history is a list")
     history = tuple(Generation(**each) for each in record)
@@ -53,18 +56,25 @@ def generations_of(record: Any) -> tuple[Generation, ...]:
 
 
 def folder_of(root: Path, number: int) -> Path:
-    """Return where a generation of a dataset is that was kept: the folder of a dataset of its own."""
+    """Return where a generation of a dataset is that was kept: the folder of a dataset of its
+    own."""
     return root / GENERATIONS / f"{number:05d}"
 
 
 def kept_generations(root: Path) -> list[int]:
-    """Return the numbers of the generations before the present one that were kept, in order. Raises OSError."""
+    """Return the numbers of the generations before the present one that were kept, in order. Raises
+    OSError."""
     names = os.listdir(root / GENERATIONS) if (root / GENERATIONS).is_dir() else []
-    return sorted(int(name) for name in names if name.isdecimal() and (root / GENERATIONS / name / MANIFEST).exists())
+    return sorted(
+        int(name)
+        for name in names
+        if name.isdecimal() and (root / GENERATIONS / name / MANIFEST).exists()
+    )
 
 
 def beside(root: Path) -> Path:
-    """Return where the dataset before lies while it gives way to the one at `root`: in build/commit/publish.py."""
+    """Return where the dataset before lies while it gives way to the one at `root`: in
+    build/commit/publish.py."""
     return root.parent / f".{root.name}{STAGING}"
 
 

@@ -1,6 +1,8 @@
-"""What is recorded of JPEG images whose original bytes are kept: which are plain, and how many take longer to decode.
+"""What is recorded of JPEG images whose original bytes are kept: which are plain, and how many take
+longer to decode.
 
-docs/format.md, section 2, `shards.arrow`. This is the record alone; shardctl.images.codecs.jpeg finds what goes into it.
+docs/format.md, section 2, `shards.arrow`. This is the record alone; shardctl.images.codecs.jpeg
+finds what goes into it.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ COUNTS = ("images", "progressive", "full_colour")
 class JpegRecord:
     """What is recorded of the images of one field, of a shard or of a dataset.
 
-    `plain` (samples,) tells of each sample whether its image is plain JPEG; `images` of them are JPEG at all, of which
-    `progressive` are progressive, and of `full_colour` the colours have as many pixels as the brightness (4:4:4).
+    `plain` (samples,) tells of each sample whether its image is plain JPEG; `images` of them are
+    JPEG at all, of which `progressive` are progressive, and of `full_colour` the colours have as
+    many pixels as the brightness (4:4:4).
     """
 
     plain: npt.NDArray[np.bool_]
@@ -40,11 +43,16 @@ class JpegRecord:
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain data: `plain` as a bit for each sample, in Base64."""
         packed = np.packbits(self.plain, bitorder="little").tobytes()
-        return {**self.counts(), "plain": base64.b64encode(packed).decode("ascii"), "xxh3": _checksum(packed)}
+        return {
+            **self.counts(),
+            "plain": base64.b64encode(packed).decode("ascii"),
+            "xxh3": _checksum(packed),
+        }
 
     @classmethod
     def from_json(cls, record: Any, samples: int) -> JpegRecord:
-        """Read what `to_json` returned of so many samples, untrusted. Raises ValueError or TypeError where it does not fit."""
+        """Read what `to_json` returned of so many samples, untrusted. Raises ValueError or
+        TypeError where it does not fit."""
         if not isinstance(record, dict) or type(record.get("plain")) is not str:
             raise TypeError("a record of JPEG images is an object")
         if not are_counts(record) or record["images"] > samples:
@@ -67,13 +75,15 @@ PROGRESSIVE_COST, FULL_COLOUR_COST = 3.3, 1.3
 
 
 def jpeg_costs(counts: Mapping[str, int] | None, samples: int) -> tuple[str, ...]:
-    """Say how many of the images of so many samples take longer to decode than they need. `counts` are those of a manifest."""
+    """Say how many of the images of so many samples take longer to decode than they need. `counts`
+    are those of a manifest."""
     kinds = (
         ("progressive", "progressive JPEG", PROGRESSIVE_COST),
         ("full_colour", "JPEG with colors in full size (4:4:4)", FULL_COLOUR_COST),
     )
     return tuple(
-        f"{counts[name]:,} of {counted(samples, 'image')} are {what}: --store jpeg:90 would make them {cost} times as fast to"
+        f"{counts[name]:,} of {counted(samples, 'image')} are {what}: --store jpeg:90 would make "
+        f"them {cost} times as fast to"
         " decode"
         for name, what, cost in kinds
         if counts and counts[name]
@@ -88,9 +98,14 @@ def joined(records: Iterable[JpegRecord]) -> JpegRecord:
 
 
 def are_counts(counts: Any) -> bool:
-    """Return whether this has a number for each of COUNTS, none of them larger than that of all images."""
-    numbers: list[Any] = [counts.get(name) for name in COUNTS] if isinstance(counts, dict) else [None]
-    return all(type(number) is int for number in numbers) and all(0 <= number <= numbers[0] for number in numbers)
+    """Return whether this has a number for each of COUNTS, none of them larger than that of all
+    images."""
+    numbers: list[Any] = (
+        [counts.get(name) for name in COUNTS] if isinstance(counts, dict) else [None]
+    )
+    return all(type(number) is int for number in numbers) and all(
+        0 <= number <= numbers[0] for number in numbers
+    )
 
 
 def _checksum(packed: bytes) -> str:

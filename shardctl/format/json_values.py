@@ -1,10 +1,11 @@
 """Any Arrow value as JSON, and back without loss, given its type.
 
-Numbers, truth values and strings are themselves; floats are written with the fewest digits that give them back, and NaN and
-the infinities as Python's json does (NaN, Infinity, -Infinity). Binary values are Base64, but the counts of an RLE are its
-characters, as COCO has them. Decimals are strings. Dates, times and
-durations are whole numbers in the unit of their type, since 1970 where they are points in time. A list is a list, a struct an
-object, a map a list of [key, value], a tensor the flat list of its numbers. A missing value is null.
+Numbers, truth values and strings are themselves; floats are written with the fewest digits that
+give them back, and NaN and the infinities as Python's json does (NaN, Infinity, -Infinity). Binary
+values are Base64, but the counts of an RLE are its characters, as COCO has them. Decimals are
+strings. Dates, times and durations are whole numbers in the unit of their type, since 1970 where
+they are points in time. A list is a list, a struct an object, a map a list of [key, value], a
+tensor the flat list of its numbers. A missing value is null.
 """
 
 from __future__ import annotations
@@ -26,15 +27,23 @@ _types = pa.types
 
 
 def to_json(array: pa.Array) -> list[Any]:
-    """Return the values of an array as plain JSON values. Raises TypeError for a type that has no JSON form."""
+    """Return the values of an array as plain JSON values. Raises TypeError for a type that has no
+    JSON form."""
     return _writer(array.type)(array)
 
 
 def from_json(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Return the array of which `to_json` gave these values. Raises ValueError or TypeError if they are not of the type."""
+    """Return the array of which `to_json` gave these values. Raises ValueError or TypeError if they
+    are not of the type."""
     try:
         return _read(values, type_)
-    except (pa.ArrowException, OverflowError, LookupError, AttributeError, ArithmeticError) as error:
+    except (
+        pa.ArrowException,
+        OverflowError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:
         raise ValueError(f"these are no values of type {type_} ({error})") from error
 
 
@@ -90,11 +99,17 @@ def _numpy(type_: pa.DataType) -> Any:
 def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
     if not array.null_count:
         return values
-    return [value if valid else None for value, valid in zip(values, array.is_valid().to_pylist(), strict=True)]
+    return [
+        value if valid else None
+        for value, valid in zip(values, array.is_valid().to_pylist(), strict=True)
+    ]
 
 
 def _base64(array: pa.Array) -> list[Any]:
-    return [None if value is None else base64.b64encode(value).decode("ascii") for value in array.to_pylist()]
+    return [
+        None if value is None else base64.b64encode(value).decode("ascii")
+        for value in array.to_pylist()
+    ]
 
 
 def _characters(array: pa.Array) -> list[Any]:
@@ -132,15 +147,23 @@ def _lists(array: pa.Array) -> list[Any]:
     else:
         offsets, first = list_offsets(array).tolist(), 0
         values = to_json(array.flatten())  # without what is behind a missing row
-    return _with_nulls(array, [values[begin - first : end - first] for begin, end in pairwise(offsets)])
+    return _with_nulls(
+        array, [values[begin - first : end - first] for begin, end in pairwise(offsets)]
+    )
 
 
 def _structs(array: pa.Array) -> list[Any]:
     names = [child.name for child in array.type]
     if len(set(names)) != len(names):
-        raise TypeError(f"values of type {array.type} have no JSON form: two parts have the same name")
-    # Not flatten(): a part keeps its values where the struct is missing, and these are left out below.
-    columns = [(_characters if _are_counts(array.type, each) else to_json)(array.field(each)) for each in range(len(names))]
+        raise TypeError(
+            f"values of type {array.type} have no JSON form: two parts have the same name"
+        )
+    # Not flatten(): a part keeps its values where the struct is missing, and these are left out
+    # below.
+    columns = [
+        (_characters if _are_counts(array.type, each) else to_json)(array.field(each))
+        for each in range(len(names))
+    ]
     rows = zip(*columns, strict=True) if columns else [()] * len(array)
     return _with_nulls(array, [dict(zip(names, row, strict=True)) for row in rows])
 
@@ -162,22 +185,38 @@ def _is_narrow_float(type_: pa.DataType) -> bool:
 
 
 def _is_plain(type_: pa.DataType) -> bool:
-    return any(fits(type_) for fits in (_types.is_null, _types.is_boolean, _types.is_integer, _types.is_float64, _is_text))
+    return any(
+        fits(type_)
+        for fits in (
+            _types.is_null,
+            _types.is_boolean,
+            _types.is_integer,
+            _types.is_float64,
+            _is_text,
+        )
+    )
 
 
 def _is_text(type_: pa.DataType) -> bool:
-    return bool(_types.is_string(type_) or _types.is_large_string(type_) or type_ == pa.string_view())
+    return bool(
+        _types.is_string(type_) or _types.is_large_string(type_) or type_ == pa.string_view()
+    )
 
 
 def _is_binary(type_: pa.DataType) -> bool:
-    return any(fits(type_) for fits in (_types.is_binary, _types.is_large_binary, _types.is_fixed_size_binary)) or (
-        type_ == pa.binary_view()
-    )
+    return any(
+        fits(type_)
+        for fits in (_types.is_binary, _types.is_large_binary, _types.is_fixed_size_binary)
+    ) or (type_ == pa.binary_view())
 
 
 def _are_counts(type_: pa.StructType, place: int) -> bool:
     """Return whether a part of a struct is the counts of an RLE."""
-    return place == 1 and [part.name for part in type_] == ["size", "counts"] and _is_binary(type_.field(1).type)
+    return (
+        place == 1
+        and [part.name for part in type_] == ["size", "counts"]
+        and _is_binary(type_.field(1).type)
+    )
 
 
 def _is_temporal(type_: pa.DataType) -> bool:
@@ -216,14 +255,22 @@ def _read(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if _is_narrow_float(type_):
         missing = np.array([value is None for value in values], np.bool_)
         with np.errstate(over="ignore"):
-            narrow = np.array([0.0 if value is None else value for value in values], np.float64).astype(_numpy(type_))
+            narrow = np.array(
+                [0.0 if value is None else value for value in values], np.float64
+            ).astype(_numpy(type_))
         return pa.array(narrow, type_, mask=missing)
     if _is_binary(type_):
-        return pa.array([None if value is None else base64.b64decode(value, validate=True) for value in values], type_)
+        return pa.array(
+            [None if value is None else base64.b64decode(value, validate=True) for value in values],
+            type_,
+        )
     if _types.is_decimal(type_):
         return pa.array([None if value is None else Decimal(value) for value in values], type_)
     if _is_interval(type_):
-        intervals = [None if value is None else pa.MonthDayNano([int(part) for part in value]) for value in values]
+        intervals = [
+            None if value is None else pa.MonthDayNano([int(part) for part in value])
+            for value in values
+        ]
         return pa.array(intervals, type_)
     if _is_temporal(type_):
         return pa.array(values, _integer(type_)).view(type_)
@@ -253,7 +300,10 @@ def _read_lists(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if _types.is_map(type_):
         keys, items = ([pair[place] for pair in flat] for place in (0, 1))
         return pa.MapArray.from_arrays(
-            marked.cast(pa.int32()), _read(keys, type_.key_type), _read(items, type_.item_type), type=type_
+            marked.cast(pa.int32()),
+            _read(keys, type_.key_type),
+            _read(items, type_.item_type),
+            type=type_,
         )
     class_ = pa.LargeListArray if _types.is_large_list(type_) else pa.ListArray
     width = pa.int64() if _types.is_large_list(type_) else pa.int32()
@@ -268,7 +318,12 @@ def _read_structs(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     for place, child in enumerate(type_):
         inner = [None if value is None else value[child.name] for value in values]
         if _are_counts(type_, place):
-            parts.append(pa.array([None if value is None else value.encode("latin-1") for value in inner], child.type))
+            parts.append(
+                pa.array(
+                    [None if value is None else value.encode("latin-1") for value in inner],
+                    child.type,
+                )
+            )
         else:
             parts.append(_read(inner, child.type))
     if not parts:

@@ -17,7 +17,8 @@ ENCODED_IMAGE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.s
 
 
 NO_PICTURES = ("audio", "video", "speech", "sound", "pdf")
-"""Parts of the names of columns that have the type of images (Hugging Face gives it to all kinds of files) and are none."""
+"""Parts of the names of columns that have the type of images (Hugging Face gives it to all kinds of
+files) and are none."""
 
 
 def may_be_pictures(name: str) -> bool:
@@ -26,13 +27,19 @@ def may_be_pictures(name: str) -> bool:
 
 
 def image_lists(columns: pa.Schema) -> list[str]:
-    """Return the columns with a list of encoded images for each sample. They have no role: nothing is done with the images."""
+    """Return the columns with a list of encoded images for each sample. They have no role: nothing
+    is done with the images."""
     of_lists = [f for f in columns if pa.types.is_list(f.type) or pa.types.is_large_list(f.type)]
-    return [f.name for f in of_lists if f.type.value_type.equals(ENCODED_IMAGE) and may_be_pictures(f.name)]
+    return [
+        f.name
+        for f in of_lists
+        if f.type.value_type.equals(ENCODED_IMAGE) and may_be_pictures(f.name)
+    ]
 
 
 def image_tensor(shape: tuple[int, ...]) -> pa.DataType:
-    """Return the Arrow type of a raw image column, (height, width, 3) uint8, or of a raw mask column, (height, width)."""
+    """Return the Arrow type of a raw image column, (height, width, 3) uint8, or of a raw mask
+    column, (height, width)."""
     return pa.fixed_shape_tensor(pa.uint8(), list(shape))
 
 
@@ -54,10 +61,11 @@ class Layout:
         kept_images: Collection[str] = (),
         annotated: Mapping[str, Role] | None = None,
     ) -> Layout:
-        """Return the layout of columns whose names are those that shardctl gives: `image`, `label`, `text`.
+        """Return the layout of columns whose names are those that shardctl gives: `image`, `label`,
+        `text`.
 
-        `kept_images` are columns with other images, whose bytes are stored as they came; `annotated` are the roles of columns
-        of annotations.
+        `kept_images` are columns with other images, whose bytes are stored as they came;
+        `annotated` are the roles of columns of annotations.
         """
         roles: dict[str, Role] = {}
         for column in columns:
@@ -75,7 +83,8 @@ class Layout:
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes of the main label (Roles.main_label); None if they have no names."""
+        """The names of the classes of the main label (Roles.main_label); None if they have no
+        names."""
         return self.roles.classes
 
     @property
@@ -100,19 +109,23 @@ class Layout:
 
     @classmethod
     def from_json(cls, kind: Any, fields: Any, columns: pa.Schema) -> Layout:
-        """Build a layout from what `fields` returned, untrusted. Raises ValueError or TypeError where it does not fit."""
+        """Build a layout from what `fields` returned, untrusted. Raises ValueError or TypeError
+        where it does not fit."""
         if type(kind) is not str:
             raise TypeError("kind is a string")
         roles = Roles.from_json(fields)
         for name in roles.by_name:
             if columns.get_field_index(name) < 0:
-                raise ValueError(f"{name!r:.200} has a role, and there is no such column, or more than one")
+                raise ValueError(
+                    f"{name!r:.200} has a role, and there is no such column, or more than one"
+                )
         for name, role in roles.images.items():
             _check_image(name, role, columns.field(name).type)
         return cls(kind, columns, roles)
 
     def with_shape(self, shape: tuple[int, ...] | None) -> Layout:
-        """Return the same layout with the decoded shape that the images of the main field turned out to share."""
+        """Return the same layout with the decoded shape that the images of the main field turned
+        out to share."""
         name = self.roles.main_image
         if name is None:
             return self
@@ -120,7 +133,8 @@ class Layout:
         return replace(self, roles=Roles({**self.roles.by_name, name: changed}))
 
     def huggingface_features(self) -> dict[str, Any] | None:
-        """Name the types that Hugging Face datasets cannot guess. None if it has no such type (raw tensors)."""
+        """Name the types that Hugging Face datasets cannot guess. None if it has no such type (raw
+        tensors)."""
         features: dict[str, Any] = {}
         in_lists = image_lists(self.columns)
         for column in self.columns:
@@ -129,11 +143,14 @@ class Layout:
             if column.name in self.roles.images:
                 features[column.name] = {"_type": "Image"}
             elif column.name in in_lists:
-                features[column.name] = [{"_type": "Image"}]  # not a Sequence of List, as in _huggingface_feature
+                # not a Sequence of List, as in _huggingface_feature
+                features[column.name] = [{"_type": "Image"}]
             elif self.roles.names.get(column.name):
                 features[column.name] = _class_label(self.roles.names[column.name])
             elif column.name in self.roles.objects:
-                features[column.name] = _objects_feature(column.type, self.roles.objects[column.name])
+                features[column.name] = _objects_feature(
+                    column.type, self.roles.objects[column.name]
+                )
             else:
                 features[column.name] = _huggingface_feature(column.type)
         return features
@@ -144,7 +161,9 @@ def _check_image(name: str, role: Image, type_: pa.DataType) -> None:
     if type_.equals(ENCODED_IMAGE):
         return
     if not _is_raw(role, type_) or (role.shape is not None and tuple(type_.shape) != role.shape):
-        raise ValueError(f"{name!r:.200} is of type {type_}, which is no {role.name} as its role describes it")
+        raise ValueError(
+            f"{name!r:.200} is of type {type_}, which is no {role.name} as its role describes it"
+        )
 
 
 def _is_raw(role: Image, type_: pa.DataType) -> bool:
@@ -168,17 +187,28 @@ def _objects_feature(type_: pa.DataType, role: Objects) -> Any:
     return feature
 
 
-HUGGINGFACE_NAMES = {"double": "float64", "halffloat": "float16", "date32[day]": "date32", "date64[ms]": "date64"}
+HUGGINGFACE_NAMES = {
+    "double": "float64",
+    "halffloat": "float16",
+    "date32[day]": "date32",
+    "date64[ms]": "date64",
+}
 """What Hugging Face datasets calls the types that Arrow prints under another name."""
 
 
 def _huggingface_feature(type_: pa.DataType) -> Any:
-    """Return a type in a notation that releases 3.6 to 5 of Hugging Face datasets read in the same way."""
+    """Return a type in a notation that releases 3.6 to 5 of Hugging Face datasets read in the same
+    way."""
     if pa.types.is_list(type_) and pa.types.is_struct(type_.value_type):
-        # A list of one dict. As a Sequence it would be a dict of lists, and List is unknown to the older releases.
+        # A list of one dict. As a Sequence it would be a dict of lists, and List is unknown to the
+        # older releases.
         return [_huggingface_feature(type_.value_type)]
     if pa.types.is_fixed_size_list(type_):
-        return {"feature": _huggingface_feature(type_.value_type), "length": type_.list_size, "_type": "Sequence"}
+        return {
+            "feature": _huggingface_feature(type_.value_type),
+            "length": type_.list_size,
+            "_type": "Sequence",
+        }
     if pa.types.is_list(type_):
         return {"feature": _huggingface_feature(type_.value_type), "_type": "Sequence"}
     if pa.types.is_struct(type_):

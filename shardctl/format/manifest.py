@@ -57,18 +57,21 @@ class SplitFacts:
 class Manifest:
     """manifest.json: written last, by rename, so that its presence makes the dataset exist.
 
-    `seconds` is how long the conversion took, None if that was not measured as a whole (it was resumed) or not recorded.
-    `class_counts` has the samples of each class by split, None if there are no classes or it was not recorded.
-    `environment` has the versions of the libraries, by name; None if it was not recorded (by an older shardctl).
-    `records` says how files of many records were read, None where a file is one record: docs/format.md. `objects` says how many
-    objects are marked in the images (`kept`), and how many the recipe has cut off (`cut_off`); None if there is no field of
-    objects, or it was not recorded. `jpeg` counts the JPEG images whose original bytes are kept, and those of them that take
-    longer to decode (jpeg_record.py); None if there are none, or it was not recorded. `steps` counts what became of the
-    records in each step of text and tables (step_counts.py); None if there are none, or it was not recorded. `update` are the
-    facts of update.arrows, None if there is none. `history` has all generations, this one last; empty if it was not
-    recorded. `keep` of the generations before this one are to be kept. `base` is the folder of everything else, with a / at its
-    end, of a dataset on an object store (docs/stores.md); empty where all lies beside the manifest. `replaced` is that of the
-    dataset before, which stays for its readers.
+    `seconds` is how long the conversion took, None if that was not measured as a whole (it was
+    resumed) or not recorded. `class_counts` has the samples of each class by split, None if there
+    are no classes or it was not recorded. `environment` has the versions of the libraries, by name;
+    None if it was not recorded (by an older shardctl). `records` says how files of many records
+    were read, None where a file is one record: docs/format.md. `objects` says how many objects are
+    marked in the images (`kept`), and how many the recipe has cut off (`cut_off`); None if there is
+    no field of objects, or it was not recorded. `jpeg` counts the JPEG images whose original bytes
+    are kept, and those of them that take longer to decode (jpeg_record.py); None if there are none,
+    or it was not recorded. `steps` counts what became of the records in each step of text and
+    tables (step_counts.py); None if there are none, or it was not recorded. `update` are the facts
+    of update.arrows, None if there is none. `history` has all generations, this one last; empty if
+    it was not recorded. `keep` of the generations before this one are to be kept. `base` is the
+    folder of everything else, with a / at its end, of a dataset on an object store
+    (docs/stores.md); empty where all lies beside the manifest. `replaced` is that of the dataset
+    before, which stays for its readers.
     """
 
     kind: str
@@ -105,7 +108,8 @@ class Manifest:
     def to_json(self) -> str:
         """Return the file's bytes, digest included."""
         record = asdict(self)
-        for name in ("jpeg", "steps", "update", "history", "keep", "base", "replaced"):  # many datasets have none
+        # many datasets have none
+        for name in ("jpeg", "steps", "update", "history", "keep", "base", "replaced"):
             if not record[name]:
                 del record[name]
         record["schema"] = [{"name": name, "type": type_} for name, type_ in self.schema]
@@ -114,8 +118,11 @@ class Manifest:
         return json.dumps(record, indent=1) + "\n"
 
     def strange_sources(self) -> tuple[str, ...]:
-        """Return the sources that no conversion records so: neither an absolute path without `..` nor a URL."""
-        return tuple(source for source in self.sources if not (is_url(source) or is_absolute_place(source)))
+        """Return the sources that no conversion records so: neither an absolute path without `..`
+        nor a URL."""
+        return tuple(
+            source for source in self.sources if not (is_url(source) or is_absolute_place(source))
+        )
 
     @classmethod
     def load(cls, folder: Folder) -> Manifest:
@@ -134,11 +141,19 @@ class Manifest:
             here = folder.local
             what = "a file" if here is not None and is_file(here) else "a pipe or a device"
             known = here is not None and exists(here.parent / MANIFEST)
-            instead = f"; give the folder, {printable(str(here.parent))}" if known and here is not None else ""
-            raise DatasetError(f"{folder.shown()}: {what}, not the folder of a dataset{instead}") from None
+            instead = (
+                f"; give the folder, {printable(str(here.parent))}"
+                if known and here is not None
+                else ""
+            )
+            raise DatasetError(
+                f"{folder.shown()}: {what}, not the folder of a dataset{instead}"
+            ) from None
         except OSError as error:
             why = error.strerror or error
-            raise DatasetError(f"{shown}: cannot be read ({why}); check the path, its permissions and its disk") from error
+            raise DatasetError(
+                f"{shown}: cannot be read ({why}); check the path, its permissions and its disk"
+            ) from error
         return cls.parse(data, shown)
 
     @classmethod
@@ -147,27 +162,51 @@ class Manifest:
         try:
             record = json.loads(data.to_pybytes())
         except (ValueError, RecursionError) as error:
-            remedy = f"{WRONG_ADVICE}. If the object is damaged, {REPAIR_ADVICE}" if is_url(shown) else REPAIR_ADVICE
-            raise DatasetError(f"{shown}: cannot be read ({error}; it begins {data[:16].to_pybytes()!r}); {remedy}") from error
+            remedy = (
+                f"{WRONG_ADVICE}. If the object is damaged, {REPAIR_ADVICE}"
+                if is_url(shown)
+                else REPAIR_ADVICE
+            )
+            raise DatasetError(
+                f"{shown}: cannot be read ({error}; it begins {data[:16].to_pybytes()!r}); {remedy}"
+            ) from error
         return cls.from_record(record, shown)
 
     @classmethod
     def from_record(cls, record: Any, shown: str) -> Manifest:
-        """Check and take over what the JSON says; `shown` is the path for messages. Raises DatasetError."""
+        """Check and take over what the JSON says; `shown` is the path for messages. Raises
+        DatasetError."""
         if not isinstance(record, dict) or record.get("format") != "shardctl":
             raise DatasetError(f"{shown}: not the manifest of a shardctl dataset")
         refuse_other_version(record.get("format_version"), record.get("shardctl_version"), shown)
         if record.pop("digest", None) != _digest(record):
-            raise DatasetError(f"{shown}: damaged, its content does not match its digest; {REPAIR_ADVICE}")
+            raise DatasetError(
+                f"{shown}: damaged, its content does not match its digest; {REPAIR_ADVICE}"
+            )
         try:
             return cls._checked(record)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-            raise DatasetError(f"{shown}: not as `shardctl help format` describes a manifest ({error!r})") from error
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            IndexError,
+            OverflowError,
+        ) as error:
+            raise DatasetError(
+                f"{shown}: not as `shardctl help format` describes a manifest ({error!r})"
+            ) from error
 
     @classmethod
     def _checked(cls, record: dict[str, Any]) -> Manifest:
         """Build the manifest from an untrusted record."""
-        added: dict[str, Any] = {"dropped": 0, "seconds": None, "class_counts": None, "environment": None, "records": None}
+        added: dict[str, Any] = {
+            "dropped": 0,
+            "seconds": None,
+            "class_counts": None,
+            "environment": None,
+            "records": None,
+        }
         added |= {
             "objects": None,
             "jpeg": None,
@@ -178,39 +217,96 @@ class Manifest:
             "base": "",
             "replaced": "",
         }
-        known = {name: record.get(name, added[name]) if name in added else record[name] for name in cls.__dataclass_fields__}
+        known = {
+            name: record.get(name, added[name]) if name in added else record[name]
+            for name in cls.__dataclass_fields__
+        }
         known["splits"] = tuple(SplitFacts(**split) for split in record["splits"])
         known["schema"] = tuple((column["name"], column["type"]) for column in record["schema"])
         known["sources"] = tuple(record["sources"])
-        known["files"] = {name: FileFacts(facts["bytes"], facts["sha256"]) for name, facts in record["files"].items()}
-        known["update"] = known["update"] and FileFacts(known["update"]["bytes"], known["update"]["sha256"])
+        known["files"] = {
+            name: FileFacts(facts["bytes"], facts["sha256"])
+            for name, facts in record["files"].items()
+        }
+        known["update"] = known["update"] and FileFacts(
+            known["update"]["bytes"], known["update"]["sha256"]
+        )
         known["history"] = generations_of(known["history"])
         manifest = cls(**known)
-        counts = [manifest.samples, manifest.shards, manifest.bytes, manifest.inputs, manifest.rejected, manifest.dropped]
-        counts += [number for split in manifest.splits for number in (split.samples, split.shards, split.bytes)]
-        counts += [facts.bytes for facts in (*manifest.files.values(), *([manifest.update] if manifest.update else []))]
+        counts = [
+            manifest.samples,
+            manifest.shards,
+            manifest.bytes,
+            manifest.inputs,
+            manifest.rejected,
+            manifest.dropped,
+        ]
+        counts += [
+            number
+            for split in manifest.splits
+            for number in (split.samples, split.shards, split.bytes)
+        ]
+        counts += [
+            facts.bytes
+            for facts in (*manifest.files.values(), *([manifest.update] if manifest.update else []))
+        ]
         counts.append(manifest.keep)
-        expect(all(type(count) is int and count >= 0 for count in counts), "counts are whole numbers")
+        expect(
+            all(type(count) is int and count >= 0 for count in counts), "counts are whole numbers"
+        )
         for folder in (manifest.base, manifest.replaced):
-            beside = type(folder) is str and (not folder or (is_file_name(folder[:-1]) and folder[-1] == "/"))
+            beside = type(folder) is str and (
+                not folder or (is_file_name(folder[:-1]) and folder[-1] == "/")
+            )
             expect(beside, "its folder is beside it")
         names = {name for name, _ in manifest.schema}
         expect(names.issuperset(manifest.roles.by_name), "fields are columns")
-        counted = manifest.class_counts is None or are_class_counts(manifest.class_counts, manifest.roles.classes)
+        counted = manifest.class_counts is None or are_class_counts(
+            manifest.class_counts, manifest.roles.classes
+        )
         expect(counted, "classes are counted by split")
-        expect(manifest.environment is None or are_versions(manifest.environment), "versions are strings")
-        expect(manifest.objects is None or are_object_counts(manifest.objects), "objects are counted")
+        expect(
+            manifest.environment is None or are_versions(manifest.environment),
+            "versions are strings",
+        )
+        expect(
+            manifest.objects is None or are_object_counts(manifest.objects), "objects are counted"
+        )
         expect(manifest.jpeg is None or are_counts(manifest.jpeg), "JPEG images are counted")
         expect(manifest.steps is None or are_step_counts(manifest.steps), "steps have counts")
-        expect(manifest.seconds is None or 0 <= float(manifest.seconds) < 1e12, "seconds are seconds")
-        texts = [manifest.kind, manifest.fingerprint, *manifest.sources, *(part for pair in manifest.schema for part in pair)]
-        texts += [manifest.created, manifest.shardctl_version, *(facts.sha256 for facts in manifest.files.values())]
-        texts += [*manifest.fingerprint_parts.values(), manifest.update.sha256 if manifest.update else ""]
+        expect(
+            manifest.seconds is None or 0 <= float(manifest.seconds) < 1e12, "seconds are seconds"
+        )
+        texts = [
+            manifest.kind,
+            manifest.fingerprint,
+            *manifest.sources,
+            *(part for pair in manifest.schema for part in pair),
+        ]
+        texts += [
+            manifest.created,
+            manifest.shardctl_version,
+            *(facts.sha256 for facts in manifest.files.values()),
+        ]
+        texts += [
+            *manifest.fingerprint_parts.values(),
+            manifest.update.sha256 if manifest.update else "",
+        ]
         expect(all(type(text) is str for text in texts), "names and digests are strings")
-        expect(manifest.fingerprint == "" or is_file_name(manifest.fingerprint), "the fingerprint is hex digits")
-        expect(all(is_file_name(split.name) for split in manifest.splits), "splits have plain names")
+        expect(
+            manifest.fingerprint == "" or is_file_name(manifest.fingerprint),
+            "the fingerprint is hex digits",
+        )
+        expect(
+            all(is_file_name(split.name) for split in manifest.splits), "splits have plain names"
+        )
         expect(are_file_names(manifest.files), "files lie in the dataset's folder")
-        tables = (manifest.recipe, manifest.settings, manifest.fingerprint_parts, manifest.records or {})
+        tables = (
+            manifest.recipe,
+            manifest.settings,
+            manifest.fingerprint_parts,
+            manifest.records or {},
+        )
         expect(all(type(table) is dict for table in tables), "recipe and settings are objects")
         expect(set(TABLES) | {CHECKSUMS} <= set(manifest.files), "all tables are listed")
         return manifest
@@ -220,27 +316,42 @@ class Manifest:
         """This generation of the dataset."""
         if self.history:
             return self.history[-1]
-        digest, command = self.files[CHECKSUMS].sha256, MADE_BY if is_written(self.settings) else "convert"
-        return Generation(1, self.created, command, self.inputs, 0, 0, self.samples, self.shards, digest)
+        digest, command = (
+            self.files[CHECKSUMS].sha256,
+            MADE_BY if is_written(self.settings) else "convert",
+        )
+        return Generation(
+            1, self.created, command, self.inputs, 0, 0, self.samples, self.shards, digest
+        )
 
-    def with_generation(self, before: Manifest | None, command: str, added: int, removed: int, changed: int) -> Manifest:
-        """Return the same as the next generation after the manifest `before`: None: as the first one of a dataset."""
+    def with_generation(
+        self, before: Manifest | None, command: str, added: int, removed: int, changed: int
+    ) -> Manifest:
+        """Return the same as the next generation after the manifest `before`: None: as the first
+        one of a dataset."""
         number = before.generation.number + 1 if before is not None else 1
-        changes, facts = (added, removed, changed), (self.samples, self.shards, self.files[CHECKSUMS].sha256)
+        changes, facts = (
+            (added, removed, changed),
+            (self.samples, self.shards, self.files[CHECKSUMS].sha256),
+        )
         last = Generation(number, self.created, command, *changes, *facts)
         earlier = () if before is None else before.history or (before.generation,)
         return replace(self, history=(*earlier, last))
 
     @cached_property
     def roles(self) -> Roles:
-        """The roles of the fields. Raises ValueError or TypeError if `fields` is not as docs/format.md describes it."""
+        """The roles of the fields. Raises ValueError or TypeError if `fields` is not as
+        docs/format.md describes it."""
         return Roles.from_json(self.fields)
 
     @property
     def has_own_keys(self) -> bool:
-        """Whether keys are values of a field of the records, so that the tables do not know them."""
+        """Whether keys are values of a field of the records, so that the tables do not know
+        them."""
         fields = str(self.recipe.get("fields") or "")
-        return self.recipe.get("key_field") is not None or any(part.startswith("key=") for part in fields.split(","))
+        return self.recipe.get("key_field") is not None or any(
+            part.startswith("key=") for part in fields.split(",")
+        )
 
     @property
     def own_files(self) -> list[str]:
@@ -249,18 +360,28 @@ class Manifest:
 
     @property
     def given_files(self) -> list[str]:
-        """The names of those of them that came from outside, and that nothing but a copy of them brings back."""
+        """The names of those of them that came from outside, and that nothing but a copy of them
+        brings back."""
         return [name for name in self.own_files if not is_duplicates_table(name)]
 
     def type_in_words(self, column: str, type_: str) -> str:
-        """Return what a column of an Arrow type has, for people: `raw image, 224x224x3`, `int64 (10 classes)`."""
+        """Return what a column of an Arrow type has, for people: `raw image, 224x224x3`, `int64 (10
+        classes)`."""
         about = self.fields.get(column, {})
         if about.get("role") == "objects":
             return f"objects ({counted(len(about['names'] or ()), 'category', 'categories')})"
         if about.get("role") in ("image", "mask"):
-            shape = "x".join(str(side) for side in about["shape"]) if about["shape"] else "of different sizes"
+            shape = (
+                "x".join(str(side) for side in about["shape"])
+                if about["shape"]
+                else "of different sizes"
+            )
             return f"{about['store']} {about['role']}, {shape}"
-        return f"{type_} ({counted(len(about['names']), 'class', 'classes')})" if about.get("names") else type_
+        return (
+            f"{type_} ({counted(len(about['names']), 'class', 'classes')})"
+            if about.get("names")
+            else type_
+        )
 
     def layout(self, columns: pa.Schema) -> Layout:
         """Return what the fields are; `columns` is the schema of any shard, without metadata."""
@@ -288,22 +409,33 @@ def are_versions(versions: Any) -> bool:
     return isinstance(versions, dict) and all(type(version) is str for version in versions.values())
 
 
-def sum_up(folder: Path, shards: Iterable[tuple[str, str]], others: Sequence[str] = ()) -> dict[str, FileFacts]:
-    """Write SHA256SUMS, given the name and SHA-256 of every shard, and return the facts of it, of the tables and of `others`:
-    the names of more files of the dataset."""
-    files = {name: FileFacts((folder / name).stat().st_size, sha256_of(folder / name)) for name in (*TABLES, *others)}
-    checksums = write_checksums(folder / CHECKSUMS, chain(shards, ((name, facts.sha256) for name, facts in files.items())))
+def sum_up(
+    folder: Path, shards: Iterable[tuple[str, str]], others: Sequence[str] = ()
+) -> dict[str, FileFacts]:
+    """Write SHA256SUMS, given the name and SHA-256 of every shard, and return the facts of it, of
+    the tables and of `others`: the names of more files of the dataset."""
+    files = {
+        name: FileFacts((folder / name).stat().st_size, sha256_of(folder / name))
+        for name in (*TABLES, *others)
+    }
+    checksums = write_checksums(
+        folder / CHECKSUMS, chain(shards, ((name, facts.sha256) for name, facts in files.items()))
+    )
     return {**files, CHECKSUMS: FileFacts((folder / CHECKSUMS).stat().st_size, checksums)}
 
 
 def is_absolute_place(source: str) -> bool:
-    """Return whether a source is an absolute path as a conversion records it: none of its parts leads up again."""
+    """Return whether a source is an absolute path as a conversion records it: none of its parts
+    leads up again."""
     return Path(source).is_absolute() and ".." not in Path(source).parts and "\0" not in source
 
 
 def _digest(record: dict[str, Any]) -> str:
-    """Return the SHA-256 of the record as compact JSON with sorted keys and without its own digest."""
-    text = json.dumps({k: v for k, v in record.items() if k != "digest"}, sort_keys=True, separators=(",", ":"))
+    """Return the SHA-256 of the record as compact JSON with sorted keys and without its own
+    digest."""
+    text = json.dumps(
+        {k: v for k, v in record.items() if k != "digest"}, sort_keys=True, separators=(",", ":")
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -315,14 +447,21 @@ def _why_no_manifest(folder: Folder) -> str:
             return f"{shown}: no such dataset or shard; {printable(str(here.parent))} is a dataset"
         return f"{shown}: no such dataset{near_path(here)}"
     if here is not None and any((here / STAGING).glob(f"*/{REPLACED}")):
-        return f"{shown}: its files are being replaced; if no shardctl is running, `shardctl repair` completes it"
+        return (
+            f"{shown}: its files are being replaced; if no shardctl is running, `shardctl "
+            "repair` completes it"
+        )
     if here is not None and (here / STAGING).exists():
         return (
-            f"{shown}: an unfinished conversion; run the same command or script again: it completes it, or says why it cannot"
+            f"{shown}: an unfinished conversion; run the same command or script again: it "
+            "completes it, or says why it cannot"
         )
     instead = ""
     if here is not None and any(exists(here / name) for name in BESIDE_SHARDS):
-        return f"{shown}: its {MANIFEST} is missing, but the rest of a dataset exists; `shardctl repair {shown}` rebuilds it"
+        return (
+            f"{shown}: its {MANIFEST} is missing, but the rest of a dataset exists; `shardctl "
+            f"repair {shown}` rebuilds it"
+        )
     if here is not None:
         instead = f"; `shardctl convert {shown} out` makes one"
         with contextlib.suppress(OSError):

@@ -1,4 +1,5 @@
-"""The roles of fields: what a field is for, and what its Arrow type does not say. docs/format.md, section 2, `fields`."""
+"""The roles of fields: what a field is for, and what its Arrow type does not say. docs/format.md,
+section 2, `fields`."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Image:
 
     @property
     def is_plain(self) -> bool:
-        """Whether shardctl has written all of them as JPEG: plain ones as docs/format.md defines them."""
+        """Whether shardctl has written all of them as JPEG: plain ones as docs/format.md defines
+        them."""
         return self.store.partition(":")[0] == "jpeg"
 
     def facts(self) -> dict[str, Any]:
@@ -42,9 +44,10 @@ class Image:
 class Mask(Image):
     """A number for every pixel of a picture, such as its class. `shape` is (height, width).
 
-    Its numbers are never mixed with those of their neighbours: it is resized by taking the nearest pixel. `names[n]` is the
-    name of the class n where the numbers are classes, None if they have no names; `ignore` is the number of pixels that are
-    of no class, None if there is none. Encoded masks have numbers of `bits`, 8 or 16.
+    Its numbers are never mixed with those of their neighbours: it is resized by taking the nearest
+    pixel. `names[n]` is the name of the class n where the numbers are classes, None if they have no
+    names; `ignore` is the number of pixels that are of no class, None if there is none. Encoded
+    masks have numbers of `bits`, 8 or 16.
     """
 
     names: tuple[str, ...] | None = None
@@ -62,7 +65,8 @@ class Mask(Image):
 
 @dataclass(frozen=True)
 class Label:
-    """The class of a sample: `names[n]` is the name of class n. None if the values have no names."""
+    """The class of a sample: `names[n]` is the name of class n. None if the values have no
+    names."""
 
     names: tuple[str, ...] | None = None
     name: ClassVar[str] = "label"
@@ -74,12 +78,14 @@ class Label:
 
 @dataclass(frozen=True)
 class Objects:
-    """What is marked in the main image: a struct of lists with an item for each object (docs/annotations.md).
+    """What is marked in the main image: a struct of lists with an item for each object
+    (docs/annotations.md).
 
-    `names[n]` is the name of the category n, None if they have no names; `ids[n]` is its number in the source and
-    `supercategories[n]` what it belongs to, None where the source does not say. `keypoints` names the points of an object in
-    their order, `skeleton` has the pairs of points (counted from 0) that a line connects, and `flip[n]` is the point that
-    point n becomes in a mirrored image; None if they are not known, or there are no keypoints.
+    `names[n]` is the name of the category n, None if they have no names; `ids[n]` is its number in
+    the source and `supercategories[n]` what it belongs to, None where the source does not say.
+    `keypoints` names the points of an object in their order, `skeleton` has the pairs of points
+    (counted from 0) that a line connects, and `flip[n]` is the point that point n becomes in a
+    mirrored image; None if they are not known, or there are no keypoints.
     """
 
     names: tuple[str, ...] | None = None
@@ -91,8 +97,12 @@ class Objects:
     name: ClassVar[str] = "objects"
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known beyond the role, as plain data: `names`, and the others where they are known."""
-        known = {key: _listed(getattr(self, key)) for key in ("ids", "supercategories", "keypoints", "skeleton", "flip")}
+        """Return what is known beyond the role, as plain data: `names`, and the others where they
+        are known."""
+        known = {
+            key: _listed(getattr(self, key))
+            for key in ("ids", "supercategories", "keypoints", "skeleton", "flip")
+        }
         return {"names": _listed(self.names), **_without_none(known)}
 
 
@@ -100,9 +110,10 @@ class Objects:
 class Tokens:
     """The numbers of tokens of texts: a list of them for each sample, or a block of fixed length.
 
-    They are below `vocabulary`. `eos` ends a document, and `pad` fills a block up. `tokenizer` names the one that made them
-    (docs/text.md). None where it is not known, or there is no such token. Where blocks have several documents (`packed`), the
-    columns document_keys, document_lengths and document_starts have an item for each.
+    They are below `vocabulary`. `eos` ends a document, and `pad` fills a block up. `tokenizer`
+    names the one that made them (docs/text.md). None where it is not known, or there is no such
+    token. Where blocks have several documents (`packed`), the columns document_keys,
+    document_lengths and document_starts have an item for each.
     """
 
     vocabulary: int | None = None
@@ -170,7 +181,8 @@ class Roles:
 
     @cached_property
     def main_image(self) -> str | None:
-        """The field that is meant by "the image": `image`, else the only image that is no mask, else the only one at all."""
+        """The field that is meant by "the image": `image`, else the only image that is no mask,
+        else the only one at all."""
         pictures = [name for name, role in self.images.items() if not isinstance(role, Mask)]
         return _main("image", self.images, pictures or list(self.images))
 
@@ -181,7 +193,8 @@ class Roles:
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes of the main label; None if there is none, or its values have no names."""
+        """The names of the classes of the main label; None if there is none, or its values have no
+        names."""
         return None if self.main_label is None else self.labels[self.main_label].names
 
     def to_json(self) -> dict[str, Any]:
@@ -190,7 +203,8 @@ class Roles:
 
     @classmethod
     def from_json(cls, fields: Any) -> Roles:
-        """Read what `to_json` returned, from an untrusted file. Raises ValueError or TypeError for anything else."""
+        """Read what `to_json` returned, from an untrusted file. Raises ValueError or TypeError for
+        anything else."""
         if not isinstance(fields, dict):
             raise TypeError("fields are an object")
         return cls({name: _role(said) for name, said in fields.items()})
@@ -209,11 +223,23 @@ def _role(said: Any) -> Role:
     name, facts = said["role"], {key: value for key, value in said.items() if key != "role"}
     if name == Image.name and set(facts) == {"store", "shape"}:
         return Image(_store(facts["store"]), _shape(facts["shape"], Image))
-    if name == Mask.name and {"store", "shape"} <= set(facts) <= {"store", "shape", "names", "ignore", "bits"}:
+    if name == Mask.name and {"store", "shape"} <= set(facts) <= {
+        "store",
+        "shape",
+        "names",
+        "ignore",
+        "bits",
+    }:
         ignore, bits = facts.get("ignore"), facts.get("bits", 8)
         if (ignore is not None and type(ignore) is not int) or bits not in (8, 16):
             raise ValueError("ignore is a whole number, and bits are 8 or 16")
-        return Mask(_store(facts["store"]), _shape(facts["shape"], Mask), _strings(facts.get("names")), ignore, bits)
+        return Mask(
+            _store(facts["store"]),
+            _shape(facts["shape"], Mask),
+            _strings(facts.get("names")),
+            ignore,
+            bits,
+        )
     if name == Label.name and set(facts) == {"names"}:
         return Label(_strings(facts["names"]))
     if name == Objects.name and {"names"} <= set(facts) <= _OBJECTS_FACTS:
@@ -234,7 +260,10 @@ _TOKENS_FACTS = {"vocabulary", "eos", "pad", "tokenizer", "packed"}
 def _tokens(facts: dict[str, Any]) -> Tokens:
     numbers = [facts.get(name) for name in ("vocabulary", "eos", "pad")]
     tokenizer, packed = facts.get("tokenizer"), facts.get("packed", False)
-    if any(number is not None and (type(number) is not int or not 0 <= number <= 2**32) for number in numbers):
+    if any(
+        number is not None and (type(number) is not int or not 0 <= number <= 2**32)
+        for number in numbers
+    ):
         raise ValueError("vocabulary, eos and pad are whole numbers")
     if type(packed) is not bool or not (tokenizer is None or type(tokenizer) is str):
         raise TypeError("packed is true or false, and tokenizer a string")
@@ -243,7 +272,11 @@ def _tokens(facts: dict[str, Any]) -> Tokens:
 
 def _objects(facts: dict[str, Any]) -> Objects:
     names, keypoints = _strings(facts["names"]), _strings(facts.get("keypoints"))
-    ids, supercategories, flip = _numbers(facts.get("ids")), _strings(facts.get("supercategories")), _numbers(facts.get("flip"))
+    ids, supercategories, flip = (
+        _numbers(facts.get("ids")),
+        _strings(facts.get("supercategories")),
+        _numbers(facts.get("flip")),
+    )
     lines = facts.get("skeleton")
     skeleton = None if lines is None else tuple(_numbers(line) or () for line in lines)
     points = 0 if keypoints is None else len(keypoints)
@@ -252,7 +285,9 @@ def _objects(facts: dict[str, Any]) -> Objects:
             raise ValueError("there is one id, and one supercategory, for each name")
     if flip is not None and (len(flip) != points or set(flip) != set(range(points))):
         raise ValueError("flip has each keypoint once")
-    if any(len(line) != 2 or not all(0 <= point < points for point in line) for line in skeleton or ()):
+    if any(
+        len(line) != 2 or not all(0 <= point < points for point in line) for line in skeleton or ()
+    ):
         raise ValueError("a line of the skeleton connects two keypoints")
     return Objects(names, ids, supercategories, keypoints, skeleton, flip)  # type: ignore[arg-type]  # its pairs were checked
 
@@ -292,7 +327,11 @@ def _numbers(numbers: Any) -> tuple[int, ...] | None:
 
 def _listed(values: tuple[Any, ...] | None) -> list[Any] | None:
     """Return a tuple as JSON has it, the tuples in it too."""
-    return None if values is None else [list(value) if isinstance(value, tuple) else value for value in values]
+    return (
+        None
+        if values is None
+        else [list(value) if isinstance(value, tuple) else value for value in values]
+    )
 
 
 def _without_none(facts: dict[str, Any]) -> dict[str, Any]:

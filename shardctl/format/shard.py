@@ -1,4 +1,5 @@
-"""One shard: a plain Arrow IPC file of record batches ("blocks") with a checksum each. docs/format.md, section 3."""
+"""One shard: a plain Arrow IPC file of record batches ("blocks") with a checksum each.
+docs/format.md, section 3."""
 
 from __future__ import annotations
 
@@ -37,10 +38,17 @@ def refuse_other_version(version: Any, writer: Any, shown: str) -> None:
         return
     older = isinstance(version, int) and version < FORMAT_VERSION
     remedy = "or convert the sources again" if older else "or a later one"
-    by = f"; it was written by shardctl {printable(writer)}: use that version, {remedy}" if isinstance(writer, str) else ""
+    by = (
+        f"; it was written by shardctl {printable(writer)}: use that version, {remedy}"
+        if isinstance(writer, str)
+        else ""
+    )
     if not by and older:
         by = "; use the version that wrote it, or convert the sources again"
-    raise DatasetError(f"{shown}: format version {version!r}; shardctl {__version__} reads version {FORMAT_VERSION}{by}")
+    raise DatasetError(
+        f"{shown}: format version {version!r}; shardctl {__version__} reads version "
+        f"{FORMAT_VERSION}{by}"
+    )
 
 
 VERIFY_ADVICE = "run `shardctl verify` on the dataset"
@@ -50,14 +58,16 @@ INFO_KEY = b"shardctl"
 HUGGINGFACE_KEY = b"huggingface"
 
 COMPRESSED_BLOCK_BYTES = 1 << 20
-"""Uncompressed bytes of a block that is stored compressed. Reading one sample costs a whole block; at 650 kB of
-text a zstd block already has 96 % of the ratio of one eight times as large (docs/dev/measurements/loader.md)."""
+"""Uncompressed bytes of a block that is stored compressed. Reading one sample costs a whole block;
+at 650 kB of text a zstd block already has 96 % of the ratio of one eight times as large
+(docs/dev/measurements/loader.md)."""
 
 BLOCK_TOLERANCE = 1.1
 """How much larger than the others a block of rows of very different sizes may be."""
 
 PLAIN_BLOCK_BYTES = 4 << 20
-"""Bytes of a block that is stored as it is: samples are read in place, so a block costs only its metadata."""
+"""Bytes of a block that is stored as it is: samples are read in place, so a block costs only its
+metadata."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,10 @@ class Compression:
             return cls(name, 3)
         if name == "zstd" and level.isdecimal() and 1 <= int(level) <= 22:
             return cls(name, int(level))
-        raise UsageError(f"compression {text!r} is not known; use none, lz4, zstd or zstd:LEVEL with a level of 1 to 22")
+        raise UsageError(
+            f"compression {text!r} is not known; use none, lz4, zstd or zstd:LEVEL with a level of "
+            "1 to 22"
+        )
 
     def __str__(self) -> str:
         return f"{self.name}:{self.level}" if self.level else self.name
@@ -113,8 +126,8 @@ def shard_schema(layout: Layout, split: str, shard: int) -> pa.Schema:
 def block_checksum(batch: pa.RecordBatch) -> str:
     """Return the XXH3-64 of a block's uncompressed column buffers, as 16 hex digits.
 
-    For every buffer, in the order of the Arrow IPC record batch message, its length as a 64-bit little-endian number
-    and then its bytes; a buffer that is left out has length 0.
+    For every buffer, in the order of the Arrow IPC record batch message, its length as a 64-bit
+    little-endian number and then its bytes; a buffer that is left out has length 0.
     """
     digest = xxhash.xxh3_64()
     for column in batch.columns:
@@ -149,10 +162,12 @@ class ShardFacts:
 
 
 class ShardWriter:
-    """Writes samples into one shard, a block at a time. Memory is that of one block, whatever the shard's size.
+    """Writes samples into one shard, a block at a time. Memory is that of one block, whatever the
+    shard's size.
 
-    `columns` of the schema are filled from the values of each sample in the schema's order. A block is written when it has the
-    bytes of one; or, where `blocks` are given, when it has as many rows as the next of these.
+    `columns` of the schema are filled from the values of each sample in the schema's order. A block
+    is written when it has the bytes of one; or, where `blocks` are given, when it has as many rows
+    as the next of these.
     """
 
     def __init__(
@@ -176,7 +191,11 @@ class ShardWriter:
 
     def add(self, values: tuple[Any, ...], size: int) -> None:
         """Append one sample: `values` in the schema's order, `size` its approximate bytes."""
-        if self._blocks is None and self._pending and self._pending_bytes + size > self._block_bytes:
+        if (
+            self._blocks is None
+            and self._pending
+            and self._pending_bytes + size > self._block_bytes
+        ):
             self._write_block()
         if not self._pending or not isinstance(self._pending[-1], list):
             self._pending.append([])
@@ -209,7 +228,8 @@ class ShardWriter:
             self._pending, self._pending_bytes = [rest], rest.nbytes
 
     def add_block(self, batch: pa.RecordBatch) -> None:
-        """Write rows as a block of their own, which follows those that were added before. It has the columns of the schema."""
+        """Write rows as a block of their own, which follows those that were added before. It has
+        the columns of the schema."""
         assert not self._pending, "blocks come one after the other"
         self._write(batch)
 
@@ -253,11 +273,15 @@ class ShardWriter:
         return parts
 
     def _made_of(self, parts: list[list[tuple[Any, ...]]]) -> Iterator[pa.RecordBatch]:
-        """Yield lists of rows as batches. They are made together: many small ones would take long."""
+        """Yield lists of rows as batches. They are made together: many small ones would take
+        long."""
         if not parts:
             return
         columns = zip(*chain.from_iterable(parts), strict=True)
-        arrays = [_column(list(values), field.type) for values, field in zip(columns, self._schema, strict=True)]
+        arrays = [
+            _column(list(values), field.type)
+            for values, field in zip(columns, self._schema, strict=True)
+        ]
         together, first = pa.record_batch(arrays, schema=self._schema), 0
         for part in parts:
             yield together.slice(first, len(part))
@@ -278,17 +302,24 @@ def _rows_of_block(batch: pa.RecordBatch, block_bytes: int) -> int:
 
 
 def first_rows(batch: pa.RecordBatch, rows: int) -> pa.RecordBatch:
-    """Return the first rows of a batch as `normalized` does: without a copy where all columns are plain and none lacks a value.
+    """Return the first rows of a batch as `normalized` does: without a copy where all columns are
+    plain and none lacks a value.
 
-    To copy 1 MiB of text twice takes 0.25 ms, and 7 % as long as to compress it (measured 2026-11-27).
+    To copy 1 MiB of text twice takes 0.25 ms, and 7 % as long as to compress it (measured
+    2026-11-27).
     """
     columns = [_first_values(column, rows) for column in batch.columns]
     plain = [column for column in columns if column is not None]
-    return pa.record_batch(plain, schema=batch.schema) if len(plain) == len(columns) else normalized(batch.slice(0, rows))
+    return (
+        pa.record_batch(plain, schema=batch.schema)
+        if len(plain) == len(columns)
+        else normalized(batch.slice(0, rows))
+    )
 
 
 def _first_values(array: pa.Array, count: int) -> pa.Array | None:
-    """Return the first values of a plain array, whose buffers end with them. None: the array is not plain."""
+    """Return the first values of a plain array, whose buffers end with them. None: the array is not
+    plain."""
     type_ = array.type
     if array.offset or array.null_count:
         return None
@@ -302,40 +333,56 @@ def _first_values(array: pa.Array, count: int) -> pa.Array | None:
             return None
         if pa.types.is_list(type_):
             values = _first_values(array.values, end)
-            return None if values is None else pa.Array.from_buffers(type_, count, buffers, null_count=0, children=[values])
-        return pa.Array.from_buffers(type_, count, [*buffers, array.buffers()[2].slice(0, end)], null_count=0)
+            return (
+                None
+                if values is None
+                else pa.Array.from_buffers(type_, count, buffers, null_count=0, children=[values])
+            )
+        return pa.Array.from_buffers(
+            type_, count, [*buffers, array.buffers()[2].slice(0, end)], null_count=0
+        )
     if pa.types.is_integer(type_) or pa.types.is_floating(type_):
         size = count * type_.bit_width // 8
-        return pa.Array.from_buffers(type_, count, [None, array.buffers()[1].slice(0, size)], null_count=0)
+        return pa.Array.from_buffers(
+            type_, count, [None, array.buffers()[1].slice(0, size)], null_count=0
+        )
     return None
 
 
 def normalized(*batches: pa.RecordBatch) -> pa.RecordBatch:
-    """Return batches as one, with the very buffers that a reader of the file will see, and nothing in them but their rows."""
+    """Return batches as one, with the very buffers that a reader of the file will see, and nothing
+    in them but their rows."""
     return pa.ipc.read_record_batch(exactly(*batches).serialize(), batches[0].schema)
 
 
 def exactly(*batches: pa.RecordBatch) -> pa.RecordBatch:
     """Return a copy of batches as one, whose buffers end with their own rows.
 
-    A slice has the buffers of all rows. Arrow's writer cuts them at multiples of 64 bytes: some of what comes next would be in
-    the file, and the file would not be that of the same rows made one by one.
+    A slice has the buffers of all rows. Arrow's writer cuts them at multiples of 64 bytes: some of
+    what comes next would be in the file, and the file would not be that of the same rows made one
+    by one.
     """
     return pa.concat_batches(batches)
 
 
 def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
-    """Build one column of a block. Images come as uint8 arrays (raw), or as pairs or dicts of bytes and path (encoded)."""
+    """Build one column of a block. Images come as uint8 arrays (raw), or as pairs or dicts of bytes
+    and path (encoded)."""
     if isinstance(type_, pa.FixedShapeTensorType):
         count, dtype = type_.storage_type.list_size, dtype_of(type_.value_type)
-        pixels = np.concatenate([np.zeros(count, dtype) if value is None else value.reshape(-1) for value in values])
+        pixels = np.concatenate(
+            [np.zeros(count, dtype) if value is None else value.reshape(-1) for value in values]
+        )
         is_missing = [value is None for value in values]
         missing = pa.array(is_missing) if any(is_missing) else None
         numbers = pa.array(pixels) if pixels.dtype == bool else column_of(pixels)
         storage = pa.FixedSizeListArray.from_arrays(numbers, count, mask=missing)
         return pa.ExtensionArray.from_storage(type_, storage)
     if type_.equals(ENCODED_IMAGE):
-        pairs = [(None, None) if v is None else (v["bytes"], v["path"]) if isinstance(v, dict) else v for v in values]
+        pairs = [
+            (None, None) if v is None else (v["bytes"], v["path"]) if isinstance(v, dict) else v
+            for v in values
+        ]
         encoded, paths = zip(*pairs, strict=True)
         children = [pa.array(encoded, pa.binary()), pa.array(paths, pa.string())]
         missing = pa.array([value is None for value in values]) if None in values else None
@@ -348,8 +395,10 @@ Opener = Callable[[Path], pa.NativeFile]
 
 
 def map_file(path: Path) -> pa.NativeFile:
-    """Map a file into memory: uncompressed values are read in place. One that shrinks reads as zeros."""
-    # Arrow's own memory_map costs five times as much to open: it reads the footer in a thread of its own.
+    """Map a file into memory: uncompressed values are read in place. One that shrinks reads as
+    zeros."""
+    # Arrow's own memory_map costs five times as much to open: it reads the footer in a thread of
+    # its own.
     return pa.BufferReader(map_whole(path, large_pages=False))
 
 
@@ -371,22 +420,36 @@ def load_file(path: Path) -> pa.NativeFile:
 
 
 class BlockFile:
-    """The blocks of one Arrow file, unchecked: the caller must check their values before using them.
+    """The blocks of one Arrow file, unchecked: the caller must check their values before using
+    them.
 
-    `open_file` opens it, `shown` is its location as messages have it. `fields` are the numbers of the columns to read, None for
-    all. Raises DatasetError if the file is missing or is not an Arrow IPC file.
+    `open_file` opens it, `shown` is its location as messages have it. `fields` are the numbers of
+    the columns to read, None for all. Raises DatasetError if the file is missing or is not an Arrow
+    IPC file.
     """
 
-    def __init__(self, shown: str, open_file: Callable[[], pa.NativeFile], fields: Iterable[int] | None = None) -> None:
+    def __init__(
+        self,
+        shown: str,
+        open_file: Callable[[], pa.NativeFile],
+        fields: Iterable[int] | None = None,
+    ) -> None:
         self.shown = shown
         """The location of the file, as it is printed."""
         try:
             self._file = open_file()
             # Now, since only one thread has the file: it has one position for all.
-            self.contents = self._file.read_buffer() if isinstance(self._file, pa.BufferReader) else pa.py_buffer(b"")
-            """All bytes of a file that is mapped or loaded; none of one that is read when its blocks are requested."""
+            self.contents = (
+                self._file.read_buffer()
+                if isinstance(self._file, pa.BufferReader)
+                else pa.py_buffer(b"")
+            )
+            """All bytes of a file that is mapped or loaded; none of one that is read when its
+            blocks are requested."""
             # The callers have their own threads; Arrow's would only compete for the same cores.
-            options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=None if fields is None else list(fields))
+            options = pa.ipc.IpcReadOptions(
+                use_threads=False, included_fields=None if fields is None else list(fields)
+            )
             self._reader = pa.ipc.open_file(self._file, options=options)
         except FileNotFoundError:
             raise DatasetError(f"{self.shown}: no such shard") from None
@@ -411,7 +474,8 @@ class BlockFile:
         return int(self._reader.num_record_batches)
 
     def fetch(self, index: int) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
-        """Return block `index` with its metadata, unchecked. Raises DatasetError if Arrow cannot make it out."""
+        """Return block `index` with its metadata, unchecked. Raises DatasetError if Arrow cannot
+        make it out."""
         try:
             batch, metadata = self._reader.get_batch_with_custom_metadata(index)
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
@@ -425,17 +489,25 @@ class BlockFile:
     def _fault(self, what: str, error: BaseException | str) -> DatasetError:
         number = getattr(error, "errno", None)
         if number in NO_DESCRIPTORS:
-            return DatasetError(f"{self.shown}: cannot be read ({os.strerror(number)}); {MORE_FILES}")
-        why = error if isinstance(error, str) else getattr(error, "strerror", None) or first_line(error)
+            return DatasetError(
+                f"{self.shown}: cannot be read ({os.strerror(number)}); {MORE_FILES}"
+            )
+        why = (
+            error
+            if isinstance(error, str)
+            else getattr(error, "strerror", None) or first_line(error)
+        )
         kind = DamageError if isinstance(error, str) or is_of_bytes(error) else DatasetError
         return kind(f"{self.shown}: {what} ({why})")
 
 
 class ShardReader(BlockFile):
-    """Reads one shard, with or without its manifest. One of this machine is mapped; uncompressed blocks are never copied.
+    """Reads one shard, with or without its manifest. One of this machine is mapped; uncompressed
+    blocks are never copied.
 
-    What a store sends, and is not as it was written, is asked for once more: a proxy may have sent it. Raises DatasetError if
-    the file is missing, is not an Arrow IPC file or was not written by shardctl.
+    What a store sends, and is not as it was written, is asked for once more: a proxy may have sent
+    it. Raises DatasetError if the file is missing, is not an Arrow IPC file or was not written by
+    shardctl.
     """
 
     def __init__(self, folder: Folder, name: str) -> None:
@@ -462,16 +534,25 @@ class ShardReader(BlockFile):
         try:
             Layout.from_json(info["kind"], info["fields"], self.schema)
             number = info["shard"]
-            if "key" not in names or type(number) is not int or number < 0 or type(info["split"]) is not str:
+            if (
+                "key" not in names
+                or type(number) is not int
+                or number < 0
+                or type(info["split"]) is not str
+            ):
                 raise ValueError("it has a key, a split and a number")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DatasetError(f"{shown}: not as `shardctl help format` describes a shard ({error!r})") from error
+            raise DatasetError(
+                f"{shown}: not as `shardctl help format` describes a shard ({error!r})"
+            ) from error
         return info
 
     @cached_property
     def layout(self) -> Layout:
         """What the fields are."""
-        return Layout.from_json(self.info["kind"], self.info["fields"], self.schema.remove_metadata())
+        return Layout.from_json(
+            self.info["kind"], self.info["fields"], self.schema.remove_metadata()
+        )
 
     def block(self, index: int) -> pa.RecordBatch:
         """Return block `index`. Raises DatasetError if it cannot be read."""
@@ -489,7 +570,8 @@ class ShardReader(BlockFile):
             yield self.block(index)
 
     def checked_block(self, index: int) -> tuple[pa.RecordBatch, bool]:
-        """Return block `index`, and whether its bytes are those that were written. Raises DatasetError as `block` does."""
+        """Return block `index`, and whether its bytes are those that were written. Raises
+        DatasetError as `block` does."""
         with suppress(DatasetError):
             batch, metadata = self._read(index)
             if is_intact(batch, metadata):
@@ -500,11 +582,13 @@ class ShardReader(BlockFile):
         return batch, is_intact(batch, metadata)
 
     def block_is_intact(self, index: int) -> bool:
-        """Return whether the bytes of block `index` are those that were written. Raises DatasetError as `block` does."""
+        """Return whether the bytes of block `index` are those that were written. Raises
+        DatasetError as `block` does."""
         return self.checked_block(index)[1]
 
     def _read(self, index: int) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
-        """Read a block, and make sure that none of its values leads outside of its buffers before anyone uses them."""
+        """Read a block, and make sure that none of its values leads outside of its buffers before
+        anyone uses them."""
         batch, metadata = self.fetch(index)
         try:
             batch.validate(full=True)
@@ -514,14 +598,16 @@ class ShardReader(BlockFile):
 
 
 def field_names(schema: pa.Schema) -> list[str]:
-    """Return the names of the fields. Raises ValueError if one, of a field inside a field too, is not UTF-8."""
+    """Return the names of the fields. Raises ValueError if one, of a field inside a field too, is
+    not UTF-8."""
     for type_ in schema.types:
         _read_names(type_)
     return list(schema.names)
 
 
 def _read_names(type_: pa.DataType) -> None:
-    """Have Arrow decode the names inside a type: it does so only where they are used, far away from any reader."""
+    """Have Arrow decode the names inside a type: it does so only where they are used, far away from
+    any reader."""
     if isinstance(type_, pa.StructType):
         for place in range(type_.num_fields):
             _read_names(type_.field(place).type)

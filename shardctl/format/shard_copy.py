@@ -1,4 +1,5 @@
-"""Shards that are made of rows of other shards. Nothing is decoded: rows are copied, and whole blocks where they can be."""
+"""Shards that are made of rows of other shards. Nothing is decoded: rows are copied, and whole
+blocks where they can be."""
 
 from __future__ import annotations
 
@@ -12,13 +13,21 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
-from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, normalized, shard_schema
+from shardctl.format.shard import (
+    Compression,
+    ShardFacts,
+    ShardReader,
+    ShardWriter,
+    normalized,
+    shard_schema,
+)
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import StreamedFile, replacing
 from shardctl.system.locations.folder import Folder
 
 LEFT_ALONE = 0.5
-"""A block that is copied whole leaves one before it that may be as small as this share of a full one."""
+"""A block that is copied whole leaves one before it that may be as small as this share of a full
+one."""
 
 
 OPEN_SHARDS = 8
@@ -27,7 +36,8 @@ OPEN_SHARDS = 8
 
 @dataclass(frozen=True)
 class Run:
-    """Rows of the shard with a name in a folder, from `first` on. `blocks` has the rows of each of its blocks."""
+    """Rows of the shard with a name in a folder, from `first` on. `blocks` has the rows of each of
+    its blocks."""
 
     folder: Folder
     name: str
@@ -38,7 +48,8 @@ class Run:
 
 @dataclass
 class Copied:
-    """A shard that was made of rows of others: its facts, its samples by class, and how many objects are marked in it."""
+    """A shard that was made of rows of others: its facts, its samples by class, and how many
+    objects are marked in it."""
 
     facts: ShardFacts
     labels: Counter[int] = field(default_factory=Counter)
@@ -53,10 +64,20 @@ class Piece:
     whole: bool
 
 
-def copy_shard(path: Path, layout: Layout, split: str, number: int, compression: Compression, runs: Sequence[Run]) -> Copied:
-    """Write a shard of these rows, in this order. Raises DatasetError if a block of them is damaged."""
+def copy_shard(
+    path: Path,
+    layout: Layout,
+    split: str,
+    number: int,
+    compression: Compression,
+    runs: Sequence[Run],
+) -> Copied:
+    """Write a shard of these rows, in this order. Raises DatasetError if a block of them is
+    damaged."""
     with replacing(path, StreamedFile) as sink:
-        writer = _Blocks(ShardWriter(sink, shard_schema(layout, split, number), compression), compression, layout)
+        writer = _Blocks(
+            ShardWriter(sink, shard_schema(layout, split, number), compression), compression, layout
+        )
         reader = RunReader()
         for run in runs:
             for piece in reader.pieces(run):
@@ -127,18 +148,22 @@ def objects_of(batch: pa.RecordBatch, layout: Layout) -> int:
 
 
 class RunReader:
-    """Reads runs one after the other. It keeps the shards that it has read last, and the last block of each.
+    """Reads runs one after the other. It keeps the shards that it has read last, and the last block
+    of each.
 
-    After updates, new samples lie in other shards than the old ones between which they belong: such runs take turns. With one
-    shard at a time, 2,000 of them opened and checked the same blocks 2,000 times, and compacting 296 MiB took 1.9 s in place of
-    1.0 s (2026-11-27, docs/dev/measurements/updates.md).
+    After updates, new samples lie in other shards than the old ones between which they belong: such
+    runs take turns. With one shard at a time, 2,000 of them opened and checked the same blocks
+    2,000 times, and compacting 296 MiB took 1.9 s in place of 1.0 s (2026-11-27,
+    docs/dev/measurements/updates.md).
     """
 
     def __init__(self) -> None:
-        self._open: dict[tuple[Folder, str], _OpenShard] = {}  # the one that was read last is the last one
+        # the one that was read last is the last one
+        self._open: dict[tuple[Folder, str], _OpenShard] = {}
 
     def pieces(self, run: Run) -> Iterator[Piece]:
-        """Yield the rows of a run, block by block. Raises DatasetError if a block of them is damaged."""
+        """Yield the rows of a run, block by block. Raises DatasetError if a block of them is
+        damaged."""
         shard = self._shard(run)
         first, end = run.first, run.first + run.rows
         ends = shard.ends
@@ -146,7 +171,10 @@ class RunReader:
         while first < end:
             start = int(ends[block - 1]) if block else 0
             stop = min(end, int(ends[block]))
-            yield Piece(shard.block(block).slice(first - start, stop - first), first == start and stop == int(ends[block]))
+            yield Piece(
+                shard.block(block).slice(first - start, stop - first),
+                first == start and stop == int(ends[block]),
+            )
             first, block = stop, block + 1
 
     def shard(self, run: Run) -> ShardReader:

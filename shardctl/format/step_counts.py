@@ -1,6 +1,7 @@
 """What became of the records of a dataset in each step of its recipe: counts of shards, added up.
 
-The counts of a step are plain data: its `name`, numbers, and tables of numbers or of lists of numbers.
+The counts of a step are plain data: its `name`, numbers, and tables of numbers or of lists of
+numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def _sum(one: Any, other: Any) -> Any:
 
 def are_counts(steps: Any) -> bool:
     """Return whether this has the counts of steps."""
-    return isinstance(steps, list) and all(isinstance(step, dict) and _is_step(step) for step in steps)
+    return isinstance(steps, list) and all(
+        isinstance(step, dict) and _is_step(step) for step in steps
+    )
 
 
 def _is_step(step: Counts) -> bool:
@@ -49,7 +52,8 @@ def _is_count(value: Any) -> bool:
 
 
 def step_lines(steps: Sequence[Counts]) -> list[str]:
-    """Say what each step that rejected records has kept, and what each of its rules rejected: records, and share of bytes.
+    """Say what each step that rejected records has kept, and what each of its rules rejected:
+    records, and share of bytes.
 
     Of blocks of tokens: how well documents fill them.
     """
@@ -58,11 +62,16 @@ def step_lines(steps: Sequence[Counts]) -> list[str]:
         rejected: dict[str, list[int]] = step.get("rejected", {})
         if pieces := step.get("pieces_dropped"):
             share = step["bytes_dropped"] / max(1, step["bytes"])
-            lines.append(f"{step['name']}: dropped {counted(pieces, 'part')} of texts ({share:.1%} of the bytes)")
+            lines.append(
+                f"{step['name']}: dropped {counted(pieces, 'part')} of texts ({share:.1%} of the "
+                "bytes)"
+            )
         if "blocks" in step:
             lines.append(f"{step['name']}: {_filling(step)}")
         if unwritten := step.get("unwritten"):
-            what = ", ".join(f"{name} ({counted(chats, 'chat')})" for name, chats in unwritten.items())
+            what = ", ".join(
+                f"{name} ({counted(chats, 'chat')})" for name, chats in unwritten.items()
+            )
             lines.append(f"{step['name']}: the chat template does not write {what}")
         if not rejected:
             continue
@@ -71,19 +80,31 @@ def step_lines(steps: Sequence[Counts]) -> list[str]:
 
 
 def _keeping(records: int, size: int, rejected: dict[str, list[int]]) -> str:
-    """Say what rules have kept of records, and rejected; with the share of the bytes where the records have a text."""
+    """Say what rules have kept of records, and rejected; with the share of the bytes where the
+    records have a text."""
     dropped, dropped_bytes = (sum(counts) for counts in zip(*rejected.values(), strict=True))
     kept = f"kept {records - dropped:,} of {records:,}"
     if not size:
-        return f"{kept}; rejected: {', '.join(f'{rule} {count:,}' for rule, (count, _) in sorted(rejected.items()))}"
-    rules = ", ".join(f"{rule} {count:,} ({of_bytes / size:.1%})" for rule, (count, of_bytes) in sorted(rejected.items()))
+        return (
+            f"{kept}; rejected: "
+            f"{', '.join(f'{rule} {count:,}' for rule, (count, _) in sorted(rejected.items()))}"
+        )
+    rules = ", ".join(
+        f"{rule} {count:,} ({of_bytes / size:.1%})"
+        for rule, (count, of_bytes) in sorted(rejected.items())
+    )
     return f"{kept} ({1 - dropped_bytes / size:.1%} of the bytes); rejected: {rules}"
 
 
 def _filling(step: Counts) -> str:
     """Say how documents fill the blocks of a dataset."""
-    padding, least = (step[name] / max(1, step["tokens"] + step[name]) for name in ("padding", "least_padding"))
+    padding, least = (
+        step[name] / max(1, step["tokens"] + step[name]) for name in ("padding", "least_padding")
+    )
     blocks, pieces = step["blocks"], step["pieces"]
-    inside = f"{counted(step['documents'], 'document')} in {counted(blocks, 'block')}, {pieces / max(1, blocks):.1f} in each"
+    inside = (
+        f"{counted(step['documents'], 'document')} in {counted(blocks, 'block')}, "
+        f"{pieces / max(1, blocks):.1f} in each"
+    )
     cut = f"{step['longer']:,} longer than a block, {step['cut']:,} others cut"
     return f"{inside}; padding {padding:.2%}, {least:.2%} at least; {cut}"

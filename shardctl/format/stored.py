@@ -1,7 +1,9 @@
-"""A dataset on disk: its manifest, its tables, and how they join: which shard has which units of which files.
+"""A dataset on disk: its manifest, its tables, and how they join: which shard has which units of
+which files.
 
-The tables may be damaged or forged. What is used of them is checked when it is used, so that nothing leads astray: a number
-out of range, a path that leads out of its source, units that do not add up to their shard. All of it raises DatasetError.
+The tables may be damaged or forged. What is used of them is checked when it is used, so that
+nothing leads astray: a number out of range, a path that leads out of its source, units that do not
+add up to their shard. All of it raises DatasetError.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ _PLAN_NUMBERS = tuple(name for name in PLAN_SCHEMA.names if name != "digest")
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A row of files.arrow: a raw file, `path` below the source with the number `root`; what the labels say of it."""
+    """A row of files.arrow: a raw file, `path` below the source with the number `root`; what the
+    labels say of it."""
 
     number: int
     path: str
@@ -60,7 +63,8 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class UnitFacts:
-    """A row of plan.arrow, by its number: a stretch of a file, and what became of it. `digest` is None if it was not read."""
+    """A row of plan.arrow, by its number: a stretch of a file, and what became of it. `digest` is
+    None if it was not read."""
 
     number: int
     file: int
@@ -77,20 +81,28 @@ class UnitFacts:
 
 
 class ShardUnits:
-    """The units of one shard. All columns of the plan are attributes, (units,) int64; `digest` is uint64, 0 for none.
+    """The units of one shard. All columns of the plan are attributes, (units,) int64; `digest` is
+    uint64, 0 for none.
 
-    `number` is the row of the plan. Rows of the shard: a unit's samples are the rows from `first_row` on, in the order of its
-    records. Where the records of a shard are shuffled, units that are mixed have the same `first_row`, and their samples are
-    among all rows from there to the next unit's `first_row`; those of the last of them may go on from there.
+    `number` is the row of the plan. Rows of the shard: a unit's samples are the rows from
+    `first_row` on, in the order of its records. Where the records of a shard are shuffled, units
+    that are mixed have the same `first_row`, and their samples are among all rows from there to the
+    next unit's `first_row`; those of the last of them may go on from there.
     """
 
-    def __init__(self, entry: ShardEntry, shard: int, part: pa.Table, files: int, mixed: bool, shown: str) -> None:
+    def __init__(
+        self, entry: ShardEntry, shard: int, part: pa.Table, files: int, mixed: bool, shown: str
+    ) -> None:
         self.entry, self._mixed = entry, mixed
         self.file, self.offset, self.size, self.skip = (
             _numbers(part, name, shown) for name in ("file", "offset", "size", "skip")
         )
-        self.first, self.records, self.shard = (_numbers(part, name, shown) for name in ("first", "records", "shard"))
-        self.first_row, self.samples = (_numbers(part, name, shown) for name in ("first_row", "samples"))
+        self.first, self.records, self.shard = (
+            _numbers(part, name, shown) for name in ("first", "records", "shard")
+        )
+        self.first_row, self.samples = (
+            _numbers(part, name, shown) for name in ("first_row", "samples")
+        )
         self.rejected = _numbers(part, "rejected", shown)
         digest = _combined(part["digest"])
         self.digest: npt.NDArray[np.uint64] = _values(digest, 0).astype(np.uint64, copy=False)
@@ -98,7 +110,10 @@ class ShardUnits:
         self.number: Numbers = entry.first_unit + np.arange(len(self), dtype=np.int64)
         wrong = self._contradiction(shard, files)
         if wrong:
-            raise DatasetError(f"{shown}: contradicts itself, {wrong} (shard {printable(entry.path)}); {REPAIR_ADVICE}")
+            raise DatasetError(
+                f"{shown}: contradicts itself, {wrong} (shard {printable(entry.path)}); "
+                f"{REPAIR_ADVICE}"
+            )
         self._making = np.flatnonzero(self.samples)
         self._starts = self.first_row[self._making]
         self._stops = self._where_they_end()
@@ -121,7 +136,9 @@ class ShardUnits:
     def __getitem__(self, place: int) -> UnitFacts:
         """Return a unit by its place in the shard."""
         values = {name: int(getattr(self, name)[place]) for name in ("number", *_PLAN_NUMBERS)}
-        return UnitFacts(**values, digest=int(self.digest[place]) if self.has_digest[place] else None)
+        return UnitFacts(
+            **values, digest=int(self.digest[place]) if self.has_digest[place] else None
+        )
 
     def _contradiction(self, shard: int, files: int) -> str:
         """Return what cannot be, "" if there is nothing: then all of these numbers can be used."""
@@ -137,7 +154,9 @@ class ShardUnits:
             return "it has a unit that does not end"
         if (self._sum("samples"), self._sum("rejected")) != (self.entry.rows, self.entry.rejected):
             return "the samples and rejects of units do not add up to those of the shard"
-        if (np.diff(self.first_row) < 0).any() or (self.first_row > np.cumsum(self.samples) - self.samples).any():
+        if (np.diff(self.first_row) < 0).any() or (
+            self.first_row > np.cumsum(self.samples) - self.samples
+        ).any():
             return "rows of a shard belong to no unit"
         if not self.apart and not (self._mixed and self.first.any()):
             return "the rows of units are not in their order"
@@ -159,32 +178,40 @@ class ShardUnits:
         return self.apart and not (self._mixed and self.first.any())
 
     def rows_of(self, place: int) -> tuple[int, int]:
-        """Return the rows among which the samples of a unit are: the first, and the one behind the last."""
+        """Return the rows among which the samples of a unit are: the first, and the one behind the
+        last."""
         first = int(self.first_row[place])
-        return first, int(self._stops[np.searchsorted(self._making, place)]) if self.samples[place] else first
+        return first, int(self._stops[np.searchsorted(self._making, place)]) if self.samples[
+            place
+        ] else first
 
     @property
     def bounds(self) -> tuple[Numbers, Numbers]:
-        """For every unit, the rows among which its samples are: the first, and the one behind the last. (units,) each."""
+        """For every unit, the rows among which its samples are: the first, and the one behind the
+        last. (units,) each."""
         stops = self.first_row.copy()
         stops[self._making] = self._stops
         return self.first_row, stops
 
     def places_in_order(self, rows: Numbers) -> Numbers:
-        """Return the units, by their places, that some rows are made from: (n,) each. Only where they are `apart`."""
+        """Return the units, by their places, that some rows are made from: (n,) each. Only where
+        they are `apart`."""
         places: Numbers = self._making[np.searchsorted(self._starts, rows, side="right") - 1]
         return places
 
     def of_row(self, row: int) -> Numbers:
-        """Return the units, by their places (n,), that a row may belong to: one, or those that were mixed."""
+        """Return the units, by their places (n,), that a row may belong to: one, or those that were
+        mixed."""
         return self._making[(self._starts <= row) & (row < self._stops)]
 
 
 @dataclass(frozen=True)
 class RecordPlace:
-    """A unit that has a record: `file` and `unit` from the tables, the `record`'s number (0: the file is one record).
+    """A unit that has a record: `file` and `unit` from the tables, the `record`'s number (0: the
+    file is one record).
 
-    `shard` is the number of the shard that the unit's samples are in, among its rows from `first_row` to before `end_row`.
+    `shard` is the number of the shard that the unit's samples are in, among its rows from
+    `first_row` to before `end_row`.
     """
 
     file: StoredFile
@@ -213,19 +240,24 @@ class StoredDataset:
 
     @cached_property
     def plan(self) -> pa.Table:
-        """plan.arrow, as long as shards.arrow says. Its numbers are not checked: `units` does that for a shard.
+        """plan.arrow, as long as shards.arrow says. Its numbers are not checked: `units` does that
+        for a shard.
 
         Raises DatasetError.
         """
         plan = open_table(self.folder, PLAN, PLAN_SCHEMA)
         if plan.num_rows != int(self.shards.units.sum()):
             shown = self.folder.shown(PLAN)
-            raise DatasetError(f"{shown}: has {plan.num_rows} units, {SHARDS} {int(self.shards.units.sum())}; {REPAIR_ADVICE}")
+            raise DatasetError(
+                f"{shown}: has {plan.num_rows} units, {SHARDS} {int(self.shards.units.sum())}; "
+                f"{REPAIR_ADVICE}"
+            )
         return plan
 
     @cached_property
     def files(self) -> pa.Table:
-        """files.arrow. Its values are not checked: `file` does that for one. Raises DatasetError."""
+        """files.arrow. Its values are not checked: `file` does that for one. Raises
+        DatasetError."""
         return open_files(self.folder)
 
     @cached_property
@@ -241,7 +273,9 @@ class StoredDataset:
         """Return the units of a shard, by its number. Raises DatasetError."""
         entry = self.shards[shard]
         part = self.plan.slice(entry.first_unit, entry.units)
-        return ShardUnits(entry, shard, part, self.files.num_rows, self._shuffled, self.folder.shown(PLAN))
+        return ShardUnits(
+            entry, shard, part, self.files.num_rows, self._shuffled, self.folder.shown(PLAN)
+        )
 
     def file(self, number: int) -> StoredFile:
         """Return a row of files.arrow. Raises DatasetError."""
@@ -249,12 +283,14 @@ class StoredDataset:
 
     @cached_property
     def paths(self) -> pa.ChunkedArray:
-        """The paths of all files, checked: none leads outside of its memory. Raises DatasetError."""
+        """The paths of all files, checked: none leads outside of its memory. Raises
+        DatasetError."""
         return open_checked_table(self.folder, FILES, ["path"])["path"]
 
     @cached_property
     def said(self) -> pa.Table:
-        """The columns `label` and `columns` of files.arrow, those that it has. All their values are checked.
+        """The columns `label` and `columns` of files.arrow, those that it has. All their values are
+        checked.
 
         Raises DatasetError.
         """
@@ -262,7 +298,8 @@ class StoredDataset:
         return open_checked_table(self.folder, FILES, names)
 
     def paths_of(self, numbers: Numbers) -> pa.Array:
-        """Return the paths of some files by their numbers, which `units` has checked: (n,) string. Raises DatasetError."""
+        """Return the paths of some files by their numbers, which `units` has checked: (n,) string.
+        Raises DatasetError."""
         return take(self.paths, numbers)
 
     def shard_of_unit(self, unit: int) -> int:
@@ -272,20 +309,26 @@ class StoredDataset:
     def source_of(self, file: StoredFile) -> str:
         """Return the path of a raw file when the dataset was made. Raises DatasetError."""
         if file.root >= len(self.manifest.sources):
-            raise DatasetError(f"{self.folder.shown(FILES)}: names a source that the manifest does not have; {REPAIR_ADVICE}")
+            raise DatasetError(
+                f"{self.folder.shown(FILES)}: names a source that the manifest does not have; "
+                f"{REPAIR_ADVICE}"
+            )
         source = self.manifest.sources[file.root]
         return source if is_file(Path(source)) else f"{source}/{file.path}"
 
     def file_of_row(self, shard: int, row: int, key: str | None) -> StoredFile | None:
         """Return the file that a row of a shard was made from; None if that is unknown.
 
-        Where units were mixed, the row's `key` tells; of a row that was made of several records, the file of the first one.
+        Where units were mixed, the row's `key` tells; of a row that was made of several records,
+        the file of the first one.
         """
         units = self.units(shard)
         if self.joins:
             return self._file_of_key(np.unique(units.file), key)
         files = np.unique(units.file[units.of_row(row)]).tolist()
-        found = [self.file(number) for number in files] if len(files) == 1 or key is not None else []
+        found = (
+            [self.file(number) for number in files] if len(files) == 1 or key is not None else []
+        )
         if len(found) == 1:
             return found[0]
         names = {path for path, _ in possible_names(key)} if key is not None else set()
@@ -294,7 +337,10 @@ class StoredDataset:
     @property
     def joins(self) -> bool:
         """Whether rows may be of several records, so that the plan does not tell which."""
-        return bool((self.manifest.records or {}).get("joined")) or packed_column(self.manifest.roles) is not None
+        return (
+            bool((self.manifest.records or {}).get("joined"))
+            or packed_column(self.manifest.roles) is not None
+        )
 
     def _file_of_key(self, files: npt.NDArray[np.int64], key: str | None) -> StoredFile | None:
         """Return the one of some files that has the record of this key."""
@@ -303,14 +349,16 @@ class StoredDataset:
         if key is None:
             return None
         names = [path for path, _ in possible_names(key)]
-        there = pc.is_in(self.paths_of(files), value_set=pa.array(names, pa.string())).to_numpy(zero_copy_only=False)
+        there = pc.is_in(self.paths_of(files), value_set=pa.array(names, pa.string())).to_numpy(
+            zero_copy_only=False
+        )
         return next((self.file(number) for number in files[there].tolist()), None)
 
     def find(self, key: str) -> list[RecordPlace]:
         """Return the units that have the record with this key, in the order of the dataset.
 
-        None: no file has such a record. Where the records of a unit are in several splits, the unit is in a shard of each.
-        Raises DatasetError.
+        None: no file has such a record. Where the records of a unit are in several splits, the unit
+        is in a shard of each. Raises DatasetError.
         """
         import pyarrow.compute as pc  # 40 ms that only this needs
 
@@ -324,7 +372,8 @@ class StoredDataset:
         return sorted(places, key=lambda place: place.unit.number)
 
     def nearest_key(self, path: str, record: int) -> str | None:
-        """Return a key of a file, of the record with the number that is nearest; None if no unit is of this file."""
+        """Return a key of a file, of the record with the number that is nearest; None if no unit is
+        of this file."""
         import pyarrow.compute as pc
 
         number = pc.index(self.paths, path).as_py()
@@ -333,7 +382,10 @@ class StoredDataset:
             of, first, records = (_values(column, -1) for column in batch.columns)
             own = np.flatnonzero(of == number)
             if len(own):
-                low, high = min(low, int(first[own].min())), max(high, int((first[own] + records[own]).max()) - 1)
+                low, high = (
+                    min(low, int(first[own].min())),
+                    max(high, int((first[own] + records[own]).max()) - 1),
+                )
         if number < 0 or high < 0:
             return None
         return f"{path}#{min(max(record, low), high)}" if low > 0 else path
@@ -346,7 +398,9 @@ class StoredDataset:
         for batch in self.plan.select(["file", "first", "records"]).to_batches():
             of, first, records = (_values(column, -1) for column in batch.columns)
             has = (
-                (of == number) & (first <= record) & ((first == 0) if record == 0 else (first > 0) & (record - first < records))
+                (of == number)
+                & (first <= record)
+                & ((first == 0) if record == 0 else (first > 0) & (record - first < records))
             )
             for row in (start + np.flatnonzero(has)).tolist():
                 shard = self.shard_of_unit(row)
@@ -357,7 +411,8 @@ class StoredDataset:
             start += batch.num_rows
 
     def blocks_of_keys(self) -> Iterator[tuple[int, int, pa.Array]]:
-        """Yield the keys of every block of the dataset, with the number of its shard and its first row. Reads all shards."""
+        """Yield the keys of every block of the dataset, with the number of its shard and its first
+        row. Reads all shards."""
         for shard, entry in enumerate(self.shards):
             file, row = keys_of(self.folder, entry.path), 0
             for block, rows in enumerate(entry.block_rows):
@@ -365,7 +420,8 @@ class StoredDataset:
                 row += rows
 
     def rows_with(self, key: str, place: RecordPlace) -> list[int]:
-        """Return the rows of a shard that have this key, among those of a place. Reads the blocks that may have it."""
+        """Return the rows of a shard that have this key, among those of a place. Reads the blocks
+        that may have it."""
         entry = self.shards[place.shard]
         file, row, rows = keys_of(self.folder, entry.path), 0, []
         for block, count in enumerate(entry.block_rows):
@@ -373,7 +429,9 @@ class StoredDataset:
                 keys = checked_column(file, block)
                 first = max(0, place.first_row - row)
                 wanted = keys.slice(first, place.end_row - row - first)
-                rows += [row + first + at for at, other in enumerate(wanted.to_pylist()) if other == key]
+                rows += [
+                    row + first + at for at, other in enumerate(wanted.to_pylist()) if other == key
+                ]
             row += count
         return rows
 
@@ -383,51 +441,75 @@ def open_files(folder: FolderHere) -> pa.Table:
     table = open_table(folder, FILES)
     known = pa.schema([*FILE_FIELDS, ("label", pa.int64())])
     names = field_names(table.schema)
-    fits = names[: len(FILE_FIELDS)] == [name for name, _ in FILE_FIELDS] and len(set(names)) == len(names)
-    fits = fits and all(table.schema.field(name).type == known.field(name).type for name in names if name in known.names)
-    if not fits or ("columns" in names and not pa.types.is_struct(table.schema.field("columns").type)):
-        raise DatasetError(f"{folder.shown(FILES)}: does not have the columns that `shardctl help format` gives it")
+    fits = names[: len(FILE_FIELDS)] == [name for name, _ in FILE_FIELDS] and len(
+        set(names)
+    ) == len(names)
+    fits = fits and all(
+        table.schema.field(name).type == known.field(name).type
+        for name in names
+        if name in known.names
+    )
+    if not fits or (
+        "columns" in names and not pa.types.is_struct(table.schema.field("columns").type)
+    ):
+        raise DatasetError(
+            f"{folder.shown(FILES)}: does not have the columns that `shardctl help format` gives it"
+        )
     return table
 
 
 def stored_file(files: pa.Table, number: int, shown: str) -> StoredFile:
-    """Return a row of files.arrow, checked. `shown` is the path of the table, for messages. Raises DatasetError."""
+    """Return a row of files.arrow, checked. `shown` is the path of the table, for messages. Raises
+    DatasetError."""
     wrong = DatasetError(f"{shown}: holds values that cannot be; {REPAIR_ADVICE}")
     if not 0 <= number < files.num_rows:
         raise wrong
     try:
-        names = [name for name in ("path", "root", "size", "label", "columns") if name in files.column_names]
+        names = [
+            name
+            for name in ("path", "root", "size", "label", "columns")
+            if name in files.column_names
+        ]
         part = files.slice(number, 1).select(names)
         part.validate(full=True)
         (row,) = part.to_pylist()
         numbers = row["root"], row["size"]
     except (pa.ArrowException, ValueError, OverflowError) as error:
         raise wrong from error
-    if not is_path_below(row["path"]) or not all(type(value) is int and 0 <= value < MOST for value in numbers):
+    if not is_path_below(row["path"]) or not all(
+        type(value) is int and 0 <= value < MOST for value in numbers
+    ):
         raise wrong
     return StoredFile(number, **row)
 
 
 def take(column: pa.ChunkedArray, places: Numbers) -> pa.Array:
-    """Return the values at some places of a long column, (n,): chunk by chunk, where Arrow would copy all chunks first."""
+    """Return the values at some places of a long column, (n,): chunk by chunk, where Arrow would
+    copy all chunks first."""
     distinct, back = np.unique(places, return_inverse=True)
     ends = np.cumsum([len(chunk) for chunk in column.chunks], dtype=np.int64)
     cuts = np.searchsorted(distinct, np.append(0, ends)).tolist()
     parts = [
         chunk.take(pa.array(distinct[first:last] - (end - len(chunk))))
-        for chunk, end, first, last in zip(column.chunks, ends.tolist(), cuts, cuts[1:], strict=False)
+        for chunk, end, first, last in zip(
+            column.chunks, ends.tolist(), cuts, cuts[1:], strict=False
+        )
         if last > first
     ]
     return pa.concat_arrays(parts).take(pa.array(back)) if parts else pa.array([], column.type)
 
 
 def is_path_below(path: Any) -> bool:
-    """Return whether this is a path, with / between its parts, that does not lead out of the folder it is relative to."""
-    return isinstance(path, str) and all(part not in ("", ".", "..") and "\0" not in part for part in path.split("/"))
+    """Return whether this is a path, with / between its parts, that does not lead out of the folder
+    it is relative to."""
+    return isinstance(path, str) and all(
+        part not in ("", ".", "..") and "\0" not in part for part in path.split("/")
+    )
 
 
 def possible_names(key: str) -> Iterator[tuple[str, int]]:
-    """Yield what a key may mean: the path of a file that is one record (0), and of one of many records with a number."""
+    """Yield what a key may mean: the path of a file that is one record (0), and of one of many
+    records with a number."""
     yield key, 0
     path, _, digits = key.rpartition("#")
     if path and digits.isascii() and digits.isdecimal() and digits[0] != "0" and len(digits) < 19:
@@ -443,7 +525,8 @@ def keys_of(folder: Folder, shard: str) -> BlockFile:
 
 
 def checked_column(file: BlockFile, block: int) -> pa.Array:
-    """Return the first of the columns that a file was opened for, of one block. Raises DatasetError."""
+    """Return the first of the columns that a file was opened for, of one block. Raises
+    DatasetError."""
     column = file.fetch(block)[0].column(0)
     try:
         column.validate(full=True)
@@ -459,7 +542,9 @@ def _combined(column: pa.ChunkedArray) -> pa.Array:
 def _values(column: pa.Array, missing: int) -> npt.NDArray[Any]:
     """Return the values of a column of numbers, (n,), and `missing` where there is none."""
     # Not to_numpy, which imports pandas where that is installed: 0.3 s.
-    values: npt.NDArray[Any] = np.from_dlpack(column.fill_null(missing) if column.null_count else column)
+    values: npt.NDArray[Any] = np.from_dlpack(
+        column.fill_null(missing) if column.null_count else column
+    )
     return values
 
 

@@ -30,7 +30,8 @@ BRING_BACK = "copy the right one into the dataset's folder"
 """What to do about a lost file of a dataset that came from outside, for messages."""
 
 PRUNED = "pruned"
-"""The error, in rejects.jsonl, of records whose samples a person has taken out of the dataset: no update brings them back."""
+"""The error, in rejects.jsonl, of records whose samples a person has taken out of the dataset: no
+update brings them back."""
 
 PRUNED_BY = ("prune", PRUNED, "taken out of the dataset by `shardctl prune`")
 """Stage, error and message of the reject of such a record."""
@@ -48,7 +49,8 @@ MAKING_KEY = b"shardctl"
 """Metadata of shards.arrow that says how the dataset was made."""
 
 JPEG_KEY = b"shardctl.jpeg"
-"""Metadata of shards.arrow that says which images are plain JPEG, where the original bytes are kept."""
+"""Metadata of shards.arrow that says which images are plain JPEG, where the original bytes are
+kept."""
 
 SHARDS_SCHEMA = pa.schema(
     [
@@ -73,7 +75,8 @@ UNIT_FIELDS = (
     ("first", pa.int64()),
     ("records", pa.int64()),
 )
-"""What a plan says of a unit before it is read: a stretch of a file, and which of its records are meant."""
+"""What a plan says of a unit before it is read: a stretch of a file, and which of its records are
+meant."""
 
 PLAN_SCHEMA = pa.schema(
     [
@@ -88,15 +91,17 @@ PLAN_SCHEMA = pa.schema(
 """The columns of plan.arrow: a unit, and what became of it."""
 
 FILE_FIELDS = (("path", pa.string()), ("root", pa.int32()), ("size", pa.int64()))
-"""The columns of files.arrow. `label` and `columns`, where labels are known of files, come after them."""
+"""The columns of files.arrow. `label` and `columns`, where labels are known of files, come after
+them."""
 
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """One row of shards.arrow, and where it begins: `first` is the index of its first sample in the dataset, `first_unit` its
-    first row of plan.arrow.
+    """One row of shards.arrow, and where it begins: `first` is the index of its first sample in the
+    dataset, `first_unit` its first row of plan.arrow.
 
-    It has `units` rows of the plan. Of `inputs` records, `rejected` became no sample; `rows` samples were made.
+    It has `units` rows of the plan. Of `inputs` records, `rejected` became no sample; `rows`
+    samples were made.
     """
 
     split: str
@@ -114,8 +119,20 @@ class ShardEntry:
 
     @classmethod
     def of_written(cls, split: str, path: str, facts: ShardFacts) -> ShardEntry:
-        """Return the entry of a shard whose samples had no source: it has no units, and each of its rows counts as a record."""
-        return cls(split, path, 0, facts.rows, 0, facts.rows, facts.bytes, facts.raw_bytes, facts.sha256, facts.block_rows)
+        """Return the entry of a shard whose samples had no source: it has no units, and each of its
+        rows counts as a record."""
+        return cls(
+            split,
+            path,
+            0,
+            facts.rows,
+            0,
+            facts.rows,
+            facts.bytes,
+            facts.raw_bytes,
+            facts.sha256,
+            facts.block_rows,
+        )
 
     def row(self) -> dict[str, Any]:
         """Return the row of shards.arrow."""
@@ -124,10 +141,11 @@ class ShardEntry:
 
 @dataclass(frozen=True)
 class Making:
-    """How a dataset was made, as far as that is the same for every copy of it: what repair needs if the manifest is lost.
+    """How a dataset was made, as far as that is the same for every copy of it: what repair needs if
+    the manifest is lost.
 
-    `layout` is that of the shards, `fields` what the manifest says of them, `records` how files of many records were read
-    (None where a file is one record). No paths, no times.
+    `layout` is that of the shards, `fields` what the manifest says of them, `records` how files of
+    many records were read (None where a file is one record). No paths, no times.
     """
 
     layout: dict[str, Any]
@@ -143,7 +161,8 @@ MADE_BY = "shardctl.write"
 
 
 def is_written(settings: Mapping[str, Any]) -> bool:
-    """Return whether the settings of a manifest are those of a dataset that shardctl.write wrote: it has no source."""
+    """Return whether the settings of a manifest are those of a dataset that shardctl.write wrote:
+    it has no source."""
     return settings.get("made_by") == MADE_BY
 
 
@@ -155,10 +174,12 @@ SPOOLED_ROWS = 256
 
 
 class ShardSpool:
-    """Takes the rows of shards.arrow in the order of the dataset, and keeps them in a nameless file in `folder`.
+    """Takes the rows of shards.arrow in the order of the dataset, and keeps them in a nameless file
+    in `folder`.
 
-    What shards.arrow begins with is known only when the last shard is, and a shard may have thousands of blocks: the rows of
-    100,000 shards would take half a gigabyte of memory. Leave it to close the file.
+    What shards.arrow begins with is known only when the last shard is, and a shard may have
+    thousands of blocks: the rows of 100,000 shards would take half a gigabyte of memory. Leave it
+    to close the file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -172,7 +193,8 @@ class ShardSpool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # a disk that is full says so when there is something to write for good
+        # a disk that is full says so when there is something to write for good
+        with contextlib.suppress(OSError):
             self._file.close()
 
     def add(self, entry: ShardEntry) -> None:
@@ -206,17 +228,25 @@ class ShardSpool:
             metadata[JPEG_KEY] = json.dumps(jpegs.to_json())
         schema = SHARDS_SCHEMA.with_metadata(metadata)
         batches = self.batches()
-        with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+        with (
+            replacing(path) as sink,
+            pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer,
+        ):
             while held := list(islice(batches, SHARD_ROWS // SPOOLED_ROWS)):
-                writer.write_table(pa.Table.from_batches(held).combine_chunks().replace_schema_metadata(schema.metadata))
+                writer.write_table(
+                    pa.Table.from_batches(held)
+                    .combine_chunks()
+                    .replace_schema_metadata(schema.metadata)
+                )
 
 
 class ShardTable:
     """shards.arrow, memory-mapped: which shard holds which samples.
 
-    `first`, `first_unit`, `rows`, `inputs`, `units`, `sizes` and `raw_sizes` (bytes) and `block_counts` are int64 arrays of one
-    number per shard, `block_rows` has one number per block of all shards. Raises DatasetError if the table contradicts itself
-    or names files outside of the dataset's folder.
+    `first`, `first_unit`, `rows`, `inputs`, `units`, `sizes` and `raw_sizes` (bytes) and
+    `block_counts` are int64 arrays of one number per shard, `block_rows` has one number per block
+    of all shards. Raises DatasetError if the table contradicts itself or names files outside of the
+    dataset's folder.
     """
 
     def __init__(self, folder: FolderHere) -> None:
@@ -239,16 +269,26 @@ class ShardTable:
         if not are_file_names(self.names):
             raise DatasetError(f"{shown}: names a shard outside of the dataset's folder")
         if not len(self) or not self._is_consistent():
-            raise DatasetError(f"{shown}: contradicts itself, its counts do not add up; {REPAIR_ADVICE}")
+            raise DatasetError(
+                f"{shown}: contradicts itself, its counts do not add up; {REPAIR_ADVICE}"
+            )
         self.first: npt.NDArray[np.int64] = np.cumsum(self.rows) - self.rows
         self.first_unit: npt.NDArray[np.int64] = np.cumsum(self.units) - self.units
 
     def _numbers(self, column: str) -> Any:
-        # Not to_numpy, which imports pandas where that is installed: 0.3 s of the time to the first batch.
+        # Not to_numpy, which imports pandas where that is installed: 0.3 s of the time to the first
+        # batch.
         return np.from_dlpack(self._table[column].combine_chunks())
 
     def _is_consistent(self) -> bool:
-        numbers = (self.rows, self.inputs, self.units, self._numbers("rejected"), self.sizes, self.raw_sizes)
+        numbers = (
+            self.rows,
+            self.inputs,
+            self.units,
+            self._numbers("rejected"),
+            self.sizes,
+            self.raw_sizes,
+        )
         if any(column.min() < 0 or column.max() > 2**62 for column in numbers):
             return False
         if len(self.block_rows) and self.block_rows.min() <= 0:
@@ -286,7 +326,9 @@ class ShardTable:
         try:
             return Making(**json.loads((self._table.schema.metadata or {})[MAKING_KEY]))
         except (KeyError, TypeError, ValueError) as error:
-            raise DatasetError(f"{SHARDS} does not say how the dataset was made ({error!r})") from error
+            raise DatasetError(
+                f"{SHARDS} does not say how the dataset was made ({error!r})"
+            ) from error
 
     @property
     def records_jpegs(self) -> bool:
@@ -299,13 +341,18 @@ class ShardTable:
         Raises DatasetError if that is not recorded, or damaged.
         """
         try:
-            return JpegRecord.from_json(json.loads((self._table.schema.metadata or {})[JPEG_KEY]), int(self.rows.sum()))
+            return JpegRecord.from_json(
+                json.loads((self._table.schema.metadata or {})[JPEG_KEY]), int(self.rows.sum())
+            )
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise DatasetError(f"{SHARDS} does not say what its images are as JPEG ({error!r}); {REPAIR_ADVICE}") from error
+            raise DatasetError(
+                f"{SHARDS} does not say what its images are as JPEG ({error!r}); {REPAIR_ADVICE}"
+            ) from error
 
     @cached_property
     def jpegs(self) -> JpegRecord | None:
-        """What the images are as JPEG, in the order of the dataset; None if that is not recorded, or damaged."""
+        """What the images are as JPEG, in the order of the dataset; None if that is not recorded,
+        or damaged."""
         try:
             return self.read_jpegs() if self.records_jpegs else None
         except DatasetError:
@@ -333,7 +380,10 @@ def _refuse_pipes(folder: FolderHere, name: str) -> None:
 
 
 def open_table(
-    folder: FolderHere, name: str, schema: pa.Schema | None = None, columns: Sequence[str] | None = None
+    folder: FolderHere,
+    name: str,
+    schema: pa.Schema | None = None,
+    columns: Sequence[str] | None = None,
 ) -> pa.Table:
     """Memory-map one of the dataset's Arrow tables, or some columns of it. Raises DatasetError.
 
@@ -342,7 +392,8 @@ def open_table(
     shown = folder.shown(name)
     _refuse_pipes(folder, name)
     try:
-        # Not `folder.open`: what that maps reads as zeros where the disk fails, which is seen in a shard by its checksums only.
+        # Not `folder.open`: what that maps reads as zeros where the disk fails, which is seen in a
+        # shard by its checksums only.
         table = pa.ipc.open_file(pa.memory_map(str(folder.path(name)))).read_all()
         table = table if columns is None else table.select(columns)
         table.validate()
@@ -352,23 +403,35 @@ def open_table(
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DatasetError(f"{shown}: not a readable Arrow file; {REPAIR_ADVICE}") from error
     except KeyError as error:
-        raise DatasetError(f"{shown}: does not have the columns that `shardctl help format` gives it ({error})") from error
+        raise DatasetError(
+            f"{shown}: does not have the columns that `shardctl help format` gives it ({error})"
+        ) from error
     if schema is not None and (names != schema.names or not table.schema.equals(schema)):
-        raise DatasetError(f"{shown}: does not have the columns that `shardctl help format` gives it")
+        raise DatasetError(
+            f"{shown}: does not have the columns that `shardctl help format` gives it"
+        )
     return table
 
 
-def open_checked_table(folder: FolderHere, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Memory-map a table, or some columns of it, and look at every value, so that none can lead astray. Raises DatasetError."""
+def open_checked_table(
+    folder: FolderHere, name: str, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """Memory-map a table, or some columns of it, and look at every value, so that none can lead
+    astray. Raises DatasetError."""
     table, shown = open_table(folder, name, columns=columns), folder.shown(name)
-    if any(_holds_times(field.type) for field in table.schema):  # of which not every value is one in Python
-        raise DatasetError(f"{shown}: does not have the columns that `shardctl help format` gives it")
+    # of which not every value is one in Python
+    if any(_holds_times(field.type) for field in table.schema):
+        raise DatasetError(
+            f"{shown}: does not have the columns that `shardctl help format` gives it"
+        )
     _validate(table, shown)
     return table
 
 
 def _holds_times(type_: pa.DataType) -> bool:
-    return pa.types.is_temporal(type_) or any(_holds_times(type_.field(i).type) for i in range(type_.num_fields))
+    return pa.types.is_temporal(type_) or any(
+        _holds_times(type_.field(i).type) for i in range(type_.num_fields)
+    )
 
 
 def _validate(table: pa.Table, shown: str) -> None:
@@ -378,12 +441,16 @@ def _validate(table: pa.Table, shown: str) -> None:
         raise DatasetError(f"{shown}: holds values that cannot be; {REPAIR_ADVICE}") from error
 
 
-def write_checksums(path: Path, sums: Iterable[tuple[str, str]], others: Iterable[tuple[str, str]] = ()) -> str:
+def write_checksums(
+    path: Path, sums: Iterable[tuple[str, str]], others: Iterable[tuple[str, str]] = ()
+) -> str:
     """Write SHA256SUMS from (file name, SHA-256) pairs, sorted by name, and return its own SHA-256.
 
-    `others` come after them, in the order that they are given in: there may be more than fit into memory.
+    `others` come after them, in the order that they are given in: there may be more than fit into
+    memory.
     """
-    ordered = sorted(f"{name}\0{sha256}" for name, sha256 in sums)  # half the memory of pairs: there may be 100,000
+    # half the memory of pairs: there may be 100,000
+    ordered = sorted(f"{name}\0{sha256}" for name, sha256 in sums)
     pairs = chain((both.split("\0") for both in ordered), others)
     lines = (f"{sha256}  {name}\n" for name, sha256 in pairs)
     with replacing(path) as sink:
@@ -399,12 +466,15 @@ def read_checksums(folder: FolderHere) -> dict[str, str]:
         lines = folder.read(CHECKSUMS).to_pybytes().decode().splitlines()
         return {name: sha256 for sha256, name in (line.split("  ", 1) for line in lines)}
     except (OSError, ValueError) as error:
-        raise DatasetError(f"{folder.shown(CHECKSUMS)}: cannot be read as a list of checksums ({error})") from error
+        raise DatasetError(
+            f"{folder.shown(CHECKSUMS)}: cannot be read as a list of checksums ({error})"
+        ) from error
 
 
 @dataclass(frozen=True)
 class Reject:
-    """One line of rejects.jsonl: a record that became no sample, and why; or `records` of them from this one on."""
+    """One line of rejects.jsonl: a record that became no sample, and why; or `records` of them from
+    this one on."""
 
     source: str
     key: str
@@ -421,7 +491,8 @@ class Reject:
 
     def line(self) -> bytes:
         """Return the line. A number of records is written only where there are several."""
-        record = dict(vars(self))  # asdict takes longer than all the rest, and there may be millions
+        # asdict takes longer than all the rest, and there may be millions
+        record = dict(vars(self))
         if self.records == 1:
             del record["records"]
         return json.dumps(record, ensure_ascii=False).encode() + b"\n"
@@ -434,7 +505,8 @@ def pruned_reject(source: str, record: int) -> Reject:
 
 
 def read_rejects(folder: FolderHere, name: str = REJECTS) -> Iterator[Reject]:
-    """Yield the lines of rejects.jsonl, or of such a list of another name, one at a time. Raises DatasetError."""
+    """Yield the lines of rejects.jsonl, or of such a list of another name, one at a time. Raises
+    DatasetError."""
     _refuse_pipes(folder, name)
     try:
         with open(folder.path(name), encoding="utf-8") as file:
@@ -445,23 +517,33 @@ def read_rejects(folder: FolderHere, name: str = REJECTS) -> Iterator[Reject]:
                 expect(type(reject.records) is int and reject.records > 0, "records are counted")
                 yield reject
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise DatasetError(f"{folder.shown(name)}: cannot be read as a list of rejects ({error}); {REPAIR_ADVICE}") from error
+        raise DatasetError(
+            f"{folder.shown(name)}: cannot be read as a list of rejects ({error}); {REPAIR_ADVICE}"
+        ) from error
 
 
 def taken(rejects: Iterator[Reject], records: int) -> Iterator[Reject]:
-    """Yield the next rejects, which stand for so many records. Raises DatasetError if there are not so many."""
+    """Yield the next rejects, which stand for so many records. Raises DatasetError if there are not
+    so many."""
     while records > 0:
         reject = next(rejects, None)
         if reject is None or reject.records > records:
-            raise DatasetError(f"{REJECTS} and {PLAN} contradict each other; convert again with --overwrite")
+            raise DatasetError(
+                f"{REJECTS} and {PLAN} contradict each other; convert again with --overwrite"
+            )
         records -= reject.records
         yield reject
 
 
 def failures(reasons: Mapping[str, int]) -> dict[str, int]:
-    """Return those of counted reasons that nobody asked for: all but filters, duplicates, and what a user took or left out."""
+    """Return those of counted reasons that nobody asked for: all but filters, duplicates, and what
+    a user took or left out."""
     wanted = ("plan: duplicate", f"prune: {PRUNED}", "transform: left-out")
-    return {reason: count for reason, count in reasons.items() if not reason.startswith("filter: ") and reason not in wanted}
+    return {
+        reason: count
+        for reason, count in reasons.items()
+        if not reason.startswith("filter: ") and reason not in wanted
+    }
 
 
 def count_reasons(rejects: Iterable[Reject]) -> tuple[dict[str, int], tuple[Reject, ...]]:
@@ -477,8 +559,10 @@ def count_reasons(rejects: Iterable[Reject]) -> tuple[dict[str, int], tuple[Reje
 
 
 def reason_lines(reasons: Mapping[str, int], examples: Iterable[Reject]) -> list[str]:
-    """Say how many inputs were rejected for which reason, each with an example, as `count_reasons` returns them."""
+    """Say how many inputs were rejected for which reason, each with an example, as `count_reasons`
+    returns them."""
     return [
-        f"  {count:,}  {reason}; for instance {printable(example.key)}: {printable(example.message)}"
+        f"  {count:,}  {reason}; for instance {printable(example.key)}: "
+        f"{printable(example.message)}"
         for (reason, count), example in zip(reasons.items(), examples, strict=True)
     ]

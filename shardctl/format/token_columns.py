@@ -1,4 +1,5 @@
-"""Columns of tokens as flat arrays: the lists of a block one after the other, and the documents that are in packed ones."""
+"""Columns of tokens as flat arrays: the lists of a block one after the other, and the documents
+that are in packed ones."""
 
 from __future__ import annotations
 
@@ -16,13 +17,19 @@ from shardctl.system.dataclass import dataclass
 Numbers = npt.NDArray[np.int64]
 
 TOKENS, LOSS_MASK = "tokens", "loss_mask"
-DOCUMENT_KEYS, DOCUMENT_LENGTHS, DOCUMENT_STARTS = DOCUMENT_COLUMNS = "document_keys", "document_lengths", "document_starts"
-"""The columns beside packed tokens: they have an item for each document, or piece of one, in a block of tokens."""
+DOCUMENT_KEYS, DOCUMENT_LENGTHS, DOCUMENT_STARTS = DOCUMENT_COLUMNS = (
+    "document_keys",
+    "document_lengths",
+    "document_starts",
+)
+"""The columns beside packed tokens: they have an item for each document, or piece of one, in a
+block of tokens."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Lists of whole numbers: those of row n are `values[offsets[n] : offsets[n + 1]]`; of a missing list there are none.
+    """Lists of whole numbers: those of row n are `values[offsets[n] : offsets[n + 1]]`; of a
+    missing list there are none.
 
     `values` is (total,), `offsets` is (rows + 1,) int64.
     """
@@ -42,11 +49,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents in packed rows, or their pieces where they were cut: all of them one after the other, (pieces,) each.
+    """The documents in packed rows, or their pieces where they were cut: all of them one after the
+    other, (pieces,) each.
 
-    `row` is the row that a piece is in, `first` the place of its first token among the tokens of all rows, `length` how many
-    tokens it has, `start` how many of its document are before it. `filled` (rows,) is how many tokens of a row are of
-    documents; what is left is padding.
+    `row` is the row that a piece is in, `first` the place of its first token among the tokens of
+    all rows, `length` how many tokens it has, `start` how many of its document are before it.
+    `filled` (rows,) is how many tokens of a row are of documents; what is left is padding.
     """
 
     row: Numbers
@@ -75,9 +83,11 @@ class Documents:
         return (self.start + self.length)[self.ends(tokens, eos)]
 
     def seconds(self, tokens: Rows) -> npt.NDArray[np.bool_]:
-        """Return which pieces are the second of their document, (pieces,): there is one for each document that was cut.
+        """Return which pieces are the second of their document, (pieces,): there is one for each
+        document that was cut.
 
-        The first piece has as many tokens as a row at most; the third begins behind the second, which is a full row.
+        The first piece has as many tokens as a row at most; the third begins behind the second,
+        which is a full row.
         """
         second: npt.NDArray[np.bool_] = (self.start > 0) & (self.start <= tokens.lengths[self.row])
         return second
@@ -89,7 +99,8 @@ def is_list_of_whole_numbers(type_: pa.DataType) -> bool:
 
 
 def token_rows(column: pa.Array) -> Rows:
-    """Return a column of lists of whole numbers, of any length or of one. Raises ValueError for any other."""
+    """Return a column of lists of whole numbers, of any length or of one. Raises ValueError for any
+    other."""
     if not is_list_of_whole_numbers(column.type):
         raise ValueError(f"it is of type {column.type}, which is not a list of whole numbers")
     values = column.flatten()  # without those behind a missing list
@@ -99,20 +110,28 @@ def token_rows(column: pa.Array) -> Rows:
 
 
 def list_offsets(column: pa.Array) -> Numbers:
-    """Return where the items of each list begin among those of all, (rows + 1,) int64; a missing list has none."""
+    """Return where the items of each list begin among those of all, (rows + 1,) int64; a missing
+    list has none."""
     import pyarrow.compute as pc  # 40 ms to import, which only datasets of tokens need
 
-    return np.append(0, np.cumsum(np.from_dlpack(pc.list_value_length(column).fill_null(0)), dtype=np.int64))
+    return np.append(
+        0, np.cumsum(np.from_dlpack(pc.list_value_length(column).fill_null(0)), dtype=np.int64)
+    )
 
 
 def documents_in(tokens: Rows, columns: Mapping[str, pa.Array]) -> Documents:
-    """Return the documents in packed rows, by the columns DOCUMENT_LENGTHS and DOCUMENT_STARTS. Raises ValueError, with what
-    is wrong, where they cannot be: then no place leads outside of the tokens.
+    """Return the documents in packed rows, by the columns DOCUMENT_LENGTHS and DOCUMENT_STARTS.
+    Raises ValueError, with what is wrong, where they cannot be: then no place leads outside of the
+    tokens.
     """
     lengths, starts = (token_rows(columns[name]) for name in (DOCUMENT_LENGTHS, DOCUMENT_STARTS))
     length, start = lengths.values.astype(np.int64), starts.values.astype(np.int64)
     row = np.repeat(np.arange(len(lengths.lengths)), lengths.lengths)
-    if not np.array_equal(lengths.offsets, starts.offsets) or (length <= 0).any() or (start < 0).any():
+    if (
+        not np.array_equal(lengths.offsets, starts.offsets)
+        or (length <= 0).any()
+        or (start < 0).any()
+    ):
         raise ValueError("lengths and places of documents do not go together")
     filled = np.bincount(row, length, minlength=len(lengths.lengths)).astype(np.int64)
     if (filled > tokens.lengths).any():
@@ -128,14 +147,15 @@ def packed_column(roles: Roles) -> str | None:
 
 
 def main_tokens(roles: Roles) -> tuple[str, Tokens] | None:
-    """Return the column that is meant by "the tokens", with its role: `tokens`, else the first one; None if there is none."""
+    """Return the column that is meant by "the tokens", with its role: `tokens`, else the first one;
+    None if there is none."""
     found = roles.tokens
     return (TOKENS, found[TOKENS]) if TOKENS in found else next(iter(found.items()), None)
 
 
 def columns_of_blocks(names: Sequence[str], roles: Roles) -> tuple[str, ...] | None:
-    """Return which columns of blocks of tokens training needs, without the lists of their documents; None: all of `names`, as
-    samples are no such blocks.
+    """Return which columns of blocks of tokens training needs, without the lists of their
+    documents; None: all of `names`, as samples are no such blocks.
     """
     packed = [name for name, role in roles.tokens.items() if role.packed]
     masks = [LOSS_MASK] if LOSS_MASK in names else []

@@ -1,6 +1,8 @@
-"""update.arrows: what `convert --update` must know of the conversion before. docs/format.md, section 2.
+"""update.arrows: what `convert --update` must know of the conversion before. docs/format.md,
+section 2.
 
-When each input was changed last, and what was counted in each shard: the totals of the manifest are sums of the latter.
+When each input was changed last, and what was counted in each shard: the totals of the manifest are
+sums of the latter.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from shardctl.system.locations.folder import FolderHere, hash_file
 Numbers = npt.NDArray[np.int64]
 
 FILE_STATES_SCHEMA = pa.schema([("mtime_ns", pa.int64()), ("beside", pa.uint64())])
-"""A row per row of files.arrow. `beside` stands for a file that belongs to the input, such as its mask; 0: there is none."""
+"""A row per row of files.arrow. `beside` stands for a file that belongs to the input, such as its
+mask; 0: there is none."""
 
 COUNTS_SCHEMA = pa.schema(
     [
@@ -40,14 +43,19 @@ COUNTS_SCHEMA = pa.schema(
 )
 """A row per shard."""
 
-PRUNED_SCHEMA = pa.schema([("source", pa.string()), ("record", pa.int64()), ("unit", pa.list_(pa.uint64()))])
-"""A row per record that a person has taken out, whether its file is there now or not: see Pruned."""
+PRUNED_SCHEMA = pa.schema(
+    [("source", pa.string()), ("record", pa.int64()), ("unit", pa.list_(pa.uint64()))]
+)
+"""A row per record that a person has taken out, whether its file is there now or not: see
+Pruned."""
 
 BY_KEY = ""
-"""What is the source of a record that is known by its own key, in any file: its number is a hash of that."""
+"""What is the source of a record that is known by its own key, in any file: its number is a hash of
+that."""
 
 BESIDE_KEY = b"shardctl.beside"
-"""Metadata of the first stream: what stands for the files that decide what is read of others (Listing.beside)."""
+"""Metadata of the first stream: what stands for the files that decide what is read of others
+(Listing.beside)."""
 
 COUNTED_ROWS = 256
 """Rows of shards that are in memory."""
@@ -55,11 +63,12 @@ COUNTED_ROWS = 256
 
 @dataclass(frozen=True)
 class ShardCounts:
-    """What was counted in a shard. `labels` has its samples by class, `shapes` the first few shapes of decoded images in it.
+    """What was counted in a shard. `labels` has its samples by class, `shapes` the first few shapes
+    of decoded images in it.
 
-    `objects` are marked in its images, and `cut_off` of them are no longer (None: it is not known how many). `jpegs` counts its
-    JPEG images (jpegs.COUNTS), None where that is not recorded. `steps` counts what became of its records in each step of text
-    and tables.
+    `objects` are marked in its images, and `cut_off` of them are no longer (None: it is not known
+    how many). `jpegs` counts its JPEG images (jpegs.COUNTS), None where that is not recorded.
+    `steps` counts what became of its records in each step of text and tables.
     """
 
     labels: dict[int, int]
@@ -99,17 +108,19 @@ PrunedUnit = tuple[int, ...]
 """The unit that a record was in: its row of the plan, from `offset` to `records`, and `digest`."""
 
 Pruned = Mapping[tuple[str, int], PrunedUnit | None]
-"""Records that a person has taken out: the path of the file, and the number of the record in it (0: the file is one).
+"""Records that a person has taken out: the path of the file, and the number of the record in it (0:
+the file is one).
 
-Where the file has gone, each has its unit, so that it is known again when the file is back; else None.
+Where the file has gone, each has its unit, so that it is known again when the file is back; else
+None.
 """
 
 NOTHING_PRUNED: Pruned = {}
 
 
 class UpdateWriter:
-    """Writes update.arrows: first the rows of all files, then those of the shards in the order of the dataset, then what was
-    pruned."""
+    """Writes update.arrows: first the rows of all files, then those of the shards in the order of
+    the dataset, then what was pruned."""
 
     def __init__(self, sink: HashingFile) -> None:
         self._file = pa.PythonFile(sink, mode="w")
@@ -117,7 +128,8 @@ class UpdateWriter:
         self._rows: list[dict[str, Any]] = []
 
     def write_files(self, file_states: pa.Table, beside: str) -> None:
-        """Write the rows of all files; more columns than those of FILE_STATES_SCHEMA are left out."""
+        """Write the rows of all files; more columns than those of FILE_STATES_SCHEMA are left
+        out."""
         schema = FILE_STATES_SCHEMA.with_metadata({BESIDE_KEY: beside})
         with pa.ipc.new_stream(self._file, schema) as writer:
             for batch in file_states.select(FILE_STATES_SCHEMA.names).to_batches():
@@ -140,14 +152,17 @@ class UpdateWriter:
         self._write()
         assert self._counts is not None, "the rows of the files come first"
         self._counts.close()
-        rows = [{"source": each[0], "record": each[1], "unit": pruned[each]} for each in sorted(pruned)]
+        rows = [
+            {"source": each[0], "record": each[1], "unit": pruned[each]} for each in sorted(pruned)
+        ]
         with pa.ipc.new_stream(self._file, PRUNED_SCHEMA) as writer:
             writer.write_batch(pa.RecordBatch.from_pylist(rows, PRUNED_SCHEMA))
 
 
 @contextmanager
 def writing_update(folder: Path, pruned: Pruned) -> Iterator[tuple[UpdateWriter, HashingFile]]:
-    """Yield what writes update.arrows in a folder, and the file, whose facts are known when this has ended."""
+    """Yield what writes update.arrows in a folder, and the file, whose facts are known when this
+    has ended."""
     with replacing(folder / UPDATE) as sink:
         writer = UpdateWriter(sink)
         yield writer, sink
@@ -174,7 +189,8 @@ class UpdateState:
         if self.files.schema != FILE_STATES_SCHEMA or self._counts.schema != COUNTS_SCHEMA:
             raise DatasetError(f"{self._why} is of another version of shardctl")
         self.pruned: Pruned = {
-            (row["source"], row["record"]): tuple(unit) if (unit := row.get("unit")) else None for row in pruned.to_pylist()
+            (row["source"], row["record"]): tuple(unit) if (unit := row.get("unit")) else None
+            for row in pruned.to_pylist()
         }
         """The records that were taken out."""
         self.digest_beside = (self.files.schema.metadata or {}).get(BESIDE_KEY, b"").decode()
@@ -198,7 +214,8 @@ class UpdateState:
         return self._numbers("beside")  # type: ignore[no-any-return]  # pyarrow is untyped
 
     def _numbers(self, column: str) -> Any:
-        # Not to_numpy, which imports pandas where that is installed: 0.25 s of the check that nothing has changed.
+        # Not to_numpy, which imports pandas where that is installed: 0.25 s of the check that
+        # nothing has changed.
         return np.from_dlpack(self.files[column].combine_chunks())
 
     def counts(self, shard: int) -> ShardCounts:
@@ -208,17 +225,20 @@ class UpdateState:
 
     @property
     def cut_off(self) -> Numbers:
-        """How many objects are no longer marked in the images of each shard, (shards,); -1 where that is not known."""
+        """How many objects are no longer marked in the images of each shard, (shards,); -1 where
+        that is not known."""
         return self._counts["cut_off"].fill_null(-1).to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
 
     @property
     def image_sizes(self) -> Numbers:
-        """The height and the width of the images of each shard, (shards, 2); 0 where they differ, and where there are none."""
+        """The height and the width of the images of each shard, (shards, 2); 0 where they differ,
+        and where there are none."""
         shapes = self._counts["shapes"].combine_chunks()
         of_shards = shapes.offsets.to_numpy()
         alike = np.diff(of_shards) == 1
         sizes = np.zeros((len(shapes), 2), np.int64)
-        starts = shapes.values.offsets.to_numpy()[of_shards[:-1][alike]]  # not filter, which imports pyarrow.compute
+        # not filter, which imports pyarrow.compute
+        starts = shapes.values.offsets.to_numpy()[of_shards[:-1][alike]]
         values = shapes.values.values.to_numpy()
         sizes[alike] = np.stack([values[starts], values[starts + 1]], axis=1)
         return sizes

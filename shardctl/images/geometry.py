@@ -1,7 +1,8 @@
 """Where the pixels of an output image come from.
 
-Steps only compose views; the pixels are resampled once, when they are needed. All coordinates are those of the corners of
-pixels: an image is [0, width] x [0, height], and the centre of its first pixel is (0.5, 0.5).
+Steps only compose views; the pixels are resampled once, when they are needed. All coordinates are
+those of the corners of pixels: an image is [0, width] x [0, height], and the centre of its first
+pixel is (0.5, 0.5).
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def inverted(matrix: Matrix) -> Matrix:
 
 
 def apply(matrix: Matrix, points: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
-    """Map points (…, 2) by a matrix. Points that a perspective throws behind the eye become infinite."""
+    """Map points (…, 2) by a matrix. Points that a perspective throws behind the eye become
+    infinite."""
     mapped = points @ matrix[:2, :2].T + matrix[:2, 2]
     if matrix[2, 0] or matrix[2, 1] or matrix[2, 2] != 1.0:
         depth = points @ matrix[2, :2] + matrix[2, 2]
@@ -65,7 +67,8 @@ def corners(box: Box) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class View:
-    """A rectangle of a source image, resampled to `size`, and mirrored left to right (`flip`) and top to bottom (`vflip`).
+    """A rectangle of a source image, resampled to `size`, and mirrored left to right (`flip`) and
+    top to bottom (`vflip`).
 
     `box` is (left, top, right, bottom) in pixels of the upright source image, fractions allowed.
     """
@@ -124,10 +127,12 @@ class View:
 
 @dataclass(frozen=True)
 class Warp:
-    """A view seen through a map that turns, shears or bends it. What lies outside of the view has the colour `fill`.
+    """A view seen through a map that turns, shears or bends it. What lies outside of the view has
+    the colour `fill`.
 
-    `inverse` has the nine numbers, row by row, of the matrix that maps the output to the output of `view`. `nearest` takes the
-    nearest pixel, as torchvision's steps do by default; else pixels are interpolated, and reduced where the map shrinks them.
+    `inverse` has the nine numbers, row by row, of the matrix that maps the output to the output of
+    `view`. `nearest` takes the nearest pixel, as torchvision's steps do by default; else pixels are
+    interpolated, and reduced where the map shrinks them.
     """
 
     view: View
@@ -137,18 +142,25 @@ class Warp:
     nearest: bool = False
 
     @classmethod
-    def of(cls, view: View, inverse: Matrix, size: Size, fill: Colour = BLACK, nearest: bool = False) -> Warp:
+    def of(
+        cls, view: View, inverse: Matrix, size: Size, fill: Colour = BLACK, nearest: bool = False
+    ) -> Warp:
         """Return the warp of a view by the map from the output to it."""
         return cls(view, tuple(inverse.ravel().tolist()), size, fill, nearest)
 
     @cached_property
     def inverse_matrix(self) -> Matrix:
-        """The map from the output to the output of the view, with a positive depth where the view is seen.
+        """The map from the output to the output of the view, with a positive depth where the view
+        is seen.
 
-        A perspective whose horizon lies between the first pixel of the output and the view has it the other way round.
+        A perspective whose horizon lies between the first pixel of the output and the view has it
+        the other way round.
         """
         matrix = np.array(self.inverse, np.float64).reshape(3, 3)
-        forward = (matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0]) * np.linalg.det(matrix)  # of the inverse's sign
+        # of the inverse's sign
+        forward = (matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0]) * np.linalg.det(
+            matrix
+        )
         return -matrix if not self.is_affine and forward < 0 else matrix
 
     @property
@@ -186,7 +198,9 @@ class Warp:
     def density(self) -> float:
         """Pixels of the view per pixel of the output, on a side, where the map is finest."""
         width, height = self.size
-        places = np.array([[0, 0], [width, 0], [width, height], [0, height], [width / 2, height / 2]], np.float64)
+        places = np.array(
+            [[0, 0], [width, 0], [width, height], [0, height], [width / 2, height / 2]], np.float64
+        )
         m = self.inverse_matrix
         if self.is_affine:
             return float(np.linalg.svd(m[:2, :2], compute_uv=False)[-1])
@@ -202,7 +216,8 @@ class Warp:
 
 @dataclass(frozen=True)
 class Pad:
-    """An image put onto a larger canvas: `left` and `top` pixels of `fill` before it, `size` is that of the canvas."""
+    """An image put onto a larger canvas: `left` and `top` pixels of `fill` before it, `size` is
+    that of the canvas."""
 
     left: int
     top: int
@@ -217,7 +232,8 @@ class Pad:
 
 @dataclass(frozen=True, eq=False)
 class Displacement:
-    """Every pixel taken from a place near by: `x` and `y` (height, width) float32 are added to the coordinates of the output.
+    """Every pixel taken from a place near by: `x` and `y` (height, width) float32 are added to the
+    coordinates of the output.
 
     There is no matrix for it, so that boxes, points and polygons cannot be moved.
     """
@@ -241,15 +257,22 @@ Stage = View | Warp | Pad | Displacement
 
 
 def cover(size: Size, target: Size) -> Size:
-    """Return `size` enlarged, its shape kept, so that it is no smaller than `target` on either side."""
+    """Return `size` enlarged, its shape kept, so that it is no smaller than `target` on either
+    side."""
     scale = max(target[0] / size[0], target[1] / size[1])
-    return size if scale <= 1 else (max(target[0], round(size[0] * scale)), max(target[1], round(size[1] * scale)))
+    return (
+        size
+        if scale <= 1
+        else (max(target[0], round(size[0] * scale)), max(target[1], round(size[1] * scale)))
+    )
 
 
 def fit(size: Size, target: Size) -> Size:
     """Return `size` enlarged or reduced, its shape kept, so that it just fits into `target`."""
     scale = min(target[0] / size[0], target[1] / size[1])
-    return min(target[0], max(1, round(size[0] * scale))), min(target[1], max(1, round(size[1] * scale)))
+    return min(target[0], max(1, round(size[0] * scale))), min(
+        target[1], max(1, round(size[1] * scale))
+    )
 
 
 def bounds(points: npt.NDArray[np.float64]) -> Box:

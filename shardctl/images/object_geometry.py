@@ -1,6 +1,8 @@
-"""Moving what is marked in an image along with its pixels: boxes, polygons, keypoints. docs/annotations.md has the rules.
+"""Moving what is marked in an image along with its pixels: boxes, polygons, keypoints.
+docs/annotations.md has the rules.
 
-What has a mask, of polygons or of pixels, is judged, measured and boxed by what is left of that: `left_of` and `MovedMasks`.
+What has a mask, of polygons or of pixels, is judged, measured and boxed by what is left of that:
+`left_of` and `MovedMasks`.
 
 Coordinates are those of the corners of pixels, as in geometry.py.
 """
@@ -47,9 +49,10 @@ _ROUNDING = 1e-9
 class Motion:
     """Where the points of an image of the size `source` have gone.
 
-    `matrix` maps them to the output, whose size is `size`. `seen` is the part of the output where the image is to be seen:
-    less than all of it where it was put onto a larger canvas, or cut before. `before` is the motion that came before this one:
-    what is turned after it was cut was cut along other lines than those of the output.
+    `matrix` maps them to the output, whose size is `size`. `seen` is the part of the output where
+    the image is to be seen: less than all of it where it was put onto a larger canvas, or cut
+    before. `before` is the motion that came before this one: what is turned after it was cut was
+    cut along other lines than those of the output.
     """
 
     source: Size
@@ -65,13 +68,16 @@ class Motion:
 
     @classmethod
     def of(cls, size: Size, stages: Iterable[Stage]) -> Motion:
-        """Return what stages do to an image of this size. Raises TypeError for one that no matrix describes."""
+        """Return what stages do to an image of this size. Raises TypeError for one that no matrix
+        describes."""
         motion = cls.still(size)
         for stage in stages:
             if isinstance(stage, Displacement):
                 raise TypeError("a displacement has no matrix")
             if isinstance(stage, Warp):
-                motion = motion.then(stage.view.matrix, stage.view.size).then(_forward(stage), stage.size)
+                motion = motion.then(stage.view.matrix, stage.view.size).then(
+                    _forward(stage), stage.size
+                )
             else:
                 motion = motion.then(stage.matrix, stage.size)
         return motion
@@ -81,19 +87,29 @@ class Motion:
         if not _keeps_boxes(matrix) and not self.is_still:
             return Motion.still(self.size, self).then(matrix, size)
         left, top, right, bottom = _around_moved(self.seen, matrix)
-        seen = (max(left, 0.0), max(top, 0.0), min(right, float(size[0])), min(bottom, float(size[1])))
+        seen = (
+            max(left, 0.0),
+            max(top, 0.0),
+            min(right, float(size[0])),
+            min(bottom, float(size[1])),
+        )
         return Motion(self.source, matrix @ self.matrix, size, seen, self.before)
 
     @property
     def legs(self) -> list[Motion]:
-        """The motions before this one, and this one at the end, each from where the one before it ends."""
+        """The motions before this one, and this one at the end, each from where the one before it
+        ends."""
         return [*(self.before.legs if self.before else ()), self]
 
     @property
     def is_still(self) -> bool:
         """Whether nothing moves, and nothing is cut off, since the motion before it."""
         whole = (0.0, 0.0, float(self.source[0]), float(self.source[1]))
-        return self.size == self.source and self.seen == whole and np.array_equal(self.matrix, np.eye(3))
+        return (
+            self.size == self.source
+            and self.seen == whole
+            and np.array_equal(self.matrix, np.eye(3))
+        )
 
     @property
     def keeps_boxes(self) -> bool:
@@ -102,7 +118,8 @@ class Motion:
 
 
 def _forward(warp: Warp) -> Matrix:
-    """Return the map from the view of a warp to its output. What became a line is nowhere, and all that is marked in it."""
+    """Return the map from the view of a warp to its output. What became a line is nowhere, and all
+    that is marked in it."""
     try:
         matrix = inverted(warp.inverse_matrix)
     except np.linalg.LinAlgError:
@@ -119,15 +136,19 @@ def _around_moved(box: Box, matrix: Matrix) -> Box:
     """Return the smallest box around the moved corners of one."""
     if not _keeps_boxes(matrix):
         return bounds(apply(matrix, corners(box)))
-    (across, _, right), (_, down, below), _ = matrix.tolist()  # numpy takes ten times as long for so few numbers
-    x, y = (box[0] * across + right, box[2] * across + right), (box[1] * down + below, box[3] * down + below)
+    # numpy takes ten times as long for so few numbers
+    (across, _, right), (_, down, below), _ = matrix.tolist()
+    x, y = (
+        (box[0] * across + right, box[2] * across + right),
+        (box[1] * down + below, box[3] * down + below),
+    )
     return min(x), min(y), max(x), max(y)
 
 
 @dataclass(frozen=True)
 class KeepRule:
-    """Which objects are kept when an image is cut: those of which at least `share` of the area is visible, or with CENTRE
-    those whose centre is."""
+    """Which objects are kept when an image is cut: those of which at least `share` of the area is
+    visible, or with CENTRE those whose centre is."""
 
     share: float | None = KEPT_SHARE
 
@@ -136,11 +157,14 @@ class KeepRule:
         """Read a number from 0 to 1, or `center`."""
         return cls(None if rule == CENTRE else float(rule))
 
-    def keeps(self, before: Numbers, after: Numbers, visible: Numbers, masked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    def keeps(
+        self, before: Numbers, after: Numbers, visible: Numbers, masked: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
         """Return which of n objects are kept: (n,).
 
-        `before` (n, 4) are their moved boxes (left, top, right, bottom), `after` what is visible of them, `visible` (n,) the
-        visible share of their area. Those that are `masked` (n,) are seen where their mask is, whatever their box says.
+        `before` (n, 4) are their moved boxes (left, top, right, bottom), `after` what is visible of
+        them, `visible` (n,) the visible share of their area. Those that are `masked` (n,) are seen
+        where their mask is, whatever their box says.
         """
         inside = (after[:, 2:] > after[:, :2]).all(axis=1)
         # A box without an area has no share of it: it is kept where it lies in the image.
@@ -155,11 +179,13 @@ class KeepRule:
 
 
 VisibleSpans = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-"""The pixels of an image that are still seen: those from the first to before the second column that is given for each row."""
+"""The pixels of an image that are still seen: those from the first to before the second column that
+is given for each row."""
 
 
 def visible_columns(motion: Motion, size: Size) -> VisibleSpans:
-    """Return which pixels of an image of this size have their centre still in the image after a motion: (height,) each."""
+    """Return which pixels of an image of this size have their centre still in the image after a
+    motion: (height,) each."""
     rows = np.arange(size[1]) + 0.5
     first, end = np.full(size[1], -np.inf), np.full(size[1], np.inf)
     matrix = np.eye(3)
@@ -167,8 +193,15 @@ def visible_columns(motion: Motion, size: Size) -> VisibleSpans:
         matrix = leg.matrix @ matrix
         across, down, depth = matrix
         left, top, right, bottom = leg.seen
-        sides = (across - left * depth, right * depth - across, down - top * depth, bottom * depth - down, depth)
-        for x, y, constant in np.stack(sides).tolist():  # a pixel is seen where none of these is below 0
+        sides = (
+            across - left * depth,
+            right * depth - across,
+            down - top * depth,
+            bottom * depth - down,
+            depth,
+        )
+        # a pixel is seen where none of these is below 0
+        for x, y, constant in np.stack(sides).tolist():
             rest = y * rows + constant
             if x > 0:
                 first = np.maximum(first, -rest / x)
@@ -184,9 +217,10 @@ def visible_columns(motion: Motion, size: Size) -> VisibleSpans:
 class MovedMasks:
     """What has become of the masks of n objects that are pixels.
 
-    `there` (n,) says which objects have one with a pixel. `share` (n,) is which part of its pixels is in the image: 0 also
-    where no new pixel is nearest to one of them. `times` (n,) is how many times as many pixels the moved one has, and `boxes`
-    (n, 4) are around these: left, top, right, bottom.
+    `there` (n,) says which objects have one with a pixel. `share` (n,) is which part of its pixels
+    is in the image: 0 also where no new pixel is nearest to one of them. `times` (n,) is how many
+    times as many pixels the moved one has, and `boxes` (n, 4) are around these: left, top, right,
+    bottom.
     """
 
     def __init__(self, count: int) -> None:
@@ -194,13 +228,17 @@ class MovedMasks:
         self.share, self.times = np.ones(count), np.ones(count)
         self.boxes = np.zeros((count, 4))
 
-    def moved(self, place: int, mask: Patch, visible: VisibleSpans, move: Callable[[Patch], Patch]) -> Patch | None:
+    def moved(
+        self, place: int, mask: Patch, visible: VisibleSpans, move: Callable[[Patch], Patch]
+    ) -> Patch | None:
         """Return what `move` makes of the mask of an object; None if nothing is left of it."""
         total = seen = np.count_nonzero(mask.pixels)
         if not total:  # its box says where it is
             return move(mask)
         height, width = mask.pixels.shape
-        first, end = (columns[mask.top : mask.top + height, None] - mask.left for columns in visible)
+        first, end = (
+            columns[mask.top : mask.top + height, None] - mask.left for columns in visible
+        )
         if first.max() > 0 or end.min() < width:
             columns = np.arange(width)
             seen = np.count_nonzero(mask.pixels & (columns >= first) & (columns < end))
@@ -211,8 +249,12 @@ class MovedMasks:
         if after is None or not count:
             self.share[place] = 0.0
             return None
-        (top, bottom), (left, right) = (np.flatnonzero(after.pixels.any(axis=axis))[[0, -1]].tolist() for axis in (1, 0))
-        self.boxes[place] = np.array([left, top, right + 1, bottom + 1]) + (after.left, after.top) * 2
+        (top, bottom), (left, right) = (
+            np.flatnonzero(after.pixels.any(axis=axis))[[0, -1]].tolist() for axis in (1, 0)
+        )
+        self.boxes[place] = (
+            np.array([left, top, right + 1, bottom + 1]) + (after.left, after.top) * 2
+        )
         return after
 
     def measured(
@@ -220,20 +262,24 @@ class MovedMasks:
     ) -> tuple[Numbers, Numbers]:
         """Return the boxes (n, 4) of objects and how many times as large their areas are (n,).
 
-        They are those of the masks where these are cut or `turned`. Else what is given is finer than pixels: the boxes, and the
-        `growth` of areas. Objects without a mask have the `visible` share of them.
+        They are those of the masks where these are cut or `turned`. Else what is given is finer
+        than pixels: the boxes, and the `growth` of areas. Objects without a mask have the `visible`
+        share of them.
         """
         by_pixels = self.there & ((self.share < 1) | _ends_before(boxes) | turned)
         times = growth * np.where(self.there, 1.0, visible)
-        return np.where(by_pixels[:, None], self.boxes, boxes), np.where(by_pixels, self.times, times)
+        return np.where(by_pixels[:, None], self.boxes, boxes), np.where(
+            by_pixels, self.times, times
+        )
 
 
 @dataclass(frozen=True)
 class Left:
     """What is left of n objects that were moved and cut.
 
-    `within` (n, 4) is what of their boxes is in the image, and `after` (n, 4) are the boxes that they get. `visible` (n,) is
-    the share of their area that is seen, and `masked` (n,) says which of them have polygons with an area. `polygons` are cut.
+    `within` (n, 4) is what of their boxes is in the image, and `after` (n, 4) are the boxes that
+    they get. `visible` (n,) is the share of their area that is seen, and `masked` (n,) says which
+    of them have polygons with an area. `polygons` are cut.
     """
 
     within: Numbers
@@ -244,15 +290,20 @@ class Left:
 
     @property
     def are_there(self) -> npt.NDArray[np.bool_]:
-        """Which objects have something in the image, as far as their boxes and polygons say, (n,)."""
+        """Which objects have something in the image, as far as their boxes and polygons say,
+        (n,)."""
         return (self.after[:, 2:] >= self.after[:, :2]).all(axis=1) | self.masked
 
 
-def left_of(before: Numbers, polygons: Polygons | None, low: Numbers, high: Numbers, turned: bool = False) -> Left:
-    """Return what of moved boxes (n, 4) and polygons lies between two corners, (x, y) for all or (n, 2) for each.
+def left_of(
+    before: Numbers, polygons: Polygons | None, low: Numbers, high: Numbers, turned: bool = False
+) -> Left:
+    """Return what of moved boxes (n, 4) and polygons lies between two corners, (x, y) for all or
+    (n, 2) for each.
 
-    A box is cut. Where the polygons of an object are cut, or all is `turned`, it is the smallest box around what is left of
-    them. The visible share is that of the area of the polygons, else of the box.
+    A box is cut. Where the polygons of an object are cut, or all is `turned`, it is the smallest
+    box around what is left of them. The visible share is that of the area of the polygons, else of
+    the box.
     """
     within = after = _between(before, low, high)
     visible, masked = _share(before, after), np.zeros(len(before), bool)
@@ -267,7 +318,8 @@ def left_of(before: Numbers, polygons: Polygons | None, low: Numbers, high: Numb
     if leaves.any():
         of_each = (limit if limit.ndim == 1 else limit[leaves] for limit in (low, high))
         around = polygons.only(leaves).boxes_within(*of_each)
-        nothing = around[:, 0] >= around[:, 2]  # what is outside may have an area by the rounding of numbers
+        # what is outside may have an area by the rounding of numbers
+        nothing = around[:, 0] >= around[:, 2]
         visible[leaves] = np.where(nothing, 0.0, visible[leaves])
         after = after.copy()
         after[leaves] = np.where(nothing[:, None], after[leaves], around)
@@ -275,14 +327,20 @@ def left_of(before: Numbers, polygons: Polygons | None, low: Numbers, high: Numb
 
 
 def moved_objects(
-    objects: Mapping[str, Any], motion: Motion, role: Objects, rule: KeepRule, masks: MovedMasks | None = None
+    objects: Mapping[str, Any],
+    motion: Motion,
+    role: Objects,
+    rule: KeepRule,
+    masks: MovedMasks | None = None,
 ) -> dict[str, Any]:
-    """Return the objects of a sample after a motion: a struct of lists with an item for each object that is kept.
+    """Return the objects of a sample after a motion: a struct of lists with an item for each object
+    that is kept.
 
-    A box becomes the smallest box around its moved corners, and is cut at the edge. Where an object has polygons, or `masks`
-    of pixels, and these are cut or turned, it becomes the smallest box around what is left of them. Polygons are cut at the
-    edge too; keypoints that are no longer seen become (0, 0, 0). In a mirrored image the keypoints of the left and of the right
-    side change their names (`role.flip`).
+    A box becomes the smallest box around its moved corners, and is cut at the edge. Where an object
+    has polygons, or `masks` of pixels, and these are cut or turned, it becomes the smallest box
+    around what is left of them. Polygons are cut at the edge too; keypoints that are no longer seen
+    become (0, 0, 0). In a mirrored image the keypoints of the left and of the right side change
+    their names (`role.flip`).
     """
     xywh = np.asarray(objects["bbox"], np.float64).reshape(-1, 4)
     if not len(xywh) or (motion.is_still and motion.before is None):
@@ -314,17 +372,25 @@ def moved_objects(
     if masks is None:
         grown = np.broadcast_to(growth * visible, len(boxes))
     else:
-        boxes, grown = masks.measured(boxes, growth, visible, turned=motion.before is not None or not motion.keeps_boxes)
+        boxes, grown = masks.measured(
+            boxes, growth, visible, turned=motion.before is not None or not motion.keeps_boxes
+        )
     places = np.flatnonzero(kept).tolist()
     made: dict[str, Any] = {
-        name: [values[place] for place in places] for name, values in objects.items() if name not in _PLACES
+        name: [values[place] for place in places]
+        for name, values in objects.items()
+        if name not in _PLACES
     }
     made["bbox"] = _xywh(boxes[kept])
     if "area" in objects:
         given, times = objects["area"], grown.tolist()
         made["area"] = [_grown(given[place], times[place]) for place in places]
     if "segmentation" in objects:
-        made["segmentation"] = [[] for _ in places] if polygons is None else polygons.only(kept).without_slivers().lists()
+        made["segmentation"] = (
+            [[] for _ in places]
+            if polygons is None
+            else polygons.only(kept).without_slivers().lists()
+        )
     if "keypoints" in objects:
         points = objects["keypoints"] or [[]] * len(boxes)
         made["keypoints"] = [moved_keypoints(points[place], motion, role) for place in places]
@@ -339,20 +405,28 @@ Moving = tuple[Mapping[str, Any], Motion]
 
 
 def moved_together(given: Sequence[Moving], role: Objects, rule: KeepRule) -> list[dict[str, Any]]:
-    """Return the objects of several samples, each after its own motion, as `moved_objects` gives them one by one.
+    """Return the objects of several samples, each after its own motion, as `moved_objects` gives
+    them one by one.
 
-    Those that are only scaled, mirrored and cut are moved all at once: a call of numpy takes longer than a few points.
+    Those that are only scaled, mirrored and cut are moved all at once: a call of numpy takes longer
+    than a few points.
     """
     plain = [
-        objects["bbox"] and motion.before is None and motion.keeps_boxes and not motion.is_still for objects, motion in given
+        objects["bbox"] and motion.before is None and motion.keeps_boxes and not motion.is_still
+        for objects, motion in given
     ]
-    at_once = _moved_at_once([each for each, is_plain in zip(given, plain, strict=True) if is_plain], role, rule)
+    at_once = _moved_at_once(
+        [each for each, is_plain in zip(given, plain, strict=True) if is_plain], role, rule
+    )
     return [
-        next(at_once) if is_plain else moved_objects(*each, role, rule) for each, is_plain in zip(given, plain, strict=True)
+        next(at_once) if is_plain else moved_objects(*each, role, rule)
+        for each, is_plain in zip(given, plain, strict=True)
     ]
 
 
-def _moved_at_once(given: Sequence[Moving], role: Objects, rule: KeepRule) -> Iterator[dict[str, Any]]:
+def _moved_at_once(
+    given: Sequence[Moving], role: Objects, rule: KeepRule
+) -> Iterator[dict[str, Any]]:
     if not given:
         return
     counts = np.array([len(objects["bbox"]) for objects, _ in given])
@@ -371,7 +445,10 @@ def _moved_at_once(given: Sequence[Moving], role: Objects, rule: KeepRule) -> It
     after, visible = cut_boxes.after, cut_boxes.visible
     kept = cut_boxes.are_there & rule.keeps(before, cut_boxes.within, visible, cut_boxes.masked)
     left = (np.abs(np.linalg.det(matrices[:, :2, :2]))[of_object] * visible)[kept].tolist()
-    boxes, outlines = _xywh(after[kept]), (cut_boxes.polygons or polygons).only(kept).without_slivers().lists()
+    boxes, outlines = (
+        _xywh(after[kept]),
+        (cut_boxes.polygons or polygons).only(kept).without_slivers().lists(),
+    )
     stays, first, of_all = kept.tolist(), 0, 0
     for objects, motion in given:
         places = [place for place in range(len(objects["bbox"])) if stays[of_all + place]]
@@ -381,12 +458,18 @@ def _moved_at_once(given: Sequence[Moving], role: Objects, rule: KeepRule) -> It
             if name == "bbox":
                 made[name] = boxes[first:end]
             elif name == "area":
-                made[name] = [_grown(values[place], share) for place, share in zip(places, left[first:end], strict=True)]
+                made[name] = [
+                    _grown(values[place], share)
+                    for place, share in zip(places, left[first:end], strict=True)
+                ]
             elif name == "segmentation":
                 made[name] = outlines[first:end]
             elif name == "keypoints":
                 points = values or [[]] * len(objects["bbox"])
-                made[name] = [moved_keypoints(points[place], motion, role) if points[place] else [] for place in places]
+                made[name] = [
+                    moved_keypoints(points[place], motion, role) if points[place] else []
+                    for place in places
+                ]
             else:
                 made[name] = [values[place] for place in places]
         first, of_all = end, of_all + len(objects["bbox"])
@@ -394,7 +477,11 @@ def _moved_at_once(given: Sequence[Moving], role: Objects, rule: KeepRule) -> It
 
 
 def _all_polygons(given: Sequence[Moving]) -> Polygons:
-    return Polygons.of(chain.from_iterable(objects.get("segmentation") or [()] * len(objects["bbox"]) for objects, _ in given))
+    return Polygons.of(
+        chain.from_iterable(
+            objects.get("segmentation") or [()] * len(objects["bbox"]) for objects, _ in given
+        )
+    )
 
 
 def _grown(area: float | None, times: float) -> float | None:
@@ -402,7 +489,8 @@ def _grown(area: float | None, times: float) -> float | None:
 
 
 def moved_keypoints(points: Any, motion: Motion, role: Objects) -> list[list[float]]:
-    """Return the keypoints (k, 3) of one object after a motion: x, y and v each, (0, 0, 0) for those that are not seen."""
+    """Return the keypoints (k, 3) of one object after a motion: x, y and v each, (0, 0, 0) for
+    those that are not seen."""
     given = np.asarray(points, np.float64).reshape(-1, 3)
     places, seen, mirrored = given[:, :2], given[:, 2] > 0, False
     for leg in motion.legs:
@@ -419,23 +507,30 @@ def are_between(places: Numbers, low: Numbers, high: Numbers) -> npt.NDArray[np.
 
 
 def keypoints_at(
-    places: Numbers, flags: npt.NDArray[Any], seen: npt.NDArray[np.bool_], mirrored: npt.NDArray[np.bool_], role: Objects
+    places: Numbers,
+    flags: npt.NDArray[Any],
+    seen: npt.NDArray[np.bool_],
+    mirrored: npt.NDArray[np.bool_],
+    role: Objects,
 ) -> npt.NDArray[np.float32]:
-    """Return keypoints (..., k, 3) that have come to `places` (..., k, 2) and have `flags` (..., k, 1), the v of x, y, v.
+    """Return keypoints (..., k, 3) that have come to `places` (..., k, 2) and have `flags` (..., k,
+    1), the v of x, y, v.
 
-    Those that are not `seen` (..., k) are (0, 0, 0). Where an object is `mirrored` (...), the keypoints of its left and of its
-    right side change their names.
+    Those that are not `seen` (..., k) are (0, 0, 0). Where an object is `mirrored` (...), the
+    keypoints of its left and of its right side change their names.
     """
     exact = np.concatenate([places, flags], axis=-1)
     exact[~seen] = 0.0
     made = exact.astype(np.float32)
-    if role.flip is not None and seen.shape[-1] and mirrored.any():  # an object may have no keypoints at all
+    # an object may have no keypoints at all
+    if role.flip is not None and seen.shape[-1] and mirrored.any():
         made[mirrored] = made[mirrored][:, list(role.flip)]
     return made
 
 
 def scaled_boxes(xywh: Numbers, scale: Numbers, shift: Numbers) -> Numbers:
-    """Return boxes (n, 4) after their coordinates were scaled and shifted, (n, 2) each: left, top, right, bottom.
+    """Return boxes (n, 4) after their coordinates were scaled and shifted, (n, 2) each: left, top,
+    right, bottom.
 
     They were left, top, width, height. A negative scale mirrors.
     """
@@ -444,13 +539,19 @@ def scaled_boxes(xywh: Numbers, scale: Numbers, shift: Numbers) -> Numbers:
 
 
 def _moved_boxes(boxes: Numbers, leg: Motion) -> Numbers:
-    """Return the smallest boxes around the moved corners of boxes (n, 4): left, top, right, bottom."""
+    """Return the smallest boxes around the moved corners of boxes (n, 4): left, top, right,
+    bottom."""
     left, top, right, bottom = boxes.T
     if leg.keeps_boxes:
         m = leg.matrix
-        x, y = np.stack([left, right]) * m[0, 0] + m[0, 2], np.stack([top, bottom]) * m[1, 1] + m[1, 2]
+        x, y = (
+            np.stack([left, right]) * m[0, 0] + m[0, 2],
+            np.stack([top, bottom]) * m[1, 1] + m[1, 2],
+        )
     else:
-        around = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1).reshape(-1, 4, 2)
+        around = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1).reshape(
+            -1, 4, 2
+        )
         moved = apply(leg.matrix, around)
         x, y = moved[..., 0].T, moved[..., 1].T
     made: Numbers = np.stack([x.min(axis=0), y.min(axis=0), x.max(axis=0), y.max(axis=0)], axis=1)
@@ -462,12 +563,14 @@ _FAR = 1e7
 
 
 def _ends_before(boxes: Numbers) -> npt.NDArray[np.bool_]:
-    """Return which boxes (n, 4) were outside, so that what `_between` gave of them ends before it begins, (n,)."""
+    """Return which boxes (n, 4) were outside, so that what `_between` gave of them ends before it
+    begins, (n,)."""
     return np.asarray((boxes[:, 2:] < boxes[:, :2]).any(axis=1))
 
 
 def _between(boxes: Numbers, low: Numbers, high: Numbers) -> Numbers:
-    """Return what of boxes (n, 4) lies between two corners; one that is outside ends before it begins."""
+    """Return what of boxes (n, 4) lies between two corners; one that is outside ends before it
+    begins."""
     return np.concatenate([np.maximum(boxes[:, :2], low), np.minimum(boxes[:, 2:], high)], axis=1)
 
 
@@ -476,19 +579,25 @@ def _moved_polygons(polygons: Polygons, leg: Motion) -> Polygons:
     finite = np.isfinite(points).all(axis=1)
     if finite.all():
         return polygons.at(points)
-    lost = np.bincount(polygons.of_points[~finite], minlength=len(polygons.lengths)) > 0  # behind the eye of a perspective
+    # behind the eye of a perspective
+    lost = np.bincount(polygons.of_points[~finite], minlength=len(polygons.lengths)) > 0
     lengths = np.where(lost, 0, polygons.lengths)
     return Polygons(points[~lost[polygons.of_points]], lengths, polygons.counts)
 
 
 def _around(polygons: Polygons, boxes: Numbers) -> Numbers:
-    """Return the boxes around the polygons of objects, those of `boxes` where an object has none."""
-    found = [tuple(box) if around is None else around for around, box in zip(polygons.boxes(), boxes, strict=True)]
+    """Return the boxes around the polygons of objects, those of `boxes` where an object has
+    none."""
+    found = [
+        tuple(box) if around is None else around
+        for around, box in zip(polygons.boxes(), boxes, strict=True)
+    ]
     return np.array(found, np.float64)
 
 
 def _share(before: Numbers, after: Numbers) -> Numbers:
-    """Return the share of the area of boxes (n, 4) that is left of them, (n,): 1 of a box without an area."""
+    """Return the share of the area of boxes (n, 4) that is left of them, (n,): 1 of a box without
+    an area."""
     sides = np.clip(after[:, 2:] - after[:, :2], 0.0, None)
     whole = (before[:, 2:] - before[:, :2]).prod(axis=1)
     share: Numbers = np.where(whole > 0, sides.prod(axis=1) / np.where(whole > 0, whole, 1.0), 1.0)
@@ -496,14 +605,20 @@ def _share(before: Numbers, after: Numbers) -> Numbers:
 
 
 def _growth(
-    boxes: Numbers, moved_boxes: Numbers, polygons: Polygons | None, moved: Polygons | None, leg: Motion
+    boxes: Numbers,
+    moved_boxes: Numbers,
+    polygons: Polygons | None,
+    moved: Polygons | None,
+    leg: Motion,
 ) -> Numbers | float:
-    """Return how many times as large areas become: those of polygons where an object has some, else those of boxes (n, 4)."""
+    """Return how many times as large areas become: those of polygons where an object has some, else
+    those of boxes (n, 4)."""
     if not (leg.matrix[2, 0] or leg.matrix[2, 1]):
         return float(abs(np.linalg.det(leg.matrix[:2, :2])))
     ones = np.ones(len(boxes))
     sides = [(boxes_[:, 2:] - boxes_[:, :2]).prod(axis=1) for boxes_ in (moved_boxes, boxes)]
-    grown = _ratio(sides[0], sides[1], ones)  # of what the perspective throws behind the eye, where there are no corners
+    # of what the perspective throws behind the eye, where there are no corners
+    grown = _ratio(sides[0], sides[1], ones)
     left, top, right, bottom = boxes.T
     corners_ = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1)
     outlines = Polygons.of([[each] for each in corners_])

@@ -15,9 +15,11 @@ PixelMask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """The `pixels` of a mask of the size `shape`, (height, width), from a row and a column on. No other is of the object.
+    """The `pixels` of a mask of the size `shape`, (height, width), from a row and a column on. No
+    other is of the object.
 
-    What is done to it takes as long as the object is large, and not the image: there may be a hundred in an image.
+    What is done to it takes as long as the object is large, and not the image: there may be a
+    hundred in an image.
     """
 
     pixels: PixelMask
@@ -43,14 +45,28 @@ class Patch:
         down = np.flatnonzero((rows >= self.top) & (rows < self.top + height))
         across = np.flatnonzero((columns >= self.left) & (columns < self.left + width))
         seen = self.pixels[rows[down, None] - self.top, columns[across] - self.left]
-        return Patch(seen, int(down[0]) if len(down) else 0, int(across[0]) if len(across) else 0, (len(rows), len(columns)))
+        return Patch(
+            seen,
+            int(down[0]) if len(down) else 0,
+            int(across[0]) if len(across) else 0,
+            (len(rows), len(columns)),
+        )
 
     def gathered(self, rows: npt.NDArray[Any], columns: npt.NDArray[Any]) -> Patch:
-        """Return the mask of the pixels at any rows and columns of this one, (height, width) each; -1 stands for none."""
+        """Return the mask of the pixels at any rows and columns of this one, (height, width) each;
+        -1 stands for none."""
         height, width = self.pixels.shape
-        inside = (rows >= self.top) & (rows < self.top + height) & (columns >= self.left) & (columns < self.left + width)
+        inside = (
+            (rows >= self.top)
+            & (rows < self.top + height)
+            & (columns >= self.left)
+            & (columns < self.left + width)
+        )
         pixels = np.zeros(inside.shape, bool)
-        places = ((each[inside] - first).astype(np.intp) for each, first in ((rows, self.top), (columns, self.left)))
+        places = (
+            (each[inside] - first).astype(np.intp)
+            for each, first in ((rows, self.top), (columns, self.left))
+        )
         pixels[inside] = self.pixels[tuple(places)]
         return Patch.of(pixels)
 

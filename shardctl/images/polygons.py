@@ -21,13 +21,14 @@ _FEWEST = 3
 """Points of a polygon; what is left with fewer when it was cut off is not one."""
 
 _BESIDE = 1e-6
-"""Pixels from a corner at which a polygon is looked for: one may begin at the corner, and be on its other side."""
+"""Pixels from a corner at which a polygon is looked for: one may begin at the corner, and be on its
+other side."""
 
 
 @dataclass(frozen=True)
 class Polygons:
-    """The outlines of T objects: `points` (P, 2) one behind the other, `lengths` the points of each polygon, `counts` (T,) the
-    polygons of each object."""
+    """The outlines of T objects: `points` (P, 2) one behind the other, `lengths` the points of each
+    polygon, `counts` (T,) the polygons of each object."""
 
     points: Floats
     lengths: Counts
@@ -39,8 +40,14 @@ class Polygons:
         listed = [list(each or ()) for each in objects]
         parts = list(chain.from_iterable(listed))
         lengths = np.fromiter(map(len, parts), np.int64, len(parts)) // 2
-        points = np.concatenate([np.asarray(part, np.float64) for part in parts]) if parts else np.empty(0)
-        return cls(points.reshape(-1, 2), lengths, np.fromiter(map(len, listed), np.int64, len(listed)))
+        points = (
+            np.concatenate([np.asarray(part, np.float64) for part in parts])
+            if parts
+            else np.empty(0)
+        )
+        return cls(
+            points.reshape(-1, 2), lengths, np.fromiter(map(len, listed), np.int64, len(listed))
+        )
 
     @cached_property
     def owners(self) -> Counts:
@@ -63,15 +70,21 @@ class Polygons:
         return [arrays[part] for part in stretches(self.counts)]
 
     def boxes(self) -> list[Box | None]:
-        """Return the smallest box around the polygons of each object, None for one that has none."""
-        ends = np.concatenate([[0], np.cumsum(self.lengths)])[np.concatenate([[0], np.cumsum(self.counts)])].tolist()
-        return [bounds(self.points[first:end]) if end > first else None for first, end in pairwise(ends)]
+        """Return the smallest box around the polygons of each object, None for one that has
+        none."""
+        ends = np.concatenate([[0], np.cumsum(self.lengths)])[
+            np.concatenate([[0], np.cumsum(self.counts)])
+        ].tolist()
+        return [
+            bounds(self.points[first:end]) if end > first else None for first, end in pairwise(ends)
+        ]
 
     def cut(self, low: Floats, high: Floats) -> Polygons:
-        """Return what lies between `low` and `high`, (x, y) for all or (T, 2) for each object. A polygon outside has no points.
+        """Return what lies between `low` and `high`, (x, y) for all or (T, 2) for each object. A
+        polygon outside has no points.
 
-        Source: Sutherland and Hodgman, "Reentrant polygon clipping", 1974. A part that falls into several pieces stays one
-        polygon, whose pieces are connected along the edge.
+        Source: Sutherland and Hodgman, "Reentrant polygon clipping", 1974. A part that falls into
+        several pieces stays one polygon, whose pieces are connected along the edge.
         """
         of_points = self.of_points
         low, high = (limit if limit.ndim == 1 else limit[self.owners] for limit in (low, high))
@@ -88,7 +101,9 @@ class Polygons:
             for sign, limit, any_there in ((1.0, low, crossed[0]), (-1.0, high, crossed[1])):
                 if any_there[axis]:
                     limits = limit[axis] if limit.ndim == 1 else limit[leaves, axis]
-                    points, lengths = _half(points, lengths, axis, sign, np.broadcast_to(limits, len(lengths)))
+                    points, lengths = _half(
+                        points, lengths, axis, sign, np.broadcast_to(limits, len(lengths))
+                    )
         after = self.lengths.copy()
         after[leaves] = lengths
         from_cut = np.repeat(leaves, after)
@@ -97,9 +112,11 @@ class Polygons:
         return Polygons(together, after, self.counts)
 
     def without_spikes(self, objects: npt.NDArray[np.bool_]) -> Polygons:
-        """Return the same polygons, those of some objects (T,) without points that a line goes to and comes straight back from.
+        """Return the same polygons, those of some objects (T,) without points that a line goes to
+        and comes straight back from.
 
-        `cut` leaves such points on edges. They change no area, and a box around them would be too large.
+        `cut` leaves such points on edges. They change no area, and a box around them would be too
+        large.
         """
         polygons = self
         while len(polygons.points):
@@ -109,7 +126,9 @@ class Polygons:
             there, back = before - polygons.points, polygons.points[following] - polygons.points
             along = (there == 0) & (back == 0)
             chosen = objects[polygons.owners][polygons.of_points]
-            spikes = chosen & ((there == 0).all(axis=1) | (along[:, ::-1] & (there * back > 0)).any(axis=1))
+            spikes = chosen & (
+                (there == 0).all(axis=1) | (along[:, ::-1] & (there * back > 0)).any(axis=1)
+            )
             if not spikes.any():
                 break
             lengths = np.bincount(polygons.of_points[~spikes], minlength=len(polygons.lengths))
@@ -117,10 +136,12 @@ class Polygons:
         return polygons
 
     def boxes_within(self, low: Floats, high: Floats) -> Floats:
-        """Return the smallest box around what of each object lies between `low` and `high`, as for `cut`.
+        """Return the smallest box around what of each object lies between `low` and `high`, as for
+        `cut`.
 
-        It is left, top, right, bottom, (T, 4): inf, inf, -inf, -inf where nothing does. The points of `cut` do not tell it:
-        pieces of one polygon are connected along the edge, and so may be an edge and a piece that is cut off after it.
+        It is left, top, right, bottom, (T, 4): inf, inf, -inf, -inf where nothing does. The points
+        of `cut` do not tell it: pieces of one polygon are connected along the edge, and so may be
+        an edge and a piece that is cut off after it.
         """
         low, high = (np.broadcast_to(limit, (len(self.counts), 2)) for limit in (low, high))
         owners = self.owners[self.of_points]
@@ -131,14 +152,22 @@ class Polygons:
         aside = (way == 0) & ((self.points <= low_) | (self.points >= high_))
         enter = np.where(way == 0, -np.inf, np.minimum(one, other)).max(axis=1).clip(0, None)
         leave = np.where(way == 0, np.inf, np.maximum(one, other)).min(axis=1).clip(None, 1)
-        middle = self.points + way * ((enter + leave) / 2)[:, None]  # what only runs along the limit is none of it
-        seen = (enter < leave) & ~aside.any(axis=1) & ((middle > low_) & (middle < high_)).all(axis=1)
+        # what only runs along the limit is none of it
+        middle = self.points + way * ((enter + leave) / 2)[:, None]
+        seen = (
+            (enter < leave) & ~aside.any(axis=1) & ((middle > low_) & (middle < high_)).all(axis=1)
+        )
         found = np.full((len(self.counts), 4), (np.inf, np.inf, -np.inf, -np.inf))
         for at in (enter, leave):
             places = np.clip(self.points + way * at[:, None], low_, high_)[seen]
             np.minimum.at(found[:, :2], owners[seen], places)
             np.maximum.at(found[:, 2:], owners[seen], places)
-        for x, y in ((low[:, 0], low[:, 1]), (high[:, 0], low[:, 1]), (high[:, 0], high[:, 1]), (low[:, 0], high[:, 1])):
+        for x, y in (
+            (low[:, 0], low[:, 1]),
+            (high[:, 0], low[:, 1]),
+            (high[:, 0], high[:, 1]),
+            (low[:, 0], high[:, 1]),
+        ):
             covered = self._cover(np.stack([x, y], axis=1), (low + high) / 2)
             np.minimum(found[:, 0], x, out=found[:, 0], where=covered)
             np.minimum(found[:, 1], y, out=found[:, 1], where=covered)
@@ -147,7 +176,8 @@ class Polygons:
         return found
 
     def _cover(self, corners: Floats, centres: Floats) -> npt.NDArray[np.bool_]:
-        """Return of which objects a polygon goes around a corner of theirs (T, 2), or right beside it, towards a centre."""
+        """Return of which objects a polygon goes around a corner of theirs (T, 2), or right beside
+        it, towards a centre."""
         x, y = (corners + np.sign(centres - corners) * _BESIDE)[self.owners][self.of_points].T
         (from_x, from_y), (to_x, to_y) = self.points.T, self.points[_following(self.lengths)].T
         crosses = (from_y <= y) != (to_y <= y)
@@ -157,7 +187,8 @@ class Polygons:
         return np.bincount(self.owners, around, len(self.counts)) > 0
 
     def areas(self) -> Floats:
-        """Return the area of all polygons of each object together, (T,), by the shoelace formula."""
+        """Return the area of all polygons of each object together, (T,), by the shoelace
+        formula."""
         following = self.points[_following(self.lengths)]
         crossed = self.points[:, 0] * following[:, 1] - following[:, 0] * self.points[:, 1]
         of_polygons = np.abs(np.bincount(self.of_points, crossed, len(self.lengths))) / 2
@@ -183,7 +214,8 @@ def stretches(lengths: Counts) -> list[slice]:
 
 
 def _following(lengths: Counts) -> Counts:
-    """Return for each point of polygons of these lengths the place of the next one, the first again for the last."""
+    """Return for each point of polygons of these lengths the place of the next one, the first again
+    for the last."""
     lengths = lengths[lengths > 0]
     ends = np.cumsum(lengths)
     following = np.arange(1, int(lengths.sum()) + 1)
@@ -191,8 +223,11 @@ def _following(lengths: Counts) -> Counts:
     return following
 
 
-def _half(points: Floats, lengths: Counts, axis: int, sign: float, limits: Floats) -> tuple[Floats, Counts]:
-    """Return what of polygons is where `axis` is at least (sign 1) or at most (sign -1) the limit of each."""
+def _half(
+    points: Floats, lengths: Counts, axis: int, sign: float, limits: Floats
+) -> tuple[Floats, Counts]:
+    """Return what of polygons is where `axis` is at least (sign 1) or at most (sign -1) the limit
+    of each."""
     owners = np.repeat(np.arange(len(lengths)), lengths)
     limit = limits[owners]
     distance = sign * (points[:, axis] - limit)
@@ -201,7 +236,9 @@ def _half(points: Floats, lengths: Counts, axis: int, sign: float, limits: Float
         return points, lengths
     following = _following(lengths)
     crosses = inside != inside[following]
-    share = np.divide(distance, distance - distance[following], out=np.zeros_like(distance), where=crosses)
+    share = np.divide(
+        distance, distance - distance[following], out=np.zeros_like(distance), where=crosses
+    )
     crossing = points + (points[following] - points) * share[:, None]
     crossing[:, axis] = limit
     stay = np.stack([inside, crosses], axis=1)

@@ -70,12 +70,15 @@ def open_dataset(
     cache: str | Path | bool | None = None,
     cache_limit: int | str | None = None,
 ) -> Dataset:
-    """Open a dataset or one of its splits: its newest state, or an earlier `generation` that was kept (docs/update.md).
+    """Open a dataset or one of its splits: its newest state, or an earlier `generation` that was
+    kept (docs/update.md).
 
-    The dataset may be on a store (s3://bucket/out). The data that was read is then kept in the folder `cache`, up to
-    `cache_limit` bytes (a number, or a text such as "500GB"; see docs/commands/cache.md). For None, the environment variables
-    SHARDCTL_CACHE and SHARDCTL_CACHE_LIMIT are used. False turns the cache off. A local dataset is never cached. Raises
-    DatasetError, UsageError for an unknown split, and for a store StoreError, StorageError (the cache), InstallError.
+    The dataset may be on a store (s3://bucket/out). The data that was read is then kept in the
+    folder `cache`, up to `cache_limit` bytes (a number, or a text such as "500GB"; see
+    docs/commands/cache.md). For None, the environment variables SHARDCTL_CACHE and
+    SHARDCTL_CACHE_LIMIT are used. False turns the cache off. A local dataset is never cached.
+    Raises DatasetError, UsageError for an unknown split, and for a store StoreError, StorageError
+    (the cache), InstallError.
     """
     if split is not None and not isinstance(split, str):
         raise UsageError(f"split is one name, or None for all; it is {split!r}")
@@ -86,7 +89,11 @@ def open_dataset(
     root = Path(path)
     refuse_half_url(str(path))
     if generation is not None:
-        root = root_of(root, whole_number("generation", generation), Manifest.load(LocalFolder(root)).generation.number)
+        root = root_of(
+            root,
+            whole_number("generation", generation),
+            Manifest.load(LocalFolder(root)).generation.number,
+        )
     while True:
         found = identity(root / MANIFEST)
         try:
@@ -94,15 +101,21 @@ def open_dataset(
         except DatasetError:
             if identity(root / MANIFEST) == found:
                 raise
-            continue  # `convert --overwrite` replaced the dataset between the reading of two of its files
+            # `convert --overwrite` replaced the dataset between the reading of two of its files
+            continue
         if identity(root / MANIFEST) == found:
             return opened
 
 
 def _open_remote(
-    url: str, split: str | None, generation: int | None, folder: str | Path | bool | None, limit: int | str | None
+    url: str,
+    split: str | None,
+    generation: int | None,
+    folder: str | Path | bool | None,
+    limit: int | str | None,
 ) -> Dataset:
-    from shardctl.loader.blocks.remote_shards import RemoteShards  # local datasets need nothing of it
+    # local datasets need nothing of it
+    from shardctl.loader.blocks.remote_shards import RemoteShards
     from shardctl.loader.remote.open import cache_of
 
     cache = cache_of(folder, limit)
@@ -115,7 +128,8 @@ def _open_remote(
 
 
 class Dataset:
-    """The samples of one split (or of all splits, in order), or a selection of them. Samples are read when they are used."""
+    """The samples of one split (or of all splits, in order), or a selection of them. Samples are
+    read when they are used."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
@@ -139,16 +153,19 @@ class Dataset:
     def in_split(self, split: str) -> Dataset:
         """Return the samples of one split of a dataset that was opened whole.
 
-        Raises UsageError for an unknown split, and if samples were chosen before. Raises DatasetError if another dataset has
-        taken its place and it was not kept.
+        Raises UsageError for an unknown split, and if samples were chosen before. Raises
+        DatasetError if another dataset has taken its place and it was not kept.
         """
         if self._selection.chosen is not None or self.split is not None:
-            raise UsageError("in_split takes a whole dataset; choose the split first, then its samples")
+            raise UsageError(
+                "in_split takes a whole dataset; choose the split first, then its samples"
+            )
         return Dataset(Selection(self._selection.shards.in_split(split)))
 
     @property
     def generation(self) -> Generation:
-        """The state of a dataset that follows its sources. Its `digest` stands for every byte of the samples."""
+        """The state of a dataset that follows its sources. Its `digest` stands for every byte of
+        the samples."""
         return self.manifest.generation
 
     def __len__(self) -> int:
@@ -162,7 +179,8 @@ class Dataset:
     def __getitem__(self, index: slice) -> Dataset: ...
 
     def __getitem__(self, index: SupportsIndex | slice) -> Sample | Dataset:
-        """Return one sample as a dict; negative indices count from the end. A slice returns the dataset of those samples.
+        """Return one sample as a dict; negative indices count from the end. A slice returns the
+        dataset of those samples.
 
         A missing value is None. Raises IndexError, and TypeError for what is no whole number.
         """
@@ -175,7 +193,8 @@ class Dataset:
             place = operator.index(index)
         except TypeError:
             raise TypeError(
-                f"the index of a sample must be a whole number; it is {index!r}; ds.take(indices) takes a list, and"
+                f"the index of a sample must be a whole number; it is {index!r}; ds.take(indices) "
+                "takes a list, and"
                 " ds.filter(\"key == 'a.jpg'\")[0] finds a sample by its key"
             ) from None
         if not -len(self) <= place < len(self):
@@ -194,15 +213,21 @@ class Dataset:
     def __repr__(self) -> str:
         """Return the number of samples, the split, the classes and the columns, for display."""
         of_split = f" of split {self.split}" if self.split else ""
-        of_all = "" if self._selection.chosen is None else f", chosen from {len(self._selection.shards)}"
+        of_all = (
+            "" if self._selection.chosen is None else f", chosen from {len(self._selection.shards)}"
+        )
         classes = self.manifest.roles.classes
         named = f"; {counted(len(classes), 'class', 'classes')}" if classes is not None else ""
         columns = ", ".join(name for name, _ in self.manifest.schema)
         where = self._selection.shards.shown
-        return f"<shardctl.Dataset {where!r}: {counted(len(self), 'sample')}{of_split}{of_all}{named}; columns {columns}>"
+        return (
+            f"<shardctl.Dataset {where!r}: "
+            f"{counted(len(self), 'sample')}{of_split}{of_all}{named}; columns {columns}>"
+        )
 
     def _repr_html_(self) -> str:
-        """Return the splits, the columns and the first samples, for a notebook. So `ds[7:8]` shows one sample."""
+        """Return the splits, the columns and the first samples, for a notebook. So `ds[7:8]` shows
+        one sample."""
         from shardctl.loader import notebook  # training needs nothing of it
 
         manifest, chosen = self.manifest, self._selection.chosen
@@ -221,7 +246,8 @@ class Dataset:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The identity of this dataset as plain data: a digest of its samples, the split, the selection of samples."""
+        """The identity of this dataset as plain data: a digest of its samples, the split, the
+        selection of samples."""
         return self._selection.identity()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -231,10 +257,14 @@ class Dataset:
         """
         return Dataset, (self._selection,)
 
-    def take(self, indices: Sequence[int], columns: Sequence[str] | None = None, decode: bool = True) -> Batch:
-        """Return the samples at these indices, in this order, as one batch; negative indices count from the end.
+    def take(
+        self, indices: Sequence[int], columns: Sequence[str] | None = None, decode: bool = True
+    ) -> Batch:
+        """Return the samples at these indices, in this order, as one batch; negative indices count
+        from the end.
 
-        A column of numbers is an array, or a list with None if a value is missing. Raises IndexError, UsageError.
+        A column of numbers is an array, or a list with None if a value is missing. Raises
+        IndexError, UsageError.
         """
         given = np.asarray(indices)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
@@ -251,18 +281,23 @@ class Dataset:
     def _gatherer(self, columns: Sequence[str] | None, decode: bool = True) -> BatchReader:
         shards = self._selection.shards
         chosen = None if columns is None else names("columns", columns)
-        return BatchReader(shards, columns_of(shards, chosen), Transforms(decode=decode), GatherOptions())
+        return BatchReader(
+            shards, columns_of(shards, chosen), Transforms(decode=decode), GatherOptions()
+        )
 
     def filter(self, predicate: str | pc.Expression) -> Dataset:
-        """Return the samples that match a condition: `"label == 'cat' and width > 500"`, or `pc.field("label") == 3`.
+        """Return the samples that match a condition: `"label == 'cat' and width > 500"`, or
+        `pc.field("label") == 3`.
 
-        A string has the syntax of `shardctl inspect --where`, and only the columns in it are read. `width`, `height` and
-        `image_bytes` come from the headers of the images. For other fields of images, write `NAME.width` and so on. `split` is
-        the split of a sample, and `index` its place in this dataset, as in `ds[index]`. An Arrow expression can use every
-        column except images and arrays, and reads all of these columns once. The result takes 8 bytes of memory per sample.
-        Raises UsageError if the condition does not fit the columns.
+        A string has the syntax of `shardctl inspect --where`, and only the columns in it are read.
+        `width`, `height` and `image_bytes` come from the headers of the images. For other fields of
+        images, write `NAME.width` and so on. `split` is the split of a sample, and `index` its
+        place in this dataset, as in `ds[index]`. An Arrow expression can use every column except
+        images and arrays, and reads all of these columns once. The result takes 8 bytes of memory
+        per sample. Raises UsageError if the condition does not fit the columns.
         """
-        from shardctl.loader.filtering import matching  # with pyarrow.compute 30 ms, which most loaders never need
+        # with pyarrow.compute 30 ms, which most loaders never need
+        from shardctl.loader.filtering import matching
 
         return Dataset(Selection(self._selection.shards, matching(self._selection, predicate)))
 
@@ -270,7 +305,11 @@ class Dataset:
         """Return the first `samples` samples. Raises UsageError for a negative number."""
         if whole_number("limit", samples) < 0:
             raise UsageError(f"a limit of {samples} samples is impossible; give 0 or more")
-        return Dataset(Selection(self._selection.shards, self._selection.samples(np.arange(min(samples, len(self))))))
+        return Dataset(
+            Selection(
+                self._selection.shards, self._selection.samples(np.arange(min(samples, len(self))))
+            )
+        )
 
     @property
     def schema(self) -> pa.Schema:
@@ -286,14 +325,18 @@ class Dataset:
     def classes(self) -> tuple[str, ...] | None:
         """The class names: `classes[n]` is the name of label n. None if labels have no names.
 
-        If there are several fields of labels, these are the classes of `label`; None without a field `label`.
+        If there are several fields of labels, these are the classes of `label`; None without a
+        field `label`.
         """
         return self._selection.shards.layout.classes
 
     @property
     def class_names(self) -> dict[str, tuple[str, ...]]:
-        """The names of classes by field: of labels, and of the categories of objects. Fields without names are left out."""
-        objects = {name: role.names for name, role in self.roles.objects.items() if role.names is not None}
+        """The names of classes by field: of labels, and of the categories of objects. Fields
+        without names are left out."""
+        objects = {
+            name: role.names for name, role in self.roles.objects.items() if role.names is not None
+        }
         return {**self.roles.names, **objects}
 
     @property
@@ -305,10 +348,13 @@ class Dataset:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the tokens: the dataset's own copy, opened at its first use.
 
-        It has `encode`, `decode`, `token`, `vocabulary`, `eos`, `bos` and `pad` (docs/text.md). Raises DatasetError if there is
-        none or it cannot be used, InstallError if a package is missing.
+        It has `encode`, `decode`, `token`, `vocabulary`, `eos`, `bos` and `pad` (docs/text.md).
+        Raises DatasetError if there is none or it cannot be used, InstallError if a package is
+        missing.
         """
-        return stored_tokenizer(LocalFolder(self._selection.shards.fetch_files(self.manifest.given_files)), self.roles)
+        return stored_tokenizer(
+            LocalFolder(self._selection.shards.fetch_files(self.manifest.given_files)), self.roles
+        )
 
     @named_arguments("loader")
     def loader(
@@ -352,11 +398,12 @@ class Dataset:
         processes: int | None = None,
         variant: str | int | None = None,
     ) -> Loader:
-        """Return a loader of batches; `shardctl help loader` says what every option does. Raises UsageError.
+        """Return a loader of batches; `shardctl help loader` says what every option does. Raises
+        UsageError.
 
-        LoaderOptions describes the options of batches, and OrderOptions the options of the order. GatherOptions describes
-        reading (`cache` is in bytes, `on_error` is "raise" or "skip"). Transforms describes how values are decoded and
-        converted.
+        LoaderOptions describes the options of batches, and OrderOptions the options of the order.
+        GatherOptions describes reading (`cache` is in bytes, `on_error` is "raise" or "skip").
+        Transforms describes how values are decoded and converted.
         """
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error {on_error!r} is not known; use 'raise' or 'skip'")
@@ -387,19 +434,30 @@ class Dataset:
         )
         selection, make = self._selection, DatasetStream
         # Single samples in a random order where each is read alone, else whole blocks.
-        best = "global" if selection.shards.is_local and in_place(selection.shards, gather) else "window"
+        best = (
+            "global"
+            if selection.shards.is_local and in_place(selection.shards, gather)
+            else "window"
+        )
         mode = shuffle if isinstance(shuffle, str) else best if truth("shuffle", shuffle) else None
         order = OrderOptions(mode, transforms.seed, lanes, interleave)
-        chosen = names("columns", columns) if columns is not None else columns_of_blocks(self.schema.names, self.roles)
+        chosen = (
+            names("columns", columns)
+            if columns is not None
+            else columns_of_blocks(self.schema.names, self.roles)
+        )
         if variant == "epoch":
             make = VariantStream
         elif isinstance(variant, str):
-            raise UsageError(f'variant {variant!r} is not known; use "epoch" or the number of a variant')
+            raise UsageError(
+                f'variant {variant!r} is not known; use "epoch" or the number of a variant'
+            )
         elif variant is not None:
             selection = of_variant(selection, whole_number("variant", variant))
         stream = make(selection, StreamOptions(order, chosen, transforms, gather))
         begin = selection.samples(np.arange(min(ITERATE_ROWS, len(selection))))
-        refuse_unmoved(selection.shards, stream.columns, transforms, begin)  # now, and not after days of training
+        # now, and not after days of training
+        refuse_unmoved(selection.shards, stream.columns, transforms, begin)
         options = LoaderOptions(
             batch_size,
             rank,
@@ -417,16 +475,22 @@ class Dataset:
         )
         if processes is not None and gather.cache_bytes:
             raise UsageError(
-                "cache= keeps images in one process, and another would decode them; leave out cache= or processes="
+                "cache= keeps images in one process, and another would decode them; leave out "
+                "cache= or processes="
             )
         loader = Loader(stream, options)
         label = self.roles.main_label
-        if label is not None and label not in (fill or {}) and any(column.name == label for column in stream.columns):
+        if (
+            label is not None
+            and label not in (fill or {})
+            and any(column.name == label for column in stream.columns)
+        ):
             self._check_labels(label)
         return loader
 
     def _check_labels(self, label: str) -> None:
-        """Raise UsageError if the manifest says that labels are missing: now, and not after hours of training."""
+        """Raise UsageError if the manifest says that labels are missing: now, and not after hours
+        of training."""
         counts, shards = self.manifest.class_counts, self._selection.shards
         if counts is None or self._selection.chosen is not None:
             return
@@ -437,12 +501,15 @@ class Dataset:
         key = self._first_without(label)
         if key is not None:
             raise UsageError(
-                f"{shards.shown}: {len(self) - labelled:,} of {len(self):,} samples have no {label}, the first of"
-                f" them is {key!r}; give fill={{{label!r}: -1}} to the loader, or leave the column out with columns="
+                f"{shards.shown}: {len(self) - labelled:,} of {len(self):,} samples have no "
+                f"{label}, the first of"
+                f" them is {key!r}; give fill={{{label!r}: -1}} to the loader, or leave the column "
+                "out with columns="
             )
 
     def _first_without(self, label: str) -> str | None:
-        """Return the key of the first sample that has no label; None if each has one, perhaps outside of the classes."""
+        """Return the key of the first sample that has no label; None if each has one, perhaps
+        outside of the classes."""
         labels, starts = self._gatherer([label]), self._selection.starts()
         for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
             column = labels.table(np.arange(begin, end)).column(label)

@@ -1,4 +1,5 @@
-"""Batches for a training loop, in an order that depends only on the seed, the epoch and the dataset. docs/loader.md."""
+"""Batches for a training loop, in an order that depends only on the seed, the epoch and the
+dataset. docs/loader.md."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from shardctl.system.machine import usable_cores
 from shardctl.system.text import counted
 
 PLANNED_SAMPLES = 16384
-"""Samples whose order is computed at a time: 20 ns for each, while a single batch of 256 takes 130 microseconds."""
+"""Samples whose order is computed at a time: 20 ns for each, while a single batch of 256 takes 130
+microseconds."""
 
 TASK_BATCHES = 64
 """The largest number of batches that are made at a time."""
@@ -53,15 +55,17 @@ MOST_AHEAD = 128
 class LoaderStats:
     """Statistics of a loader since the start of its last iteration.
 
-    Times are in seconds. `wait_get_s`: the training loop waited for batches. `wait_put_s`: threads waited because finished
-    batches were not yet taken. `making_s`: threads worked. The last two are sums over all threads. `threads` is the number of
-    threads in use, also for "auto". `objects_cut` is the number of objects that were left out because too little of them was
-    inside of the cut image. Batches that are made ahead count too. `stages` is the time of the loader's threads by stage, in
-    seconds since the loader was made; it is measured with `profile`. `processes` is the number of worker processes, 0 if the
-    threads are in this process. `processes_cpu_s` is their processor time in seconds since the loader was made. The figures of
-    worker processes are part of all sums. For a dataset on a store (docs/commands/cache.md), four numbers count from its
-    opening: `requests`, `network_bytes`, and `network_blocks` and `cached_blocks` (blocks from the network and from the cache).
-    For a local dataset, they are 0.
+    Times are in seconds. `wait_get_s`: the training loop waited for batches. `wait_put_s`: threads
+    waited because finished batches were not yet taken. `making_s`: threads worked. The last two are
+    sums over all threads. `threads` is the number of threads in use, also for "auto". `objects_cut`
+    is the number of objects that were left out because too little of them was inside of the cut
+    image. Batches that are made ahead count too. `stages` is the time of the loader's threads by
+    stage, in seconds since the loader was made; it is measured with `profile`. `processes` is the
+    number of worker processes, 0 if the threads are in this process. `processes_cpu_s` is their
+    processor time in seconds since the loader was made. The figures of worker processes are part of
+    all sums. For a dataset on a store (docs/commands/cache.md), four numbers count from its
+    opening: `requests`, `network_bytes`, and `network_blocks` and `cached_blocks` (blocks from the
+    network and from the cache). For a local dataset, they are 0.
     """
 
     threads: int
@@ -91,8 +95,8 @@ class LoaderStats:
 class _Task:
     """The positions of several consecutive batches in an order.
 
-    Batch i has `sizes[i]` samples; after it, `ends[i]` samples of the epoch are consumed. `repeated` says which positions only
-    fill up a batch.
+    Batch i has `sizes[i]` samples; after it, `ends[i]` samples of the epoch are consumed.
+    `repeated` says which positions only fill up a batch.
     """
 
     epoch: int
@@ -105,8 +109,8 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Made:
-    """The batches of a task: each with its number of samples, those that were skipped, and the samples of the epoch consumed
-    after it."""
+    """The batches of a task: each with its number of samples, those that were skipped, and the
+    samples of the epoch consumed after it."""
 
     epoch: int
     batches: list[tuple[Any, int, Indices, int]]
@@ -114,17 +118,21 @@ class _Made:
 
 
 def _cut(task: _Task, together: int) -> Iterator[_Task]:
-    """Cut a task into smaller tasks of a few batches. Their samples are computed here, at once, which is cheaper."""
+    """Cut a task into smaller tasks of a few batches. Their samples are computed here, at once,
+    which is cheaper."""
     samples = task.order.samples(task.positions)
     edges = np.cumsum([0, *task.sizes]).tolist()
     for first in range(0, len(task.sizes), together):
         last = min(first + together, len(task.sizes))
         part, sizes = slice(edges[first], edges[last]), task.sizes[first:last]
-        yield _Task(task.epoch, samples[part], task.repeated[part], sizes, task.ends[first:last], InOrder())
+        yield _Task(
+            task.epoch, samples[part], task.repeated[part], sizes, task.ends[first:last], InOrder()
+        )
 
 
 def _looking_ahead(tasks: Iterator[_Task], ahead: Lookahead) -> Iterator[_Task]:
-    """Yield the tasks, after a look at those that come next. It goes further with every task, so that the first comes early."""
+    """Yield the tasks, after a look at those that come next. It goes further with every task, so
+    that the first comes early."""
     known: deque[_Task] = deque()
     while True:
         for _ in range(LOOKED_AT):
@@ -142,7 +150,8 @@ def _looking_ahead(tasks: Iterator[_Task], ahead: Lookahead) -> Iterator[_Task]:
 
 
 class _Position(NamedTuple):
-    """A place in the order: an epoch, how many of its samples all ranks together have consumed, and this rank has skipped."""
+    """A place in the order: an epoch, how many of its samples all ranks together have consumed, and
+    this rank has skipped."""
 
     epoch: int = 0
     samples: int = 0
@@ -151,7 +160,8 @@ class _Position(NamedTuple):
 
 @dataclass
 class _Run:
-    """Where a loader is, and what its last iteration has done. Those that `map` made of it share it."""
+    """Where a loader is, and what its last iteration has done. Those that `map` made of it share
+    it."""
 
     at: _Position = _Position()
     next: _Position = _Position()
@@ -170,7 +180,8 @@ class _Run:
 
 
 def refuse_other_order(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raise UsageError, which names what differs, unless what decides the order of a state is the same here."""
+    """Raise UsageError, which names what differs, unless what decides the order of a state is the
+    same here."""
     names = [name for name in {**saved, **here} if saved.get(name) != here.get(name)]
     if names:
         was = ", ".join(f"{name} {saved.get(name)!r} (here {here.get(name)!r})" for name in names)
@@ -181,17 +192,20 @@ def refuse_other_order(saved: Mapping[str, Any], here: Mapping[str, Any]) -> Non
 def _warn_of_padding() -> None:
     """Warn once in a process, and not in every epoch."""
     warnings.warn(
-        "the last batch of each epoch is filled up: the first samples of the epoch come twice, and all ranks get equally many"
-        " batches. Give remainder='pad' if you want this, or remainder='drop' to leave that batch out.",
+        "the last batch of each epoch is filled up: the first samples of the epoch come twice, and "
+        "all ranks get equally many"
+        " batches. Give remainder='pad' if you want this, or remainder='drop' to leave that batch "
+        "out.",
         stacklevel=4,
     )
 
 
 class Loader:
-    """An iterable of batches; each batch is a dict of field name to values. One iteration is one epoch.
+    """An iterable of batches; each batch is a dict of field name to values. One iteration is one
+    epoch.
 
-    Every iteration begins the next epoch, also after a `break`. After `load_state_dict`, the next iteration continues
-    from the loaded state instead.
+    Every iteration begins the next epoch, also after a `break`. After `load_state_dict`, the next
+    iteration continues from the loaded state instead.
     """
 
     def __init__(self, stream: Stream, options: LoaderOptions) -> None:
@@ -199,14 +213,21 @@ class Loader:
         for column in options.bucket:
             stream.lengths(column, np.empty(0, np.int64))  # raises for a column without lengths
         if options.repeated and REPEATED in stream.specs():
-            raise UsageError(f"repeated=True adds a field {REPEATED!r}, and there is one; leave it out with columns=")
+            raise UsageError(
+                f"repeated=True adds a field {REPEATED!r}, and there is one; leave it out with "
+                "columns="
+            )
         self.options = options
         self.stream = stream
         self._run = _Run()
         self._functions: tuple[Callable[[Any], Any], ...] = ()
         self._task_batches = self._batches_per_task()
         count = options.processes or 0
-        self._tuner = Tuner(max(usable_cores(), count), max(MOST_AUTO_THREADS, count)) if options.threads == "auto" else None
+        self._tuner = (
+            Tuner(max(usable_cores(), count), max(MOST_AUTO_THREADS, count))
+            if options.threads == "auto"
+            else None
+        )
         self._processes = Processes(stream, count, self._most_threads) if count else None
         self._spare: deque[BatchMemory] = deque()
 
@@ -217,32 +238,41 @@ class Loader:
         return max(1, min(TASK_BATCHES, most))
 
     def __len__(self) -> int:
-        """Return the number of batches that this rank gets in an epoch: also with `repeat`, and after `load_state_dict`.
+        """Return the number of batches that this rank gets in an epoch: also with `repeat`, and
+        after `load_state_dict`.
 
-        With `on_error="skip"`, a batch of which every sample is skipped does not come, but counts here.
+        With `on_error="skip"`, a batch of which every sample is skipped does not come, but counts
+        here.
         """
         full, rest = divmod(len(self.stream), self.options.global_batch)
         return full + self._takes_part(rest)
 
     def _takes_part(self, rest: int) -> bool:
-        """Return whether this rank gets a batch of the `rest` samples that are left after the full batches of all ranks."""
+        """Return whether this rank gets a batch of the `rest` samples that are left after the full
+        batches of all ranks."""
         if not rest or self.options.drops:
             return False
         rank, ranks = self.options.place
         if self.options.rule == "pad":
             return True
-        # The sizes of the parts depend on no epoch. To make an epoch's order only to count them would be slow.
+        # The sizes of the parts depend on no epoch. To make an epoch's order only to count them
+        # would be slow.
         return len(neighbours(0, rest, rank, ranks)) > 0
 
     def __repr__(self) -> str:
         """Return the sizes, the order and the fields, for display."""
         rank, world_size = self.options.place
         order = self.stream.identity()
-        shuffle = f"shuffle {order['shuffle']!r}, seed {order['seed']}" if order.get("shuffle") else "no shuffle"
+        shuffle = (
+            f"shuffle {order['shuffle']!r}, seed {order['seed']}"
+            if order.get("shuffle")
+            else "no shuffle"
+        )
         if "mixture" in order:
             shuffle = f"a mixture of {order['mixture']} datasets, seed {order['seed']}"
         return (
-            f"<shardctl.Loader: {counted(len(self), 'batch', 'batches')} of {self.options.batch_size:,} per epoch,"
+            f"<shardctl.Loader: {counted(len(self), 'batch', 'batches')} of "
+            f"{self.options.batch_size:,} per epoch,"
             f" {counted(len(self.stream), 'sample')},"
             f" {shuffle}, rank {rank} of {world_size}; fields {', '.join(self.specs())}>"
         )
@@ -267,15 +297,18 @@ class Loader:
         return self._processes.ids if self._processes else []
 
     def start(self) -> None:
-        """Start the worker processes, which the first iteration does otherwise, and wait until they have opened the dataset.
+        """Start the worker processes, which the first iteration does otherwise, and wait until they
+        have opened the dataset.
 
-        Does nothing without `processes`, and if they were started before. Raises WorkerError, DatasetError.
+        Does nothing without `processes`, and if they were started before. Raises WorkerError,
+        DatasetError.
         """
         if self._processes:
             self._processes.begin()
 
     def close(self) -> None:
-        """End the worker processes, as the end of this object does. An iteration that is under way raises WorkerError then.
+        """End the worker processes, as the end of this object does. An iteration that is under way
+        raises WorkerError then.
 
         The next iteration starts new ones. Does nothing without `processes`.
         """
@@ -283,9 +316,11 @@ class Loader:
             self._processes.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration this epoch: its rest after `load_state_dict` with a state of it, else the whole epoch.
+        """Make the next iteration this epoch: its rest after `load_state_dict` with a state of it,
+        else the whole epoch.
 
-        Warns if it leaves the rest of another epoch, which a state has. Raises UsageError for a negative epoch.
+        Warns if it leaves the rest of another epoch, which a state has. Raises UsageError for a
+        negative epoch.
         """
         run = self._run
         if whole_number("epoch", epoch, 0) != run.next.epoch:
@@ -295,7 +330,8 @@ class Loader:
         run.at = run.next
 
     def assign(self, rank: int, world_size: int) -> None:
-        """Set the rank and the world size, unless they were given to the loader. Raises UsageError."""
+        """Set the rank and the world size, unless they were given to the loader. Raises
+        UsageError."""
         given = self.options
         placed = given.placed_at(rank, world_size)
         if placed != given.place:
@@ -309,30 +345,44 @@ class Loader:
         return self._run.next.epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position as plain data: the epoch, and how many of its samples all ranks together have consumed.
+        """Return the position as plain data: the epoch, and how many of its samples all ranks
+        together have consumed.
 
-        If this rank has skipped some of them, their number too, as if each of the ranks had skipped as many.
-        This is the position of the last iteration, also after a `break`. Prefetched batches do not count.
+        If this rank has skipped some of them, their number too, as if each of the ranks had skipped
+        as many. This is the position of the last iteration, also after a `break`. Prefetched
+        batches do not count.
         """
         at = self._run.at
         state = {"epoch": at.epoch, "samples": at.samples, "order": self._identity()}
         return {**state, "skipped": at.skipped * self.options.place[1]} if at.skipped else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state: the next iteration yields the rest of its epoch, later iterations the next epochs.
+        """Continue from a state: the next iteration yields the rest of its epoch, later iterations
+        the next epochs.
 
-        Batch size, world size, threads and columns may differ. Raises UsageError for the state of another dataset or order.
+        Batch size, world size, threads and columns may differ. Raises UsageError for the state of
+        another dataset or order.
         """
         try:
-            epoch, samples = whole_number("epoch", state["epoch"]), whole_number("samples", state["samples"])
+            epoch, samples = (
+                whole_number("epoch", state["epoch"]),
+                whole_number("samples", state["samples"]),
+            )
             skipped = whole_number("skipped", state.get("skipped", 0))
             mine, other = self._identity(), dict(state["order"])
         except (KeyError, TypeError, ValueError, UsageError):
-            raise UsageError(f"not the state of a loader, as loader.state_dict() returns it: {state!r}") from None
+            raise UsageError(
+                f"not the state of a loader, as loader.state_dict() returns it: {state!r}"
+            ) from None
         refuse_other_order(other, mine)
         if epoch < 0 or not 0 <= samples <= len(self.stream):
-            raise UsageError(f"the state (epoch {epoch}, sample {samples}) does not fit a dataset of {len(self.stream)}")
-        self._run.at = self._run.next = _Position(epoch, samples, -(-skipped // self.options.place[1]))
+            raise UsageError(
+                f"the state (epoch {epoch}, sample {samples}) does not fit a dataset of "
+                f"{len(self.stream)}"
+            )
+        self._run.at = self._run.next = _Position(
+            epoch, samples, -(-skipped // self.options.place[1])
+        )
 
     def stats(self) -> LoaderStats:
         """Return the statistics since the start of the last iteration."""
@@ -357,10 +407,12 @@ class Loader:
         )
 
     def map(self, function: Callable[[Any], Any]) -> Loader:
-        """Return a loader of `function(batch)` for every batch. It is at the same place as this one, which goes on with it.
+        """Return a loader of `function(batch)` for every batch. It is at the same place as this
+        one, which goes on with it.
 
-        The loader's threads call the function, several at a time, while the training loop works. The iteration raises the
-        errors of the function. Raises UsageError for what cannot be called.
+        The loader's threads call the function, several at a time, while the training loop works.
+        The iteration raises the errors of the function. Raises UsageError for what cannot be
+        called.
         """
         if not callable(function):
             raise UsageError(f"map() takes a function of a batch; it is {function!r}")
@@ -372,7 +424,9 @@ class Loader:
         """Yield the batches of the next epoch, or the rest of the epoch of a loaded state."""
         self._say_what_is_odd()
         self.start()
-        depth = max(1, self.options.prefetch // self._task_batches) if self.options.prefetch else None
+        depth = (
+            max(1, self.options.prefetch // self._task_batches) if self.options.prefetch else None
+        )
         run = self._run
         begin = run.begin()
         first: tuple[int, Indices] | None = None
@@ -390,7 +444,11 @@ class Loader:
                 for batch, size, lost, end in made.batches:
                     skipped = len(lost) + (run.at.skipped if made.epoch == run.at.epoch else 0)
                     if len(lost):
-                        first = first if first is not None and first[0] == made.epoch else (made.epoch, lost[:1])
+                        first = (
+                            first
+                            if first is not None and first[0] == made.epoch
+                            else (made.epoch, lost[:1])
+                        )
                         self._check_skipped(skipped, *first)
                     run.next = _Position(made.epoch + 1)
                     run.at = run.next if self._is_over(end) else _Position(made.epoch, end, skipped)
@@ -405,16 +463,20 @@ class Loader:
             run.at = run.next
 
     def _check_skipped(self, skipped: int, epoch: int, first: Indices) -> None:
-        """Raise DatasetError where too many samples of an epoch were skipped: `first` (1,) is the first one.
+        """Raise DatasetError where too many samples of an epoch were skipped: `first` (1,) is the
+        first one.
 
-        A hundredth of the epoch may be; of few samples ten, and never all: as many as are in a damaged block. The ranks divide
-        this number among them, rounded up.
+        A hundredth of the epoch may be; of few samples ten, and never all: as many as are in a
+        damaged block. The ranks divide this number among them, rounded up.
         """
         every, ranks = len(self.stream), self.options.place[1]
         if skipped <= -(-max(every // MOST_SKIPPED, min(FEW_SKIPPED, every - 1)) // ranks):
             return
         samples = -(-every // ranks)
-        counts = f"{skipped:,} of {counted(samples, 'sample')} of epoch {epoch} cannot be read, which is too many to skip"
+        counts = (
+            f"{skipped:,} of {counted(samples, 'sample')} of epoch {epoch} cannot be read, "
+            "which is too many to skip"
+        )
         try:
             self.stream.strict().gather(first, epoch, BatchMemory())
         except DatasetError as error:
@@ -422,20 +484,27 @@ class Loader:
         raise DatasetError(f"{counts}; the first can be read by now: read them again")
 
     def _say_what_is_odd(self) -> None:
-        """Warn if samples come twice and nobody asked for it, and if there are samples and all ranks get none."""
+        """Warn if samples come twice and nobody asked for it, and if there are samples and all
+        ranks get none."""
         given, samples = self.options, len(self.stream)
         if given.place[0] != 0:
             return  # the first rank says it for all
         if given.drops and 0 < samples < given.global_batch:
             self._warn_of_no_batch()
         left = samples - self._run.next.samples
-        if given.remainder is None and not given.repeated and given.rule == "pad" and left % given.global_batch:
+        if (
+            given.remainder is None
+            and not given.repeated
+            and given.rule == "pad"
+            and left % given.global_batch
+        ):
             _warn_of_padding()
 
     def _warn_of_left_state(self, epoch: int) -> None:
         left, samples = self._run.next.epoch, counted(self._run.next.samples, "sample")
         warnings.warn(
-            f"set_epoch({epoch}) leaves the loaded state (epoch {left}, {samples} consumed): epoch {epoch} is read from its"
+            f"set_epoch({epoch}) leaves the loaded state (epoch {left}, {samples} consumed): epoch "
+            f"{epoch} is read from its"
             f" beginning. Leave set_epoch out, or call it with {left}.",
             stacklevel=caller_level(),
         )
@@ -445,14 +514,19 @@ class Loader:
         each = f"{size:,} for each of {ranks} ranks" if ranks > 1 else f"{size:,}"
         keeps = "drop_last=False" if self.options.drop_last else "another remainder"
         there = f"{counted(samples, 'sample')} {'makes' if samples == 1 else 'make'} no batch"
-        warnings.warn(f"{there} of {each}; take a smaller batch_size or {keeps}", stacklevel=caller_level())
+        warnings.warn(
+            f"{there} of {each}; take a smaller batch_size or {keeps}", stacklevel=caller_level()
+        )
 
     def _is_over(self, consumed: int) -> bool:
         """Return whether an epoch with `consumed` samples consumed has no batch left."""
-        return len(self.stream) - consumed < (self.options.global_batch if self.options.drops else 1)
+        return len(self.stream) - consumed < (
+            self.options.global_batch if self.options.drops else 1
+        )
 
     def _tasks(self, begin: _Position) -> Iterator[_Task]:
-        """Yield the tasks, epoch after epoch. The first tasks are small, so that the first batch comes early."""
+        """Yield the tasks, epoch after epoch. The first tasks are small, so that the first batch
+        comes early."""
         epoch, consumed = begin.epoch, begin.samples
         together = planned = 1
         for left in itertools.count(self.options.repeat or 0, -1):
@@ -463,7 +537,9 @@ class Loader:
                 task = self._next_batches(order, epoch, consumed, planned)
                 yield from [task] if len(task.sizes) <= together else _cut(task, together)
                 consumed, together = task.ends[-1], min(2 * together, self._task_batches)
-                planned = min(2 * planned, max(self._task_batches, PLANNED_SAMPLES // self.options.batch_size))
+                planned = min(
+                    2 * planned, max(self._task_batches, PLANNED_SAMPLES // self.options.batch_size)
+                )
             if self._is_over(0):
                 return  # epochs without a batch would repeat without end
             epoch, consumed = epoch + 1, 0
@@ -473,14 +549,20 @@ class Loader:
         for column, batches in self.options.bucket.items():
             lengths = partial(self.stream.lengths, column)
             key = (self.options.seed, epoch)
-            order = BucketedOrder(order, len(self.stream), lengths, self.options.global_batch, batches, key)
+            order = BucketedOrder(
+                order, len(self.stream), lengths, self.options.global_batch, batches, key
+            )
         return order
 
     def _identity(self) -> dict[str, Any]:
         """Return all that decides which sample comes when, as plain data."""
         which, given = self.stream.identity(), self.options
         if given.bucket:
-            which |= {"bucket": dict(given.bucket), "global_batch": given.global_batch, "seed": given.seed}
+            which |= {
+                "bucket": dict(given.bucket),
+                "global_batch": given.global_batch,
+                "seed": given.seed,
+            }
         return which
 
     def _next_batches(self, order: EpochOrder, epoch: int, consumed: int, most: int) -> _Task:
@@ -495,18 +577,24 @@ class Loader:
             sizes = [end - start for start, end in zip(starts, ends, strict=True)]
             positions = np.arange(consumed, ends[-1], dtype=np.int64)
             return _Task(epoch, positions, np.zeros(len(positions), bool), sizes, ends, order)
-        parts = [self._share(order, start, end - start) for start, end in zip(starts, ends, strict=True)]
+        parts = [
+            self._share(order, start, end - start) for start, end in zip(starts, ends, strict=True)
+        ]
         positions = np.concatenate(parts)
         samples = len(self.stream)
-        return _Task(epoch, positions % samples, positions >= samples, list(map(len, parts)), ends, order)
+        return _Task(
+            epoch, positions % samples, positions >= samples, list(map(len, parts)), ends, order
+        )
 
     def _share(self, order: EpochOrder, first: int, count: int) -> Indices:
-        """Return this rank's positions among `count` from `first` on. Those that fill up follow the epoch's end."""
+        """Return this rank's positions among `count` from `first` on. Those that fill up follow the
+        epoch's end."""
         (rank, ranks), size = self.options.place, self.options.batch_size
         own = order.share(first, count, rank, ranks)
         if self.options.rule == "uneven" or len(own) == size:
             return own
-        # Ranks before this one have taken rank * size - count * rank // ranks of the samples that fill up.
+        # Ranks before this one have taken rank * size - count * rank // ranks of the samples that
+        # fill up.
         filled = rank * size - count * rank // ranks + np.arange(size - len(own), dtype=np.int64)
         return np.concatenate([own, len(self.stream) + filled])
 
@@ -522,11 +610,15 @@ class Loader:
         if len(task.sizes) == 1:
             size = int(there.sum())
             lost = samples[~there]
-            return _Made(task.epoch, [(self._mapped(batch, size), size, lost, task.ends[0])], memory)
+            return _Made(
+                task.epoch, [(self._mapped(batch, size), size, lost, task.ends[0])], memory
+            )
         edges = np.cumsum([0, *task.sizes])
         cuts = np.concatenate([[0], np.cumsum(there)])[edges].tolist()
         made = []
-        for begin, end, consumed, (left, right) in zip(cuts[:-1], cuts[1:], task.ends, pairwise(edges.tolist()), strict=True):
+        for begin, end, consumed, (left, right) in zip(
+            cuts[:-1], cuts[1:], task.ends, pairwise(edges.tolist()), strict=True
+        ):
             part = {name: values[begin:end] for name, values in batch.items()}
             lost = samples[left:right][~there[left:right]]
             made.append((self._mapped(part, end - begin), end - begin, lost, consumed))

@@ -1,4 +1,5 @@
-"""Samples that come from far away are fetched before they are needed: the order says which come next."""
+"""Samples that come from far away are fetched before they are needed: the order says which come
+next."""
 
 from __future__ import annotations
 
@@ -29,9 +30,12 @@ class Lookahead(Protocol):
 
 
 class DatasetLookahead:
-    """Brings the blocks of samples. `of_dataset` returns which of the dataset's samples those of an epoch are."""
+    """Brings the blocks of samples. `of_dataset` returns which of the dataset's samples those of an
+    epoch are."""
 
-    def __init__(self, shards: Shards, of_dataset: Callable[[Indices, int], Indices], coming: Ahead) -> None:
+    def __init__(
+        self, shards: Shards, of_dataset: Callable[[Indices, int], Indices], coming: Ahead
+    ) -> None:
         self._shards, self._of_dataset, self._coming = shards, of_dataset, coming
         self._epoch: int | None = None
 
@@ -41,7 +45,8 @@ class DatasetLookahead:
         return self._coming.is_short
 
     def expect(self, samples: Indices, epoch: int) -> None:
-        """Have the blocks of these samples fetched, in the order of their first use, each once in an epoch."""
+        """Have the blocks of these samples fetched, in the order of their first use, each once in
+        an epoch."""
         if epoch != self._epoch:
             self._coming.forget_seen()
             self._epoch = epoch

@@ -1,4 +1,5 @@
-"""The option --metrics, of measurements and of conversions. Little is imported: the command line reads it."""
+"""The option --metrics, of measurements and of conversions. Little is imported: the command line
+reads it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def _check_targets(targets: Sequence[str | Path]) -> None:
 METRICS = Option(
     Many(Anything("str | Path")),
     (),
-    "Write figures every few seconds: FILE.jsonl (JSON lines), FILE.prom (Prometheus), http:PORT (Prometheus, on this"
+    "Write figures every few seconds: FILE.jsonl (JSON lines), FILE.prom (Prometheus), http:PORT "
+    "(Prometheus, on this"
     " machine) or tensorboard:FOLDER. May be given several times.",
     metavar="FILE",
     limit=_check_targets,

@@ -28,15 +28,23 @@ _TURN = 21
 
 
 def check_mixture(sizes: Sequence[int], weights: Sequence[float], samples: int | None) -> None:
-    """Raise UsageError if datasets of these sizes cannot be mixed by these weights into epochs of `samples` samples."""
+    """Raise UsageError if datasets of these sizes cannot be mixed by these weights into epochs of
+    `samples` samples."""
     if not sizes:
         raise UsageError("mix() needs at least one dataset")
     if len(sizes) != len(weights):
-        raise UsageError(f"{len(sizes)} datasets and {len(weights)} weights do not go together; give one weight each")
+        raise UsageError(
+            f"{len(sizes)} datasets and {len(weights)} weights do not go together; give one weight "
+            "each"
+        )
     if not all(weight > 0 for weight in weights):
-        raise UsageError(f"weights must be above 0, not {list(weights)}; leave out a dataset that is not wanted")
+        raise UsageError(
+            f"weights must be above 0, not {list(weights)}; leave out a dataset that is not wanted"
+        )
     if not math.isfinite(sum(weights)):
-        raise UsageError(f"the weights {list(weights)} are too large; their sum must be a finite number")
+        raise UsageError(
+            f"the weights {list(weights)} are too large; their sum must be a finite number"
+        )
     if not all(sizes):
         raise UsageError("a dataset without samples cannot be mixed in")
     if samples is not None and samples < 1:
@@ -44,14 +52,17 @@ def check_mixture(sizes: Sequence[int], weights: Sequence[float], samples: int |
 
 
 class Mixture:
-    """Draws from several streams. Each runs through its own samples, epoch after epoch, at its own speed.
+    """Draws from several streams. Each runs through its own samples, epoch after epoch, at its own
+    speed.
 
-    Position q is in round q // _ROUND; a keyed permutation of the round says whose turn it is, and how many of that stream's
-    came before it in all earlier rounds is a product. So any position is found without counting. Streams, weights and samples
-    are what `check_mixture` allows.
+    Position q is in round q // _ROUND; a keyed permutation of the round says whose turn it is, and
+    how many of that stream's came before it in all earlier rounds is a product. So any position is
+    found without counting. Streams, weights and samples are what `check_mixture` allows.
     """
 
-    def __init__(self, streams: Sequence[Stream], weights: Sequence[float], samples: int | None, seed: int) -> None:
+    def __init__(
+        self, streams: Sequence[Stream], weights: Sequence[float], samples: int | None, seed: int
+    ) -> None:
         self._streams, self._seed = list(streams), seed
         self._made_of = (self._streams, weights, samples, seed)
         self._size = sum(map(len, streams)) if samples is None else samples
@@ -75,8 +86,11 @@ class Mixture:
         """Return the order of an epoch: the next len(self) positions."""
         return MixedOrder(epoch * self._size)
 
-    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, npt.NDArray[np.bool_]]:
-        """Return the samples at these positions of the whole mixture, and which of them are there, in memory of their own."""
+    def gather(
+        self, samples: Indices, epoch: int, memory: BatchMemory
+    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
+        """Return the samples at these positions of the whole mixture, and which of them are there,
+        in memory of their own."""
         parts, places, there = [], [], np.ones(len(samples), bool)
         for number, own_epoch, own, chosen in self._apart(samples):
             batch, found = self._streams[number].gather(own, own_epoch, BatchMemory())
@@ -87,14 +101,20 @@ class Mixture:
         return _join(parts, order, self._specs), there
 
     def _apart(self, samples: Indices) -> Iterator[tuple[int, int, Indices, Indices]]:
-        """Yield a stream's number, an epoch of it, the samples of that epoch that are meant, and their places among all."""
+        """Yield a stream's number, an epoch of it, the samples of that epoch that are meant, and
+        their places among all."""
         turn, count = self._draw(samples)
         for number, stream in enumerate(self._streams):
             mine = np.flatnonzero(turn == number)
             own_epochs = count[mine] // len(stream)
             for own_epoch in np.unique(own_epochs).tolist():
                 chosen = mine[own_epochs == own_epoch]
-                yield number, own_epoch, stream.epoch(own_epoch).samples(count[chosen] - own_epoch * len(stream)), chosen
+                yield (
+                    number,
+                    own_epoch,
+                    stream.epoch(own_epoch).samples(count[chosen] - own_epoch * len(stream)),
+                    chosen,
+                )
 
     def ahead(self, keeps: bool) -> Lookahead | None:
         """Return what fetches samples before they are needed; None where all of them are local."""
@@ -102,7 +122,8 @@ class Mixture:
         return _MixedLookahead(self._apart, each) if any(each) else None
 
     def lengths(self, column: str, samples: Indices) -> Indices:
-        """Raise UsageError: the lengths of a mixture's samples are not known before they are read."""
+        """Raise UsageError: the lengths of a mixture's samples are not known before they are
+        read."""
         raise UsageError(f"a mixture cannot use bucket= ({column}); bucket one dataset")
 
     def _draw(self, positions: Indices) -> tuple[Indices, Indices]:
@@ -123,9 +144,16 @@ class Mixture:
 
     def identity(self) -> dict[str, Any]:
         """Return what decides which sample comes when."""
-        which = {"mixture": len(self._streams), "weights": self._weights, "samples": self._size, "seed": self._seed}
+        which = {
+            "mixture": len(self._streams),
+            "weights": self._weights,
+            "samples": self._size,
+            "seed": self._seed,
+        }
         for number, stream in enumerate(self._streams):
-            which |= {f"datasets[{number}].{name}": value for name, value in stream.identity().items()}
+            which |= {
+                f"datasets[{number}].{name}": value for name, value in stream.identity().items()
+            }
         return which
 
     @property
@@ -134,7 +162,8 @@ class Mixture:
         return min(stream.together for stream in self._streams)
 
     def specs(self) -> dict[str, Spec]:
-        """Return what the values of each field of a batch are: ragged where the datasets have different shapes."""
+        """Return what the values of each field of a batch are: ragged where the datasets have
+        different shapes."""
         return self._specs
 
     def counts(self) -> dict[str, int]:
@@ -150,7 +179,9 @@ class _MixedLookahead:
     """Brings the samples of several streams before they are needed."""
 
     def __init__(
-        self, apart: Callable[[Indices], Iterator[tuple[int, int, Indices, Indices]]], each: Sequence[Lookahead | None]
+        self,
+        apart: Callable[[Indices], Iterator[tuple[int, int, Indices, Indices]]],
+        each: Sequence[Lookahead | None],
     ) -> None:
         self._apart, self._each = apart, each
 
@@ -174,7 +205,8 @@ class _MixedLookahead:
 
 
 class MixedOrder:
-    """The positions of a mixture from one on; which samples they are is found out when they are read."""
+    """The positions of a mixture from one on; which samples they are is found out when they are
+    read."""
 
     def __init__(self, first: int) -> None:
         self._first = first
@@ -193,11 +225,15 @@ def _sums(every: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _common(every: Sequence[dict[str, Spec]]) -> dict[str, Spec]:
-    """Return what the fields of all streams are together. Raises UsageError if they do not go together."""
+    """Return what the fields of all streams are together. Raises UsageError if they do not go
+    together."""
     first, *others = every
     whole = next((name for name, spec in first.items() if spec.kind == "whole"), None)
     if whole is not None:
-        raise UsageError(f"{whole} describes a whole batch, which a mixture does not have; derive document_ids or position_ids")
+        raise UsageError(
+            f"{whole} describes a whole batch, which a mixture does not have; derive document_ids "
+            "or position_ids"
+        )
     if any(set(other) != set(first) for other in others):
         fields = " and ".join(", ".join(sorted(specs)) for specs in every)
         shared = [name for name in first if all(name in other for other in others)]
@@ -212,19 +248,28 @@ def _common_spec(name: str, specs: Sequence[Spec]) -> Spec:
     if kinds <= {"fixed", "ragged"} and len({len(spec.shape) for spec in specs}) == 1:
         if len({spec.dtype for spec in specs}) > 1:
             types = " and ".join(sorted({spec.dtype.name for spec in specs}))
-            raise UsageError(f"column {name} is {types} in the datasets; give dtype={{{name!r}: …}} for one type")
+            raise UsageError(
+                f"column {name} is {types} in the datasets; give dtype={{{name!r}: …}} for one type"
+            )
         if kinds == {"fixed"} and len({spec.shape for spec in specs}) == 1:
             return first
-        shape = tuple(side if {spec.shape[at] for spec in specs} == {side} else -1 for at, side in enumerate(first.shape))
+        shape = tuple(
+            side if {spec.shape[at] for spec in specs} == {side} else -1
+            for at, side in enumerate(first.shape)
+        )
         return Spec("ragged", shape, first.dtype)
     if any(spec != first for spec in specs):
         types = " and ".join(sorted({f"{spec.kind} {spec.shape or ''}".strip() for spec in specs}))
-        raise UsageError(f"column {name} is of different types in the datasets ({types}); leave it out with columns=")
+        raise UsageError(
+            f"column {name} is of different types in the datasets ({types}); leave it out with "
+            "columns="
+        )
     return first
 
 
 def _apportion(weights: npt.NDArray[np.float64], seats: int) -> Indices:
-    """Divide whole seats by weight: seats left after rounding down go to the largest remainders. At least one each."""
+    """Divide whole seats by weight: seats left after rounding down go to the largest remainders. At
+    least one each."""
     exact = weights / weights.sum() * seats
     counts: Indices = np.maximum(exact.astype(np.int64), 1)
     while counts.sum() > seats:
@@ -234,30 +279,40 @@ def _apportion(weights: npt.NDArray[np.float64], seats: int) -> Indices:
 
 
 def _join(batches: Sequence[Batch], order: Indices, specs: dict[str, Spec]) -> Batch:
-    """Return one batch of several, its samples in this order: (n,) numbers of samples, counted through all of them."""
+    """Return one batch of several, its samples in this order: (n,) numbers of samples, counted
+    through all of them."""
     if not batches:
-        return {}  # the rank has no part of the epoch's last batch; the loader yields no batch without samples
-    return {name: _joined([batch[name] for batch in batches], order, specs[name]) for name in batches[0]}
+        # the rank has no part of the epoch's last batch; the loader yields no batch without samples
+        return {}
+    return {
+        name: _joined([batch[name] for batch in batches], order, specs[name]) for name in batches[0]
+    }
 
 
 def _joined(parts: list[Any], order: Indices, spec: Spec) -> Any:
     if spec.kind == "padded":
         longest = np.max([part.shape[1:] for part in parts], axis=0)
         free = [[(0, 0), *((0, int(side)) for side in longest - part.shape[1:])] for part in parts]
-        parts = [np.pad(part, sides, constant_values=spec.fill) for part, sides in zip(parts, free, strict=True)]
-    if spec.kind in ("fixed", "padded"):  # decided for all batches alike, not by what is in this one
+        parts = [
+            np.pad(part, sides, constant_values=spec.fill)
+            for part, sides in zip(parts, free, strict=True)
+        ]
+    # decided for all batches alike, not by what is in this one
+    if spec.kind in ("fixed", "padded"):
         return np.concatenate(parts)[order]
     values = [value for part in parts for value in part]
     return [values[place] for place in order.tolist()]
 
 
 def mix(datasets: Sequence[Dataset], weights: Sequence[float], samples: int | None = None) -> Mix:
-    """Mix several datasets by weight: each has its exact share of every 4,096 samples of the mixture.
+    """Mix several datasets by weight: each has its exact share of every 4,096 samples of the
+    mixture.
 
-    An epoch of the mixture has `samples` samples, by default as many as all datasets together. Each dataset continues
-    where the epoch before ended, and starts again in another order after its last sample. Labels with names are
-    renumbered by `classes` of the mixture. Raises UsageError if there is not one weight above 0 for every dataset, for a
-    dataset without samples, and for fewer than 1 sample.
+    An epoch of the mixture has `samples` samples, by default as many as all datasets together. Each
+    dataset continues where the epoch before ended, and starts again in another order after its last
+    sample. Labels with names are renumbered by `classes` of the mixture. Raises UsageError if there
+    is not one weight above 0 for every dataset, for a dataset without samples, and for fewer than 1
+    sample.
     """
     return Mix(datasets, weights, samples)
 
@@ -265,7 +320,9 @@ def mix(datasets: Sequence[Dataset], weights: Sequence[float], samples: int | No
 class Mix:
     """Several datasets that are read as one. `shardctl.mix` makes it."""
 
-    def __init__(self, datasets: Sequence[Dataset], weights: Sequence[float], samples: int | None) -> None:
+    def __init__(
+        self, datasets: Sequence[Dataset], weights: Sequence[float], samples: int | None
+    ) -> None:
         for name, given in (("datasets", datasets), ("weights", weights)):
             if isinstance(given, Dataset | str) or not isinstance(given, Iterable):
                 raise UsageError(f"{name} takes a list; write mix([a, b], [0.5, 0.5])")
@@ -273,7 +330,8 @@ class Mix:
         for dataset in self._datasets:
             if not isinstance(dataset, Dataset):
                 raise UsageError(
-                    f"mix() takes a list of datasets from shardctl.open; one of them is a {type(dataset).__name__}"
+                    "mix() takes a list of datasets from shardctl.open; one of them is a "
+                    f"{type(dataset).__name__}"
                 )
         self._weights = [real_number("a weight", weight) for weight in weights]
         self._samples = None if samples is None else whole_number("samples", samples)
@@ -285,7 +343,8 @@ class Mix:
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The class names of all datasets, in the order in which they first appear: `classes[n]` is the name of label n.
+        """The class names of all datasets, in the order in which they first appear: `classes[n]` is
+        the name of label n.
 
         None if a dataset has no class names.
         """
@@ -294,7 +353,8 @@ class Mix:
 
     @property
     def class_names(self) -> dict[str, tuple[str, ...]]:
-        """The classes of all datasets together, by field of labels or objects; not of one that has no names in a dataset."""
+        """The classes of all datasets together, by field of labels or objects; not of one that has
+        no names in a dataset."""
         first, *others = [each.class_names for each in self._datasets]
         return {
             name: tuple(dict.fromkeys(each for names in (first, *others) for each in names[name]))
@@ -305,16 +365,26 @@ class Mix:
     def __repr__(self) -> str:
         """Return a description for display."""
         named = f"; {len(self.classes)} classes" if self.classes is not None else ""
-        parts = ", ".join(f"{weight:g} x {dataset!r}" for weight, dataset in zip(self._weights, self._datasets, strict=True))
+        parts = ", ".join(
+            f"{weight:g} x {dataset!r}"
+            for weight, dataset in zip(self._weights, self._datasets, strict=True)
+        )
         return f"<shardctl.Mix: {counted(len(self), 'sample')}{named}; {parts}>"
 
     def loader(self, batch_size: int, *, seed: int = 0, **options: Any) -> Loader:
-        """Return a loader of mixed batches, with the options of Dataset.loader. Raises UsageError."""
+        """Return a loader of mixed batches, with the options of Dataset.loader. Raises
+        UsageError."""
         parts = [dataset.loader(batch_size, seed=seed, **options) for dataset in self._datasets]
-        streams = [self._relabelled(part.stream, dataset) for part, dataset in zip(parts, self._datasets, strict=True)]
+        streams = [
+            self._relabelled(part.stream, dataset)
+            for part, dataset in zip(parts, self._datasets, strict=True)
+        ]
         self._check_types(options.get("columns"))
         self._check_meanings(streams[0])
-        return Loader(Mixture(streams, self._weights, self._samples, whole_number("seed", seed)), parts[0].options)
+        return Loader(
+            Mixture(streams, self._weights, self._samples, whole_number("seed", seed)),
+            parts[0].options,
+        )
 
     def _relabelled(self, stream: Any, dataset: Dataset) -> DatasetStream:
         """Return a dataset's stream with its labels renumbered by the classes of the mixture."""
@@ -325,9 +395,12 @@ class Mix:
             if not any(name in names for names in every):
                 continue
             if name not in together:
-                bare = self._datasets[next(place for place, names in enumerate(every) if name not in names)]
+                bare = self._datasets[
+                    next(place for place, names in enumerate(every) if name not in names)
+                ]
                 raise UsageError(
-                    f"the values of {name} in {printable(bare.location)} have no names, but in another dataset they have: they"
+                    f"the values of {name} in {printable(bare.location)} have no names, but in "
+                    "another dataset they have: they"
                     " cannot be combined; leave the column out with columns="
                 )
             numbers = {each: number for number, each in enumerate(together[name])}
@@ -342,21 +415,30 @@ class Mix:
         for name in first.schema.names if columns is None else columns:
             for other in others:
                 if name not in first.schema.names or name not in other.schema.names:
-                    continue  # the mixture reports it, with the names of all fields; or it is a member of objects
+                    # the mixture reports it, with the names of all fields; or it is a member of
+                    # objects
+                    continue
                 one, two = first.schema.field(name).type, other.schema.field(name).type
                 if Column.of(first.schema.field(name)).kind == "other" and not one.equals(two):
-                    raise UsageError(f"column {name} is {one} in one dataset and {two} in another; leave it out with columns=")
+                    raise UsageError(
+                        f"column {name} is {one} in one dataset and {two} in another; leave it out "
+                        "with columns="
+                    )
 
     def _check_meanings(self, stream: DatasetStream) -> None:
-        """Raise UsageError if numbers of masks, or keypoints, mean something else in another dataset: they are not changed."""
+        """Raise UsageError if numbers of masks, or keypoints, mean something else in another
+        dataset: they are not changed."""
         for column in stream.columns:
-            first, *others = (_meanings(column, dataset.roles.get(column.name)) for dataset in self._datasets)
+            first, *others = (
+                _meanings(column, dataset.roles.get(column.name)) for dataset in self._datasets
+            )
             for other in others:
                 for what in {**first, **other}:
                     one, two = first.get(what), other.get(what)
                     if one != two:
                         raise UsageError(
-                            f"{column.name}: {what} is {one!r} in one dataset and {two!r} in another; leave it out with"
+                            f"{column.name}: {what} is {one!r} in one dataset and {two!r} in "
+                            "another; leave it out with"
                             " columns="
                         )
 
@@ -364,7 +446,10 @@ class Mix:
 def _meanings(column: Column, role: Role | None) -> dict[str, Any]:
     """Return what the numbers of a mask, or the places of keypoints, mean."""
     if isinstance(role, Mask):
-        return {"ignore": role.ignore, **{f"class {number}": name for number, name in enumerate(role.names or ())}}
+        return {
+            "ignore": role.ignore,
+            **{f"class {number}": name for number, name in enumerate(role.names or ())},
+        }
     if isinstance(role, Objects) and "keypoints" in column.object_members:
         return {f"keypoint {number}": name for number, name in enumerate(role.keypoints or ())}
     return {}

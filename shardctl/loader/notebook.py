@@ -1,4 +1,5 @@
-"""A dataset as a notebook shows it: its splits, its columns, and its first samples with small pictures."""
+"""A dataset as a notebook shows it: its splits, its columns, and its first samples with small
+pictures."""
 
 from __future__ import annotations
 
@@ -29,10 +30,18 @@ def splits_in_notebook(splits: Sequence[SplitFacts]) -> Html:
     return rows_in_notebook("", rows, ("split", "samples", "shards", "size"))
 
 
-def columns_in_notebook(manifest: Manifest, more: dict[str, tuple[Any, ...]], header: Sequence[str] = ()) -> Html:
-    """Return the columns as a table, with names of classes, and what else is known of each under `header`."""
+def columns_in_notebook(
+    manifest: Manifest, more: dict[str, tuple[Any, ...]], header: Sequence[str] = ()
+) -> Html:
+    """Return the columns as a table, with names of classes, and what else is known of each under
+    `header`."""
     rows = [
-        (name, manifest.type_in_words(name, type_), _names(manifest.fields.get(name, {}).get("names")), *more.get(name, ()))
+        (
+            name,
+            manifest.type_in_words(name, type_),
+            _names(manifest.fields.get(name, {}).get("names")),
+            *more.get(name, ()),
+        )
         for name, type_ in manifest.schema
     ]
     return rows_in_notebook("", rows, ("column", "type", "classes", *header))
@@ -43,14 +52,21 @@ def samples_in_notebook(title: str, samples: Sequence[Sample], roles: Roles) -> 
     if not samples:
         return Html("")
     fields = list(samples[0])[:MOST_COLUMNS]
-    rows = [[_cell(sample[name], roles.get(name), roles.names.get(name)) for name in fields] for sample in samples]
+    rows = [
+        [_cell(sample[name], roles.get(name), roles.names.get(name)) for name in fields]
+        for sample in samples
+    ]
     left_out = len(samples[0]) - len(fields)
     below = f"<div>and {left_out:,} more columns</div>" if left_out else ""
-    return Html(f'<div style="margin-top:.6em">{text(title)}</div>{table(rows, fields, IN_A_NOTEBOOK).text}{below}')
+    return Html(
+        "<div "
+        f'style="margin-top:.6em">{text(title)}</div>{table(rows, fields, IN_A_NOTEBOOK).text}{below}'
+    )
 
 
 def _cell(value: Any, role: object, names: Sequence[str] | None) -> Any:
-    """Return a value as it is shown: pictures small, texts and lists by their beginning, a label with its name."""
+    """Return a value as it is shown: pictures small, texts and lists by their beginning, a label
+    with its name."""
     if isinstance(role, Image):
         return "missing" if value is None else _picture(value, role)
     if isinstance(role, Objects) and (value is None or isinstance(value, dict)):
@@ -80,7 +96,9 @@ def _picture(content: Any, role: Image) -> Any:
     try:
         coloured = None
         if isinstance(role, Mask):
-            coloured = draw_classes(content, role, within((content.shape[1], content.shape[0]), SIDE))
+            coloured = draw_classes(
+                content, role, within((content.shape[1], content.shape[0]), SIDE)
+            )
         pixels = shrink(content, SIDE) if coloured is None else coloured
     except Rejection:
         return "does not decode"
@@ -89,13 +107,18 @@ def _picture(content: Any, role: Image) -> Any:
 
 
 def _beginning(values: Any) -> str:
-    first = ", ".join(str(value.item() if isinstance(value, np.generic) else value) for value in values[:MOST_NUMBERS])
+    first = ", ".join(
+        str(value.item() if isinstance(value, np.generic) else value)
+        for value in values[:MOST_NUMBERS]
+    )
     return f"{len(values):,}: {_short(first)}{', …' if len(values) > MOST_NUMBERS else ''}"
 
 
 def _names(names: Iterable[str] | None) -> str:
     listed = list(names or ())
-    return ", ".join(map(_short, listed[:MOST_NAMES])) + (f", … ({len(listed):,})" if len(listed) > MOST_NAMES else "")
+    return ", ".join(map(_short, listed[:MOST_NAMES])) + (
+        f", … ({len(listed):,})" if len(listed) > MOST_NAMES else ""
+    )
 
 
 def _short(said: str) -> str:

@@ -28,15 +28,18 @@ MOST_PROCESSES = 256
 class LoaderOptions:
     """How batches are made. docs/loader.md says what each option costs.
 
-    `batch_size` is per rank. `rank` and `world_size` None mean rank 0 of 1, unless shardctl.torch finds others. `remainder`
-    is the rule for the last batch of an epoch if not all ranks can have a full one: "uneven" divides the remaining samples
-    (some ranks may get one batch less), "pad" fills it up with the epoch's first samples, "drop" (or `drop_last`) leaves it
-    out. None is "pad" for several ranks, so that all of them get equally many batches, and "uneven" for one.
-    `prefetch` is the number of batches made ahead, `repeat` the number of epochs in one iteration, None for no end.
-    `bucket` {column: batches} makes batches of samples of similar length in that column, by sorting the samples of each
-    group of that many batches; `seed` shuffles those batches. With `reuse`, the next batch overwrites the arrays of this one.
-    `repeated` adds the field `repeated` to batches: True for the samples with which "pad" fills one up.
-    With `processes`, that many worker processes make the batches, together in `threads` threads; None uses this process.
+    `batch_size` is per rank. `rank` and `world_size` None mean rank 0 of 1, unless shardctl.torch
+    finds others. `remainder` is the rule for the last batch of an epoch if not all ranks can have a
+    full one: "uneven" divides the remaining samples (some ranks may get one batch less), "pad"
+    fills it up with the epoch's first samples, "drop" (or `drop_last`) leaves it out. None is "pad"
+    for several ranks, so that all of them get equally many batches, and "uneven" for one.
+    `prefetch` is the number of batches made ahead, `repeat` the number of epochs in one iteration,
+    None for no end. `bucket` {column: batches} makes batches of samples of similar length in that
+    column, by sorting the samples of each group of that many batches; `seed` shuffles those
+    batches. With `reuse`, the next batch overwrites the arrays of this one. `repeated` adds the
+    field `repeated` to batches: True for the samples with which "pad" fills one up. With
+    `processes`, that many worker processes make the batches, together in `threads` threads; None
+    uses this process.
     """
 
     batch_size: int
@@ -63,17 +66,28 @@ class LoaderOptions:
         rank, world_size = self.place
         if not 0 <= rank < world_size:
             more = "; give world_size too" if self.world_size is None else ""
-            raise UsageError(f"rank must be 0 to {world_size - 1} (world_size - 1); it is {rank}{more}")
+            raise UsageError(
+                f"rank must be 0 to {world_size - 1} (world_size - 1); it is {rank}{more}"
+            )
         THREADS.check("threads", self.threads)
         self._check_processes()
         if self.remainder is not None and self.remainder not in REMAINDERS:
-            raise UsageError(f"remainder {self.remainder!r} is not known; use {', '.join(REMAINDERS)}")
+            raise UsageError(
+                f"remainder {self.remainder!r} is not known; use {', '.join(REMAINDERS)}"
+            )
         if self.drop_last and self.remainder == "pad":
-            raise UsageError("drop_last and remainder='pad' contradict each other; give one of them")
+            raise UsageError(
+                "drop_last and remainder='pad' contradict each other; give one of them"
+            )
         if self.prefetch is not None and self.prefetch < 1:
             raise UsageError(f"prefetch must be at least 1; it is {self.prefetch}")
-        if len(self.bucket) > 1 or any(whole_number("bucket", batches) < 1 for batches in self.bucket.values()):
-            raise UsageError(f"bucket names one column and a number of batches to sort; it is {dict(self.bucket)}")
+        if len(self.bucket) > 1 or any(
+            whole_number("bucket", batches) < 1 for batches in self.bucket.values()
+        ):
+            raise UsageError(
+                "bucket names one column and a number of batches to sort; it is "
+                f"{dict(self.bucket)}"
+            )
         if self.repeat is not None and self.repeat < 1:
             raise UsageError(f"repeat must be at least 1, or None for no end; it is {self.repeat}")
 
@@ -82,10 +96,14 @@ class LoaderOptions:
         if self.processes is None:
             return
         if not 1 <= whole_number("processes", self.processes) <= MOST_PROCESSES:
-            raise UsageError(f"processes must be a number from 1 to {MOST_PROCESSES}, or None; it is {self.processes}")
+            raise UsageError(
+                f"processes must be a number from 1 to {MOST_PROCESSES}, or None; it is "
+                f"{self.processes}"
+            )
         if self.threads != "auto" and int(self.threads) < self.processes:
             raise UsageError(
-                f"processes={self.processes} and threads={self.threads}: each process needs a thread; give"
+                f"processes={self.processes} and threads={self.threads}: each process needs a "
+                "thread; give"
                 f" threads={self.processes} or more, or 'auto'"
             )
 
@@ -183,7 +201,9 @@ def kept_objects(keep: Any) -> float | str:
         return keep
     share = math.nan if isinstance(keep, str) else real_number("keep_objects", keep)
     if not 0 <= share <= 1:
-        raise UsageError(f"keep_objects is a share of the area from 0 to 1, or 'center'; it is {keep!r}")
+        raise UsageError(
+            f"keep_objects is a share of the area from 0 to 1, or 'center'; it is {keep!r}"
+        )
     return share
 
 
@@ -193,5 +213,7 @@ def probability(flip: Any) -> float:
         return 0.5 if flip else 0.0
     share = real_number("flip", flip)
     if not 0 <= share <= 1:
-        raise UsageError(f"flip is True (for half of the images), or a probability from 0 to 1; it is {flip!r}")
+        raise UsageError(
+            f"flip is True (for half of the images), or a probability from 0 to 1; it is {flip!r}"
+        )
     return share

@@ -1,7 +1,7 @@
 """Results made by several threads and returned in order, and tuning of the number of threads.
 
-Threads, not processes: Arrow, numpy and libjpeg-turbo let other threads run while they work. Where worker processes make the
-results, these threads wait for them.
+Threads, not processes: Arrow, numpy and libjpeg-turbo let other threads run while they work. Where
+worker processes make the results, these threads wait for them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 MOST_AUTO_THREADS = 32
-"""Most threads that "auto" takes. Beyond the cores they only help where reading waits for a network."""
+"""Most threads that "auto" takes. Beyond the cores they only help where reading waits for a
+network."""
 
 SPARE = 4
-"""Finished results that may wait, beyond those being made: with 2, threads wait for room 8 % of the time at full speed."""
+"""Finished results that may wait, beyond those being made: with 2, threads wait for room 8 % of the
+time at full speed."""
 
 _TUNE_SECONDS = 0.25
 """Seconds that a number of threads is tried before it is judged."""
@@ -38,7 +40,8 @@ _GAIN = 1.05
 
 @dataclass
 class Waits:
-    """Seconds that the consumer waited for a result, that threads waited for room, and that threads worked."""
+    """Seconds that the consumer waited for a result, that threads waited for room, and that threads
+    worked."""
 
     get: float = 0.0
     put: float = 0.0
@@ -47,30 +50,42 @@ class Waits:
 
 
 class Prefetcher(Generic[Task, Result]):
-    """Calls `make` on every task in up to `threads` threads, and yields the results in the order of the tasks.
+    """Calls `make` on every task in up to `threads` threads, and yields the results in the order of
+    the tasks.
 
-    At most `depth` results are made ahead; None means SPARE more than there are threads in use. A tuner decides how many of
-    the threads are in use. Used as a context manager; leaving it ends the threads.
+    At most `depth` results are made ahead; None means SPARE more than there are threads in use. A
+    tuner decides how many of the threads are in use. Used as a context manager; leaving it ends the
+    threads.
     """
 
     def __init__(
-        self, make: Callable[[Task], Result], tasks: Iterator[Task], threads: int, depth: int | None, tuner: Tuner | None
+        self,
+        make: Callable[[Task], Result],
+        tasks: Iterator[Task],
+        threads: int,
+        depth: int | None,
+        tuner: Tuner | None,
     ) -> None:
         self._make, self._tasks, self._depth = make, tasks, depth
         self._tuner = tuner
         self._active = tuner.threads if tuner else threads
         self.waits = Waits()
         self._process = os.getpid()
-        # `with` takes this lock, not its condition: that one's __enter__ and __exit__ are in Python, and Ctrl-C between their
-        # lines would leave the lock taken. The threads would then wait for it, and `close` for them.
+        # `with` takes this lock, not its condition: that one's __enter__ and __exit__ are in
+        # Python, and Ctrl-C between their lines would leave the lock taken. The threads would then
+        # wait for it, and `close` for them.
         self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)
         self._results: dict[int, tuple[Result | None, BaseException | None]] = {}
         self._begun = self._taken = 0
         self._exhausted = self._closed = False
         names = (f"shardctl-loader-{number}" for number in range(threads))
-        # Daemons, so that an iterator that is never closed does not keep the program from ending; _close_all ends them first.
-        self._threads = [threading.Thread(target=self._work, args=(n,), name=name, daemon=True) for n, name in enumerate(names)]
+        # Daemons, so that an iterator that is never closed does not keep the program from ending;
+        # _close_all ends them first.
+        self._threads = [
+            threading.Thread(target=self._work, args=(n,), name=name, daemon=True)
+            for n, name in enumerate(names)
+        ]
         _ALIVE.add(self)
         for thread in self._threads:
             thread.start()
@@ -84,10 +99,14 @@ class Prefetcher(Generic[Task, Result]):
     def __iter__(self) -> Iterator[Result]:
         while True:
             if os.getpid() != self._process:
-                raise UsageError("this iterator belongs to the parent process; make a new one after a fork")
+                raise UsageError(
+                    "this iterator belongs to the parent process; make a new one after a fork"
+                )
             with self._lock:
                 began = time.perf_counter()
-                while self._taken not in self._results and not (self._exhausted and self._taken == self._begun):
+                while self._taken not in self._results and not (
+                    self._exhausted and self._taken == self._begun
+                ):
                     self._condition.wait()
                 if self._taken not in self._results:
                     return
@@ -143,20 +162,24 @@ class Prefetcher(Generic[Task, Result]):
         if os is None:
             return  # Python is ending, and its modules are gone: so are the threads
         if os.getpid() != self._process:
-            return  # a forked child has none of them, and their lock may be held by one that is not there
+            # a forked child has none of them, and their lock may be held by one that is not there
+            return
         with self._lock:
             self._closed = True
             self._results.clear()
             self._condition.notify_all()
         if threading.current_thread() in _threads_of_all():
-            return  # collected in a thread that makes batches, which may hold what the others wait for: they end by themselves
+            # collected in a thread that makes batches, which may hold what the others wait for:
+            # they end by themselves
+            return
         for thread in self._threads:
             if thread.ident is not None:  # else an interrupt came before it was started
                 thread.join()
 
 
 class Tuner:
-    """Finds a number of threads: one more if the consumer waits and that helps; one less if nothing waits."""
+    """Finds a number of threads: one more if the consumer waits and that helps; one less if nothing
+    waits."""
 
     def __init__(self, cores: int, most: int = MOST_AUTO_THREADS) -> None:
         self._most = max(2, min(most, 2 * cores))
@@ -177,7 +200,11 @@ class Tuner:
         span, made = now - self._since, waits.made - self._before.made
         if span < _TUNE_SECONDS or made < 2 * self.threads:
             return self.threads
-        rate, waited, idle = made / span, (waits.get - self._before.get) / span, waits.put - self._before.put
+        rate, waited, idle = (
+            made / span,
+            (waits.get - self._before.get) / span,
+            waits.put - self._before.put,
+        )
         if self._tried is not None:
             if rate < self._tried * _GAIN:
                 self.threads -= 1

@@ -1,4 +1,5 @@
-"""Options of the loader that several commands have. Little is imported: the command line reads them."""
+"""Options of the loader that several commands have. Little is imported: the command line reads
+them."""
 
 from __future__ import annotations
 

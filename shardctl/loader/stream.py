@@ -48,8 +48,11 @@ class Stream(Protocol):
         """Return the order of an epoch."""
         ...
 
-    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, npt.NDArray[np.bool_]]:
-        """Return samples, and which of them are present. The content of `memory` may be overwritten."""
+    def gather(
+        self, samples: Indices, epoch: int, memory: BatchMemory
+    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
+        """Return samples, and which of them are present. The content of `memory` may be
+        overwritten."""
         ...
 
     def strict(self) -> Stream:
@@ -57,23 +60,27 @@ class Stream(Protocol):
         ...
 
     def ahead(self, keeps: bool) -> Lookahead | None:
-        """Return what fetches samples before they are needed, by this process (`keeps`) or by others on this machine.
+        """Return what fetches samples before they are needed, by this process (`keeps`) or by
+        others on this machine.
 
         None where they are local, or cannot be fetched for others.
         """
         ...
 
     def lengths(self, column: str, samples: Indices) -> Indices:
-        """Return how long these samples are in a ragged column, (n,). Raises UsageError for a column without lengths."""
+        """Return how long these samples are in a ragged column, (n,). Raises UsageError for a
+        column without lengths."""
         ...
 
     def identity(self) -> dict[str, Any]:
-        """Return all that decides which sample comes when, as plain data: a state is of use only where this is the same."""
+        """Return all that decides which sample comes when, as plain data: a state is of use only
+        where this is the same."""
         ...
 
     @property
     def together(self) -> int:
-        """The best number of samples to make at a time: small ones share the cost of a call. 0 if each batch is made alone."""
+        """The best number of samples to make at a time: small ones share the cost of a call. 0 if
+        each batch is made alone."""
         ...
 
     def specs(self) -> dict[str, Spec]:
@@ -85,12 +92,14 @@ class Stream(Protocol):
         ...
 
     def stages(self) -> dict[str, float]:
-        """Return the seconds of all threads together that each stage has taken; nothing where that is not measured."""
+        """Return the seconds of all threads together that each stage has taken; nothing where that
+        is not measured."""
         ...
 
 
 class Selection:
-    """The samples of a dataset that are wanted, in its order: all of them, or those in `chosen` (n,)."""
+    """The samples of a dataset that are wanted, in its order: all of them, or those in `chosen`
+    (n,)."""
 
     def __init__(self, shards: Shards, chosen: Indices | None = None) -> None:
         self.shards, self.chosen = shards, chosen
@@ -113,7 +122,12 @@ class Selection:
 
     def identity(self) -> dict[str, Any]:
         """Return the identity of this selection."""
-        return {"content": self.shards.content, "split": self.shards.split, "samples": len(self), "chosen": self._digest}
+        return {
+            "content": self.shards.content,
+            "split": self.shards.split,
+            "samples": len(self),
+            "chosen": self._digest,
+        }
 
     @cached_property
     def _digest(self) -> str | None:
@@ -130,7 +144,9 @@ class DatasetStream:
         self._selection, self._options = selection, options
         self._ordering = Ordering(selection.starts(), options.order)
         columns = columns_of(selection.shards, options.columns)
-        gather = replace(options.gather, blocks=max(options.gather.blocks, 4 * self._ordering.open_blocks))
+        gather = replace(
+            options.gather, blocks=max(options.gather.blocks, 4 * self._ordering.open_blocks)
+        )
         self._gatherer = BatchReader(selection.shards, columns, options.transforms, gather)
 
     def __len__(self) -> int:
@@ -141,13 +157,17 @@ class DatasetStream:
         return type(self), (self._selection, self._options)
 
     def relabelled(self, labels: Mapping[str, tuple[int, ...]]) -> DatasetStream:
-        """Return the same stream with other labels: in each of these columns `labels[column][n]` in the place of n."""
+        """Return the same stream with other labels: in each of these columns `labels[column][n]` in
+        the place of n."""
         transforms = replace(self._options.transforms, relabel=labels)
         return type(self)(self._selection, replace(self._options, transforms=transforms))
 
     def strict(self) -> DatasetStream:
         """Return the same stream, which skips no sample."""
-        return type(self)(self._selection, replace(self._options, gather=replace(self._options.gather, skip=False)))
+        return type(self)(
+            self._selection,
+            replace(self._options, gather=replace(self._options.gather, skip=False)),
+        )
 
     @property
     def columns(self) -> list[Column]:
@@ -162,14 +182,20 @@ class DatasetStream:
         """Return the dataset's samples that these are."""
         return self._selection.samples(samples)
 
-    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def gather(
+        self, samples: Indices, epoch: int, memory: BatchMemory
+    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
         """Return samples, and which of them are present."""
         return self._gatherer.gather(self.of_dataset(samples, epoch), epoch, memory)
 
     def ahead(self, keeps: bool) -> Lookahead | None:
         """Return what fetches samples before they are needed; None where they are local."""
         coming = self._selection.shards.ahead(keeps)
-        return None if coming is None else DatasetLookahead(self._selection.shards, self.of_dataset, coming)
+        return (
+            None
+            if coming is None
+            else DatasetLookahead(self._selection.shards, self.of_dataset, coming)
+        )
 
     def lengths(self, column: str, samples: Indices) -> Indices:
         """Return how long these samples are in a ragged column."""
@@ -191,7 +217,9 @@ class DatasetStream:
         views = self._options.order.mode is None and any(column.shape for column in self.columns)
         whole = any(spec.kind == "whole" for spec in self.specs().values())
         if views or whole or self._options.transforms.pad:
-            return 0  # a batch in one block is not copied; each batch has a width, or places of documents, of its own
+            # a batch in one block is not copied; each batch has a width, or places of documents, of
+            # its own
+            return 0
         return TASK_BYTES // max(1, sum(self._column_bytes(column) for column in self.columns))
 
     def specs(self) -> dict[str, Spec]:
@@ -204,7 +232,11 @@ class DatasetStream:
             shape = transforms.picture_shape(column) or (256, 256, *column.picture_channels)
             return int(np.prod(shape)) * transforms.dtype(column.name, np.uint8).itemsize
         if column.kind == "fixed" and column.dtype is not None:
-            return column.width // column.dtype.itemsize * transforms.dtype(column.name, column.dtype).itemsize
+            return (
+                column.width
+                // column.dtype.itemsize
+                * transforms.dtype(column.name, column.dtype).itemsize
+            )
         if column.objects is not None:
             return OBJECTS_BYTES
         if column.name == "key" or column.name in shards.layout.roles.labels:
@@ -223,11 +255,13 @@ class DatasetStream:
 VARIANT = "variant"
 
 REMEMBERED = 2
-"""Epochs whose samples are kept: batches of the next one are made while the last ones of this one are taken."""
+"""Epochs whose samples are kept: batches of the next one are made while the last ones of this one
+are taken."""
 
 
 class VariantStream(DatasetStream):
-    """The epochs of a dataset with variants. Epoch e has of each input its variant number e mod K, where it has K of them."""
+    """The epochs of a dataset with variants. Epoch e has of each input its variant number e mod K,
+    where it has K of them."""
 
     def __init__(self, selection: Selection, options: StreamOptions) -> None:
         super().__init__(selection, options)
@@ -243,7 +277,9 @@ class VariantStream(DatasetStream):
         with self._lock:
             if epoch not in self._epochs:
                 places = self._first + epoch % self._count
-                chosen = self._selection.samples(places if self._rows is None else np.sort(self._rows[places]))
+                chosen = self._selection.samples(
+                    places if self._rows is None else np.sort(self._rows[places])
+                )
                 while len(self._epochs) >= REMEMBERED:
                     del self._epochs[min(self._epochs)]
                 self._epochs[epoch] = Selection(self._selection.shards, chosen)
@@ -259,7 +295,10 @@ class VariantStream(DatasetStream):
 
     def lengths(self, column: str, samples: Indices) -> Indices:
         """Raise UsageError: which samples there are depends on the epoch."""
-        raise UsageError(f'variant="epoch" and bucket={{{column!r}: …}} cannot be used together; leave out one of them')
+        raise UsageError(
+            f'variant="epoch" and bucket={{{column!r}: …}} cannot be used together; leave out one '
+            "of them"
+        )
 
     def identity(self) -> dict[str, Any]:
         """Return what decides which sample comes when."""
@@ -275,13 +314,14 @@ def of_variant(selection: Selection, variant: int) -> Selection:
 
 
 def _inputs(selection: Selection) -> tuple[Indices | None, Indices, Indices]:
-    """Return the places of all samples by input and variant (None: they are in this order), and for each input the first of its
-    samples among them, and how many it has: (inputs,) each.
+    """Return the places of all samples by input and variant (None: they are in this order), and for
+    each input the first of its samples among them, and how many it has: (inputs,) each.
     """
     variants = _variants(selection)
     most = int(variants.max()) + 1 if len(variants) else 1
     if len(variants) % most == 0 and bool((variants.reshape(-1, most) == np.arange(most)).all()):
-        inputs = len(variants) // most  # as a conversion writes them, if no variant of an input was rejected
+        # as a conversion writes them, if no variant of an input was rejected
+        inputs = len(variants) // most
         return None, np.arange(inputs) * most, np.full(inputs, most)
     from shardctl.sources.label_table import hash_names  # 20 ms, which most loaders never need
 
@@ -296,15 +336,24 @@ def _inputs(selection: Selection) -> tuple[Indices | None, Indices, Indices]:
 def _variants(selection: Selection) -> Indices:
     """Return the variant of every sample, (n,). Raises UsageError if the dataset has none."""
     if VARIANT not in selection.shards.layout.columns.names:
-        raise UsageError(f"{selection.shards.shown}: its samples have no variants; convert with --variants K to make some")
-    parts = [part.to_numpy(zero_copy_only=False).astype(np.int64) for part in _column(selection, VARIANT)]
+        raise UsageError(
+            f"{selection.shards.shown}: its samples have no variants; convert with --variants K to "
+            "make some"
+        )
+    parts = [
+        part.to_numpy(zero_copy_only=False).astype(np.int64) for part in _column(selection, VARIANT)
+    ]
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 def _column(selection: Selection, name: str) -> list[Any]:
     """Return a column of the samples, block by block."""
-    gatherer = BatchReader(selection.shards, columns_of(selection.shards, [name]), Transforms(), GatherOptions())
+    gatherer = BatchReader(
+        selection.shards, columns_of(selection.shards, [name]), Transforms(), GatherOptions()
+    )
     starts = selection.starts().tolist()
-    tables = (gatherer.table(selection.samples(np.arange(begin, end))) for begin, end in pairwise(starts))
+    tables = (
+        gatherer.table(selection.samples(np.arange(begin, end))) for begin, end in pairwise(starts)
+    )
     with selection.shards.in_turn(selection.chosen):
         return [chunk for table in tables for chunk in table.column(name).chunks]

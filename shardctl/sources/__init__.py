@@ -1,1 +1,2 @@
-"""Raw inputs: files are found (walk), cut into units and records (formats), labelled and annotated."""
+"""Raw inputs: files are found (walk), cut into units and records (formats), labelled and
+annotated."""

@@ -1,4 +1,5 @@
-"""The words that a person may say of annotations. Nothing is imported: the command line lists them."""
+"""The words that a person may say of annotations. Nothing is imported: the command line lists
+them."""
 
 from __future__ import annotations
 

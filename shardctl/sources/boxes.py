@@ -1,7 +1,8 @@
-"""What stays as it is beside images whose pixels are moved: one rule for conversions of all sources and for the loader.
+"""What stays as it is beside images whose pixels are moved: one rule for conversions of all sources
+and for the loader.
 
-Roles say what moves. A form in which known tools write places, masks or other images is refused. All else that may be one is
-named in one notice.
+Roles say what moves. A form in which known tools write places, masks or other images is refused.
+All else that may be one is named in one notice.
 """
 
 from __future__ import annotations
@@ -21,12 +22,24 @@ from shardctl.sources.label_table import some
 from shardctl.system.text import counted
 
 PLACE_NAMES = frozenset(
-    ("bbox", "bboxes", "box", "boxes", "boundingbox", "boundingboxes", "keypoint", "keypoints", "landmark", "landmarks")
+    (
+        "bbox",
+        "bboxes",
+        "box",
+        "boxes",
+        "boundingbox",
+        "boundingboxes",
+        "keypoint",
+        "keypoints",
+        "landmark",
+        "landmarks",
+    )
     + ("polygon", "polygons", "points", "segmentation", "segmentations", "encodedpixels", "rle")
 )
 """Names of columns of places as tools write them, without _ and - and in lower case.
 
-They are lists, structs, bytes, or texts that are no words. A single number is none: the points of a game.
+They are lists, structs, bytes, or texts that are no words. A single number is none: the points of a
+game.
 """
 
 MASK_NAMES = frozenset(("mask", "masks"))
@@ -35,51 +48,82 @@ MASK_NAMES = frozenset(("mask", "masks"))
 NUMBER_NAMES = tuple(
     frozenset(names.split())
     for names in (
-        *("xmin ymin xmax ymax", "minx miny maxx maxy", "x1 y1 x2 y2", "x0 y0 x1 y1", "left top right bottom"),
-        *("left top width height", "x y w h", "x y width height", "x1 y1 width height", "xcenter ycenter width height"),
+        *(
+            "xmin ymin xmax ymax",
+            "minx miny maxx maxy",
+            "x1 y1 x2 y2",
+            "x0 y0 x1 y1",
+            "left top right bottom",
+        ),
+        *(
+            "left top width height",
+            "x y w h",
+            "x y width height",
+            "x1 y1 width height",
+            "xcenter ycenter width height",
+        ),
         "cx cy w h",
     )
 )
-"""Names of numbers, or of lists of them, that together are boxes: in records of TensorFlow with the same path before them."""
+"""Names of numbers, or of lists of them, that together are boxes: in records of TensorFlow with the
+same path before them."""
 
 _MASK_WORDS = frozenset(("mask", "masks", "seg", "segmentation", "segmentations"))
-"""Words of names of images that are masks where their values are: one number for each pixel of the main image."""
+"""Words of names of images that are masks where their values are: one number for each pixel of the
+main image."""
 
 _BETWEEN = re.compile(r"[\W_]+|(?<=[a-z0-9])(?=[A-Z])")
 
 Shown = Mapping[str, Collection[Kind]]
-"""What the first values of columns with texts or bytes are, by name; nothing for columns without a value."""
+"""What the first values of columns with texts or bytes are, by name; nothing for columns without a
+value."""
 
 
 class Beside(NamedTuple):
-    """What stays as it is: the places, masks and images among them, and the columns of which nothing says what they are."""
+    """What stays as it is: the places, masks and images among them, and the columns of which
+    nothing says what they are."""
 
     wrong: list[str]
     unknown: list[str]
 
 
 def beside_images(fields: Iterable[pa.Field], roles: Mapping[str, Role], shown: Shown) -> Beside:
-    """Return what is wrong and what may be so in columns that stay as they are while the pixels of images move."""
+    """Return what is wrong and what may be so in columns that stay as they are while the pixels of
+    images move."""
     listed = list(fields)
-    wrong = [f.name for f in listed if isinstance(role := roles.get(f.name), Image) or (role and role.name in PLACES)]
-    plain = [f for f in listed if f.name not in roles and f.name != "image_id"]  # COCO's own number of an image
+    wrong = [
+        f.name
+        for f in listed
+        if isinstance(role := roles.get(f.name), Image) or (role and role.name in PLACES)
+    ]
+    # COCO's own number of an image
+    plain = [f for f in listed if f.name not in roles and f.name != "image_id"]
     wrong += known_places(plain)
     wrong += [f.name for f in plain if _is_shown(f, shown.get(f.name, ()))]
     columns = {column_of(place, [f.name for f in listed]) for place in wrong}
     unknown = [
-        f.name for f in plain if f.name not in columns and ("numbers" in shown.get(f.name, ()) or _may_be_places(f.type))
+        f.name
+        for f in plain
+        if f.name not in columns and ("numbers" in shown.get(f.name, ()) or _may_be_places(f.type))
     ]
     return Beside(list(dict.fromkeys(wrong)), unknown)
 
 
 def known_places(fields: Iterable[pa.Field], within: str = "") -> list[str]:
-    """Return the columns whose names and types are those of places, those inside others with a dot: objects.bbox."""
+    """Return the columns whose names and types are those of places, those inside others with a dot:
+    objects.bbox."""
     listed, numbers, found = list(fields), dict[str, dict[str, str]](), list[str]()
     for f in listed:
         if _is_number(_leaf(f.type)[0]):
             path, _, name = f.name.rpartition("/")
             numbers.setdefault(path, {})[_plain(name)] = f.name
-    boxes = {same[name] for same in numbers.values() for names in NUMBER_NAMES if names <= same.keys() for name in names}
+    boxes = {
+        same[name]
+        for same in numbers.values()
+        for names in NUMBER_NAMES
+        if names <= same.keys()
+        for name in names
+    }
     for f in listed:
         leaf, _ = _leaf(f.type)
         if f.name in boxes or _is_place(f):
@@ -90,7 +134,8 @@ def known_places(fields: Iterable[pa.Field], within: str = "") -> list[str]:
 
 
 def column_of(place: str, names: Collection[str]) -> str | None:
-    """Return the one of these columns that a place is, or is in: objects of objects.bbox; None if it is of none."""
+    """Return the one of these columns that a place is, or is in: objects of objects.bbox; None if
+    it is of none."""
     while place not in names:
         place, dot, _ = place.rpartition(".")
         if not dot:
@@ -99,42 +144,62 @@ def column_of(place: str, names: Collection[str]) -> str | None:
 
 
 def has_values_to_see(type_: pa.DataType) -> bool:
-    """Return whether values are texts or bytes, or have some in lists and structs: only their values tell what they are."""
+    """Return whether values are texts or bytes, or have some in lists and structs: only their
+    values tell what they are."""
     leaf, _ = _leaf(type_)
-    return any(has_values_to_see(f.type) for f in leaf) if pa.types.is_struct(leaf) else _is_text(leaf) or _is_bytes(leaf)
+    return (
+        any(has_values_to_see(f.type) for f in leaf)
+        if pa.types.is_struct(leaf)
+        else _is_text(leaf) or _is_bytes(leaf)
+    )
 
 
 def why_wrong(step: str, places: Sequence[str]) -> str:
     """Return why a step is refused beside columns that are wrong then."""
-    why = "looks like a place in the image, a mask or another image, and is no mask and no objects by role"
+    why = (
+        "looks like a place in the image, a mask or another image, and is no mask and no "
+        "objects "
+        "by role"
+    )
     return _not_moved(step, places, f"{why} (`shardctl help annotations`)")
 
 
 def _not_moved(step: str, names: Sequence[str], why: str) -> str:
-    """Return that a step of a recipe leaves columns where they are, and `why` not: what one of them is."""
+    """Return that a step of a recipe leaves columns where they are, and `why` not: what one of them
+    is."""
     it = "it" if len(names) == 1 else "each"
     return f"{step} moves the content of the images, but not {some(names)}: {it} {why}"
 
 
 def said_of_unknown(step: str, names: Sequence[str], option: str) -> str:
-    """Return a notice on columns that a step leaves as they are; `option` says that this is right."""
+    """Return a notice on columns that a step leaves as they are; `option` says that this is
+    right."""
     return (
-        f"{step} moves the content of the images, and {counted(len(names), 'field')} beside them not: {some(names)}. What is a"
-        f" place in the image or has a value for each pixel is wrong then (`shardctl help annotations`); {option} names those"
+        f"{step} moves the content of the images, and {counted(len(names), 'field')} beside them "
+        f"not: {some(names)}. What is a"
+        " place in the image or has a value for each pixel is wrong then (`shardctl help "
+        f"annotations`); {option} names those"
         " that are right as they are"
     )
 
 
 def ways_out(step: str, of_records: list[str], of_labels: list[str]) -> str:
-    """Return what can be done about columns of records and of labels files that a step of a recipe does not move."""
+    """Return what can be done about columns of records and of labels files that a step of a recipe
+    does not move."""
     ways = ["those of records with --fields, which names those to keep"] if of_records else []
-    ways += [f"those of a labels file with --drop-columns {','.join(of_labels)}"] if of_labels else []
+    ways += (
+        [f"those of a labels file with --drop-columns {','.join(of_labels)}"] if of_labels else []
+    )
     unmoved = ",".join([*of_records, *of_labels])
-    return f"Leave out {step}; or keep them as they are with --unmoved {unmoved}; or leave them out, {' and '.join(ways)}"
+    return (
+        f"Leave out {step}; or keep them as they are with --unmoved {unmoved}; or leave them "
+        f"out, {' and '.join(ways)}"
+    )
 
 
 def is_named_mask(field: pa.Field) -> bool:
-    """Return whether the name of a column says that it is a mask, and its type can hold one encoded image in each value."""
+    """Return whether the name of a column says that it is a mask, and its type can hold one encoded
+    image in each value."""
     type_ = field.type
     if not (pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or is_struct(type_)):
         return False
@@ -142,15 +207,20 @@ def is_named_mask(field: pa.Field) -> bool:
 
 
 def why_no_masks(step: str, columns: list[str]) -> str:
-    """Return why a step is refused beside columns that are called masks and are none, and what to do."""
-    why = "is a mask by its name, and its first values are not images with one number for each pixel of the main image"
+    """Return why a step is refused beside columns that are called masks and are none, and what to
+    do."""
+    why = (
+        "is a mask by its name, and its first values are not images with one number for each "
+        "pixel of the main image"
+    )
     return f"{_not_moved(step, columns, why)}. {ways_out(step, columns, [])}"
 
 
 def why_not_as_said(columns: list[str]) -> str:
     """Return why columns cannot be masks although a person says so."""
     return (
-        f"{some(columns)} of --mask-fields: the first values are not images with one number for each pixel of the main image;"
+        f"{some(columns)} of --mask-fields: the first values are not images with one number for "
+        "each pixel of the main image;"
         " leave it out"
     )
 
@@ -168,10 +238,15 @@ def _is_place(field: pa.Field) -> bool:
 
 
 def _is_shown(field: pa.Field, kinds: Collection[Kind]) -> bool:
-    """Return whether the first values of a column are images or annotations, or it has the name of places and texts of them."""
+    """Return whether the first values of a column are images or annotations, or it has the name of
+    places and texts of them."""
     if "image" in kinds or "annotation" in kinds:
         return True
-    return _is_text(_leaf(field.type)[0]) and bool(_names(field) & PLACE_NAMES) and ("numbers" in kinds or not kinds)
+    return (
+        _is_text(_leaf(field.type)[0])
+        and bool(_names(field) & PLACE_NAMES)
+        and ("numbers" in kinds or not kinds)
+    )
 
 
 def _may_be_places(type_: pa.DataType) -> bool:
@@ -183,7 +258,8 @@ def _may_be_places(type_: pa.DataType) -> bool:
 
 
 def _names(field: pa.Field) -> set[str]:
-    """Return what a name may say of the values: `boxes` of `boxes.npy`, `bbox` of `image/object/bbox`."""
+    """Return what a name may say of the values: `boxes` of `boxes.npy`, `bbox` of
+    `image/object/bbox`."""
     return {_plain(part) for part in field.name.rpartition("/")[2].split(".")}
 
 
@@ -192,11 +268,17 @@ def _plain(name: str) -> str:
 
 
 def _is_number(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
+    return bool(
+        pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
+    )
 
 
 def _is_bytes(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_))
+    return bool(
+        pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+        or pa.types.is_fixed_size_binary(type_)
+    )
 
 
 def _is_text(type_: pa.DataType) -> bool:
@@ -206,4 +288,8 @@ def _is_text(type_: pa.DataType) -> bool:
 def _leaf(type_: pa.DataType) -> tuple[pa.DataType, int]:
     """Return the type of the values in lists and tensors, and in how many lists they are."""
     leaf, depth = leaf_of(type_)
-    return (leaf.value_type, depth + len(leaf.shape)) if isinstance(leaf, pa.FixedShapeTensorType) else (leaf, depth)
+    return (
+        (leaf.value_type, depth + len(leaf.shape))
+        if isinstance(leaf, pa.FixedShapeTensorType)
+        else (leaf, depth)
+    )

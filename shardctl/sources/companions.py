@@ -10,9 +10,11 @@ from shardctl.system.locations.text import follow, is_stored, parent_of, split_b
 
 
 def copy_to_read(text: str, ending: str, version: int = 0) -> str:
-    """Return a path at which the format of files with this ending can read a file, or an object, now.
+    """Return a path at which the format of files with this ending can read a file, or an object,
+    now.
 
-    With a `version`, another one is refused. Raises Rejection (changed), OSError, SourceGoneError, StorageError.
+    With a `version`, another one is refused. Raises Rejection (changed), OSError, SourceGoneError,
+    StorageError.
     """
     if not is_stored(text):
         return text

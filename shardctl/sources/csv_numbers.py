@@ -1,4 +1,5 @@
-"""How the cells of CSV columns are written, which decides what is a number, so that no value is changed (docs/inputs.md)."""
+"""How the cells of CSV columns are written, which decides what is a number, so that no value is
+changed (docs/inputs.md)."""
 
 from __future__ import annotations
 
@@ -27,16 +28,19 @@ _LOOKS_LIKE_A_NUMBER = re.compile(rf"{_LIKE_A_NUMBER}|{_WORDS}")
 
 @dataclass(frozen=True)
 class CellStats:
-    """How the cells of a column are written: what decides whether the column is one of numbers. Found in parts and joined.
+    """How the cells of a column are written: what decides whether the column is one of numbers.
+    Found in parts and joined.
 
-    The parts may be joined in any order and grouping: the type is the same. An empty cell says nothing.
+    The parts may be joined in any order and grouping: the type is the same. An empty cell says
+    nothing.
 
-    `cells`: there are cells that are not empty. `text`: a cell does not even look like a number; then nothing else is known.
-    `digits`: a cell has digits (`nan` and `inf` alone are words). `whole`: all cells are whole numbers. `places` are the
-    fewest and the most decimal places. The others are the first cell that is a whole number `beyond` 64 bits, is `inexact`
-    (float64 would not give it back as it is written) or is `padded` with a zero at its end, as 1.10 is (1.0 is not: that is
-    how a whole float64 is printed). `nulls` are the words for a missing value that are in other cells than these: they make
-    the column text, too.
+    `cells`: there are cells that are not empty. `text`: a cell does not even look like a number;
+    then nothing else is known. `digits`: a cell has digits (`nan` and `inf` alone are words).
+    `whole`: all cells are whole numbers. `places` are the fewest and the most decimal places. The
+    others are the first cell that is a whole number `beyond` 64 bits, is `inexact` (float64 would
+    not give it back as it is written) or is `padded` with a zero at its end, as 1.10 is (1.0 is
+    not: that is how a whole float64 is printed). `nulls` are the words for a missing value that are
+    in other cells than these: they make the column text, too.
     """
 
     cells: bool = False
@@ -56,8 +60,11 @@ class CellStats:
 
     @classmethod
     def of(cls, column: pa.Array | pa.ChunkedArray) -> CellStats:
-        """Look at a column of strings, in which an empty string is an empty cell; null is one too."""
-        few = [value for value in column.slice(0, 100).to_pylist() if value and value not in _NO_NUMBER]
+        """Look at a column of strings, in which an empty string is an empty cell; null is one
+        too."""
+        few = [
+            value for value in column.slice(0, 100).to_pylist() if value and value not in _NO_NUMBER
+        ]
         if not all(_LOOKS_LIKE_A_NUMBER.search(value) for value in few):
             return cls(True, text=True)  # the usual column of text, without a copy of it
         values = filled(column).drop_null()
@@ -69,7 +76,9 @@ class CellStats:
             return cls._of_any(values)
 
     @classmethod
-    def _of_whole(cls, values: pa.Array | pa.ChunkedArray, numbers: pa.Array | pa.ChunkedArray) -> CellStats:
+    def _of_whole(
+        cls, values: pa.Array | pa.ChunkedArray, numbers: pa.Array | pa.ChunkedArray
+    ) -> CellStats:
         """Look at cells that can be read as int64: 007 and 0x1F can too."""
         if not numbers.cast(pa.string()).equals(values):
             return cls._of_any(values)
@@ -84,10 +93,12 @@ class CellStats:
 
     @classmethod
     def _of_decimals(cls, values: pa.Array | pa.ChunkedArray) -> CellStats | None:
-        """Look at decimals that float64 gives back, without an exponent; None if there are other cells. It saves patterns."""
+        """Look at decimals that float64 gives back, without an exponent; None if there are other
+        cells. It saves patterns."""
         if not pc.all(_plainly_exact(values)).as_py():
             return None
-        if pc.any(pc.or_(pc.match_substring(values, "e"), pc.match_substring(values, "n"))).as_py():  # exponents, nan, inf
+        # exponents, nan, inf
+        if pc.any(pc.or_(pc.match_substring(values, "e"), pc.match_substring(values, "n"))).as_py():
             return None
         places = _places(values)
         ends = pc.min_max(places)
@@ -96,7 +107,16 @@ class CellStats:
         padded = values.filter(pc.and_(pc.greater(places, 1), pc.ends_with(values, "0")))
         beyond = _first_beyond(values)
         few_and_many = (ends["min"].as_py(), ends["max"].as_py())
-        return cls(True, False, True, False, few_and_many, beyond, None, str(padded[0]) if len(padded) else None)
+        return cls(
+            True,
+            False,
+            True,
+            False,
+            few_and_many,
+            beyond,
+            None,
+            str(padded[0]) if len(padded) else None,
+        )
 
     @classmethod
     def _of_patterns(cls, values: pa.Array | pa.ChunkedArray) -> CellStats:
@@ -105,7 +125,9 @@ class CellStats:
             nulls, others = values.filter(are_nulls), values.filter(pc.invert(are_nulls))
             if not len(nulls):
                 return cls(True, text=True)
-            return replace(cls.of(others), cells=True).join(cls(True, nulls=frozenset(pc.unique(nulls).to_pylist())))
+            return replace(cls.of(others), cells=True).join(
+                cls(True, nulls=frozenset(pc.unique(nulls).to_pylist()))
+            )
         numbers = values.filter(pc.invert(pc.match_substring_regex(values, _WORDS)))
         if not len(numbers):
             return cls(True, whole=False)
@@ -118,9 +140,20 @@ class CellStats:
             )  # 12e5: it is text, whatever its places are
         mantissa = numbers if whole else pc.replace_substring_regex(numbers, "[eE].*$", "")
         ends = pc.min_max(_places(mantissa))
-        padded = numbers.filter(pc.match_substring_regex(mantissa, r"\.[0-9]+0$")) if not whole else []
+        padded = (
+            numbers.filter(pc.match_substring_regex(mantissa, r"\.[0-9]+0$")) if not whole else []
+        )
         places = (ends["min"].as_py(), ends["max"].as_py())
-        return cls(True, False, True, whole, places, beyond, inexact, str(padded[0]) if len(padded) else None)
+        return cls(
+            True,
+            False,
+            True,
+            whole,
+            places,
+            beyond,
+            inexact,
+            str(padded[0]) if len(padded) else None,
+        )
 
     def join(self, other: CellStats) -> CellStats:
         """Return how the cells of both are written."""
@@ -139,22 +172,30 @@ class CellStats:
         )
 
     def type(self) -> pa.DataType:
-        """Return int64, float64 or string. More cells never make numbers of a column that is text, unless it has words only."""
+        """Return int64, float64 or string. More cells never make numbers of a column that is text,
+        unless it has words only."""
         if self.is_text or not self.digits or self.beyond or (self.inexact and not self.whole):
             return pa.string()
         if self.whole:
             return pa.int64()
-        # 1.10 is not 1.1 where it is a version. Where all values have the same number of places, nothing is lost.
-        return pa.string() if self.padded and self.places and self.places[0] < self.places[1] else pa.float64()
+        # 1.10 is not 1.1 where it is a version. Where all values have the same number of places,
+        # nothing is lost.
+        return (
+            pa.string()
+            if self.padded and self.places and self.places[0] < self.places[1]
+            else pa.float64()
+        )
 
     def odd(self) -> str | None:
-        """Return a cell for which the column is text though all its cells look like numbers; None if that is not so."""
+        """Return a cell for which the column is text though all its cells look like numbers; None
+        if that is not so."""
         if not pa.types.is_string(self.type()) or self.is_text or not self.digits:
             return None
         return self.beyond or (None if self.whole else self.inexact or self.padded)
 
     def hiding_nulls(self) -> list[str]:
-        """Return the words for which the column is text though all its other cells are numbers; none if that is not so."""
+        """Return the words for which the column is text though all its other cells are numbers;
+        none if that is not so."""
         of_others = replace(self, nulls=frozenset()).type()
         return [] if pa.types.is_string(of_others) else sorted(self.nulls)
 
@@ -165,12 +206,15 @@ def is_number(cell: str) -> bool:
 
 
 def gives_back(cells: pa.Array, numbers: pa.Array, places: str) -> bool:
-    """Return whether a column of float64 is still one with these cells, null where empty; `numbers` are their values.
+    """Return whether a column of float64 is still one with these cells, null where empty; `numbers`
+    are their values.
 
-    `places`: how many decimal places all cells before have; `any` if they differ, so that no zero may be at the end of one.
+    `places`: how many decimal places all cells before have; `any` if they differ, so that no zero
+    may be at the end of one.
     """
     if places == "any":
-        odd = cells.filter(pc.not_equal(numbers.cast(pa.string()), cells))  # the others have no zeros at their end
+        # the others have no zeros at their end
+        odd = cells.filter(pc.not_equal(numbers.cast(pa.string()), cells))
         known = CellStats(True, digits=True, whole=False, places=(0, 1))
         return bool(pa.types.is_floating(known.join(CellStats.of(odd)).type()))
     known = CellStats(True, digits=True, whole=False, places=(int(places), int(places)))
@@ -186,7 +230,9 @@ def _first(*cells: str | None) -> str | None:
 def filled(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Return the column with null for empty cells."""
     empty = pc.equal(pc.binary_length(column), 0)
-    return pc.if_else(empty, pa.scalar(None, pa.string()), column) if pc.any(empty).as_py() else column
+    return (
+        pc.if_else(empty, pa.scalar(None, pa.string()), column) if pc.any(empty).as_py() else column
+    )
 
 
 def _first_beyond(numbers: pa.Array | pa.ChunkedArray) -> str | None:
@@ -204,20 +250,26 @@ def _places(mantissa: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 
 def _first_inexact(numbers: pa.Array | pa.ChunkedArray) -> str | None:
-    """Return the first number that float64 would not give back as it is written, but for zeros at its end."""
+    """Return the first number that float64 would not give back as it is written, but for zeros at
+    its end."""
     doubtful = numbers.filter(pc.invert(_plainly_exact(numbers)))
     if not len(doubtful):
         return None
     odd = doubtful.filter(pc.invert(pc.match_substring_regex(doubtful, _DECIMAL)))
     if len(odd):
         return str(odd[0])
-    return next((value for value in doubtful.to_pylist() if Decimal(value) != Decimal(repr(float(value)))), None)
+    return next(
+        (value for value in doubtful.to_pylist() if Decimal(value) != Decimal(repr(float(value)))),
+        None,
+    )
 
 
 def _plainly_exact(numbers: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return which numbers come back as they are written, but for zeros at their end, from float64 as Arrow prints it.
+    """Return which numbers come back as they are written, but for zeros at their end, from float64
+    as Arrow prints it.
 
-    It saves looking closely at nearly all of them: only exponents, rounded numbers and other ways to write one are left.
+    It saves looking closely at nearly all of them: only exponents, rounded numbers and other ways
+    to write one are left.
     """
     try:
         printed = numbers.cast(pa.float64()).cast(pa.string())
@@ -227,7 +279,9 @@ def _plainly_exact(numbers: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunked
     if pc.all(same).as_py():
         return same
     trimmed = pc.ascii_rtrim(pc.ascii_rtrim(numbers, "0"), ".")
-    return pc.or_(same, pc.and_(pc.equal(printed, trimmed), pc.match_substring_regex(numbers, r"\.[0-9]+$")))
+    return pc.or_(
+        same, pc.and_(pc.equal(printed, trimmed), pc.match_substring_regex(numbers, r"\.[0-9]+$"))
+    )
 
 
 def _all(values: pa.Array | pa.ChunkedArray, pattern: str) -> bool:

@@ -1,4 +1,5 @@
-"""A small dataset to try things on: images in class folders, scenes with boxes, some text, stories for a language model."""
+"""A small dataset to try things on: images in class folders, scenes with boxes, some text, stories
+for a language model."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.images.codecs import backend  # before PIL: where that is broken, it says so in a sentence
+# before PIL: where that is broken, it says so in a sentence
+from shardctl.images.codecs import backend
 
 # isort: split
 from PIL import Image, ImageDraw, ImageFilter
@@ -33,7 +35,8 @@ LOOKS: dict[str, Look] = {
 """The colors of sky and ground in each class."""
 
 SPREAD = 24.0
-"""How much a color differs from image to image: the standard deviation of its red, green and blue."""
+"""How much a color differs from image to image: the standard deviation of its red, green and
+blue."""
 
 CLASSES = tuple(LOOKS)
 _WORDS = [
@@ -85,12 +88,15 @@ STORIES = 2000
 """Stories: enough for a small language model to learn what comes next."""
 
 
-def make_demo(folder: str | Path, images: int = 300, texts: int = 200, seed: int = 0, scenes: int = 100) -> dict[str, int]:
-    """Write `images` images into class folders under photos/, `scenes` images with a COCO file under scenes/, `texts` lines
-    and 20 files of text, and STORIES stories.
+def make_demo(
+    folder: str | Path, images: int = 300, texts: int = 200, seed: int = 0, scenes: int = 100
+) -> dict[str, int]:
+    """Write `images` images into class folders under photos/, `scenes` images with a COCO file
+    under scenes/, `texts` lines and 20 files of text, and STORIES stories.
 
-    The same seed gives the same files. If it fails or is interrupted, what it wrote is removed. Raises StorageError if the
-    folder holds something already, and InstallError where no imaging package works.
+    The same seed gives the same files. If it fails or is interrupted, what it wrote is removed.
+    Raises StorageError if the folder holds something already, and InstallError where no imaging
+    package works.
     """
     backend.require_one()
     root = Path(folder)
@@ -152,24 +158,44 @@ def _view(width: int, height: int, look: Look, rng: np.random.Generator) -> Imag
     """Draw a sky, a ground, a few soft shapes and the grain of a sensor."""
     # All but the grain is soft: half the size is enough, and takes a quarter of the time.
     soft = Image.fromarray(_soft_view(max(1, width // 2), max(1, height // 2), look, rng))
-    grain = rng.standard_normal((height, width, 1), dtype=np.float32) * np.float32(rng.uniform(2, 9))
+    grain = rng.standard_normal((height, width, 1), dtype=np.float32) * np.float32(
+        rng.uniform(2, 9)
+    )
     pixels = np.asarray(soft.resize((width, height), Image.Resampling.BILINEAR)) + grain
-    return Image.fromarray(np.clip(pixels, 0, 255, out=pixels).astype(np.uint8)).filter(ImageFilter.GaussianBlur(0.6))
+    return Image.fromarray(np.clip(pixels, 0, 255, out=pixels).astype(np.uint8)).filter(
+        ImageFilter.GaussianBlur(0.6)
+    )
 
 
-def _soft_view(width: int, height: int, look: Look, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
+def _soft_view(
+    width: int, height: int, look: Look, rng: np.random.Generator
+) -> npt.NDArray[np.uint8]:
     x, y = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)[:, None]
-    horizon = height * rng.uniform(0.35, 0.7) + height * 0.05 * np.sin(x / width * rng.uniform(2, 9) + rng.uniform(0, 6))
+    horizon = height * rng.uniform(0.35, 0.7) + height * 0.05 * np.sin(
+        x / width * rng.uniform(2, 9) + rng.uniform(0, 6)
+    )
     sky, ground = (np.clip(rng.normal(color, SPREAD), 5, 250).astype(np.float32) for color in look)
     fade = (y / height)[..., None]
-    scene = np.where((y < horizon)[..., None], sky * (np.float32(1.1) - fade / 2), ground * (np.float32(0.6) + fade * 3 / 5))
+    scene = np.where(
+        (y < horizon)[..., None],
+        sky * (np.float32(1.1) - fade / 2),
+        ground * (np.float32(0.6) + fade * 3 / 5),
+    )
     for _ in range(int(rng.integers(4, 12))):
         cx, cy, r = rng.uniform(0, width), rng.uniform(0, height), rng.uniform(0.03, 0.2) * width
-        # Further out than three radii a shape is not to be seen, and most of the picture is further out.
-        rows, columns = slice(max(0, int(cy - 3 * r)), int(cy + 3 * r) + 1), slice(max(0, int(cx - 3 * r)), int(cx + 3 * r) + 1)
-        distance = ((x[columns] - np.float32(cx)) ** 2 + (y[rows] - np.float32(cy)) ** 2) / np.float32(r**2)
+        # Further out than three radii a shape is not to be seen, and most of the picture is further
+        # out.
+        rows, columns = (
+            slice(max(0, int(cy - 3 * r)), int(cy + 3 * r) + 1),
+            slice(max(0, int(cx - 3 * r)), int(cx + 3 * r) + 1),
+        )
+        distance = (
+            (x[columns] - np.float32(cx)) ** 2 + (y[rows] - np.float32(cy)) ** 2
+        ) / np.float32(r**2)
         near = np.exp(-(distance ** np.float32(rng.uniform(0.7, 4))))[..., None]
-        scene[rows, columns] += (rng.uniform(0, 255, 3).astype(np.float32) - scene[rows, columns]) * near
+        scene[rows, columns] += (
+            rng.uniform(0, 255, 3).astype(np.float32) - scene[rows, columns]
+        ) * near
     pixels: npt.NDArray[np.uint8] = np.clip(scene, 0, 255).astype(np.uint8)
     return pixels
 
@@ -190,13 +216,32 @@ def _write_texts(root: Path, rng: np.random.Generator) -> None:
 def _write_lines(path: Path, count: int, rng: np.random.Generator) -> None:
     with open(path, "w", encoding="utf-8") as file:
         for number in range(count):
-            line = {"text": _sentence(rng), "id": number, "score": round(float(rng.uniform(0, 1)), 3), "tags": ["demo"]}
+            line = {
+                "text": _sentence(rng),
+                "id": number,
+                "score": round(float(rng.uniform(0, 1)), 3),
+                "tags": ["demo"],
+            }
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 _PEOPLE = ("Anna", "Boris", "Chen", "Dilara", "Emeka", "Fatima", "Goran", "Hana")
 _FRUITS = ("apples", "pears", "plums", "figs", "limes", "dates")
-_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+_NUMBERS = (
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
 
 
 def _write_stories(path: Path, rng: np.random.Generator) -> None:
@@ -216,12 +261,14 @@ def _story(rng: np.random.Generator) -> str:
         return f"{_NUMBERS[number]} {fruit.removesuffix('s') if number == 1 else fruit}"
 
     return (
-        f"{one} has {of(first)}. {other} has {of(more)}. {one} gives {_NUMBERS[given]} of them to {other}."
+        f"{one} has {of(first)}. {other} has {of(more)}. {one} gives {_NUMBERS[given]} of them to "
+        f"{other}."
         f" Now {one} has {of(first - given)}, and {other} has {_NUMBERS[more + given]}."
     )
 
 
-# --- scenes for a detector: shapes of three kinds on backgrounds, with their boxes and outlines as a COCO file ---
+# --- scenes for a detector: shapes of three kinds on backgrounds, with their boxes and outlines as
+# a COCO file ---
 
 KINDS = ("ball", "box", "tent")
 FILE = "instances.json"
@@ -243,12 +290,20 @@ def write_scenes(folder: Path, count: int, seed: int) -> int:
         picture, shapes = _scene(rng)
         name = f"scene-{number:04d}.jpg"
         picture.save(folder / name, quality=92)
-        images.append({"id": number, "file_name": name, "width": picture.width, "height": picture.height})
-        annotations += [{"image_id": number, "category_id": 1 + kind, **_described(outline)} for kind, outline in shapes]
+        images.append(
+            {"id": number, "file_name": name, "width": picture.width, "height": picture.height}
+        )
+        annotations += [
+            {"image_id": number, "category_id": 1 + kind, **_described(outline)}
+            for kind, outline in shapes
+        ]
     described = {
         "images": images,
         "annotations": [{"id": number, **each} for number, each in enumerate(annotations, 1)],
-        "categories": [{"id": 1 + kind, "name": name, "supercategory": "shape"} for kind, name in enumerate(KINDS)],
+        "categories": [
+            {"id": 1 + kind, "name": name, "supercategory": "shape"}
+            for kind, name in enumerate(KINDS)
+        ],
     }
     (folder / FILE).write_text(json.dumps(described) + "\n", encoding="utf-8")
     return len(annotations)
@@ -266,7 +321,8 @@ def _described(outline: Outline) -> dict[str, Any]:
 
 
 def _scene(rng: np.random.Generator) -> tuple[Image.Image, list[tuple[int, Outline]]]:
-    """Draw a background, and up to five shapes that do not touch. One scene in twenty or so has none."""
+    """Draw a background, and up to five shapes that do not touch. One scene in twenty or so has
+    none."""
     width, height = (int(side) for side in rng.integers(128, 257, 2))
     picture = _background(width, height, rng)
     shapes: list[tuple[int, Outline]] = []
@@ -285,7 +341,9 @@ def _scene(rng: np.random.Generator) -> tuple[Image.Image, list[tuple[int, Outli
 
 def _background(width: int, height: int, rng: np.random.Generator) -> Image.Image:
     """Draw colors that flow into each other, with the grain of a sensor."""
-    rough = Image.fromarray(rng.integers(70, 180, (3, 3, 3), dtype=np.uint8)).resize((width, height), Image.Resampling.BICUBIC)
+    rough = Image.fromarray(rng.integers(70, 180, (3, 3, 3), dtype=np.uint8)).resize(
+        (width, height), Image.Resampling.BICUBIC
+    )
     grain = rng.standard_normal((height, width, 1), dtype=np.float32) * 5
     return Image.fromarray(np.clip(np.asarray(rough) + grain, 0, 255).astype(np.uint8))
 
@@ -307,7 +365,10 @@ def _outline(kind: int, width: int, height: int, rng: np.random.Generator) -> Ou
 
 def _apart(one: Outline, other: Outline) -> bool:
     """Say whether the boxes of two shapes have some pixels between them."""
-    return bool((one.max(axis=0) + 3 < other.min(axis=0)).any() or (other.max(axis=0) + 3 < one.min(axis=0)).any())
+    return bool(
+        (one.max(axis=0) + 3 < other.min(axis=0)).any()
+        or (other.max(axis=0) + 3 < one.min(axis=0)).any()
+    )
 
 
 def _draw(picture: Image.Image, outline: Outline, rng: np.random.Generator) -> None:
@@ -319,7 +380,8 @@ def _draw(picture: Image.Image, outline: Outline, rng: np.random.Generator) -> N
     color = (below + 127 + rng.uniform(-50, 50, 3)) % 255
     mask = Image.new("L", ((right - left) * _FINER, (bottom - top) * _FINER))
     corners = (outline - (left, top)) * _FINER
-    # Pillow's places are the centres of pixels, and it fills those that an edge goes through: half a fine pixel inwards.
+    # Pillow's places are the centres of pixels, and it fills those that an edge goes through: half
+    # a fine pixel inwards.
     inwards = corners - 0.5 + np.sign(corners.mean(axis=0) - corners) * 0.5
     ImageDraw.Draw(mask).polygon([(x, y) for x, y in inwards.tolist()], fill=255)
     mask = mask.resize((right - left, bottom - top), Image.Resampling.BOX)

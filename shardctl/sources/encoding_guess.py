@@ -1,7 +1,9 @@
-"""A guess at the encoding of a text that is not UTF-8, for what a message advises: nothing is decoded with it.
+"""A guess at the encoding of a text that is not UTF-8, for what a message advises: nothing is
+decoded with it.
 
-Of short texts it is right more often than charset-normalizer, which `--encoding detect` asks (formats/encodings.py): 36 of 36
-recorded ones against 30, and 79 of 91 translations of the Declaration of Human Rights against 53 (2026-11-28).
+Of short texts it is right more often than charset-normalizer, which `--encoding detect` asks
+(formats/encodings.py): 36 of 36 recorded ones against 30, and 79 of 91 translations of the
+Declaration of Human Rights against 53 (2026-11-28).
 """
 
 from __future__ import annotations
@@ -19,17 +21,19 @@ LEAST = 0.5
 """A guess needs this share of the common characters that ordinary text has."""
 
 _LEVEL = 0.05
-"""Encodings whose scores differ by no more than this are equally likely: the one with fewer errors wins, then the one
-that is more common."""
+"""Encodings whose scores differ by no more than this are equally likely: the one with fewer errors
+wins, then the one that is more common."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """Texts that are written alike: the encodings for them, the common ones first, each with the name that people know it by.
+    """Texts that are written alike: the encodings for them, the common ones first, each with the
+    name that people know it by.
 
-    In ordinary text, the share `share` of the characters that are not ASCII are among the `common` ones. With `accents` such
-    characters stand alone among ASCII letters; without, they make whole words. `known` gives more characters, which a list of
-    names has: an encoding, and a range of first bytes of its characters of two bytes.
+    In ordinary text, the share `share` of the characters that are not ASCII are among the `common`
+    ones. With `accents` such characters stand alone among ASCII letters; without, they make whole
+    words. `known` gives more characters, which a list of names has: an encoding, and a range of
+    first bytes of its characters of two bytes.
     """
 
     encodings: tuple[tuple[str, str], ...]
@@ -41,7 +45,8 @@ class Script:
 
 @dataclass(frozen=True)
 class Guess:
-    """An encoding that a file may be in: Python's name of it, the name that people know, and how a line of the file reads."""
+    """An encoding that a file may be in: Python's name of it, the name that people know, and how a
+    line of the file reads."""
 
     name: str
     known: str
@@ -62,7 +67,10 @@ _WESTERN_LETTERS = (
     "áéíóúñüÁÉÍÓÚÑ¿¡ªºàèìòùïçÀÈÌÒÙÇ",  # Spanish, Catalan, Italian
     "áâãàçéêíóôõúüÁÂÃÀÇÉÊÍÓÔÕÚªº",  # Portuguese
 )
-_CENTRAL = (("iso8859_2", "ISO-8859-2 (Central European)"), ("cp1250", "Windows-1250 (Central European)"))
+_CENTRAL = (
+    ("iso8859_2", "ISO-8859-2 (Central European)"),
+    ("cp1250", "Windows-1250 (Central European)"),
+)
 _CENTRAL_LETTERS = (
     "ąćęłńóśźżĄĆĘŁŃÓŚŹŻ",  # Polish
     "áčďéěíňóřšťúůýžäľĺôŕÁČĎÉĚÍŇÓŘŠŤÚŮÝŽĽ",  # Czech, Slovak
@@ -105,7 +113,10 @@ _SCRIPTS = (
         0.45,
         known=("euc_kr", 0xB0, 0xC8),
     ),
-    *(Script(_WESTERN, frozenset(letters) | _SIGNS, 0.98, accents=True) for letters in _WESTERN_LETTERS),
+    *(
+        Script(_WESTERN, frozenset(letters) | _SIGNS, 0.98, accents=True)
+        for letters in _WESTERN_LETTERS
+    ),
     Script(
         (
             ("cp1251", "Windows-1251 (Cyrillic)"),
@@ -117,40 +128,68 @@ _SCRIPTS = (
         frozenset("оеаинтсрвлкмдпуяыьгзбйхіј"),
         0.85,
     ),
-    *(Script(_CENTRAL, frozenset(letters) | _SIGNS, 0.98, accents=True) for letters in _CENTRAL_LETTERS),
-    Script((("cp1254", "Windows-1254 (Turkish)"),), frozenset("ığşçöüİŞÇÖÜĞâîû") | _SIGNS, 0.98, accents=True),
+    *(
+        Script(_CENTRAL, frozenset(letters) | _SIGNS, 0.98, accents=True)
+        for letters in _CENTRAL_LETTERS
+    ),
     Script(
-        (("cp1253", "Windows-1253 (Greek)"), ("iso8859_7", "ISO-8859-7 (Greek)")), frozenset("αοιετσνηυρπκμλςήίάόέύώδγ"), 0.85
+        (("cp1254", "Windows-1254 (Turkish)"),),
+        frozenset("ığşçöüİŞÇÖÜĞâîû") | _SIGNS,
+        0.98,
+        accents=True,
+    ),
+    Script(
+        (("cp1253", "Windows-1253 (Greek)"), ("iso8859_7", "ISO-8859-7 (Greek)")),
+        frozenset("αοιετσνηυρπκμλςήίάόέύώδγ"),
+        0.85,
     ),
     Script((("cp1255", "Windows-1255 (Hebrew)"),), frozenset("יוהלארתבמשנםעדקחפגכ"), 0.85),
     Script(
-        (("cp1256", "Windows-1256 (Arabic)"), ("iso8859_6", "ISO-8859-6 (Arabic)")), frozenset("المينرتوبسعدهقفحجكةأ"), 0.85
+        (("cp1256", "Windows-1256 (Arabic)"), ("iso8859_6", "ISO-8859-6 (Arabic)")),
+        frozenset("المينرتوبسعدهقفحجكةأ"),
+        0.85,
     ),
     Script((("cp874", "TIS-620 (Thai)"),), frozenset("านรอกเงยลมวสทดตคปจบหพใชขไแะีิัุ่้"), 0.9),
 )
 
 
 def guess_encoding(data: bytes) -> Guess | None:
-    """Return the encoding that a file beginning with `data` is likely in; None if it does not look like text."""
+    """Return the encoding that a file beginning with `data` is likely in; None if it does not look
+    like text."""
     if (marked := marked_encoding(data)) is not None:
         name = marked.replace("_", "-")
-        line = next(filter(str.strip, data[: 4 * _SHOWN_BYTES].decode(marked, "replace").lstrip("\ufeff").splitlines()), "")
+        line = next(
+            filter(
+                str.strip,
+                data[: 4 * _SHOWN_BYTES].decode(marked, "replace").lstrip("\ufeff").splitlines(),
+            ),
+            "",
+        )
         return Guess(name, name.upper(), _shown(line))
     sample = doubtful_lines(data)
     if not sample or sample.count(0):
         return None
-    scores = [(*_score(sample, name, script), name, known) for script in _SCRIPTS for name, known in script.encodings]
+    scores = [
+        (*_score(sample, name, script), name, known)
+        for script in _SCRIPTS
+        for name, known in script.encodings
+    ]
     top = max(score for score, *_ in scores)
     if top < LEAST:
         return None
     # Of those that are equally likely, the one with fewer errors, then the one that is more common.
-    *_, name, known = min((each for each in scores if each[0] >= top - _LEVEL), key=lambda each: each[1])
-    line = next((line for line in sample.decode(name, "replace").split("\n") if not line.isascii()), "")
+    *_, name, known = min(
+        (each for each in scores if each[0] >= top - _LEVEL), key=lambda each: each[1]
+    )
+    line = next(
+        (line for line in sample.decode(name, "replace").split("\n") if not line.isascii()), ""
+    )
     return Guess(name, known, _shown(line))
 
 
 _NAMES = 0.8
-"""The score of characters that are common ones of a script, and not in the proportion of sentences: a list of names."""
+"""The score of characters that are common ones of a script, and not in the proportion of sentences:
+a list of names."""
 
 _SHOWN_BYTES = 240
 
@@ -159,7 +198,8 @@ _SHOWN = 60
 
 
 def _shown(line: str) -> str:
-    """Return a line as a message may have it: a part of it, from a little before its first character that is not ASCII on."""
+    """Return a line as a message may have it: a part of it, from a little before its first
+    character that is not ASCII on."""
     place = next((place for place, char in enumerate(line) if not char.isascii()), 0)
     line = line[max(0, place - _SHOWN // 3) :].strip()
     return printable(line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…")
@@ -169,14 +209,16 @@ _WORDS = re.compile(r"[A-Za-z]?[^\x00-\x7f]+[A-Za-z]?")
 """Characters that are not ASCII, with the ASCII letters beside them."""
 
 _NOT_IN_WORDS = ("Cc", "Co", "Cn", "So")
-"""Categories of characters that show a wrong guess: controls, unassigned ones, frames, what stands for an error."""
+"""Categories of characters that show a wrong guess: controls, unassigned ones, frames, what stands
+for an error."""
 
 _LONGEST_ACCENTS = 2
 """So many letters with accents follow each other at most."""
 
 
 def _score(sample: bytes, encoding: str, script: Script) -> tuple[float, int]:
-    """Return how much a text looks like one of a script, 0 to 1, if it is decoded so; and how many characters no text has."""
+    """Return how much a text looks like one of a script, 0 to 1, if it is decoded so; and how many
+    characters no text has."""
     total = common = names = odd = 0
     known = _characters(*script.known) if script.known else frozenset[str]()
     for found in _WORDS.finditer(sample.decode(encoding, "replace")):
@@ -185,12 +227,19 @@ def _score(sample: bytes, encoding: str, script: Script) -> tuple[float, int]:
         total += len(chars)
         odd += sum(unicodedata.category(char) in _NOT_IN_WORDS for char in chars)
         odd += sum(one.islower() and other.isupper() for one, other in pairwise(run))
-        if len(chars) <= _LONGEST_ACCENTS if script.accents else len(chars) > 1 or len(run) == 1 or script.known:
+        if (
+            len(chars) <= _LONGEST_ACCENTS
+            if script.accents
+            else len(chars) > 1 or len(run) == 1 or script.known
+        ):
             common += sum(char in script.common for char in chars)
             names += sum(char in known or char in script.common for char in chars)
     if not total:
         return 0.0, odd
-    likely = max(min(1.0, common / total / script.share), _NAMES * names / total if names * 10 >= total * 8 else 0.0)
+    likely = max(
+        min(1.0, common / total / script.share),
+        _NAMES * names / total if names * 10 >= total * 8 else 0.0,
+    )
     return max(0.0, likely - 2 * odd / total), odd
 
 
@@ -198,4 +247,8 @@ def _score(sample: bytes, encoding: str, script: Script) -> tuple[float, int]:
 def _characters(encoding: str, first: int, last: int) -> frozenset[str]:
     """Return the characters of two bytes whose first one is in a range."""
     pairs = (bytes((one, two)) for one in range(first, last + 1) for two in range(0x40, 0xFF))
-    return frozenset(char for pair in pairs if len(char := pair.decode(encoding, "ignore")) == 1 and not char.isascii())
+    return frozenset(
+        char
+        for pair in pairs
+        if len(char := pair.decode(encoding, "ignore")) == 1 and not char.isascii()
+    )

@@ -1,4 +1,5 @@
-"""The format of a file that holds many records: told by the ending of its name, or by how it begins where that says nothing."""
+"""The format of a file that holds many records: told by the ending of its name, or by how it begins
+where that says nothing."""
 
 from __future__ import annotations
 
@@ -22,17 +23,55 @@ from shardctl.sources.formats import import_attribute
 from shardctl.sources.walk import COMPRESSED, suffix_of
 from shardctl.system.locations.text import is_stored
 
-_SPELLINGS = tuple((re.compile(pattern), ending) for row in INPUT_FORMATS for pattern, ending in row.spellings)
-"""Other ways to spell an ending: numbered files, and short forms. How such a file is compressed, its content says."""
+_SPELLINGS = tuple(
+    (re.compile(pattern), ending) for row in INPUT_FORMATS for pattern, ending in row.spellings
+)
+"""Other ways to spell an ending: numbered files, and short forms. How such a file is compressed,
+its content says."""
 
 _FAMILIES = list(Family)
-_BY_MAGIC = sorted((row for row in INPUT_FORMATS if row.magic), key=lambda row: _FAMILIES.index(row.family))
+_BY_MAGIC = sorted(
+    (row for row in INPUT_FORMATS if row.magic), key=lambda row: _FAMILIES.index(row.family)
+)
 _BY_FUNCTION = [row for row in INPUT_FORMATS if row.begins]
-"""Formats that are known by the first bytes of a file. The first format that fits is taken: a tar may begin with PAR1."""
+"""Formats that are known by the first bytes of a file. The first format that fits is taken: a tar
+may begin with PAR1."""
 
 _OTHERS = frozenset(
-    (".xml", ".html", ".htm", ".yaml", ".yml", ".toml", ".ini", ".py", ".sh", ".log", ".pdf", ".zip", ".db", ".mat", ".pkl")
-    + (".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".mp3", ".mp4", ".wav", ".so", ".o", ".c", ".h")
+    (
+        ".xml",
+        ".html",
+        ".htm",
+        ".yaml",
+        ".yml",
+        ".toml",
+        ".ini",
+        ".py",
+        ".sh",
+        ".log",
+        ".pdf",
+        ".zip",
+        ".db",
+        ".mat",
+        ".pkl",
+    )
+    + (
+        ".jpg",
+        ".jpeg",
+        ".png",
+        ".gif",
+        ".webp",
+        ".bmp",
+        ".tif",
+        ".tiff",
+        ".mp3",
+        ".mp4",
+        ".wav",
+        ".so",
+        ".o",
+        ".c",
+        ".h",
+    )
 )
 """Endings of files that are none of these formats: they are not opened to see what they are."""
 
@@ -46,13 +85,19 @@ SNIFFED_BYTES = 512
 def without_compression(suffix: str) -> str:
     """Return the ending of a file's name without that of its compression: .jsonl of .jsonl.gz."""
     plain, _, last = suffix.rpartition(".")
-    return plain if f".{last}" in COMPRESSED and (plain in PLAIN_TEXTS or plain in CONTAINER_SUFFIXES) else suffix
+    return (
+        plain
+        if f".{last}" in COMPRESSED and (plain in PLAIN_TEXTS or plain in CONTAINER_SUFFIXES)
+        else suffix
+    )
 
 
 def ending_of(path: str, opened: str) -> str:
-    """Return the ending that tells the format of a file: that of its name, or the one that fits how the file begins.
+    """Return the ending that tells the format of a file: that of its name, or the one that fits how
+    the file begins.
 
-    `path` has the name, and `opened` is where the file is. The ending is "" for a file whose format is not known.
+    `path` has the name, and `opened` is where the file is. The ending is "" for a file whose format
+    is not known.
     """
     name = path.rpartition("/")[2]
     suffix = suffix_of(name)
@@ -82,7 +127,8 @@ def _ending_by_content(opened: str) -> str:
 
 @lru_cache(4096)
 def _sniffed(opened: str, *_version: int) -> str:
-    from shardctl.sources.formats.content import open_content  # it imports compressions, which few files need
+    # it imports compressions, which few files need
+    from shardctl.sources.formats.content import open_content
 
     try:
         with open_content(opened, lambda begin: _known_by_function(begin) is not None) as content:
@@ -91,11 +137,22 @@ def _sniffed(opened: str, *_version: int) -> str:
     except (OSError, Rejection):
         return ""
     row = _known_by_magic(start) or _known_by_function(start)
-    return row.endings[0] if row is not None and (not compressed or row.family is Family.CONTAINER) else ""
+    return (
+        row.endings[0]
+        if row is not None and (not compressed or row.family is Family.CONTAINER)
+        else ""
+    )
 
 
 def _known_by_magic(start: bytes) -> InputFormat | None:
-    return next((row for row in _BY_MAGIC if all(start.startswith(magic, place) for place, magic in row.magic)), None)
+    return next(
+        (
+            row
+            for row in _BY_MAGIC
+            if all(start.startswith(magic, place) for place, magic in row.magic)
+        ),
+        None,
+    )
 
 
 def _known_by_function(start: bytes) -> InputFormat | None:

@@ -1,4 +1,5 @@
-"""shardctl.json: what an export of shardctl is, so that it can be read back with its types, its classes and its order.
+"""shardctl.json: what an export of shardctl is, so that it can be read back with its types, its
+classes and its order.
 
 There are no times and no paths in it: the same dataset gives the same bytes.
 """
@@ -30,22 +31,36 @@ VERSION = 2
 """In JSON, version 1 has the counts of an RLE in Base64."""
 
 LIMIT = 256 << 20
-"""Bytes of the largest shardctl.json that is read: that of a million shards. Files of one sample each are not in it."""
+"""Bytes of the largest shardctl.json that is read: that of a million shards. Files of one sample
+each are not in it."""
 
 DEEPEST = 2
 """How many folders may be between shardctl.json and a file that it describes."""
 
 RESTORED = ("webdataset", "mds", "tfrecord", "tfds", "array-record")
-"""Forms of export whose records are read with the columns, and the names of them, that the dataset has."""
+"""Forms of export whose records are read with the columns, and the names of them, that the dataset
+has."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_OWN = ("format", "version", "to", "kind", "layout", "key", "fields", "splits", "files", "loose", "fingerprint")
+_OWN = (
+    "format",
+    "version",
+    "to",
+    "kind",
+    "layout",
+    "key",
+    "fields",
+    "splits",
+    "files",
+    "loose",
+    "fingerprint",
+)
 
 
 @dataclass(frozen=True)
 class Field:
-    """A column that is exported: its name in the dataset, its name in the target, and the form in which it is written: `value`,
-    `json`, `image`, `png`, or a word of the form's own."""
+    """A column that is exported: its name in the dataset, its name in the target, and the form in
+    which it is written: `value`, `json`, `image`, `png`, or a word of the form's own."""
 
     name: str
     written: str
@@ -54,7 +69,8 @@ class Field:
 
 @dataclass(frozen=True)
 class SplitFiles:
-    """The samples of a split, and its files in the order of the samples, by their path in the folder of the export."""
+    """The samples of a split, and its files in the order of the samples, by their path in the
+    folder of the export."""
 
     samples: int
     files: tuple[str, ...]
@@ -62,7 +78,8 @@ class SplitFiles:
 
 @dataclass(frozen=True)
 class LooseFacts:
-    """Files of one image or text each, of which SHA256SUMS has a line: how many there are, and their bytes.
+    """Files of one image or text each, of which SHA256SUMS has a line: how many there are, and
+    their bytes.
 
     `folders` are those that they are in, by split. `sums` is the SHA-256 of SHA256SUMS.
     """
@@ -73,15 +90,28 @@ class LooseFacts:
     sums: str
 
     def split_of(self, name: str) -> str | None:
-        """Return the split that has the path of a file below the export in one of its folders, None if none has."""
-        return next((split for split, each in self.folders.items() for one in each if name.startswith(f"{one}/")), None)
+        """Return the split that has the path of a file below the export in one of its folders, None
+        if none has."""
+        return next(
+            (
+                split
+                for split, each in self.folders.items()
+                for one in each
+                if name.startswith(f"{one}/")
+            ),
+            None,
+        )
 
     def splits_in(self, folder: str) -> set[str]:
-        """Return the splits that have files in a folder, by its path below the export, or below it."""
+        """Return the splits that have files in a folder, by its path below the export, or below
+        it."""
         return {
             split
             for split, each in self.folders.items()
-            if any(one == folder or one.startswith(f"{folder}/") or folder.startswith(f"{one}/") for one in each)
+            if any(
+                one == folder or one.startswith(f"{folder}/") or folder.startswith(f"{one}/")
+                for one in each
+            )
         }
 
 
@@ -89,10 +119,10 @@ class LooseFacts:
 class Description:
     """What an export is.
 
-    `layout` has the types and the roles of the exported columns under their names in the dataset, `key` is the name that the
-    key has in the target (None: it has none there), `fields` say how each column is written. `splits` are in the dataset's
-    order. `facts` are what else readers of this form need. `loose` is about files that are not in `files`, as there may be
-    millions.
+    `layout` has the types and the roles of the exported columns under their names in the dataset,
+    `key` is the name that the key has in the target (None: it has none there), `fields` say how
+    each column is written. `splits` are in the dataset's order. `facts` are what else readers of
+    this form need. `loose` is about files that are not in `files`, as there may be millions.
     """
 
     to: str
@@ -108,10 +138,13 @@ class Description:
 
     def has(self, name: str) -> bool:
         """Return whether a file, by its path below the export, is one of it."""
-        return name in self.files or (self.loose is not None and self.loose.split_of(name) is not None)
+        return name in self.files or (
+            self.loose is not None and self.loose.split_of(name) is not None
+        )
 
     def split_of(self, name: str) -> str | None:
-        """Return the split that a file is in, by its path below the export; None if it is in none."""
+        """Return the split that a file is in, by its path below the export; None if it is in
+        none."""
         listed = next((split for split, each in self._files_of.items() if name in each), None)
         return listed if listed is not None or self.loose is None else self.loose.split_of(name)
 
@@ -130,7 +163,10 @@ class Description:
             "layout": self.layout.to_json(),
             "key": self.key,
             "fields": [asdict(each) for each in self.fields],
-            "splits": {name: {"samples": each.samples, "files": list(each.files)} for name, each in self.splits.items()},
+            "splits": {
+                name: {"samples": each.samples, "files": list(each.files)}
+                for name, each in self.splits.items()
+            },
             "files": {name: asdict(facts) for name, facts in self.files.items()},
             **({} if self.loose is None else {"loose": asdict(self.loose)}),
             "fingerprint": self.fingerprint,
@@ -142,26 +178,37 @@ class Description:
 
     @classmethod
     def load(cls, folder: str | Path) -> Description:
-        """Read the shardctl.json in a folder, which may be anything. Raises ValueError for what is none, and OSError."""
+        """Read the shardctl.json in a folder, which may be anything. Raises ValueError for what is
+        none, and OSError."""
         data = read_small(join(str(folder), DESCRIPTION), LIMIT)
         try:
             return cls.from_json(json.loads(data))
         except (KeyError, TypeError, AttributeError, RecursionError, pa.ArrowException) as error:
-            raise ValueError(f"{DESCRIPTION} is not as `shardctl help formats` describes it ({error!r:.200})") from error
+            raise ValueError(
+                f"{DESCRIPTION} is not as `shardctl help formats` describes it ({error!r:.200})"
+            ) from error
 
     @classmethod
     def from_json(cls, record: Any) -> Description:
-        """Build what `to_json` gave, from untrusted data. Raises ValueError and the other errors that `load` turns into it."""
+        """Build what `to_json` gave, from untrusted data. Raises ValueError and the other errors
+        that `load` turns into it."""
         _expect(isinstance(record, dict) and record["format"] == FORMAT, "it is of an export")
         version = record["version"]
-        _expect(type(version) is int and 1 <= version <= VERSION, f"its version is {VERSION} at most")
+        _expect(
+            type(version) is int and 1 <= version <= VERSION, f"its version is {VERSION} at most"
+        )
         key, to, fingerprint = record["key"], record["to"], record["fingerprint"]
-        _expect(type(to) is str and type(fingerprint) is str, "the form and the fingerprint are strings")
+        _expect(
+            type(to) is str and type(fingerprint) is str, "the form and the fingerprint are strings"
+        )
         _expect(key is None or type(key) is str, "the key is a string or null")
         layout = Layout.loads(record["layout"])
         fields = tuple(_field(each) for each in record["fields"])
         names = [each.name for each in fields]
-        _expect(len(set(names)) == len(names) and set(names) <= set(layout.columns.names), "fields are columns")
+        _expect(
+            len(set(names)) == len(names) and set(names) <= set(layout.columns.names),
+            "fields are columns",
+        )
         files = {_path(name): _facts(facts) for name, facts in record["files"].items()}
         splits = {_split(name): _files(each, files) for name, each in record["splits"].items()}
         facts = {name: value for name, value in record.items() if name not in _OWN}
@@ -176,7 +223,10 @@ def _expect(holds: bool, what: str) -> None:
 
 def _field(record: Any) -> Field:
     made = Field(**record)
-    _expect(all(type(value) is str for value in (made.name, made.written, made.form)), "a field is told in strings")
+    _expect(
+        all(type(value) is str for value in (made.name, made.written, made.form)),
+        "a field is told in strings",
+    )
     return made
 
 
@@ -188,20 +238,28 @@ def _split(name: Any) -> str:
 def _path(name: Any) -> str:
     """Return the path of a file if it stays in the folder."""
     parts = name.split("/")
-    _expect("\\" not in name and "\0" not in name and not {"", ".", ".."} & set(parts), "files are inside the folder")
+    _expect(
+        "\\" not in name and "\0" not in name and not {"", ".", ".."} & set(parts),
+        "files are inside the folder",
+    )
     return str(name)
 
 
 def _facts(record: Any) -> FileFacts:
     facts = FileFacts(**record)
     _expect(type(facts.bytes) is int and facts.bytes >= 0, "a size is a number of bytes")
-    _expect(type(facts.sha256) is str and _SHA256.fullmatch(facts.sha256) is not None, "a SHA-256 has 64 hex digits")
+    _expect(
+        type(facts.sha256) is str and _SHA256.fullmatch(facts.sha256) is not None,
+        "a SHA-256 has 64 hex digits",
+    )
     return facts
 
 
 def _files(record: Any, files: Mapping[str, FileFacts]) -> SplitFiles:
     names, samples = record["files"], record["samples"]
-    _expect(isinstance(names, list) and set(names) <= set(files), "a split has files that are listed")
+    _expect(
+        isinstance(names, list) and set(names) <= set(files), "a split has files that are listed"
+    )
     _expect(type(samples) is int and samples >= 0, "samples are counted")
     return SplitFiles(samples, tuple(names))
 
@@ -209,17 +267,21 @@ def _files(record: Any, files: Mapping[str, FileFacts]) -> SplitFiles:
 def _loose(record: Any) -> LooseFacts:
     facts = _facts({"bytes": record["bytes"], "sha256": record["sums"]})
     _expect(type(record["files"]) is int and record["files"] >= 0, "files are counted")
-    folders = {_split(split): tuple(map(_path, names)) for split, names in record["folders"].items()}
+    folders = {
+        _split(split): tuple(map(_path, names)) for split, names in record["folders"].items()
+    }
     return LooseFacts(record["files"], facts.bytes, folders, facts.sha256)
 
 
 def loose_names(folder: str | Path, export: Description) -> Iterator[str]:
-    """Yield the loose files of an export by their paths below its folder. Raises OSError, ValueError for another SHA256SUMS."""
+    """Yield the loose files of an export by their paths below its folder. Raises OSError,
+    ValueError for another SHA256SUMS."""
     return (name for name, _ in loose_sums(folder, export))
 
 
 def loose_sums(folder: str | Path, export: Description) -> Iterator[tuple[str, str]]:
-    """Yield path and SHA-256 of the loose files of an export. Raises OSError, ValueError for another SHA256SUMS."""
+    """Yield path and SHA-256 of the loose files of an export. Raises OSError, ValueError for
+    another SHA256SUMS."""
     if export.loose is None:
         return
     path = Path(local_copy(join(str(folder), CHECKSUMS)))
@@ -229,7 +291,10 @@ def loose_sums(folder: str | Path, export: Description) -> Iterator[tuple[str, s
         for line in lines:
             sha256, _, name = line.decode().removesuffix("\n").partition("  ")
             if name not in export.files:
-                _expect(export.loose.split_of(_path(name)) is not None, "loose files are in the folders of splits")
+                _expect(
+                    export.loose.split_of(_path(name)) is not None,
+                    "loose files are in the folders of splits",
+                )
                 _expect(_SHA256.fullmatch(sha256) is not None, "a SHA-256 has 64 hex digits")
                 yield name, sha256
 
@@ -240,19 +305,24 @@ def name_in_records(field: Field, export: Description) -> str:
 
 
 def may_be_of_export(folder: str) -> bool:
-    """Return whether files of a folder may be of an export: there is a shardctl.json in it, or above it."""
+    """Return whether files of a folder may be of an export: there is a shardctl.json in it, or
+    above it."""
     absolute = from_root(folder)
-    return any(exists(join(above, DESCRIPTION)) for above in (absolute, *folders_above(absolute)[:DEEPEST]))
+    return any(
+        exists(join(above, DESCRIPTION)) for above in (absolute, *folders_above(absolute)[:DEEPEST])
+    )
 
 
 def described(file: str) -> Description | None:
-    """Return the description of the export that a file is of, None if it is of none, or if that cannot be read."""
+    """Return the description of the export that a file is of, None if it is of none, or if that
+    cannot be read."""
     found = located(file)
     return None if found is None else found[0]
 
 
 def located(file: str) -> tuple[Description, str] | None:
-    """Return the description of the export that a file is of, and the path of the file below it; None as above."""
+    """Return the description of the export that a file is of, and the path of the file below it;
+    None as above."""
     absolute = from_root(file)
     for above in folders_above(absolute)[: DEEPEST + 1]:
         try:

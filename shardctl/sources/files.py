@@ -1,7 +1,9 @@
-"""Files of sources by the texts of their locations: paths of this machine, and URLs of objects on stores.
+"""Files of sources by the texts of their locations: paths of this machine, and URLs of objects on
+stores.
 
-Formats open files by their paths, and read here and there in them. So an object is fetched whole, once for all processes of
-this machine. Its copy stays until its room is needed (LocalCopies, below).
+Formats open files by their paths, and read here and there in them. So an object is fetched whole,
+once for all processes of this machine. Its copy stays until its room is needed (LocalCopies,
+below).
 """
 
 from __future__ import annotations
@@ -48,10 +50,11 @@ T = TypeVar("T")
 
 
 def local_copy(text: str, version: int = 0) -> str:
-    """Return a path at which a file can be opened now: its own, or that of a copy of an object, which is fetched first.
+    """Return a path at which a file can be opened now: its own, or that of a copy of an object,
+    which is fetched first.
 
-    Another version than `version` is refused; 0: what is there now is wanted, not an older copy. Raises Rejection (it has not
-    that version), OSError, SourceGoneError, StorageError.
+    Another version than `version` is refused; 0: what is there now is wanted, not an older copy.
+    Raises Rejection (it has not that version), OSError, SourceGoneError, StorageError.
     """
     what = object_at(text)
     if what is None:
@@ -60,7 +63,8 @@ def local_copy(text: str, version: int = 0) -> str:
 
 
 def _copy_of_now(what: Object) -> str:
-    """Return the path of a copy of an object as it is now. Raises OSError, SourceGoneError, StorageError."""
+    """Return the path of a copy of an object as it is now. Raises OSError, SourceGoneError,
+    StorageError."""
     keys = _listed_with(what)
     known = _stat(what) if keys is None else keys.get(what.key)
     with contextlib.suppress(Rejection):  # it has changed since it was listed
@@ -74,12 +78,14 @@ def _copy_of_now(what: Object) -> str:
 
 
 def _number(found: Entry | None) -> int:
-    """Return the number of the version of an object; 0 if there is none, or nothing is known of it."""
+    """Return the number of the version of an object; 0 if there is none, or nothing is known of
+    it."""
     return 0 if found is None else number_of(found.version)
 
 
 def present_copy(text: str) -> str | None:
-    """Return the path of a copy of an object that is here already, None if there is none. Nothing is asked for."""
+    """Return the path of a copy of an object that is here already, None if there is none. Nothing
+    is asked for."""
     what = object_at(text)
     return None if what is None else _entered().find(what)
 
@@ -95,7 +101,8 @@ def read(url: str, size: int, version: int = 0) -> bytes:
 
 
 def fetch_all(texts: Iterable[str]) -> None:
-    """Fetch many objects at the same time, so that they are there when they are opened; what cannot be read shows then."""
+    """Fetch many objects at the same time, so that they are there when they are opened; what cannot
+    be read shows then."""
     wanted = list(filter(is_stored, texts))
     if wanted:
         with ThreadPoolExecutor(REQUESTS, thread_name_prefix="shardctl-fetch") as pool:
@@ -109,7 +116,8 @@ def _try_to_fetch(url: str) -> None:
 
 
 def read_part(url: str, start: int, size: int) -> None:
-    """Read a part of an object from its store, whatever it is, and whatever is here of it. Raises OSError, SourceGoneError."""
+    """Read a part of an object from its store, whatever it is, and whatever is here of it. Raises
+    OSError, SourceGoneError."""
     what = _object(url)
     with asking(what):
         client_of(what.bucket).get(what.key, start, min(size, PIECE))
@@ -121,7 +129,8 @@ def size_of(url: str) -> int:
 
 
 def begin_of(text: str, size: int) -> bytes:
-    """Return the first bytes of a file, or of an object, of which only these are fetched. Raises OSError, SourceGoneError."""
+    """Return the first bytes of a file, or of an object, of which only these are fetched. Raises
+    OSError, SourceGoneError."""
     if not is_stored(text):
         with open(text, "rb", opener=ordinary) as file:
             return file.read(size)
@@ -130,7 +139,8 @@ def begin_of(text: str, size: int) -> bytes:
 
 
 def stretch_of(text: str, start: int, size: int) -> bytes:
-    """Return bytes of a file, or of an object, of which only these are fetched. Raises OSError, SourceGoneError."""
+    """Return bytes of a file, or of an object, of which only these are fetched. Raises OSError,
+    SourceGoneError."""
     what = object_at(text)
     if what is None:
         with open(text, "rb", opener=ordinary) as file:
@@ -142,7 +152,8 @@ def stretch_of(text: str, start: int, size: int) -> bytes:
 
 @contextlib.contextmanager
 def copy_of_begin(url: str) -> Iterator[str]:
-    """Yield a file with the first bytes of an object, enough to see what it is. Raises OSError, SourceGoneError."""
+    """Yield a file with the first bytes of an object, enough to see what it is. Raises OSError,
+    SourceGoneError."""
     with _entered().with_begin(begin_of(url, BEGIN_BYTES)) as place:
         yield place
 
@@ -152,7 +163,8 @@ _begins: dict[str, Future[bytes]] = {}
 
 
 def begins_ahead(items: Iterable[T], url_of: Callable[[T], str | None]) -> Iterator[T]:
-    """Yield the same items; the first bytes of the objects that those to come are about are fetched meanwhile."""
+    """Yield the same items; the first bytes of the objects that those to come are about are fetched
+    meanwhile."""
     coming = iter(items)
     with ThreadPoolExecutor(REQUESTS, thread_name_prefix="shardctl-begin") as pool:
         waiting: deque[tuple[T, str | None]] = deque()
@@ -179,7 +191,8 @@ def begins_ahead(items: Iterable[T], url_of: Callable[[T], str | None]) -> Itera
 
 
 def exists(text: str) -> bool:
-    """Return whether there is a file, or an object. Of an object that was listed, nobody is asked."""
+    """Return whether there is a file, or an object. Of an object that was listed, nobody is
+    asked."""
     if not is_stored(text):
         return os.path.exists(text)  # noqa: PTH110 - see pyproject.toml
     try:
@@ -190,7 +203,8 @@ def exists(text: str) -> bool:
 
 
 def is_folder(text: str) -> bool:
-    """Return whether there is a folder, or objects below a URL: a store is asked once for each. Raises StoreError."""
+    """Return whether there is a folder, or objects below a URL: a store is asked once for each.
+    Raises StoreError."""
     what = object_at(text)
     if what is None:
         return Path(text).is_dir()
@@ -204,7 +218,8 @@ def is_folder(text: str) -> bool:
 
 
 def is_on_store(url: str) -> bool:
-    """Return whether there is an object with this URL, or a folder of objects. Raises StoreError."""
+    """Return whether there is an object with this URL, or a folder of objects. Raises
+    StoreError."""
     what = _object(url)
     try:
         if is_folder(url):
@@ -224,11 +239,15 @@ def _prefix(what: Object) -> str:
 
 def _has_objects(what: Object) -> bool:
     """Return whether there are objects in a folder, by a request."""
-    return not _leads_upwards(what) and next(client_of(what.bucket).pages(_prefix(what)), None) is not None
+    return (
+        not _leads_upwards(what)
+        and next(client_of(what.bucket).pages(_prefix(what)), None) is not None
+    )
 
 
 def _leads_upwards(what: Object) -> bool:
-    """Return whether .. is a part of a key. No object has such a key, and no store is asked for it."""
+    """Return whether .. is a part of a key. No object has such a key, and no store is asked for
+    it."""
     return ".." in what.key.split("/")
 
 
@@ -243,11 +262,14 @@ def check_on_store(url: str) -> None:
     with asking(what):
         if _has_objects(what):
             return
-    raise SourceGoneError(f"{what.url}: the source has gone away; no object has a key that begins so")
+    raise SourceGoneError(
+        f"{what.url}: the source has gone away; no object has a key that begins so"
+    )
 
 
 def version_of(text: str) -> tuple[int, int]:
-    """Return the size of a file and its time of change, or what stands for the version of an object. Raises OSError."""
+    """Return the size of a file and its time of change, or what stands for the version of an
+    object. Raises OSError."""
     if is_stored(text):
         found = _there(text)
         return found.size, number_of(found.version)
@@ -266,7 +288,8 @@ def _there(url: str) -> Entry:
 
 @lru_cache(1 << 16)
 def _stat(what: Object) -> Entry | None:
-    """Return what a store says of an object that was not listed; one that is not permitted counts as not there."""
+    """Return what a store says of an object that was not listed; one that is not permitted counts
+    as not there."""
     if not what.key or _leads_upwards(what):
         return None
     with asking(what), contextlib.suppress(NotPermittedError):
@@ -289,7 +312,8 @@ _folders: dict[Object, bool] = {}
 
 
 def list_all(folders: Iterable[str], found: Callable[[int], None]) -> None:
-    """List what is below those that are folders on stores; `found` is told how many objects there are. Raises StoreError."""
+    """List what is below those that are folders on stores; `found` is told how many objects there
+    are. Raises StoreError."""
     for folder in filter(is_stored, folders):
         if is_folder(folder):
             keys_of(folder, found)
@@ -316,7 +340,9 @@ def forget_lists() -> None:
 def _listed_with(what: Object) -> Keys | None:
     """Return a list of this process that has an object, if it is there."""
     for folder, keys in _lists.items():
-        if folder.bucket == what.bucket and (not folder.key or what.key.startswith(f"{folder.key}/")):
+        if folder.bucket == what.bucket and (
+            not folder.key or what.key.startswith(f"{folder.key}/")
+        ):
             return keys
     return None
 
@@ -333,7 +359,11 @@ def _entered() -> LocalCopies:
     """Return the folder, held from now on. Raises StorageError if this user cannot have it."""
     global _copies
     with _entering:
-        if _copies is None or _copies.folder != folder_of_copies() or _copies.process != os.getpid():
+        if (
+            _copies is None
+            or _copies.folder != folder_of_copies()
+            or _copies.process != os.getpid()
+        ):
             if _copies is not None and _copies.process == os.getpid():
                 _copies.leave()
             _copies = LocalCopies(folder_of_copies())
@@ -370,7 +400,8 @@ LIMIT = "SHARDCTL_SOURCES_BYTES"
 """Variable: how many bytes of objects are kept on this machine while they are read."""
 
 HELD_FILES, HELD_BYTES, LEAST_HELD = 256, 1 << 30, 4
-"""Of the files that this process has asked for last, so many are not removed by others: they may be open, or about to be."""
+"""Of the files that this process has asked for last, so many are not removed by others: they may be
+open, or about to be."""
 
 _BEGINS = ".begins"
 
@@ -393,10 +424,13 @@ class LocalCopies:
     """
 
     def __init__(self, folder: str) -> None:
-        """Use the folder, which is made where it is not there. Raises StorageError if this user cannot have it."""
+        """Use the folder, which is made where it is not there. Raises StorageError if this user
+        cannot have it."""
         self.folder, self.process = folder, os.getpid()
         said = os.environ.get(LIMIT, "")
-        limits = Limits(int(said) if said.isdecimal() else None, None, HELD_FILES, HELD_BYTES, LEAST_HELD)
+        limits = Limits(
+            int(said) if said.isdecimal() else None, None, HELD_FILES, HELD_BYTES, LEAST_HELD
+        )
         with naming_the_path(Path(tempfile.gettempdir())):
             self._shared = SharedFolder(folder)
             self._cache = ObjectCache(folder, limits, lambda size: _on_disk(folder, size))
@@ -423,7 +457,8 @@ class LocalCopies:
         return self._cache.hold(_name_of(what), version, fill)
 
     def find(self, what: Object) -> str | None:
-        """Return the path of a copy that is here already, as `fetch` does; None if there is none."""
+        """Return the path of a copy that is here already, as `fetch` does; None if there is
+        none."""
         name = _name_of(what)
         return f"{self.folder}/{name}" if self._cache.is_held(name) else None
 
@@ -439,7 +474,8 @@ class LocalCopies:
             os.unlink(place)  # noqa: PTH108 - see pyproject.toml
 
     def _fill(self, what: Object, version: int, new: NewFile) -> int:
-        """Write an object, and return the number of its version. The first piece says how large it is: no request for that."""
+        """Write an object, and return the number of its version. The first piece says how large it
+        is: no request for that."""
         store = client_of(what.bucket)
         with asking(what):
             first, found = store.fetch(what.key, PIECE)
@@ -459,7 +495,8 @@ class LocalCopies:
 
 
 def _name_of(what: Object) -> str:
-    """Return what the copy of an object is called: those of one folder lie beside each other, as their formats need it."""
+    """Return what the copy of an object is called: those of one folder lie beside each other, as
+    their formats need it."""
     return what.url.replace("://", "/", 1)
 
 
@@ -475,6 +512,7 @@ def _on_disk(folder: str, size: int) -> Iterator[None]:
 
 def _full(size: int) -> DiskFullError:
     return DiskFullError(
-        f"{tempfile.gettempdir()}: the disk is full ({format_bytes(size)} of an object must be stored there); set TMPDIR to a"
+        f"{tempfile.gettempdir()}: the disk is full ({format_bytes(size)} of an object must be "
+        "stored there); set TMPDIR to a"
         " folder on a larger disk"
     )

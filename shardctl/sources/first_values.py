@@ -1,4 +1,5 @@
-"""What the first values of a column say on places and images that its name and its type leave open."""
+"""What the first values of a column say on places and images that its name and its type leave
+open."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ MOST_BYTES = 2**20
 """What is looked at of a text."""
 
 Kind = Literal["image", "annotation", "numbers", "other"]
-"""What a text or bytes are: `numbers` are two or more, or the path of a file of them or of an image."""
+"""What a text or bytes are: `numbers` are two or more, or the path of a file of them or of an
+image."""
 
 _SEPARATED = re.compile(r"[\s,;:|]+")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
@@ -31,12 +33,14 @@ _IMAGE_ENDINGS = tuple(SUFFIXES | OTHER_SUFFIXES)
 _YOLO = re.compile(rb"\s*(\d+(\s+-?[01]?\.\d+(?=\s|\Z)){4,}\s*)+")
 """Lines with the number of a class, and shares of the width and the height.
 
-A number ends before a space, so that no digit can be of two numbers: else a long text that is none would take hours.
+A number ends before a space, so that no digit can be of two numbers: else a long text that is none
+would take hours.
 """
 
 
 def kinds_of(value: object) -> set[Kind]:
-    """Return what the texts and the bytes are that a value is, or has in lists and structs, where they say something."""
+    """Return what the texts and the bytes are that a value is, or has in lists and structs, where
+    they say something."""
     kinds = {_kind(data) for data in islice(leaves_of(value), LOOKED_AT)}
     return {kind for kind in kinds if kind is not None}
 
@@ -85,5 +89,10 @@ def _kind_of_text(text: str) -> Kind | None:
     if not words or (len(words) == 1 and _NUMBER.fullmatch(words[0])):
         return None
     is_path = text.partition("?")[0].strip().lower().endswith(_IMAGE_ENDINGS)
-    found = is_path or all(map(_NUMBER.fullmatch, words)) or _BRACKETED.match(text) or _FILE.fullmatch(text)
+    found = (
+        is_path
+        or all(map(_NUMBER.fullmatch, words))
+        or _BRACKETED.match(text)
+        or _FILE.fullmatch(text)
+    )
     return "numbers" if found else "other"

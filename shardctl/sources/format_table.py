@@ -1,7 +1,9 @@
-"""The input formats: one row for each. Nothing is imported, because the command line lists the formats.
+"""The input formats: one row for each. Nothing is imported, because the command line lists the
+formats.
 
-A new format is a file in `formats/` and a row here. The row names classes and functions as text: `module:name` is `name` in
-`shardctl.sources.formats.module`. Such a module is imported when a file of the format is found.
+A new format is a file in `formats/` and a row here. The row names classes and functions as text:
+`module:name` is `name` in `shardctl.sources.formats.module`. Such a module is imported when a file
+of the format is found.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ class Family(Enum):
     """Lines of text. The row names a `TextFormat` of base.py."""
 
     OWN = "own"
-    """In a way of their own; the file says the types of the columns. The row names a `Format` of base.py."""
+    """In a way of their own; the file says the types of the columns. The row names a `Format` of
+    base.py."""
 
     CONTAINER = "container"
-    """One after the other, in a file that may be compressed as a whole. It names a `ContainerFormat`; framed.py reads it."""
+    """One after the other, in a file that may be compressed as a whole. It names a
+    `ContainerFormat`; framed.py reads it."""
 
     ROWS = "rows"
-    """Each at a place that its number gives; the file says their types. The row names a `RowFormat`; numbered.py reads it."""
+    """Each at a place that its number gives; the file says their types. The row names a
+    `RowFormat`; numbered.py reads it."""
 
     PACKAGED = "packaged"
     """One by one, as a package of others gives them. The row names a `Format` of base.py."""
@@ -38,7 +43,8 @@ class Use(Enum):
     """What a sidecar is for."""
 
     DESCRIBES = "describes"
-    """It describes other files, and decides how they are read. A file that cannot be opened is an input like others."""
+    """It describes other files, and decides how they are read. A file that cannot be opened is an
+    input like others."""
 
     PART = "part"
     """It has a part of the data of another file: the format reads both."""
@@ -48,10 +54,12 @@ class Use(Enum):
 
 
 class Sidecar(NamedTuple):
-    """A file beside the files of a format that is no input: an index, a list of features, a lock."""
+    """A file beside the files of a format that is no input: an index, a list of features, a
+    lock."""
 
     endings: tuple[str, ...]
-    """The endings of such files, as `walk.suffix_of` gives them: the other fields are compared for these files only."""
+    """The endings of such files, as `walk.suffix_of` gives them: the other fields are compared for
+    these files only."""
 
     name: str
     """A regular expression for the whole name."""
@@ -59,13 +67,15 @@ class Sidecar(NamedTuple):
     use: Use = Use.DESCRIBES
 
     beside: tuple[str, ...] = ()
-    """One file with such a name must be in the same folder. In a name, \\1 is the first group of `name`."""
+    """One file with such a name must be in the same folder. In a name, \\1 is the first group of
+    `name`."""
 
     keys: tuple[frozenset[str], ...] = ()
     """The file must be a JSON object that has all keys of one of these sets."""
 
     missing: str = ""
-    """A function of the sidecar. It returns a sentence about a file that the sidecar lists and that does not exist, or None.
+    """A function of the sidecar. It returns a sentence about a file that the sidecar lists and that
+    does not exist, or None.
 
     It may raise InputError."""
 
@@ -87,10 +97,12 @@ class OneInput(NamedTuple):
     """The endings of the files in such a folder."""
 
     path: str
-    """A regular expression that is found in the path of such a file: other files need no look at their folder."""
+    """A regular expression that is found in the path of such a file: other files need no look at
+    their folder."""
 
     file: str
-    """A function of a file that returns the path of the file to read, None where the folder is an ordinary one."""
+    """A function of a file that returns the path of the file to read, None where the folder is an
+    ordinary one."""
 
 
 class Needs(NamedTuple):
@@ -116,36 +128,44 @@ class InputFormat:
     """A format of files that hold many records."""
 
     name: str
-    """The name in options and messages. Two rows may have the same name: an option that names it chooses both."""
+    """The name in options and messages. Two rows may have the same name: an option that names it
+    chooses both."""
 
     endings: tuple[str, ...]
     """The endings of file names, in lower case."""
 
     reader: str
-    """The class of the format, or a function that makes one: see `family`. ImportError means that a package is missing."""
+    """The class of the format, or a function that makes one: see `family`. ImportError means that a
+    package is missing."""
 
     family: Family
 
     spellings: tuple[tuple[str, str], ...] = ()
-    """Other forms of file names: a regular expression, and the ending that such a name is read as."""
+    """Other forms of file names: a regular expression, and the ending that such a name is read
+    as."""
 
     magic: tuple[tuple[int, bytes], ...] = ()
-    """Offsets, and the bytes that every file has there. They tell the format where the name does not."""
+    """Offsets, and the bytes that every file has there. They tell the format where the name does
+    not."""
 
     begins: str = ""
-    """Without `magic`: a function of the first bytes of a file, 16 or more. It returns whether the file is of this format."""
+    """Without `magic`: a function of the first bytes of a file, 16 or more. It returns whether the
+    file is of this format."""
 
     numbered: bool = False
     """Whether a number may follow the ending of a file's name."""
 
     record: str = ""
-    """The word of `--record` that chooses the format. Where it is empty, `--record` does not matter."""
+    """The word of `--record` that chooses the format. Where it is empty, `--record` does not
+    matter."""
 
     carrier: str = ""
-    """Text only: the class that reads plain files in UTF-8 in parallel. Without one, sequential.py reads them too."""
+    """Text only: the class that reads plain files in UTF-8 in parallel. Without one, sequential.py
+    reads them too."""
 
     streamed: str = ""
-    """The class for files that are compressed or in another encoding, where the files are text and the family is OWN."""
+    """The class for files that are compressed or in another encoding, where the files are text and
+    the family is OWN."""
 
     option: bool = True
     """Whether `--format` and `--kind` may name it."""
@@ -156,11 +176,13 @@ class InputFormat:
     """A function of a path that compares a file with hashes in other files. It raises Rejection."""
 
     companions: str = ""
-    """A function of the path of a file. It yields what the format may read beside it, as paths from its folder on. Of a copy
-    of an object, each of these is copied before the function goes on, if there is such an object."""
+    """A function of the path of a file. It yields what the format may read beside it, as paths from
+    its folder on. Of a copy of an object, each of these is copied before the function goes on, if
+    there is such an object."""
 
     note: str = ""
-    """A function of a path that returns a warning about a file, as `formats.note_on` does, or None."""
+    """A function of a path that returns a warning about a file, as `formats.note_on` does, or
+    None."""
 
     sidecars: tuple[Sidecar, ...] = ()
 
@@ -186,12 +208,50 @@ FRAME = "frame"
 """The record of image files whose frames are records each."""
 
 INPUT_FORMATS: tuple[InputFormat, ...] = (
-    InputFormat("lines", _TEXTS, "text:Lines", Family.TEXT, record="line", carrier="lines:LineFile", option=False),
-    InputFormat("paragraphs", _TEXTS, "text:Paragraphs", Family.TEXT, record="paragraph", option=False),
-    InputFormat("jsonl", (".jsonl", ".ndjson"), "jsonl:JsonLines", Family.TEXT, carrier="lines:LineFile", option=False),
-    InputFormat("csv", (".csv",), "csv:Delimited", Family.TEXT, carrier="csv_file:DelimitedFile", option=False),
-    InputFormat("tsv", (".tsv",), "csv:tab_delimited", Family.TEXT, carrier="csv_file:DelimitedFile", option=False),
-    InputFormat("json", (".json",), "json_stream:JsonDocument", Family.OWN, streamed="json_stream:JsonStream", option=False),
+    InputFormat(
+        "lines",
+        _TEXTS,
+        "text:Lines",
+        Family.TEXT,
+        record="line",
+        carrier="lines:LineFile",
+        option=False,
+    ),
+    InputFormat(
+        "paragraphs", _TEXTS, "text:Paragraphs", Family.TEXT, record="paragraph", option=False
+    ),
+    InputFormat(
+        "jsonl",
+        (".jsonl", ".ndjson"),
+        "jsonl:JsonLines",
+        Family.TEXT,
+        carrier="lines:LineFile",
+        option=False,
+    ),
+    InputFormat(
+        "csv",
+        (".csv",),
+        "csv:Delimited",
+        Family.TEXT,
+        carrier="csv_file:DelimitedFile",
+        option=False,
+    ),
+    InputFormat(
+        "tsv",
+        (".tsv",),
+        "csv:tab_delimited",
+        Family.TEXT,
+        carrier="csv_file:DelimitedFile",
+        option=False,
+    ),
+    InputFormat(
+        "json",
+        (".json",),
+        "json_stream:JsonDocument",
+        Family.OWN,
+        streamed="json_stream:JsonStream",
+        option=False,
+    ),
     InputFormat(
         "webdataset",
         (".tar",),
@@ -209,7 +269,9 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         (".tfrecord",),
         "tfrecord:TFRecord",
         Family.CONTAINER,
-        spellings=((r"(^|[._-])tfrecords?([._-]\d+)?(-\d+-of-\d+)?(\.(gz|gzip|zlib|zst))?$", ".tfrecord"),),
+        spellings=(
+            (r"(^|[._-])tfrecords?([._-]\d+)?(-\d+-of-\d+)?(\.(gz|gzip|zlib|zst))?$", ".tfrecord"),
+        ),
         begins="tfrecord:begins",
         companions="tfds:companions",
         numbered=True,
@@ -219,12 +281,18 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
             Sidecar(
                 (".json",),
                 r"features\.json",
-                keys=(frozenset(("featuresDict",)), frozenset(("sequence",)), frozenset(("pythonClassName",))),
+                keys=(
+                    frozenset(("featuresDict",)),
+                    frozenset(("sequence",)),
+                    frozenset(("pythonClassName",)),
+                ),
             ),
             Sidecar(
                 (".json",),
                 r"dataset_info\.json",
-                keys=tuple(frozenset((key,)) for key in ("features", "splits", "builder_name", "name")),
+                keys=tuple(
+                    frozenset((key,)) for key in ("features", "splits", "builder_name", "name")
+                ),
             ),
             Sidecar((".txt",), r".*\.labels\.txt", beside=("features.json",)),
         ),
@@ -246,7 +314,9 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
                 missing="mds:refuse_missing_shards",
             ),
         ),
-        excluded=Exclusion((".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2"), "mds:Unlisted"),
+        excluded=Exclusion(
+            (".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2"), "mds:Unlisted"
+        ),
     ),
     InputFormat(
         "recordio",
@@ -265,7 +335,12 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         magic=((0, b"ARROW1\0\0"),),
         # Of Hugging Face.
         sidecars=(
-            Sidecar((".json",), r"state\.json", keys=(frozenset(("_data_files",)),), missing="huggingface:first_missing_file"),
+            Sidecar(
+                (".json",),
+                r"state\.json",
+                keys=(frozenset(("_data_files",)),),
+                missing="huggingface:first_missing_file",
+            ),
             Sidecar((".json",), r"dataset_dict\.json", keys=(frozenset(("splits",)),)),
         ),
     ),
@@ -273,7 +348,9 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
     InputFormat("npy", (".npz",), "npy:Npz", Family.ROWS),
     InputFormat(
         "megatron",
-        (".megatron",),  # no file has this ending: an .idx of Megatron is known by its content, other files have it too
+        # no file has this ending: an .idx of Megatron is known by its content, other files have it
+        # too
+        (".megatron",),
         "megatron:Megatron",
         Family.ROWS,
         magic=((0, b"MMIDIDX\0\0"),),
@@ -343,10 +420,16 @@ def _endings(wanted: Callable[[InputFormat], bool]) -> frozenset[str]:
 
 def _endings_by_name() -> dict[str, tuple[str, ...]]:
     names = dict.fromkeys(row.name for row in INPUT_FORMATS if row.option)
-    return {name: tuple(ending for row in INPUT_FORMATS if row.name == name for ending in row.endings) for name in names}
+    return {
+        name: tuple(ending for row in INPUT_FORMATS if row.name == name for ending in row.endings)
+        for name in names
+    }
 
 
-FORMAT_NAMES: dict[str, tuple[str, ...]] = {**_endings_by_name(), "huggingface": (".parquet", ".arrow")}
+FORMAT_NAMES: dict[str, tuple[str, ...]] = {
+    **_endings_by_name(),
+    "huggingface": (".parquet", ".arrow"),
+}
 """The formats that a person may name, and the endings of their files."""
 
 TEXT_SUFFIXES = _endings(lambda row: row.record != "" and row.is_text)
@@ -356,21 +439,26 @@ TABLE_SUFFIXES = _endings(lambda row: row.record == "")
 """The endings of all other formats."""
 
 PLAIN_TEXTS = _endings(lambda row: row.is_text)
-"""The endings of text. A second ending such as .gz may follow; Parquet and Arrow files are compressed inside."""
+"""The endings of text. A second ending such as .gz may follow; Parquet and Arrow files are
+compressed inside."""
 
 CONTAINER_SUFFIXES = _endings(lambda row: row.family is Family.CONTAINER)
 """The endings of binary files that may be compressed as a whole."""
 
 BINARY_SUFFIXES = TABLE_SUFFIXES - PLAIN_TEXTS
-"""The endings of tables in which a column of bytes may have images. In other tables bytes are text."""
+"""The endings of tables in which a column of bytes may have images. In other tables bytes are
+text."""
 
 UNDECLARED_SUFFIXES = _endings(lambda row: row.family in (Family.CONTAINER, Family.PACKAGED))
 """The endings of binary files that do not say the types of their columns."""
 
 
 def format_of(ending: str, record: str = "") -> InputFormat:
-    """Return the format of files with this ending, of plain text the one that has such records. Raises KeyError."""
-    found = next((row for row in INPUT_FORMATS if ending in row.endings and row.record in ("", record)), None)
+    """Return the format of files with this ending, of plain text the one that has such records.
+    Raises KeyError."""
+    found = next(
+        (row for row in INPUT_FORMATS if ending in row.endings and row.record in ("", record)), None
+    )
     if found is None:
         raise KeyError(ending)
     return found

@@ -11,18 +11,22 @@ from shardctl.format.layout import ENCODED_IMAGE, may_be_pictures
 from shardctl.system.text import printable
 
 ROLE = b"shardctl.image"
-"""In the metadata of a field that holds images: MAIN for those that the recipe works on, KEPT for others, kept as they are."""
+"""In the metadata of a field that holds images: MAIN for those that the recipe works on, KEPT for
+others, kept as they are."""
 
 MAIN, KEPT = b"main", b"kept"
 
 MASK = b"shardctl.mask"
-"""In the metadata of a KEPT field whose images are masks that are moved with the main image: the bits of their numbers."""
+"""In the metadata of a KEPT field whose images are masks that are moved with the main image: the
+bits of their numbers."""
 
 FRAME = b"shardctl.frame"
-"""In the metadata of a field of masks or objects: the frame of all of them, where that is known (stored or upright)."""
+"""In the metadata of a field of masks or objects: the frame of all of them, where that is known
+(stored or upright)."""
 
 BOXES = b"shardctl.boxes"
-"""In the metadata of a field of objects: what is done about boxes that are not within their image, where a person said it."""
+"""In the metadata of a field of objects: what is done about boxes that are not within their image,
+where a person said it."""
 
 AUTO = "auto"
 """The image column is found by type and name."""
@@ -31,7 +35,19 @@ NO_IMAGES = "none"
 """No column holds images."""
 
 BYTES_NAMES = frozenset(
-    ["image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp", "image_bytes", "img_bytes", "image_data"]
+    [
+        "image",
+        "img",
+        "picture",
+        "photo",
+        "jpg",
+        "jpeg",
+        "png",
+        "webp",
+        "image_bytes",
+        "img_bytes",
+        "image_data",
+    ]
     + ["image/encoded", "image_encoded", "encoded_image", "image_raw"]
 )
 """Usual names of columns with the bytes of images."""
@@ -60,25 +76,39 @@ _STRINGS = (pa.string(), pa.large_string())
 
 
 def is_struct(type_: pa.DataType) -> bool:
-    """Return whether values are structs of bytes and path, as Hugging Face datasets stores images."""
-    if not pa.types.is_struct(type_) or {f.name for f in type_} != {"bytes", "path"} or type_.num_fields != 2:
+    """Return whether values are structs of bytes and path, as Hugging Face datasets stores
+    images."""
+    if (
+        not pa.types.is_struct(type_)
+        or {f.name for f in type_} != {"bytes", "path"}
+        or type_.num_fields != 2
+    ):
         return False
     data, path = type_.field("bytes").type, type_.field("path").type
-    return (data in _BYTES or pa.types.is_null(data)) and (path in _STRINGS or pa.types.is_null(path))
+    return (data in _BYTES or pa.types.is_null(data)) and (
+        path in _STRINGS or pa.types.is_null(path)
+    )
 
 
 def can_hold_images(type_: pa.DataType) -> bool:
     """Return whether a column of this type can be one of images."""
-    return is_struct(type_) or type_ in _BYTES or pa.types.is_fixed_size_binary(type_) or type_ in _STRINGS
+    return (
+        is_struct(type_)
+        or type_ in _BYTES
+        or pa.types.is_fixed_size_binary(type_)
+        or type_ in _STRINGS
+    )
 
 
 def struct_columns(schema: pa.Schema) -> list[str]:
-    """Return the columns that are structs of bytes and path, without those whose names say that they are no images."""
+    """Return the columns that are structs of bytes and path, without those whose names say that
+    they are no images."""
     return [f.name for f in schema if is_struct(f.type) and may_be_pictures(f.name)]
 
 
 def without_doubt(schema: pa.Schema) -> str | None:
-    """Return the column that makes a table one of images: the only struct of bytes and path, or bytes of a usual name."""
+    """Return the column that makes a table one of images: the only struct of bytes and path, or
+    bytes of a usual name."""
     structs = struct_columns(schema)
     if structs:
         return structs[0] if len(structs) == 1 else None
@@ -89,17 +119,22 @@ def without_doubt(schema: pa.Schema) -> str | None:
 def choose_column(schema: pa.Schema, wanted: str) -> str:
     """Return the column of the images: `wanted`, or with AUTO the one that is clearly meant.
 
-    AUTO looks for structs of bytes and path, then for bytes, then for paths in columns of usual names. Of several, `image` is
-    taken. Raises InputError if there is none, or if it is not clear which.
+    AUTO looks for structs of bytes and path, then for bytes, then for paths in columns of usual
+    names. Of several, `image` is taken. Raises InputError if there is none, or if it is not clear
+    which.
     """
     shown = ", ".join(printable(name) for name in schema.names) or "none"
     if wanted != AUTO:
         if wanted not in schema.names:
-            raise InputError(f"the records have no field {printable(wanted)} with images; their fields are {shown}")
+            raise InputError(
+                f"the records have no field {printable(wanted)} with images; their fields are "
+                f"{shown}"
+            )
         if not can_hold_images(schema.field(wanted).type):
             type_ = schema.field(wanted).type
             raise InputError(
-                f"the field {printable(wanted)} is of type {type_}; images are bytes, paths, or structs of bytes and path"
+                f"the field {printable(wanted)} is of type {type_}; images are bytes, paths, or "
+                "structs of bytes and path"
             )
         return wanted
     for candidates in _candidates(schema):
@@ -108,9 +143,12 @@ def choose_column(schema: pa.Schema, wanted: str) -> str:
             return (usual or candidates)[0]
         if candidates:
             several = ", ".join(map(printable, candidates))
-            raise InputError(f"several fields may hold the images: {several}; say which with --image-field")
+            raise InputError(
+                f"several fields may hold the images: {several}; say which with --image-field"
+            )
     raise InputError(
-        f"no field of the records is known to hold images (their fields are {shown}). Name the field with the bytes or the"
+        f"no field of the records is known to hold images (their fields are {shown}). Name the "
+        "field with the bytes or the"
         " paths of the images (--image-field), or convert the records unchanged with --kind table"
     )
 
@@ -124,9 +162,11 @@ def _candidates(schema: pa.Schema) -> list[list[str]]:
 
 
 def mark_columns(schema: pa.Schema, main: str | None, others: bool = True) -> pa.Schema:
-    """Return the columns as they are read, those of images marked with their ROLE, and structs with the type of images.
+    """Return the columns as they are read, those of images marked with their ROLE, and structs with
+    the type of images.
 
-    `main` is the column that the recipe works on; with `others`, all structs of bytes and path are images too.
+    `main` is the column that the recipe works on; with `others`, all structs of bytes and path are
+    images too.
     """
     kept = struct_columns(schema) if others else []
     fields = []
@@ -146,9 +186,13 @@ def marked_columns(schema: pa.Schema | None, role: bytes) -> list[str]:
 
 
 def mark_masks(schema: pa.Schema, bits: Mapping[str, int]) -> pa.Schema:
-    """Return the columns as they are read, those marked as masks that have `bits`: of how many their numbers are."""
+    """Return the columns as they are read, those marked as masks that have `bits`: of how many
+    their numbers are."""
     fields = [
-        f.with_metadata({**(f.metadata or {}), ROLE: KEPT, MASK: b"%d" % bits[f.name]}) if f.name in bits else f for f in schema
+        f.with_metadata({**(f.metadata or {}), ROLE: KEPT, MASK: b"%d" % bits[f.name]})
+        if f.name in bits
+        else f
+        for f in schema
     ]
     return pa.schema(fields, schema.metadata)
 
@@ -164,7 +208,10 @@ def without_masks(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
 
 def with_said(schema: pa.Schema, key: bytes, said: Mapping[str, str]) -> pa.Schema:
     """Return the columns as they are read, those that are in `said` with this in their metadata."""
-    fields = [f.with_metadata({**(f.metadata or {}), key: said[f.name].encode()}) if f.name in said else f for f in schema]
+    fields = [
+        f.with_metadata({**(f.metadata or {}), key: said[f.name].encode()}) if f.name in said else f
+        for f in schema
+    ]
     return pa.schema(fields, schema.metadata)
 
 

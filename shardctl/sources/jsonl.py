@@ -19,16 +19,34 @@ MOST_LEVELS = 500
 """Levels of lists and objects in a line that is read at all."""
 
 MOST_NAMES = 1000
-"""Different names that the objects of a field have together, where it is a struct: with names of their own in all records, a
-struct would grow with the square of the records."""
+"""Different names that the objects of a field have together, where it is a struct: with names of
+their own in all records, a struct would grow with the square of the records."""
 
 EXACT_IN_FLOAT = 2**53
 """Whole numbers beyond this are rounded where they become float64."""
 
 NULL_WORDS = frozenset(
-    ("NA", "N/A", "n/a", "na", "<NA>", "#N/A", "NULL", "Null", "null", "None", "none", "NaN", "nan", "?", "-", "\\N")
+    (
+        "NA",
+        "N/A",
+        "n/a",
+        "na",
+        "<NA>",
+        "#N/A",
+        "NULL",
+        "Null",
+        "null",
+        "None",
+        "none",
+        "NaN",
+        "nan",
+        "?",
+        "-",
+        "\\N",
+    )
 )
-"""What people write into a cell of a table that has no value. shardctl takes none of them for that unless it is told to."""
+"""What people write into a cell of a table that has no value. shardctl takes none of them for that
+unless it is told to."""
 
 SHOWN_DIGITS = 40
 """Characters of a number that a message shows."""
@@ -50,17 +68,22 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        twice = next(
+            name for name, times in Counter(name for name, _ in pairs).items() if times > 1
+        )
         raise ValueError(f"the name {printable(twice)} appears twice in one object")
     return value
 
 
 def _decimal(text: str) -> float:
-    """Return a decimal as float64. Raises Rejection where float64 has nothing near it: only infinity, or 0."""
+    """Return a decimal as float64. Raises Rejection where float64 has nothing near it: only
+    infinity, or 0."""
     value = float(text)
     if math.isinf(value) or (value == 0 and re.search("[1-9]", re.split("[eE]", text)[0])):
         shown = text if len(text) <= SHOWN_DIGITS else f"{text[:SHOWN_DIGITS]}…"
-        message = f"holds {shown}, which is outside the range of float64; write it as text, in quotes"
+        message = (
+            f"holds {shown}, which is outside the range of float64; write it as text, in quotes"
+        )
         raise Rejection("decode", "out-of-range", message)
     return value
 
@@ -73,21 +96,28 @@ _MANY_DIGITS = b"0" * 300
 
 
 def _may_be_out_of_range(line: bytes) -> bool:
-    """Return whether a decimal of a line may be outside the range of float64: it has an exponent, or very many digits.
+    """Return whether a decimal of a line may be outside the range of float64: it has an exponent,
+    or very many digits.
 
-    Only such lines pay for a call per decimal. A regular expression would take longer than parsing the line.
+    Only such lines pay for a call per decimal. A regular expression would take longer than parsing
+    the line.
     """
     alike = line.translate(_ALIKE)
     return b"0e0" in alike or b"0e-0" in alike or _MANY_DIGITS in alike
 
 
 def parse_line(line: bytes, list_field: str = "") -> dict[str, Any]:
-    """Parse one line as a JSON object, or as a list that is the only field of one. Raises Rejection (stage `decode`)."""
+    """Parse one line as a JSON object, or as a list that is the only field of one. Raises Rejection
+    (stage `decode`)."""
     value = parse_value(line)
     if list_field and isinstance(value, list):
         return {list_field: value}
     if not isinstance(value, dict):
-        of_array = "; if that is all of the file, give its name the ending .json" if isinstance(value, list) else ""
+        of_array = (
+            "; if that is all of the file, give its name the ending .json"
+            if isinstance(value, list)
+            else ""
+        )
         message = f"a JSON object is needed, this line is {_JSON_NAMES[type(value)]}{of_array}"
         raise Rejection("decode", "not-an-object", message)
     return value
@@ -101,10 +131,15 @@ def parse_value(line: bytes) -> Any:
         if _SURROGATE.search(line):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
-        raise Rejection("decode", "not-utf8", f"not UTF-8 at byte {error.start} of the line; recode the file") from None
+        raise Rejection(
+            "decode", "not-utf8", f"not UTF-8 at byte {error.start} of the line; recode the file"
+        ) from None
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
-        message = f"holds {half}, half of a pair that is one character, without the other half; fix the line"
+        message = (
+            f"holds {half}, half of a pair that is one character, without the other half; "
+            "fix the line"
+        )
         raise Rejection("decode", "lone-surrogate", message) from None
     except json.JSONDecodeError as error:
         message = f"not a line of JSON ({error.msg}, at character {error.pos + 1} of the line)"
@@ -113,25 +148,38 @@ def parse_value(line: bytes) -> Any:
         raise Rejection("decode", "not-json", f"not a line of JSON ({error})") from None
     except RecursionError:
         raise _too_deep() from None
-    # Python reads 900 levels or 20,000 by its version, and Arrow's own recursion has no limit but the stack.
+    # Python reads 900 levels or 20,000 by its version, and Arrow's own recursion has no limit but
+    # the stack.
     if line.count(b"[") + line.count(b"{") > MOST_LEVELS and _is_deeper(value, MOST_LEVELS):
         raise _too_deep()
     return value
 
 
 def _too_deep() -> Rejection:
-    return Rejection("decode", "too-deep", f"lists and objects are nested deeper than {MOST_LEVELS} levels; fix the line")
+    return Rejection(
+        "decode",
+        "too-deep",
+        f"lists and objects are nested deeper than {MOST_LEVELS} levels; fix the line",
+    )
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
     parts = [value]
     for _ in range(levels + 1):
         nested = [part for part in parts if isinstance(part, dict | list)]
-        parts = [part for each in nested for part in (each.values() if isinstance(each, dict) else each)]
+        parts = [
+            part for each in nested for part in (each.values() if isinstance(each, dict) else each)
+        ]
     return bool(nested)
 
 
 def null_label_notice(words: Sequence[str], counts: str) -> str:
     """Say which words for a missing value name classes; `counts` says of how many rows."""
-    one, are = (" and ".join(map(printable, words)), "is a class" if len(words) == 1 else "are classes")
-    return f"{one} {are}{counts}; if that is a missing label, use --null-values {printable(','.join(words))}"
+    one, are = (
+        " and ".join(map(printable, words)),
+        "is a class" if len(words) == 1 else "are classes",
+    )
+    return (
+        f"{one} {are}{counts}; if that is a missing label, use --null-values "
+        f"{printable(','.join(words))}"
+    )

@@ -1,4 +1,5 @@
-"""Labels files: labels and other columns beside the inputs, in a CSV or JSONL with a row per file."""
+"""Labels files: labels and other columns beside the inputs, in a CSV or JSONL with a row per
+file."""
 
 from __future__ import annotations
 
@@ -20,7 +21,15 @@ from shardctl.sources.files import local_copy
 from shardctl.sources.formats.base import CHOSEN, Head, Misfit, Parsed, Reading, TextFormat
 from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
 from shardctl.sources.splits import split_word
-from shardctl.sources.types import UNNAMED, Classes, Types, disputed, in_order, join_classes, separator_in
+from shardctl.sources.types import (
+    UNNAMED,
+    Classes,
+    Types,
+    disputed,
+    in_order,
+    join_classes,
+    separator_in,
+)
 from shardctl.sources.walk import suffix_of
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import HashingReader, ordinary, sha256_of
@@ -37,8 +46,11 @@ LABEL_COLUMN = "label"
 KEY_COLUMN = "key"
 SPLIT_COLUMN = "split"
 
-LIKE_LABELS = frozenset(("labels", "class", "classes", "class_name", "classname", "category", "target", "y"))
-"""Common names of label columns, in lower case: shardctl needs the name `label`, and a notice says so."""
+LIKE_LABELS = frozenset(
+    ("labels", "class", "classes", "class_name", "classname", "category", "target", "y")
+)
+"""Common names of label columns, in lower case: shardctl needs the name `label`, and a notice says
+so."""
 
 DELIMITED_SUFFIXES = (".csv", ".tsv")
 
@@ -56,10 +68,11 @@ ROWS_AT_ONCE = 65536
 class LabelTable:
     """The rows of the labels files.
 
-    `columns` has every column but the one with the file names, `label` as int64 where there is one; `classes` are the
-    names of its values, `names` the paths relative to the source (large_string), a chunk for each file. `digests` are the
-    SHA-256 of the bytes that were read of each file, in hex; `notices` are messages for the user. `named` are the other names
-    of classes that Parquet files say, as `class_names` has them.
+    `columns` has every column but the one with the file names, `label` as int64 where there is one;
+    `classes` are the names of its values, `names` the paths relative to the source (large_string),
+    a chunk for each file. `digests` are the SHA-256 of the bytes that were read of each file, in
+    hex; `notices` are messages for the user. `named` are the other names of classes that Parquet
+    files say, as `class_names` has them.
     """
 
     files: tuple[str, ...]
@@ -92,10 +105,13 @@ def hash_names(names: Iterable[str]) -> npt.NDArray[np.uint64]:
     return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, names)), np.uint64)
 
 
-def repeated(hashes: npt.NDArray[np.uint64], names_of: Callable[[npt.NDArray[np.int64]], list[str]]) -> tuple[int, list[str]]:
+def repeated(
+    hashes: npt.NDArray[np.uint64], names_of: Callable[[npt.NDArray[np.int64]], list[str]]
+) -> tuple[int, list[str]]:
     """Return how many names of a list appear earlier in it, and the first few of these names.
 
-    `hashes` are those of all names; `names_of` gives the names at some places, and is asked only where hashes are equal.
+    `hashes` are those of all names; `names_of` gives the names at some places, and is asked only
+    where hashes are equal.
     """
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
@@ -116,50 +132,80 @@ def repeated(hashes: npt.NDArray[np.uint64], names_of: Callable[[npt.NDArray[np.
 
 
 def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Reading) -> LabelTable:
-    """Read labels files, each given with the folder (relative to its source) in which its file names start.
+    """Read labels files, each given with the folder (relative to its source) in which its file
+    names start.
 
-    `drop` names columns that are left out; `reading` has the delimiter of CSV files, and words for a missing value. Raises
-    InputError: not UTF-8, cannot be read, no rows, no column of file names. UsageError if there is no column to drop.
+    `drop` names columns that are left out; `reading` has the delimiter of CSV files, and words for
+    a missing value. Raises InputError: not UTF-8, cannot be read, no rows, no column of file names.
+    UsageError if there is no column to drop.
     """
     parquet = [each for each in found if suffix_of(name_of(each[0])) == ".parquet"]
     of_text = [each for each in found if each not in parquet]
-    of_text.sort(key=lambda each: suffix_of(name_of(each[0])) not in DELIMITED_SUFFIXES)  # CSV files first
+    # CSV files first
+    of_text.sort(key=lambda each: suffix_of(name_of(each[0])) not in DELIMITED_SUFFIXES)
     files = [file for file, _ in (*of_text, *parquet)]
     shown = some(files)
     has_cells = any(suffix_of(name_of(file)) in DELIMITED_SUFFIXES for file in files)
     exports = list(map(described, files))
-    own = [KEY_COLUMN] if all(each and each.key == KEY_COLUMN for each in exports) and KEY_COLUMN not in drop else []
+    own = (
+        [KEY_COLUMN]
+        if all(each and each.key == KEY_COLUMN for each in exports) and KEY_COLUMN not in drop
+        else []
+    )
     left_out, sets = {*drop, *own}, _sets_of(files)
     reading = Reading(delimiter=reading.delimiter, null_values=reading.null_values)
     parts = [_read_texts(of_text, left_out, reading, sets)] if of_text else []
     parts += [_read_parquet(*each, left_out, sets) for each in parquet]
     _check_dropped(drop, (name for part in parts for name in part.held), shown)
     try:
-        columns = pa.concat_tables([part.columns for part in parts], promote_options="permissive").combine_chunks()
+        columns = pa.concat_tables(
+            [part.columns for part in parts], promote_options="permissive"
+        ).combine_chunks()
     except pa.ArrowInvalid as error:
-        raise InputError(f"{shown}: the same column has different types in two labels files ({error})") from error
+        raise InputError(
+            f"{shown}: the same column has different types in two labels files ({error})"
+        ) from error
     columns, classes, said = _encode_label(columns, shown, has_cells)
     has_numbers = classes is None and LABEL_COLUMN in columns.column_names
-    of_exports = [{LABEL_COLUMN: names} for names in map(_names_in, exports) if names and has_numbers]
+    of_exports = [
+        {LABEL_COLUMN: names} for names in map(_names_in, exports) if names and has_numbers
+    ]
     joined: Classes = reduce(join_classes, [*(part.classes for part in parts), *of_exports])
     named = dict(joined)
     if names := disputed(named):
         raise InputError(
-            f"{shown}: the files give different names to the classes of {some(names)}; write the same names in all of them, or"
+            f"{shown}: the files give different names to the classes of {some(names)}; write the "
+            "same names in all of them, or"
             " leave these columns out with --drop-columns"
         )
-    all_say = of_exports or all(LABEL_COLUMN in part.classes for part in parts if LABEL_COLUMN in part.held)
-    if has_numbers and all_say and LABEL_COLUMN in named and _are_named(columns[LABEL_COLUMN], named[LABEL_COLUMN]):
+    all_say = of_exports or all(
+        LABEL_COLUMN in part.classes for part in parts if LABEL_COLUMN in part.held
+    )
+    if (
+        has_numbers
+        and all_say
+        and LABEL_COLUMN in named
+        and _are_named(columns[LABEL_COLUMN], named[LABEL_COLUMN])
+    ):
         classes = named.pop(LABEL_COLUMN)
     if LABEL_COLUMN in drop:
         said = []  # that there is none was asked for
     if others := [name for name in columns.column_names if name.endswith(OTHER_FILES)]:
-        said.append(f"{some(others)}: names of other files of the samples are kept as text, and the files are not read")
+        said.append(
+            f"{some(others)}: names of other files of the samples are kept as text, and the files "
+            "are not read"
+        )
     said += [f"the column {name} is left out: the path of a file is its key" for name in own]
     if has_cells and UNNAMED in columns.column_names:
-        said.append(f"the first column has no name: it is kept as {UNNAMED}; --drop-columns '{UNNAMED}' leaves it out")
+        said.append(
+            f"the first column has no name: it is kept as {UNNAMED}; --drop-columns '{UNNAMED}' "
+            "leaves it out"
+        )
     digests = tuple(digest for part in parts for digest in part.digests)
-    notices = tuple(f"{shown}: {notice}" for notice in [*(notice for part in parts for notice in part.notices), *said])
+    notices = tuple(
+        f"{shown}: {notice}"
+        for notice in [*(notice for part in parts for notice in part.notices), *said]
+    )
     return LabelTable(
         tuple(files),
         columns,
@@ -190,10 +236,11 @@ def _names_in(export: Description | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Read:
-    """What labels files of one format hold: their columns but for those left out, and the file names (large_string).
+    """What labels files of one format hold: their columns but for those left out, and the file
+    names (large_string).
 
-    `held` are the names of all columns, `digests` the SHA-256 of what was read of each file. `classes` are the names of classes
-    that a Parquet file says. `names` have a chunk for each file.
+    `held` are the names of all columns, `digests` the SHA-256 of what was read of each file.
+    `classes` are the names of classes that a Parquet file says. `names` have a chunk for each file.
     """
 
     columns: pa.Table
@@ -205,7 +252,8 @@ class _Read:
 
 
 def _sets_of(files: Sequence[str]) -> dict[str, str]:
-    """Return the split that the name of each file says, where all names do and they tell several apart: train.csv, val.csv."""
+    """Return the split that the name of each file says, where all names do and they tell several
+    apart: train.csv, val.csv."""
     words = {file: word.word for file in files if (word := split_word(name_of(file))) is not None}
     return words if len(words) == len(files) and len(set(words.values())) > 1 else {}
 
@@ -216,11 +264,16 @@ def _in_set(table: pa.Table, split: str | None) -> pa.Table:
     return table.append_column(SPLIT_COLUMN, pa.array([split] * len(table), pa.string()))
 
 
-def _read_texts(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Reading, sets: Mapping[str, str]) -> _Read:
+def _read_texts(
+    found: Sequence[tuple[str, str]],
+    drop: Collection[str],
+    reading: Reading,
+    sets: Mapping[str, str],
+) -> _Read:
     """Read CSV and JSONL files.
 
-    They are read twice, the types of all of them first, as inputs are, but that one row that cannot be read is enough to
-    refuse it.
+    They are read twice, the types of all of them first, as inputs are, but that one row that cannot
+    be read is enough to refuse it.
     """
     per_file, digests, again = list[tuple[Types, str, list[str]]](), list[str](), list[str]()
     for file, _ in found:
@@ -229,15 +282,27 @@ def _read_texts(found: Sequence[tuple[str, str]], drop: Collection[str], reading
             parts.append(form.types_of(data, number, head, reading))
             of_cells = bool(head.columns)
             if not parts[-1].found().names:
-                _refuse_rejects(form.parse(data, number, head, reading, pa.schema([], {CHOSEN: b""}), None), shown, of_cells)
+                _refuse_rejects(
+                    form.parse(data, number, head, reading, pa.schema([], {CHOSEN: b""}), None),
+                    shown,
+                    of_cells,
+                )
         # The fields of JSON are in the order of their names.
-        types = reduce(Types.join, parts if of_cells else [Types.of_values([], LABEL_COLUMN), *parts])
+        types = reduce(
+            Types.join, parts if of_cells else [Types.of_values([], LABEL_COLUMN), *parts]
+        )
         if not types.found().names:
             raise InputError(f"{shown}: the labels file has no row")
-        own = [pa.field(f.name, pa.string()) if of_cells else f for f in types.found() if f.name not in drop]
+        own = [
+            pa.field(f.name, pa.string()) if of_cells else f
+            for f in types.found()
+            if f.name not in drop
+        ]
         per_file.append((types, _file_column(pa.schema(own), shown), [f.name for f in own]))
     every = reduce(Types.join, [types for types, *_ in per_file])
-    kept = list(dict.fromkeys(name for _, column, names in per_file for name in names if name != column))
+    kept = list(
+        dict.fromkeys(name for _, column, names in per_file for name in names if name != column)
+    )
     whole = every.schema()
     tables, all_names = [], []
     for (file, folder), (_, column, _) in zip(found, per_file, strict=True):
@@ -275,16 +340,28 @@ def _read_parquet(file: str, folder: str, drop: Collection[str], sets: Mapping[s
         path = Path(local_copy(file))
         found, digest = parquet.ParquetFile(path).read(), sha256_of(path)
         schema = plain_schema(found.schema)
-        columns = [pa.chunked_array([fitted(each, f.type) for each in found[f.name].chunks], f.type) for f in schema]
+        columns = [
+            pa.chunked_array([fitted(each, f.type) for each in found[f.name].chunks], f.type)
+            for f in schema
+        ]
     except (OSError, pa.ArrowException, Rejection, Misfit) as error:
-        raise InputError(f"{shown}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise InputError(
+            f"{shown}: cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from error
     table = pa.table(columns, schema=schema)
     table = table.drop_columns([name for name in drop if name in table.column_names])
     column = _file_column(table.schema, shown)
     names = pa.chunked_array([_names_within(table[column], folder, shown)])
     said = class_names(found.schema.metadata).items()
     classes = {name: names for name, names in said if name.partition(".")[0] in table.column_names}
-    return _Read(_in_set(table.drop_columns([column]), sets.get(file)), names, tuple(schema.names), (digest,), (), classes)
+    return _Read(
+        _in_set(table.drop_columns([column]), sets.get(file)),
+        names,
+        tuple(schema.names),
+        (digest,),
+        (),
+        classes,
+    )
 
 
 def _refuse_rejects(parsed: Parsed, shown: str, of_cells: bool) -> None:
@@ -292,19 +369,26 @@ def _refuse_rejects(parsed: Parsed, shown: str, of_cells: bool) -> None:
         raise _refused(f"{shown}, {'row' if of_cells else 'line'} {number}", fault)
 
 
-def _parts(file: str, reading: Reading, digests: list[str]) -> Iterator[tuple[TextFormat, int, bytes, Head]]:
-    """Yield the rows of a labels file, some at a time: its format, the number of the first, their bytes, what is before them.
+def _parts(
+    file: str, reading: Reading, digests: list[str]
+) -> Iterator[tuple[TextFormat, int, bytes, Head]]:
+    """Yield the rows of a labels file, some at a time: its format, the number of the first, their
+    bytes, what is before them.
 
     At the end its SHA-256 is added to `digests`. Raises InputError.
     """
-    from shardctl.sources.formats.csv import Delimited, tab_delimited  # 40 ms to import, and most conversions have no labels
+    # 40 ms to import, and most conversions have no labels
+    from shardctl.sources.formats.csv import Delimited, tab_delimited
     from shardctl.sources.formats.jsonl import JsonLines
 
     shown, number = printable(file), 1
     made = {".csv": Delimited, ".tsv": tab_delimited}.get(suffix_of(name_of(file)), JsonLines)
     form: TextFormat = made().of(reading)
     try:
-        with open(local_copy(file), "rb", buffering=0, opener=ordinary) as opened, HashingReader(opened) as raw:
+        with (
+            open(local_copy(file), "rb", buffering=0, opener=ordinary) as opened,
+            HashingReader(opened) as raw,
+        ):
             more = data = raw.read(READ_AT_ONCE)
             head = form.head(data, reading)
             data = data[head.size :]
@@ -324,7 +408,10 @@ def _parts(file: str, reading: Reading, digests: list[str]) -> Iterator[tuple[Te
 def _refused(place: str, fault: Rejection) -> InputError:
     if fault.error != "not-utf8":
         return InputError(f"{place}: {fault.message}")
-    return InputError(f"{place}: {fault.message.partition(';')[0]}; recode it, for instance with iconv -f ENCODING -t UTF-8")
+    return InputError(
+        f"{place}: {fault.message.partition(';')[0]}; recode it, for instance with iconv -f "
+        "ENCODING -t UTF-8"
+    )
 
 
 def _changed(shown: str) -> InputError:
@@ -332,35 +419,50 @@ def _changed(shown: str) -> InputError:
 
 
 def _check_dropped(drop: Collection[str], held: Iterable[str], shown: str) -> None:
-    """Raise UsageError if none of the labels files has a column that was to be left out: one of several is enough."""
+    """Raise UsageError if none of the labels files has a column that was to be left out: one of
+    several is enough."""
     names = dict.fromkeys(held)
     missing = [name for name in drop if name not in names]
     if missing:
         columns = ", ".join(map(printable, names))
-        raise UsageError(f"--drop-columns {','.join(missing)}: {shown} has no such column; it has {columns}")
+        raise UsageError(
+            f"--drop-columns {','.join(missing)}: {shown} has no such column; it has {columns}"
+        )
 
 
 def _file_column(schema: pa.Schema, shown: str) -> str:
-    """Return the column of file names. Raises InputError: there is none, it holds no names, others are called as ours are."""
+    """Return the column of file names. Raises InputError: there is none, it holds no names, others
+    are called as ours are."""
     for name in (*FILE_COLUMNS, LABEL_COLUMN, SPLIT_COLUMN):
         if wide := [each for each in schema.names if each.strip() == name != each]:
             raise InputError(
-                f"{shown}: the column {wide[0]!r} has a blank beside its name; take it out, and those of its cells"
+                f"{shown}: the column {wide[0]!r} has a blank beside its name; take it out, and "
+                "those of its cells"
             )
     column = next((name for name in FILE_COLUMNS if name in schema.names), None)
     if column is None:
         held = ", ".join(printable(name) for name in schema.names)
         if mark := separator_in(schema.names):
-            raise InputError(f"{shown}: no column of file names; it has {held}; separate its columns with --delimiter {mark}")
+            raise InputError(
+                f"{shown}: no column of file names; it has {held}; separate its columns with "
+                f"--delimiter {mark}"
+            )
         how = f"call one {' or '.join(FILE_COLUMNS)}"
-        how += ", in a first line with the names of the columns" if shown.endswith((".csv", ".tsv")) else ""
+        how += (
+            ", in a first line with the names of the columns"
+            if shown.endswith((".csv", ".tsv"))
+            else ""
+        )
         raise InputError(f"{shown}: no column of file names; it has {held}; {how}")
     if not pa.types.is_string(schema.field(column).type):
-        raise InputError(f"{shown}: the column {column} holds {schema.field(column).type}, not file names")
+        raise InputError(
+            f"{shown}: the column {column} holds {schema.field(column).type}, not file names"
+        )
     for name in RESERVED_FIELDS:
         if name in schema.names and name != column:
             raise InputError(
-                f"{shown}: the column {name!r} is one that shardctl makes itself; rename it, or use --drop-columns {name}"
+                f"{shown}: the column {name!r} is one that shardctl makes itself; rename it, or "
+                f"use --drop-columns {name}"
             )
     return column
 
@@ -377,17 +479,27 @@ def _names_within(column: pa.ChunkedArray, folder: str, shown: str) -> pa.Array:
     return pa.concat_arrays(chunks)
 
 
-def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Table, tuple[str, ...] | None, list[str]]:
-    """Make `label` int64: class names become their place in the sorted list of names. The last is notices.
+def _encode_label(
+    table: pa.Table, shown: str, has_cells: bool
+) -> tuple[pa.Table, tuple[str, ...] | None, list[str]]:
+    """Make `label` int64: class names become their place in the sorted list of names. The last is
+    notices.
 
     `has_cells`: some of the rows are of CSV files.
     """
     if LABEL_COLUMN not in table.column_names:
-        like = [name for name in table.column_names if name.lower() in LIKE_LABELS or name.lower() == LABEL_COLUMN]
+        like = [
+            name
+            for name in table.column_names
+            if name.lower() in LIKE_LABELS or name.lower() == LABEL_COLUMN
+        ]
         return (
             table,
             None,
-            [f"no column is called label, so there are no labels; all columns are kept{_advice_on(like, table)}"],
+            [
+                "no column is called label, so there are no labels; all columns are "
+                f"kept{_advice_on(like, table)}"
+            ],
         )
     import pyarrow.compute as pc
 
@@ -404,8 +516,10 @@ def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Tabl
         classes = tuple(names)
     else:
         raise InputError(
-            f"{shown}: the column label holds {label.type}, and labels are class names or whole numbers. If these are numbers"
-            " to predict, rename the column, for instance to target: shardctl then keeps it as a column of numbers"
+            f"{shown}: the column label holds {label.type}, and labels are class names or whole "
+            "numbers. If these are numbers"
+            " to predict, rename the column, for instance to target: shardctl then keeps it as a "
+            "column of numbers"
         )
     table = table.set_column(place, LABEL_COLUMN, encoded)
     empty = encoded.null_count
@@ -418,7 +532,8 @@ def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Tabl
 
 
 def _as_whole(numbers: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Return floats as whole numbers, which pandas makes floats of where one is missing; None if one is none."""
+    """Return floats as whole numbers, which pandas makes floats of where one is missing; None if
+    one is none."""
     try:
         return numbers.cast(pa.int64())
     except pa.ArrowInvalid:

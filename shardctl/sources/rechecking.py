@@ -1,5 +1,5 @@
-"""Whether files are as they were listed, or which have changed: names, sizes and times of change are compared folder by folder;
-no list is made."""
+"""Whether files are as they were listed, or which have changed: names, sizes and times of change
+are compared folder by folder; no list is made."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ THREADS = 16
 """How many files are examined at a time where that takes long."""
 
 SLOW_SECONDS = 50e-6
-"""How long it takes to examine a file where threads help: 1.5 microseconds on a local disk, where they would be in each
-other's way, and 200 and more on a file server."""
+"""How long it takes to examine a file where threads help: 1.5 microseconds on a local disk, where
+they would be in each other's way, and 200 and more on a file server."""
 
 FEW_NAMES = 256
 MANY_NAMES = 4096
-"""Names that are examined together: by this thread, while it is enough, and where there are several."""
+"""Names that are examined together: by this thread, while it is enough, and where there are
+several."""
 
 MANY_FILES = 16384
 """So many listed files are worth the import of Arrow's file system (15 ms)."""
@@ -64,8 +65,9 @@ class ChangedError(Exception):
 class Changed:
     """What differs from listed files.
 
-    `rows` are the rows of files that have changed, with their `sizes` and times of change (`mtimes_ns`) of now. `gone` are the
-    rows of deleted files. `added` are the new files. All of many millions may have changed: a row takes 8 to 24 bytes.
+    `rows` are the rows of files that have changed, with their `sizes` and times of change
+    (`mtimes_ns`) of now. `gone` are the rows of deleted files. `added` are the new files. All of
+    many millions may have changed: a row takes 8 to 24 bytes.
     """
 
     def __init__(self) -> None:
@@ -90,8 +92,9 @@ class Changed:
 
 @dataclass(frozen=True)
 class Listed:
-    """Files as they were listed, in the order of a walk: `table` has `path`, `root` and `size`, `mtime_ns` when they changed
-    last, (files,) int64. `changed` gets those that have changed, and those that are gone; None: there may be no such file."""
+    """Files as they were listed, in the order of a walk: `table` has `path`, `root` and `size`,
+    `mtime_ns` when they changed last, (files,) int64. `changed` gets those that have changed, and
+    those that are gone; None: there may be no such file."""
 
     table: pa.Table
     mtime_ns: npt.NDArray[np.int64]
@@ -106,19 +109,26 @@ class Listed:
 
     def states(self, first: int, count: int) -> tuple[list[int], list[int]]:
         """Return the sizes of `count` files, and when they changed last."""
-        return self.table["size"].slice(first, count).to_pylist(), self.mtime_ns[first : first + count].tolist()
+        return self.table["size"].slice(first, count).to_pylist(), self.mtime_ns[
+            first : first + count
+        ].tolist()
 
     def compare(self, first: int, statuses: list[os.stat_result]) -> None:
-        """Note which of the files from `first` on have changed. Raises ChangedError for what is no ordinary file."""
+        """Note which of the files from `first` on have changed. Raises ChangedError for what is no
+        ordinary file."""
         count = len(statuses)
         sizes, times = self.states(first, count)
         if not {status.st_mode & _TYPE for status in statuses} <= {stat.S_IFREG}:
             raise ChangedError
-        if sizes == [status.st_size for status in statuses] and times == [status.st_mtime_ns for status in statuses]:
+        if sizes == [status.st_size for status in statuses] and times == [
+            status.st_mtime_ns for status in statuses
+        ]:
             return
         if self.changed is None:
             raise ChangedError
-        for row, size, time_ns, status in zip(range(first, first + count), sizes, times, statuses, strict=True):
+        for row, size, time_ns, status in zip(
+            range(first, first + count), sizes, times, statuses, strict=True
+        ):
             if (size, time_ns) != (status.st_size, status.st_mtime_ns):
                 self.changed.note(row, status)
 
@@ -128,20 +138,29 @@ class Listed:
         return not count or (len(ends) == count and ends[0].as_py() == root == ends[-1].as_py())
 
     def count_in(self, root: int, below: str, first: int, most: int) -> int:
-        """Return how many files from `first` on lie in a folder itself, `most` or fewer; their paths begin with `below`.
+        """Return how many files from `first` on lie in a folder itself, `most` or fewer; their
+        paths begin with `below`.
 
-        Those of a folder come before those of its folders, and follow each other: only a few paths are looked at. Raises
-        ChangedError where the next file comes before them in a walk, so that its folder is gone.
+        Those of a folder come before those of its folders, and follow each other: only a few paths
+        are looked at. Raises ChangedError where the next file comes before them in a walk, so that
+        its folder is gone.
         """
 
         def is_outside(place: int) -> bool:
             path = self.table["path"][place].as_py()
-            return not path.startswith(below) or "/" in path[len(below) :] or self.table["root"][place].as_py() != root
+            return (
+                not path.startswith(below)
+                or "/" in path[len(below) :]
+                or self.table["root"][place].as_py() != root
+            )
 
         places = range(first, min(first + most, len(self)))
         if places and is_outside(first):
             path = self.table["path"][first].as_py()
-            if (self.table["root"][first].as_py(), place_in_walk(path)) < (root, place_in_walk(below)):
+            if (self.table["root"][first].as_py(), place_in_walk(path)) < (
+                root,
+                place_in_walk(below),
+            ):
                 raise ChangedError
             return 0
         return bisect_left(places, True, key=is_outside)
@@ -149,8 +168,8 @@ class Listed:
 
 @dataclass
 class Seen:
-    """What a look at listed files has seen beside them: folders that have some, each with their number, in the order of a walk;
-    and what a walk gives notice of."""
+    """What a look at listed files has seen beside them: folders that have some, each with their
+    number, in the order of a walk; and what a walk gives notice of."""
 
     folders: list[tuple[str, int]] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -159,26 +178,34 @@ class Seen:
 
 
 _TYPE = stat.S_IFMT(0xFFFF)
-"""The bits of a mode that say what is there. S_ISREG for each of a million files takes a tenth of a second."""
+"""The bits of a mode that say what is there. S_ISREG for each of a million files takes a tenth of a
+second."""
 
 Depends = Callable[[str], bool]
 """Tells whether what a file is may depend on others in its folder, given its name."""
 
 
-def unlisted_files(roots: Sequence[SourceRoot], listed: Listed, depends: Depends, seen: Seen) -> Iterator[FoundFile]:
-    """Yield the files of the sources that are not listed. Raises ChangedError once a listed one is found to have changed.
+def unlisted_files(
+    roots: Sequence[SourceRoot], listed: Listed, depends: Depends, seen: Seen
+) -> Iterator[FoundFile]:
+    """Yield the files of the sources that are not listed. Raises ChangedError once a listed one is
+    found to have changed.
 
-    Hidden files, links and what is no file count as in a walk (sources/walk.py). Where listed files depend on others, and there
-    are some, nothing is certain: ChangedError.
+    Hidden files, links and what is no file count as in a walk (sources/walk.py). Where listed files
+    depend on others, and there are some, nothing is certain: ChangedError.
     """
     place = 0
     parts = _Parts(listed)
     with _Examiner() as examiner:
         for number, root in enumerate(roots):
             if root.is_folder:
-                place = yield from _unlisted_below(number, root.text, listed, place, examiner, parts, depends, seen)
+                place = yield from _unlisted_below(
+                    number, root.text, listed, place, examiner, parts, depends, seen
+                )
             else:
-                if listed.paths(place, 1) != [name_of(root.text)] or not listed.are_of(number, place, 1):
+                if listed.paths(place, 1) != [name_of(root.text)] or not listed.are_of(
+                    number, place, 1
+                ):
                     raise ChangedError
                 listed.compare(place, [os.stat(root.text)])  # noqa: PTH116 - see pyproject.toml
                 seen.folders.append(("", 1))
@@ -211,9 +238,11 @@ class _Examiner:
     def examine(
         self, folder: int, names: Callable[[int, int], list[str]], first: int, end: int
     ) -> Iterator[list[os.stat_result]]:
-        """Yield what the system says of files in a folder, given its descriptor, in parts. Raises ChangedError.
+        """Yield what the system says of files in a folder, given its descriptor, in parts. Raises
+        ChangedError.
 
-        `names` gives some of their names: as many as are asked for, from a number on. Those from `first` to `end` are wanted.
+        `names` gives some of their names: as many as are asked for, from a number on. Those from
+        `first` to `end` are wanted.
         """
         try:
             while first < end:
@@ -230,18 +259,23 @@ class _Examiner:
             return list(chain.from_iterable(self._pool.map(partial(_statuses, folder), parts)))
         began = time.perf_counter()
         found = _statuses(folder, names)
-        self._files, self._seconds = self._files + len(names), self._seconds + time.perf_counter() - began
+        self._files, self._seconds = (
+            self._files + len(names),
+            self._seconds + time.perf_counter() - began,
+        )
         if self._files >= FEW_NAMES and self._seconds > SLOW_SECONDS * self._files:
             self._pool = ThreadPoolExecutor(THREADS)
         return found
 
 
 class _Parts:
-    """Compares parts of folders in threads where many files are listed. It is for disks that are quick.
+    """Compares parts of folders in threads where many files are listed. It is for disks that are
+    quick.
 
-    Arrow asks for the files of a part without the lock of Python: 100,000 files take 0.13 s in two threads, and `os.stat` takes
-    0.22 s in one, or more in two (2026-11-27). Arrow tells which files are as they were; the others are asked for once more.
-    The threads begin when the names in all folders are known: to see that they are others takes a third of the time.
+    Arrow asks for the files of a part without the lock of Python: 100,000 files take 0.13 s in two
+    threads, and `os.stat` takes 0.22 s in one, or more in two (2026-11-27). Arrow tells which files
+    are as they were; the others are asked for once more. The threads begin when the names in all
+    folders are known: to see that they are others takes a third of the time.
     """
 
     def __init__(self, listed: Listed) -> None:
@@ -256,7 +290,8 @@ class _Parts:
     def add(self, within: str, cut: int, first: int, count: int) -> None:
         """Hold `count` files of a folder, from the row `first` on.
 
-        `within` is how they are opened, before their names, which come after `cut` characters of their paths.
+        `within` is how they are opened, before their names, which come after `cut` characters of
+        their paths.
         """
         self._held.append((within, cut, first, count))
 
@@ -297,16 +332,27 @@ class _Parts:
         absolute = within if within.startswith("/") else f"{os.getcwd()}/{within}"  # noqa: PTH109 - see pyproject.toml
         rows = range(first, first + count)
         try:
-            found = system.get_file_info([absolute + path[cut:] for path in self._listed.paths(first, count)])
-        except (OSError, ValueError):  # one cannot be looked up, or the name of a folder is not UTF-8
+            found = system.get_file_info(
+                [absolute + path[cut:] for path in self._listed.paths(first, count)]
+            )
+        except (OSError, ValueError):
+            # one cannot be looked up, or the name of a folder is not UTF-8
             return list(rows)
-        now = [each.size for each in found], [each.mtime_ns for each in found]  # only ordinary files have a size
+        # only ordinary files have a size
+        now = [each.size for each in found], [each.mtime_ns for each in found]
         before = self._listed.states(first, count)
-        return [] if before == now else [row for row, *same in zip(rows, *before, *now, strict=True) if same[:2] != same[2:]]
+        return (
+            []
+            if before == now
+            else [
+                row for row, *same in zip(rows, *before, *now, strict=True) if same[:2] != same[2:]
+            ]
+        )
 
 
 def _statuses(folder: int, names: list[str]) -> list[os.stat_result]:
-    # Names are looked up from the open folder: half the time of a look-up from the root of the file system.
+    # Names are looked up from the open folder: half the time of a look-up from the root of the file
+    # system.
     examine = os.stat
     return [examine(name, dir_fd=folder) for name in names]
 
@@ -342,7 +388,9 @@ def _unlisted_below(
             if len(visible) < len(names):
                 for name in sorted(filter(is_hidden, names), key=os.fsencode):
                     seen.hidden.add(within + name)
-            count = listed.count_in(number, below, place, len(visible) + 1 if listed.changed is None else len(listed))
+            count = listed.count_in(
+                number, below, place, len(visible) + 1 if listed.changed is None else len(listed)
+            )
             listed_names, gone, others = _Names(listed, place, len(below)), list[int](), list[str]()
             if not listed_names.are(visible, count):
                 gone, others = listed_names.compared(visible, count)
@@ -371,11 +419,19 @@ def _unlisted_below(
                 if not are_utf8(others):
                     raise ChangedError
                 folders = []
-                statuses_of_others = chain.from_iterable(examiner.examine(descriptor, partial(_part, others), 0, len(others)))
+                statuses_of_others = chain.from_iterable(
+                    examiner.examine(descriptor, partial(_part, others), 0, len(others))
+                )
                 for name, status in zip(others, statuses_of_others, strict=True):
                     opened = within + name
                     if stat.S_ISDIR(status.st_mode):
-                        folders.append(Folder(below + name, opened, (*folder.ancestors, (here.st_dev, here.st_ino))))
+                        folders.append(
+                            Folder(
+                                below + name,
+                                opened,
+                                (*folder.ancestors, (here.st_dev, here.st_ino)),
+                            )
+                        )
                     elif stat.S_ISREG(status.st_mode):
                         if depend:
                             raise ChangedError
@@ -396,7 +452,8 @@ def _between(gone: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
 
 
 class _Names:
-    """The names of listed files of one folder: those from `place` on, whose paths begin with `cut` characters of the folder."""
+    """The names of listed files of one folder: those from `place` on, whose paths begin with `cut`
+    characters of the folder."""
 
     def __init__(self, listed: Listed, place: int, cut: int) -> None:
         self._listed, self._place, self._cut = listed, place, cut
@@ -413,15 +470,16 @@ class _Names:
     def are(self, names: list[str], count: int) -> bool:
         """Return whether the first `count` are these names, in any order.
 
-        Sums of keyed 64-bit hashes tell it, in a third of the time of sorted names. With sorted names, a look at 1,000,000
-        files took 3.3 s, and not 2.8 s (2026-11-27).
+        Sums of keyed 64-bit hashes tell it, in a third of the time of sorted names. With sorted
+        names, a look at 1,000,000 files took 3.3 s, and not 2.8 s (2026-11-27).
         """
         if count != len(names):
             return False
         return sum(map(hash, names)) == sum(sum(map(hash, some)) for some in self.parts(count))
 
     def compared(self, names: list[str], count: int) -> tuple[list[int], list[str]]:
-        """Return which of the first `count` are not among these names, by their numbers, and the other names, sorted."""
+        """Return which of the first `count` are not among these names, by their numbers, and the
+        other names, sorted."""
         gone, others = list[int](), set(names)
         for number, name in enumerate(chain.from_iterable(self.parts(count))):
             if name in others:

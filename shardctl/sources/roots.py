@@ -14,13 +14,15 @@ from shardctl.system.stores import is_url, parts_of
 
 @dataclass(frozen=True)
 class SourceRoot:
-    """A source: a folder of inputs, or one input, by the text of its location as messages have it."""
+    """A source: a folder of inputs, or one input, by the text of its location as messages have
+    it."""
 
     text: str
 
     @classmethod
     def of(cls, source: str | Path) -> SourceRoot:
-        """Return a source that a person has named. Raises UsageError for what is no URL of a store."""
+        """Return a source that a person has named. Raises UsageError for what is no URL of a
+        store."""
         if is_url(source):
             parts_of(str(source))
         return cls(normal(str(source)))
@@ -42,11 +44,14 @@ class SourceRoot:
 
     @property
     def recorded(self) -> str:
-        """Its absolute path, or its URL, as a dataset records it: links above its last part are followed, that one is not."""
+        """Its absolute path, or its URL, as a dataset records it: links above its last part are
+        followed, that one is not."""
         if self.is_stored:
             return self.text
         path = Path(self.text)
-        return str(path.parent.resolve() / path.name if path.name not in ("", "..") else path.resolve())
+        return str(
+            path.parent.resolve() / path.name if path.name not in ("", "..") else path.resolve()
+        )
 
     @property
     def folder(self) -> str:
@@ -55,17 +60,24 @@ class SourceRoot:
 
     @property
     def base(self) -> str:
-        """The folder that paths of inputs are relative to, by its absolute path, links followed, or its URL."""
+        """The folder that paths of inputs are relative to, by its absolute path, links followed, or
+        its URL."""
         return resolved(self.folder)
 
 
 def resolved(text: str) -> str:
-    """Return a location with links followed; on a store there are none. Raises ValueError for a name with a null byte."""
+    """Return a location with links followed; on a store there are none. Raises ValueError for a
+    name with a null byte."""
     return text if is_stored(text) else os.path.realpath(text)
 
 
 def folder_of(source: str) -> str:
-    """Return the folder that the paths of a source's files are relative to, as a dataset records it; it may be gone."""
+    """Return the folder that the paths of a source's files are relative to, as a dataset records
+    it; it may be gone."""
     text = normal(source)
-    is_file = not files.is_folder(text) and files.exists(text) if is_stored(text) else Path(text).is_file()
+    is_file = (
+        not files.is_folder(text) and files.exists(text)
+        if is_stored(text)
+        else Path(text).is_file()
+    )
     return parent_of(text) if is_file else text

@@ -1,4 +1,5 @@
-"""Files that describe others, or repeat them, and are no inputs themselves: indexes, lists of features, copies."""
+"""Files that describe others, or repeat them, and are no inputs themselves: indexes, lists of
+features, copies."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ from shardctl.system.text import counted, printable
 
 _Found = TypeVar("_Found")
 
-_OWN = (Sidecar((".json",), r"shardctl\.json", keys=(frozenset(("format", "to")),)), Sidecar(("",), re.escape(CHECKSUMS)))
+_OWN = (
+    Sidecar((".json",), r"shardctl\.json", keys=(frozenset(("format", "to")),)),
+    Sidecar(("",), re.escape(CHECKSUMS)),
+)
 """The files of an export of shardctl that describe its other files."""
 
 
@@ -57,13 +61,18 @@ _SIDECARS = _by_ending(
     for sidecar in (*_OWN, *(sidecar for row in INPUT_FORMATS for sidecar in row.sidecars))
 )
 _SIDECAR_NAMES = {
-    ending: re.compile("|".join(f"(?:{rule.sidecar.name})" for rule in rules), re.DOTALL) for ending, rules in _SIDECARS.items()
+    ending: re.compile("|".join(f"(?:{rule.sidecar.name})" for rule in rules), re.DOTALL)
+    for ending, rules in _SIDECARS.items()
 }
 """Whether a name is that of any sidecar with this ending: one look tells it of nearly all files."""
 
-_EXCLUSIONS = _by_ending((row.excluded.endings, row.excluded.rule) for row in INPUT_FORMATS if row.excluded is not None)
+_EXCLUSIONS = _by_ending(
+    (row.excluded.endings, row.excluded.rule) for row in INPUT_FORMATS if row.excluded is not None
+)
 _FOLDERS = _by_ending(
-    (row.folder.endings, (re.compile(row.folder.path), row.folder.file)) for row in INPUT_FORMATS if row.folder is not None
+    (row.folder.endings, (re.compile(row.folder.path), row.folder.file))
+    for row in INPUT_FORMATS
+    if row.folder is not None
 )
 
 _FAILURES = ".parquet"
@@ -80,7 +89,8 @@ _SPLIT_FILE = re.compile(r"^(\w+)-(\w+)\.[a-z_]+-\d+-of-\d+$")
 
 
 class DeclaredSplits:
-    """Tells which split a file is in because a shardctl.json or a dataset_info.json of TFDS says so. It is for one walk."""
+    """Tells which split a file is in because a shardctl.json or a dataset_info.json of TFDS says
+    so. It is for one walk."""
 
     def __init__(self) -> None:
         self._in_exports: dict[str, bool] = {}
@@ -103,7 +113,11 @@ def _splits_beside(folder: str, dataset: str) -> frozenset[str]:
     """Return the splits of a dataset in a folder of TFDS, none where it is no such folder."""
     try:
         record = json.loads(read_small(join(folder, "dataset_info.json"), MOST_BYTES))
-        return frozenset(str(split["name"]) for split in record["splits"]) if record["name"] == dataset else frozenset()
+        return (
+            frozenset(str(split["name"]) for split in record["splits"])
+            if record["name"] == dataset
+            else frozenset()
+        )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return frozenset()
 
@@ -113,9 +127,10 @@ def inputs_among(
 ) -> Iterator[FoundFile]:
     """Yield the files that may be inputs, and leave out those that describe or repeat others.
 
-    Those that decide what is read of others are added to `beside`: lists of features, indexes, the tokens of Megatron.
-    Without `notice`, nothing is said of them, they are not read for what to say, and exports may lack files. Raises InputError
-    where such a file lists others that are not there: they would be missing silently.
+    Those that decide what is read of others are added to `beside`: lists of features, indexes, the
+    tokens of Megatron. Without `notice`, nothing is said of them, they are not read for what to
+    say, and exports may lack files. Raises InputError where such a file lists others that are not
+    there: they would be missing silently.
     """
     failed, series, exclusions = _Failures(), _Series(), _Exclusions()
     for file in files:
@@ -126,7 +141,8 @@ def inputs_among(
             if file.opened == standing:
                 yield file
             continue
-        if suffix not in _SUFFIXES and not suffix.startswith(_NUMBERED):  # nearly all: there may be millions
+        # nearly all: there may be millions
+        if suffix not in _SUFFIXES and not suffix.startswith(_NUMBERED):
             yield file
             continue
         name = file.path.rpartition("/")[2]
@@ -139,7 +155,11 @@ def inputs_among(
                 _refuse_other_files(file.opened)
         elif file.fault is None and exclusions.exclude(file, name):
             continue
-        elif file.fault is None and name.endswith(_FAILURES) and is_beside(file, f"{name[: -len(_FAILURES)]}.tar"):
+        elif (
+            file.fault is None
+            and name.endswith(_FAILURES)
+            and is_beside(file, f"{name[: -len(_FAILURES)]}.tar")
+        ):
             if notice is not None:
                 failed.add(file)
         else:
@@ -152,13 +172,15 @@ def inputs_among(
 
 
 def depends_on_others(name: str) -> bool:
-    """Return whether `inputs_among` may leave out a file with this name because of others in its folder."""
+    """Return whether `inputs_among` may leave out a file with this name because of others in its
+    folder."""
     suffix = suffix_of(name)
     return suffix in _SUFFIXES or suffix in _FOLDERS or suffix.startswith(_NUMBERED)
 
 
 def _file_of_folder(file: FoundFile) -> str | None:
-    """Return the path of the file that stands for the folder that a file is in, None if the folder is not one input."""
+    """Return the path of the file that stands for the folder that a file is in, None if the folder
+    is not one input."""
     if file.fault is not None:
         return None
     for path, name in _FOLDERS[file.suffix]:
@@ -171,13 +193,16 @@ def _file_of_folder(file: FoundFile) -> str | None:
 
 def _sidecar_of(name: str, file: FoundFile) -> Sidecar | None:
     """Return what a file is beside others, None for one that may be an input."""
-    if file.suffix not in _SIDECARS or _SIDECAR_NAMES[file.suffix].fullmatch(name) is None:  # nearly all
+    # nearly all
+    if file.suffix not in _SIDECARS or _SIDECAR_NAMES[file.suffix].fullmatch(name) is None:
         return None
     for sidecar, pattern in _SIDECARS[file.suffix]:
         match = pattern.fullmatch(name)
         if match is None or (file.fault is not None and sidecar.use is Use.DESCRIBES):
             continue
-        if sidecar.beside and not any(is_beside(file, _filled(other, match)) for other in sidecar.beside):
+        if sidecar.beside and not any(
+            is_beside(file, _filled(other, match)) for other in sidecar.beside
+        ):
             continue
         if not sidecar.keys or _has_keys(file, sidecar.keys):
             return sidecar
@@ -185,7 +210,8 @@ def _sidecar_of(name: str, file: FoundFile) -> Sidecar | None:
 
 
 def _filled(other: str, match: re.Match[str]) -> str:
-    """Return a name of `Sidecar.beside` with the first group in it. Match.expand takes 5 µs: it parses the name each time."""
+    """Return a name of `Sidecar.beside` with the first group in it. Match.expand takes 5 µs: it
+    parses the name each time."""
     return other.replace(r"\1", match[1]) if match.lastindex else other
 
 
@@ -196,14 +222,22 @@ def _has_keys(file: FoundFile, wanted: tuple[frozenset[str], ...]) -> bool:
 
 
 def refuse_part_of_export(folder: str) -> None:
-    """Raise InputError for a folder in an export, of whose splits files of one sample each are lost, labels among them."""
+    """Raise InputError for a folder in an export, of whose splits files of one sample each are
+    lost, labels among them."""
     absolute = from_root(folder)
-    above = next((each for each in folders_above(absolute)[:DEEPEST] if exists(join(each, DESCRIPTION))), None)
+    above = next(
+        (each for each in folders_above(absolute)[:DEEPEST] if exists(join(each, DESCRIPTION))),
+        None,
+    )
     if above is None:
         return
     try:
         export = Description.load(above)
-        splits = set() if export.loose is None else export.loose.splits_in(path_below(absolute, above) or ".")
+        splits = (
+            set()
+            if export.loose is None
+            else export.loose.splits_in(path_below(absolute, above) or ".")
+        )
         for name in loose_names(above, export) if splits else ():
             if export.loose is not None and export.loose.split_of(name) in splits:
                 _size_of(join(above, name), join(above, DESCRIPTION))
@@ -223,14 +257,20 @@ def _refuse_other_files(description: str) -> None:
         if size != facts.bytes:
             raise _another_size(join(folder, name), f"has {size:,} bytes", facts.bytes)
     try:
-        sizes = sum(_size_of(join(folder, name), description) for name in loose_names(folder, export))
+        sizes = sum(
+            _size_of(join(folder, name), description) for name in loose_names(folder, export)
+        )
     except (OSError, ValueError):
         raise InputError(
-            f"{printable(folder)}: its {CHECKSUMS} is lost or changed, and {DESCRIPTION} does not list its files of one sample"
+            f"{printable(folder)}: its {CHECKSUMS} is lost or changed, and {DESCRIPTION} does not "
+            "list its files of one sample"
             f" each. Get it again, or move {DESCRIPTION} away to read the files without it"
         ) from None
     if export.loose is not None and sizes != export.loose.bytes:
-        what = f"its files of one sample each have {sizes:,} bytes (`shardctl verify` names those that are damaged)"
+        what = (
+            f"its files of one sample each have {sizes:,} bytes (`shardctl verify` names those "
+            "that are damaged)"
+        )
         raise _another_size(folder, what, export.loose.bytes)
 
 
@@ -239,12 +279,15 @@ def _size_of(file: str, description: str) -> int:
     try:
         return version_of(file)[0]
     except OSError:
-        raise InputError(f"{printable(description)}: lists {printable(file)}, which is not there; get it") from None
+        raise InputError(
+            f"{printable(description)}: lists {printable(file)}, which is not there; get it"
+        ) from None
 
 
 def _another_size(file: str, what: str, wanted: int) -> InputError:
     return InputError(
-        f"{printable(file)}: {what}, but {DESCRIPTION} says {wanted:,}; get it again, or move {DESCRIPTION} away to read the"
+        f"{printable(file)}: {what}, but {DESCRIPTION} says {wanted:,}; get it again, or move "
+        f"{DESCRIPTION} away to read the"
         " files without it"
     )
 
@@ -256,7 +299,8 @@ _OF_SERIES = re.compile(r"^(.*?)-(\d{3,})-of-(\d{3,})(\..*)?$")
 
 
 class _Series:
-    """Files that say in their names how many there are of them, NAME-00000-of-00008, or that a list has."""
+    """Files that say in their names how many there are of them, NAME-00000-of-00008, or that a list
+    has."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str, int], int] = {}
@@ -282,13 +326,19 @@ class _Series:
         for (folder, stem, suffix, wanted), found in self._found.items():
             if found < wanted:
                 shown = printable(
-                    f"{folder}/{stem}-…-of-{wanted:05d}{suffix}" if folder else f"{stem}-…-of-{wanted:05d}{suffix}"
+                    f"{folder}/{stem}-…-of-{wanted:05d}{suffix}"
+                    if folder
+                    else f"{stem}-…-of-{wanted:05d}{suffix}"
                 )
-                yield f"{MISSING}of the {wanted:,} files {shown} {found:,} are there; get the others, or go on without them"
+                yield (
+                    f"{MISSING}of the {wanted:,} files {shown} {found:,} are there; get the "
+                    "others, or go on without them"
+                )
 
 
 class _Exclusions:
-    """The rules of the formats for files that are left out, for one walk. A rule is imported when it is needed."""
+    """The rules of the formats for files that are left out, for one walk. A rule is imported when
+    it is needed."""
 
     def __init__(self) -> None:
         self._rules: dict[str, ExclusionRule] = {}
@@ -320,7 +370,8 @@ class _Failures:
         self._files += 1
         try:
             samples, reasons = _failures_in(file.opened)
-        except (OSError, pa.ArrowException, KeyError, ValueError, TypeError):  # it tells no more than its name
+        except (OSError, pa.ArrowException, KeyError, ValueError, TypeError):
+            # it tells no more than its name
             return
         self._samples += samples
         for reason, count in reasons.items():
@@ -337,13 +388,16 @@ class _Failures:
             return
         reason = max(self._reasons, key=lambda each: self._reasons[each])
         notice(
-            f"left out: {tables} of img2dataset beside tars of the same name; by what they say {self._failed:,} of"
-            f" {self._samples:,} samples could not be downloaded ({self._reasons[reason]:,} of them: {printable(reason)})"
+            f"left out: {tables} of img2dataset beside tars of the same name; by what they say "
+            f"{self._failed:,} of"
+            f" {self._samples:,} samples could not be downloaded ({self._reasons[reason]:,} of "
+            f"them: {printable(reason)})"
         )
 
 
 def _failures_in(path: str) -> tuple[int, dict[str, int]]:
-    """Return how many samples a table of img2dataset has, and how many of them failed for each reason.
+    """Return how many samples a table of img2dataset has, and how many of them failed for each
+    reason.
 
     Raises OSError, ArrowException, KeyError, ValueError, TypeError for what is no such table.
     """

@@ -1,4 +1,5 @@
-"""Small files that describe others, read whole: a pipe or a device in the place of one must not hold the command up."""
+"""Small files that describe others, read whole: a pipe or a device in the place of one must not
+hold the command up."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from shardctl.sources.files import local_copy
 def read_small(text: str, limit: int) -> bytes:
     """Return the bytes of a file, or an object, of at most `limit` bytes.
 
-    Raises OSError, also for what is no ordinary file, or is larger; Rejection, SourceGoneError, StorageError.
+    Raises OSError, also for what is no ordinary file, or is larger; Rejection, SourceGoneError,
+    StorageError.
     """
     descriptor = os.open(local_copy(text), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with open(descriptor, "rb") as file:

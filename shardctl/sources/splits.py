@@ -16,7 +16,9 @@ ROLES = (
 )
 """The words that name a split, in the order of the dataset. (docs/inputs.md lists them.)"""
 
-_PLACES = {word: (role, place) for role, words in enumerate(ROLES) for place, word in enumerate(words)}
+_PLACES = {
+    word: (role, place) for role, words in enumerate(ROLES) for place, word in enumerate(words)
+}
 _WORDS = ("train", "trn", "val", "dev", "test", "tst", "hold", "held")
 """Every name with a word of ROLES has one of these in it."""
 
@@ -34,7 +36,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 
 def is_split_name(name: str) -> bool:
-    """Return whether a split can have this name: file names begin with it. It is made of letters, digits, _ and ."""
+    """Return whether a split can have this name: file names begin with it. It is made of letters,
+    digits, _ and ."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -42,8 +45,9 @@ def is_split_name(name: str) -> bool:
 class SplitWord:
     """The split word in a name. `role` is its row of ROLES.
 
-    `alone` says that the name is that word with nothing after it but numbers and parts of one or two letters (train2017,
-    train_256px, trainA), not one word of several (seg_train, bullet_train). `rest` are the other parts.
+    `alone` says that the name is that word with nothing after it but numbers and parts of one or
+    two letters (train2017, train_256px, trainA), not one word of several (seg_train, bullet_train).
+    `rest` are the other parts.
     """
 
     word: str
@@ -70,7 +74,9 @@ def _split_joined(part: str) -> tuple[str, ...]:
 
 
 def _is_word(parts: list[str], place: int) -> bool:
-    return parts[place] in _PLACES and not (parts[place] == "valid" and _OF_TIME.intersection(parts[place + 1 : place + 2]))
+    return parts[place] in _PLACES and not (
+        parts[place] == "valid" and _OF_TIME.intersection(parts[place + 1 : place + 2])
+    )
 
 
 def _is_short(part: str) -> bool:
@@ -82,21 +88,23 @@ _OF_TWO = {"trainval": {0, 1}, "eval": {1, 2}, "evaluation": {1, 2}}
 
 
 def roles_of(folders: Sequence[str]) -> set[int]:
-    """Return the rows of ROLES of the last folder that is called as a split alone; none without one."""
+    """Return the rows of ROLES of the last folder that is called as a split alone; none without
+    one."""
     word = next((word for word in map(split_word, reversed(folders)) if word and word.alone), None)
     return _OF_TWO.get(word.word, {word.role}) if word else set()
 
 
 def may_name_a_split(name: str) -> bool:
-    """Return False for a name that has no split word, True for nearly no other name. Fast: there may be millions."""
+    """Return False for a name that has no split word, True for nearly no other name. Fast: there
+    may be millions."""
     return _ANY_WORD.search(name) is not None
 
 
 def named_as_splits(names: Iterable[str]) -> set[str]:
     """Return those of the names that are names of splits.
 
-    A name that only contains a split word counts where no name is such a word alone, and the words have two roles: seg_train
-    and seg_test are splits, bullet_train beside other classes is not.
+    A name that only contains a split word counts where no name is such a word alone, and the words
+    have two roles: seg_train and seg_test are splits, bullet_train beside other classes is not.
     """
     words = {name: split_word(name) for name in names}
     alone = {name for name, word in words.items() if word and word.alone}
@@ -107,15 +115,21 @@ def named_as_splits(names: Iterable[str]) -> set[str]:
 
 @lru_cache(maxsize=4096)
 def split_parts(folder: str) -> tuple[str, ...]:
-    """Return the words of splits alone in a path, and a first part with one: few, of millions of paths."""
+    """Return the words of splits alone in a path, and a first part with one: few, of millions of
+    paths."""
     if not may_name_a_split(folder):
         return ()
     words = [(part, split_word(part)) for part in folder.split("/")]
-    return tuple(word.word if word.alone else part for part, word in words if word and (word.alone or part == words[0][0]))
+    return tuple(
+        word.word if word.alone else part
+        for part, word in words
+        if word and (word.alone or part == words[0][0])
+    )
 
 
 def are_sets_of_one(names: Iterable[str]) -> bool:
-    """Return whether two of the names differ in their split word alone: seg_train and seg_test, whatever is beside."""
+    """Return whether two of the names differ in their split word alone: seg_train and seg_test,
+    whatever is beside."""
     roles: dict[tuple[str, ...], int] = {}
     words = filter(None, map(split_word, names))
     return any(roles.setdefault(word.rest, word.role) != word.role for word in words)
@@ -123,7 +137,8 @@ def are_sets_of_one(names: Iterable[str]) -> bool:
 
 @dataclass(frozen=True)
 class GroupRule:
-    """What puts samples into a group that no split divides: a field, or a regular expression with one group, by its text."""
+    """What puts samples into a group that no split divides: a field, or a regular expression with
+    one group, by its text."""
 
     text: str
 
@@ -135,7 +150,10 @@ class GroupRule:
         except re.error as error:
             raise UsageError(f"group {text!r} is not a regular expression: {error}") from None
         if groups != 1:
-            raise UsageError(f"group {text!r} has {groups} groups in parentheses, and takes one; write (?:…) for the others")
+            raise UsageError(
+                f"group {text!r} has {groups} groups in parentheses, and takes one; write (?:…) "
+                "for the others"
+            )
         return cls(text)
 
     def __str__(self) -> str:
@@ -147,7 +165,8 @@ class GroupRule:
         return None if "(" in self.text else self.text
 
     def of(self, values: Iterable[str]) -> list[str]:
-        """Return the group of each sample by its value of the field, or by its key; "" for a key that does not match."""
+        """Return the group of each sample by its value of the field, or by its key; "" for a key
+        that does not match."""
         if self.field is not None:
             return list(values)
         search = re.compile(self.text).search
@@ -155,6 +174,7 @@ class GroupRule:
 
 
 def rank(name: str) -> tuple[int, int, str]:
-    """Return what sorts splits: training before validation before test, then others; by name where that is the same."""
+    """Return what sorts splits: training before validation before test, then others; by name where
+    that is the same."""
     found = split_word(name)
     return (*(_PLACES[found.word] if found else (len(ROLES), 0)), name)

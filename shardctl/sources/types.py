@@ -45,22 +45,26 @@ from shardctl.sources.values import (
 from shardctl.system.text import composed, first_repeated, printable
 
 WRITTEN = b"shardctl.written"
-"""In the metadata of a field with numbers of CSV files: how many decimal places all of them have, `any` if they differ.
-`words`: all cells are `nan`, `inf` or empty, which is text until there is a number.
+"""In the metadata of a field with numbers of CSV files: how many decimal places all of them have,
+`any` if they differ. `words`: all cells are `nan`, `inf` or empty, which is text until there is a
+number.
 
-It is what a later cell must be like for the column to be one of numbers (csv_numbers.py). Columns that a person
-gives a type do not have it, and take every cell that can be read as this type.
+It is what a later cell must be like for the column to be one of numbers (csv_numbers.py). Columns
+that a person gives a type do not have it, and take every cell that can be read as this type.
 """
 
 UNNAMED = "Unnamed: 0"
-"""The name of a first column that has none in a CSV file. pandas writes its index so, and gives it this name when it reads."""
+"""The name of a first column that has none in a CSV file. pandas writes its index so, and gives it
+this name when it reads."""
 
 DELIMITERS = ";\t|"
-"""What separates columns where it is no comma: with one of these in its name, one column may be several."""
+"""What separates columns where it is no comma: with one of these in its name, one column may be
+several."""
 
 
 def separator_in(columns: Sequence[str]) -> str:
-    """Return what may separate the cells of what was read as one column, as --delimiter takes it; "" if nothing does."""
+    """Return what may separate the cells of what was read as one column, as --delimiter takes it;
+    "" if nothing does."""
     found = next((mark for mark in DELIMITERS if len(columns) == 1 and mark in columns[0]), "")
     return {"": "", "\t": "tab"}.get(found, f"'{found}'")
 
@@ -74,16 +78,19 @@ MOST_LABELS = 100_000
 class Types:
     """The types of the fields of some records, and the strings of the field that may name classes.
 
-    Parts are joined in any order and grouping with the same result, but for the order of the fields: the fields of the
-    leftmost part come first, in its order, then all others by name. The same goes for the fields of nested objects.
+    Parts are joined in any order and grouping with the same result, but for the order of the
+    fields: the fields of the leftmost part come first, in its order, then all others by name. The
+    same goes for the fields of nested objects.
 
-    Values of one field: whole numbers and floats are whole numbers where all floats are (pandas makes floats of a column with a
-    missing value), else float64 if the whole numbers are within 2**53; whole numbers of several widths, or floats of several
-    widths, have the narrowest type that rounds none; times of one zone have the finest unit; lists and objects are joined by
-    what is in them. Values that fit no common type are JSON text in a string column, with everything else in the same field;
-    objects with too many names are, too.
+    Values of one field: whole numbers and floats are whole numbers where all floats are (pandas
+    makes floats of a column with a missing value), else float64 if the whole numbers are within
+    2**53; whole numbers of several widths, or floats of several widths, have the narrowest type
+    that rounds none; times of one zone have the finest unit; lists and objects are joined by what
+    is in them. Values that fit no common type are JSON text in a string column, with everything
+    else in the same field; objects with too many names are, too.
 
-    `named` has the names of classes that files say: none where they differ. Those of what is inside of fields have its path.
+    `named` has the names of classes that files say: none where they differ. Those of what is inside
+    of fields have its path.
     """
 
     def __init__(
@@ -103,8 +110,16 @@ class Types:
     @property
     def classes(self) -> dict[str, tuple[str, ...]]:
         """The names of the classes of fields of whole numbers, where all files say the same."""
-        types = {name: _common(kinds.decided()) for name, kinds in self._fields.items() if self.named.get(name)}
-        return {name: self.named[name] for name, type_ in types.items() if type_ is not None and pa.types.is_integer(type_)}
+        types = {
+            name: _common(kinds.decided())
+            for name, kinds in self._fields.items()
+            if self.named.get(name)
+        }
+        return {
+            name: self.named[name]
+            for name, type_ in types.items()
+            if type_ is not None and pa.types.is_integer(type_)
+        }
 
     def with_classes(self, classes: Classes) -> Types:
         """Return the same with names of classes."""
@@ -113,50 +128,81 @@ class Types:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, label: str) -> Types:
-        """Return the types of these columns as their values need them; strings of the column `label` may name classes.
+        """Return the types of these columns as their values need them; strings of the column
+        `label` may name classes.
 
         Raises InputError if two columns have the same name.
         """
         fields = {
-            name: kinds_of(column.type, column, DEEPEST) for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            name: kinds_of(column.type, column, DEEPEST)
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
         }
-        labels = _label_strings(batch.column(label)) if batch.schema.names.count(label) == 1 else frozenset()
+        labels = (
+            _label_strings(batch.column(label))
+            if batch.schema.names.count(label) == 1
+            else frozenset()
+        )
         return cls(fields, _unique_names(batch.schema), label, labels)
 
     @classmethod
     def of_schema(cls, schema: pa.Schema, label: str, looked: Collection[str] = ()) -> Types:
-        """Return the types of columns whose values were not looked at: whole numbers may be any of their type.
+        """Return the types of columns whose values were not looked at: whole numbers may be any of
+        their type.
 
-        The types of the values of `looked` columns are joined to it. If `label` is none of them, its labels are not known, and
-        so name no classes. Raises InputError if two columns have the same name.
+        The types of the values of `looked` columns are joined to it. If `label` is none of them,
+        its labels are not known, and so name no classes. Raises InputError if two columns have the
+        same name.
         """
         fields = {f.name: kinds_of(f.type, None, DEEPEST) for f in schema if f.name not in looked}
-        fields |= {f.name: kinds_of(f.type, pa.nulls(0, f.type), DEEPEST) for f in schema if f.name in looked}
-        return cls(fields, _unique_names(schema), label, None if label in fields and label not in looked else frozenset())
+        fields |= {
+            f.name: kinds_of(f.type, pa.nulls(0, f.type), DEEPEST)
+            for f in schema
+            if f.name in looked
+        }
+        return cls(
+            fields,
+            _unique_names(schema),
+            label,
+            None if label in fields and label not in looked else frozenset(),
+        )
 
     @classmethod
     def of_values(cls, records: Iterable[dict[str, Any]], label: str) -> Types:
-        """Return the types of parsed JSON objects: str, int, float, bool, None, list and dict. Slower than `of`.
+        """Return the types of parsed JSON objects: str, int, float, bool, None, list and dict.
+        Slower than `of`.
 
         Records of other formats also have bytes, numpy arrays and features.
         """
         columns = columns_of(records)
         fields = {name: kinds_of_values(values, DEEPEST) for name, values in columns.items()}
-        texts = (value.text() if isinstance(value, Feature) else value for value in columns.get(label, ()))
+        texts = (
+            value.text() if isinstance(value, Feature) else value
+            for value in columns.get(label, ())
+        )
         labels = frozenset(value for value in texts if isinstance(value, str) and value)
         return cls(fields, tuple(columns), label, labels if len(labels) <= MOST_LABELS else None)
 
     @classmethod
     def of_cells(cls, batch: pa.RecordBatch, label: str) -> Types:
-        """Return the types of columns of CSV cells, strings as they are written: numbers only if all are written as such.
+        """Return the types of columns of CSV cells, strings as they are written: numbers only if
+        all are written as such.
 
         Raises InputError if two columns have the same name.
         """
-        from shardctl.sources.csv_numbers import CellStats  # its parts of Arrow take 40 ms to import, and most have no CSV
+        # its parts of Arrow take 40 ms to import, and most have no CSV
+        from shardctl.sources.csv_numbers import CellStats
 
         names = _unique_names(batch.schema)
-        fields = {name: InferredTypes(written=CellStats.of(column)) for name, column in zip(names, batch.columns, strict=True)}
-        return cls(fields, names, label, _label_strings(batch.column(label)) if label in names else frozenset())
+        fields = {
+            name: InferredTypes(written=CellStats.of(column))
+            for name, column in zip(names, batch.columns, strict=True)
+        }
+        return cls(
+            fields,
+            names,
+            label,
+            _label_strings(batch.column(label)) if label in names else frozenset(),
+        )
 
     def as_json(self) -> Types:
         """Return the types of records of JSON that Arrow has parsed."""
@@ -165,20 +211,24 @@ class Types:
 
     def join(self, other: Types) -> Types:
         """Return the types of the records of both. The fields of this one come first, see above."""
-        fields, labels = join_fields(self._fields, other._fields), _join_labels(self._labels, other._labels)
+        fields, labels = (
+            join_fields(self._fields, other._fields),
+            _join_labels(self._labels, other._labels),
+        )
         return Types(fields, self._lead, self._label, labels, join_classes(self.named, other.named))
 
     def schema(self) -> pa.Schema:
         """Return the columns that hold all values without a change.
 
-        Nothing but nulls, and objects without fields, are strings. Raises InputError if a field holds values of several types
-        of which one cannot be JSON text (bytes, decimals, times).
+        Nothing but nulls, and objects without fields, are strings. Raises InputError if a field
+        holds values of several types of which one cannot be JSON text (bytes, decimals, times).
         """
         return without_nulls(self.found())
 
     @property
     def scattered(self) -> int:
-        """How many fields the leftmost part does not have: about all of them where each record has names of its own."""
+        """How many fields the leftmost part does not have: about all of them where each record has
+        names of its own."""
         return len(self._fields) - len(self._lead)
 
     def _field(self, name: str) -> pa.Field:
@@ -188,7 +238,9 @@ class Types:
             return pa.field(name, type_)
         if pa.types.is_string(type_) and not written.is_text and not written.digits:
             return pa.field(name, type_, metadata={WRITTEN: b"words"})
-        if written.places is None or not (pa.types.is_integer(type_) or pa.types.is_floating(type_)):
+        if written.places is None or not (
+            pa.types.is_integer(type_) or pa.types.is_floating(type_)
+        ):
             return pa.field(name, type_)
         low, high = written.places
         return pa.field(name, type_, metadata={WRITTEN: b"%d" % low if low == high else b"any"})
@@ -200,34 +252,47 @@ class Types:
             several = next((part for part in kinds.parts() if _is_mixed(part)), kinds)
             both = sorted(rigid | set(_shown(several)))
             raise InputError(
-                f"the field {printable(name)} holds values of several types ({', '.join(both)}), which no column can hold"
+                f"the field {printable(name)} holds values of several types ({', '.join(both)}), "
+                "which no column can hold"
                 " together; give them one type in the files"
             )
         return pa.string() if type_ is None else type_
 
     def found(self) -> pa.Schema:
-        """Return the columns that hold the values seen so far: as `schema`, but null, and objects without fields, are kept.
+        """Return the columns that hold the values seen so far: as `schema`, but null, and objects
+        without fields, are kept.
 
-        With it, `read` raises Misfit where a later value needs another type than the string that `schema` puts there; its
-        batches have the columns of `without_nulls(types.found())`, which are those of `schema`. Raises InputError as `schema`.
+        With it, `read` raises Misfit where a later value needs another type than the string that
+        `schema` puts there; its batches have the columns of `without_nulls(types.found())`, which
+        are those of `schema`. Raises InputError as `schema`.
         """
         return pa.schema([self._field(name) for name in ordered(self._fields, self._lead)])
 
     def undecided(self) -> list[str]:
         """Return the fields of numbers whose type depends on values that nobody has looked at."""
-        return [name for name, kinds in self._fields.items() if any(map(_is_undecided, kinds.parts()))]
+        return [
+            name for name, kinds in self._fields.items() if any(map(_is_undecided, kinds.parts()))
+        ]
 
     def mixed(self) -> list[str]:
-        """Return the fields whose values fit no common type: their column is a string, with JSON text in it."""
-        return [name for name in ordered(self._fields, self._lead) if _common(self._fields[name].decided()) is None]
+        """Return the fields whose values fit no common type: their column is a string, with JSON
+        text in it."""
+        return [
+            name
+            for name in ordered(self._fields, self._lead)
+            if _common(self._fields[name].decided()) is None
+        ]
 
     def notices(self, what: str, left_out: Collection[str] = ()) -> Iterator[str]:
-        """Say which fields are text though not all their values are, or look so; `what` they are: field, column."""
+        """Say which fields are text though not all their values are, or look so; `what` they are:
+        field, column."""
         for name in self.mixed():
             if name not in left_out:
                 yield (
-                    f"the {what} {printable(name)} holds values of several types, or whole numbers beyond 2^53 beside decimals,"
-                    f" or objects with more than {MOST_NAMES:,} names in all; those that are no strings are kept as JSON text"
+                    f"the {what} {printable(name)} holds values of several types, or whole numbers "
+                    "beyond 2^53 beside decimals,"
+                    f" or objects with more than {MOST_NAMES:,} names in all; those that are no "
+                    "strings are kept as JSON text"
                 )
         for name, kinds in self._fields.items():
             if kinds.written is None or name in left_out:
@@ -237,8 +302,10 @@ class Types:
                 yield f"{column}: {printable(odd)} would change if it were read as a number"
             if words := kinds.written.hiding_nulls():
                 yield (
-                    f"{column}: some cells are {' or '.join(map(printable, words))}, and all others numbers; with --null-values"
-                    f" {printable(','.join(words))} those are missing values, and the column has numbers"
+                    f"{column}: some cells are {' or '.join(map(printable, words))}, and all "
+                    "others numbers; with --null-values"
+                    f" {printable(','.join(words))} those are missing values, and the column has "
+                    "numbers"
                 )
 
     def has_unnamed(self) -> bool:
@@ -249,17 +316,28 @@ class Types:
     def null_labels(self) -> list[str]:
         """Return the words for a missing value that are labels of CSV files, sorted."""
         kinds = self._fields.get(self._label)
-        return sorted((self._labels or frozenset()) & NULL_WORDS) if kinds is not None and kinds.written is not None else []
+        return (
+            sorted((self._labels or frozenset()) & NULL_WORDS)
+            if kinds is not None and kinds.written is not None
+            else []
+        )
 
     def only_column(self) -> str | None:
         """Return the name of the only column there is, if it is one of CSV cells."""
-        return next((name for name, kinds in self._fields.items() if len(self._fields) == 1 and kinds.written), None)
+        return next(
+            (
+                name
+                for name, kinds in self._fields.items()
+                if len(self._fields) == 1 and kinds.written
+            ),
+            None,
+        )
 
     def labels(self) -> list[str] | None:
         """Return the different strings of the field that may name classes, in order.
 
-        None: not all of its values are strings, there are none, or more than 100,000 different ones. Empty strings and nulls
-        name no class.
+        None: not all of its values are strings, there are none, or more than 100,000 different
+        ones. Empty strings and nulls name no class.
         """
         type_ = _common(self._fields.get(self._label, InferredTypes()).decided())
         are_strings = type_ is not None and str(type_) in STRINGS
@@ -277,16 +355,22 @@ class Types:
 
 
 def in_order(classes: Iterable[str]) -> list[str]:
-    """Return names of classes in the order of their numbers: by name; by value where all of them are whole numbers.
+    """Return names of classes in the order of their numbers: by name; by value where all of them
+    are whole numbers.
 
     Two that are one in NFC are one class.
     """
     names = sorted(set(map(composed, classes)))
-    return sorted(names, key=int) if all(name.isascii() and name.isdecimal() for name in names) else names
+    return (
+        sorted(names, key=int)
+        if all(name.isascii() and name.isdecimal() for name in names)
+        else names
+    )
 
 
 def without_nulls(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with string, nested ones too, where values are only nulls or objects without fields."""
+    """Return a schema with string, nested ones too, where values are only nulls or objects without
+    fields."""
     return pa.schema([f.with_type(_without_null(f.type)) for f in schema], schema.metadata)
 
 
@@ -294,7 +378,11 @@ def _without_null(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_null(type_):
         return pa.string()
     if pa.types.is_struct(type_):
-        return pa.struct([(f.name, _without_null(f.type)) for f in type_]) if type_.num_fields else pa.string()
+        return (
+            pa.struct([(f.name, _without_null(f.type)) for f in type_])
+            if type_.num_fields
+            else pa.string()
+        )
     if pa.types.is_fixed_size_list(type_):
         return pa.list_(_without_null(type_.value_type), type_.list_size)
     if pa.types.is_large_list(type_):
@@ -325,14 +413,20 @@ def disputed(classes: Classes) -> list[str]:
 def join_classes(one: Classes, other: Classes) -> Classes:
     """Return the names of the classes of both parts, none where they differ."""
     joined = {**other, **one}
-    return {name: names if other.get(name, names) == names else () for name, names in joined.items()}
+    return {
+        name: names if other.get(name, names) == names else () for name, names in joined.items()
+    }
 
 
 def _label_strings(column: pa.Array) -> frozenset[str] | None:
     import pyarrow.compute as pc  # 40 ms to import, and not all that looks at types has labels
 
     plain = column.dictionary if pa.types.is_dictionary(column.type) else column
-    if not (pa.types.is_string(plain.type) or pa.types.is_large_string(plain.type) or pa.types.is_string_view(plain.type)):
+    if not (
+        pa.types.is_string(plain.type)
+        or pa.types.is_large_string(plain.type)
+        or pa.types.is_string_view(plain.type)
+    ):
         return frozenset()
     if pa.types.is_string_view(plain.type):
         column = column.cast(pa.string())
@@ -362,7 +456,8 @@ def _group(name: str) -> str:
 
 
 def _is_undecided(kinds: InferredTypes) -> bool:
-    """Return whether numbers have another type together if their values are not all that their types allow."""
+    """Return whether numbers have another type together if their values are not all that their
+    types allow."""
     several = kinds.names & WHOLE.keys() and (kinds.names & FLOATS.keys() or _number(kinds) is None)
     return TYPED in kinds.names and bool(several)
 
@@ -370,11 +465,16 @@ def _is_undecided(kinds: InferredTypes) -> bool:
 def _is_mixed(kinds: InferredTypes) -> bool:
     """Return whether values fit no common type, whatever is nested in them."""
     groups = {_group(name) for name in _settled(kinds).names}
-    return len(groups) > 1 or not groups.isdisjoint((DEEP, HUGE, MANY)) or (groups == {"number"} and _number(kinds) is None)
+    return (
+        len(groups) > 1
+        or not groups.isdisjoint((DEEP, HUGE, MANY))
+        or (groups == {"number"} and _number(kinds) is None)
+    )
 
 
 def _settled(kinds: InferredTypes) -> InferredTypes:
-    """Return the same with bytes that are text as what they are beside the others: bytes, or strings."""
+    """Return the same with bytes that are text as what they are beside the others: bytes, or
+    strings."""
     if UTF8 not in kinds.names:
         return kinds
     names = kinds.names - {UTF8}
@@ -400,7 +500,10 @@ def _common(kinds: InferredTypes) -> pa.DataType | None:
     if group == STRUCT:
         return _struct(kinds)
     if group.startswith(TIMES):
-        return max(map(arrow_type, kinds.names), key=lambda type_: ("s", "ms", "us", "ns").index(type_.unit))
+        return max(
+            map(arrow_type, kinds.names),
+            key=lambda type_: ("s", "ms", "us", "ns").index(type_.unit),
+        )
     return arrow_type(group)
 
 
@@ -448,13 +551,22 @@ def _number(kinds: InferredTypes) -> pa.DataType | None:
 
 def _rigid_names(kinds: InferredTypes) -> set[str]:
     """Return the types in a field that JSON text cannot hold."""
-    names = {name for part in kinds.parts() for name in _settled(part).names if name.startswith(ARROW)}
+    names = {
+        name for part in kinds.parts() for name in _settled(part).names if name.startswith(ARROW)
+    }
     return {str(arrow_type(name)) for name in names}
 
 
 def _shown(kinds: InferredTypes) -> list[str]:
     """Return what values are, for a message."""
-    shown = {HUGE: "whole numbers outside 64 bits", DEEP: f"lists and objects deeper than {DEEPEST} levels", ONE: LIST}
+    shown = {
+        HUGE: "whole numbers outside 64 bits",
+        DEEP: f"lists and objects deeper than {DEEPEST} levels",
+        ONE: LIST,
+    }
     shown[MANY] = f"objects with more than {MOST_NAMES:,} names in all"
     names = _settled(kinds).names - {DECIMALS, TYPED}
-    return [str(arrow_type(n)) if n.startswith(ARROW) else shown.get(n, n.partition(":")[0]) for n in names]
+    return [
+        str(arrow_type(n)) if n.startswith(ARROW) else shown.get(n, n.partition(":")[0])
+        for n in names
+    ]

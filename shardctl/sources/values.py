@@ -1,4 +1,5 @@
-"""What the values of fields are: found in arrays, in types or in parsed JSON, and joined in any order with the same result."""
+"""What the values of fields are: found in arrays, in types or in parsed JSON, and joined in any
+order with the same result."""
 
 from __future__ import annotations
 
@@ -22,18 +23,33 @@ if TYPE_CHECKING:
 
 INT64 = (-(2**63), 2**63 - 1)
 
-WHOLE = {str(t): t for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())}
+WHOLE = {
+    str(t): t
+    for t in (
+        pa.int8(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.uint8(),
+        pa.uint16(),
+        pa.uint32(),
+        pa.uint64(),
+    )
+}
 FLOATS = {str(t): t for t in (pa.float16(), pa.float32(), pa.float64())}
 STRINGS = {str(t): t for t in (pa.string(), pa.large_string())}
 
 # Kinds of values that are no names of Arrow types.
 HUGE = "huge"  # a whole number outside 64 bits
 DEEP = "deep"  # a list or an object deeper than a column may have it
-DECIMALS = "decimals"  # beside floats: not all of them are whole numbers within 2**53 and written as such, or nobody has looked
+# beside floats: not all of them are whole numbers within 2**53 and written as such, or nobody has
+# looked
+DECIMALS = "decimals"
 TYPED = "typed"  # beside numbers of which nothing is known but their type
 LIST, LARGE_LIST, FIXED_LIST, STRUCT = "list", "large_list", "fixed_size_list:", "struct"
 OBJECT = "object"  # a struct whose names nothing has declared: those that were met
-MANY = "many"  # objects with more than MOST_NAMES names in all: what they hold is in `items`, together
+# objects with more than MOST_NAMES names in all: what they hold is in `items`, together
+MANY = "many"
 ARROW = "arrow:"  # then a type that is equal to itself alone, in base64: times, decimals, bytes
 ONE = "one"  # a feature with one value: a list only where others of its field have more
 UTF8 = "utf8"  # bytes that are text in UTF-8: a string only where all others of their field are
@@ -41,7 +57,8 @@ UTF8 = "utf8"  # bytes that are text in UTF-8: a string only where all others of
 
 @dataclass(frozen=True)
 class Feature:
-    """The values of a feature, as formats have it that know lists alone: a numpy array (n,), or a list of bytes.
+    """The values of a feature, as formats have it that know lists alone: a numpy array (n,), or a
+    list of bytes.
 
     Where all features of a field have one value, or none, it is a field of single values.
     """
@@ -56,11 +73,13 @@ class Feature:
 
 @dataclass(frozen=True)
 class InferredTypes:
-    """What the values of a field are, all of them: which type holds them is decided only when the schema is asked for.
+    """What the values of a field are, all of them: which type holds them is decided only when the
+    schema is asked for.
 
-    Joining is a union of sets, so that it gives the same in any order. `low` and `high` are the ends of the whole numbers,
-    `items` what is in lists, `fields` what is in objects. `lead` are the fields of the leftmost part, in its order.
-    `written` is how the cells of CSV files are written; what they are is decided last, too.
+    Joining is a union of sets, so that it gives the same in any order. `low` and `high` are the
+    ends of the whole numbers, `items` what is in lists, `fields` what is in objects. `lead` are the
+    fields of the leftmost part, in its order. `written` is how the cells of CSV files are written;
+    what they are is decided last, too.
     """
 
     names: frozenset[str] = frozenset()
@@ -78,9 +97,19 @@ class InferredTypes:
         items = (self.items or InferredTypes()).join(other.items) if other.items else self.items
         fields = join_fields(self.fields, other.fields)
         names = self.names | other.names
-        written = self.written.join(other.written) if self.written and other.written else self.written or other.written
+        written = (
+            self.written.join(other.written)
+            if self.written and other.written
+            else self.written or other.written
+        )
         return InferredTypes(
-            names, min(lows, default=None), max(highs, default=None), items, fields, self.lead, written
+            names,
+            min(lows, default=None),
+            max(highs, default=None),
+            items,
+            fields,
+            self.lead,
+            written,
         )._bounded()
 
     def _bounded(self) -> InferredTypes:
@@ -92,7 +121,8 @@ class InferredTypes:
         return replace(self, names=self.names | {MANY}, items=inside, fields={}, lead=())
 
     def decided(self) -> InferredTypes:
-        """Return the same with the cells of CSV files as numbers or strings, whichever they are all together."""
+        """Return the same with the cells of CSV files as numbers or strings, whichever they are all
+        together."""
         if self.written is None or not self.written.cells:
             return replace(self, written=None)
         type_ = self.written.type()
@@ -109,8 +139,11 @@ class InferredTypes:
             yield from part.parts()
 
     def as_json(self) -> InferredTypes:
-        """Return what they are that Arrow has made of JSON: timestamps are strings, floats decimals, structs objects."""
-        names = {"string" if is_time(name) else OBJECT if name == STRUCT else name for name in self.names}
+        """Return what they are that Arrow has made of JSON: timestamps are strings, floats
+        decimals, structs objects."""
+        names = {
+            "string" if is_time(name) else OBJECT if name == STRUCT else name for name in self.names
+        }
         if names & FLOATS.keys():
             names.add(DECIMALS)
         items = self.items.as_json() if self.items else None
@@ -118,7 +151,9 @@ class InferredTypes:
         return replace(self, names=frozenset(names), items=items, fields=fields)._bounded()
 
 
-def join_fields(one: dict[str, InferredTypes], other: dict[str, InferredTypes]) -> dict[str, InferredTypes]:
+def join_fields(
+    one: dict[str, InferredTypes], other: dict[str, InferredTypes]
+) -> dict[str, InferredTypes]:
     """Return what the values of the fields of both are."""
     joined = dict(one)
     for name, kinds in other.items():
@@ -132,12 +167,17 @@ def ordered(fields: dict[str, InferredTypes], lead: tuple[str, ...]) -> list[str
 
 
 def kinds_of(type_: pa.DataType, array: pa.Array | None, levels: int) -> InferredTypes:
-    """Return what the values of an array are, lists and objects at most `levels` deep, or what those of its type may be."""
+    """Return what the values of an array are, lists and objects at most `levels` deep, or what
+    those of its type may be."""
     if pa.types.is_dictionary(type_):
         return kinds_of(type_.value_type, None if array is None else array.dictionary, levels)
     if pa.types.is_run_end_encoded(type_):
         return kinds_of(type_.value_type, None if array is None else array.values, levels)
-    if isinstance(type_, pa.BaseExtensionType) or not pa.types.is_nested(type_) or pa.types.is_union(type_):
+    if (
+        isinstance(type_, pa.BaseExtensionType)
+        or not pa.types.is_nested(type_)
+        or pa.types.is_union(type_)
+    ):
         return _kinds_of_leaf(type_, array)
     if not levels:
         return InferredTypes(frozenset([DEEP]))
@@ -146,10 +186,13 @@ def kinds_of(type_: pa.DataType, array: pa.Array | None, levels: int) -> Inferre
         if array is not None:
             array = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
         return InferredTypes(frozenset([LIST]), items=kinds_of(pairs, array, levels - 1))
-    # A reader of JSON cannot tell null from a list without items where nothing has a value, the others can.
+    # A reader of JSON cannot tell null from a list without items where nothing has a value, the
+    # others can.
     if pa.types.is_struct(type_):
         parts = [None] * type_.num_fields if array is None else array.flatten()
-        fields = {f.name: kinds_of(f.type, part, levels - 1) for f, part in zip(type_, parts, strict=True)}
+        fields = {
+            f.name: kinds_of(f.type, part, levels - 1) for f, part in zip(type_, parts, strict=True)
+        }
         return InferredTypes(frozenset([STRUCT]), fields=fields, lead=tuple(fields))
     inside = kinds_of(type_.value_type, None if array is None else array.flatten(), levels - 1)
     return InferredTypes(frozenset(_names(type_)), items=inside)
@@ -166,7 +209,9 @@ def _kinds_of_leaf(type_: pa.DataType, array: pa.Array | None) -> InferredTypes:
     values = _present(array)
     if is_float and not _are_whole(values):
         return InferredTypes(frozenset([*names, DECIMALS]))
-    return InferredTypes(frozenset(names), *((int(values.min()), int(values.max())) if len(values) else (None, None)))
+    return InferredTypes(
+        frozenset(names), *((int(values.min()), int(values.max())) if len(values) else (None, None))
+    )
 
 
 def _names(type_: pa.DataType) -> list[str]:
@@ -189,16 +234,23 @@ def _names(type_: pa.DataType) -> list[str]:
 
 def _present(array: pa.Array) -> npt.NDArray[Any]:
     """Return the numbers that are not missing."""
-    # To drop nulls imports pyarrow.compute, 20 ms in each worker, and most columns of whole numbers have none.
+    # To drop nulls imports pyarrow.compute, 20 ms in each worker, and most columns of whole numbers
+    # have none.
     present = array.drop_null() if array.null_count else array
     values: npt.NDArray[Any] = present.to_numpy(zero_copy_only=False)
     return values
 
 
 def _are_whole(values: npt.NDArray[Any]) -> bool:
-    """Return whether floats are whole numbers that are exact as such, and as float64. -0.0 is none."""
-    for part in (values[:100].astype(np.float64), values.astype(np.float64)):  # the first ones mostly say it
-        whole = (np.abs(part) <= EXACT_IN_FLOAT) & (np.trunc(part) == part) & ((part != 0) | ~np.signbit(part))
+    """Return whether floats are whole numbers that are exact as such, and as float64. -0.0 is
+    none."""
+    # the first ones mostly say it
+    for part in (values[:100].astype(np.float64), values.astype(np.float64)):
+        whole = (
+            (np.abs(part) <= EXACT_IN_FLOAT)
+            & (np.trunc(part) == part)
+            & ((part != 0) | ~np.signbit(part))
+        )
         if not whole.all():
             return False
     return True
@@ -237,12 +289,16 @@ def kinds_of_values(values: list[Any], levels: int) -> InferredTypes:
     items, fields = None, {}
     if list in nested:
         names.add(LIST)
-        items = kinds_of_values([item for value in values if type(value) is list for item in value], levels - 1)
+        items = kinds_of_values(
+            [item for value in values if type(value) is list for item in value], levels - 1
+        )
     if dict in nested:
         columns = columns_of(value for value in values if type(value) is dict)
         if len(columns) > MOST_NAMES:
             names |= {OBJECT, MANY}
-            items = kinds_of_values([*chain.from_iterable(columns.values())], levels - 1).join(items or InferredTypes())
+            items = kinds_of_values([*chain.from_iterable(columns.values())], levels - 1).join(
+                items or InferredTypes()
+            )
         else:
             names.add(OBJECT)
             fields = {name: kinds_of_values(inside, levels - 1) for name, inside in columns.items()}
@@ -251,11 +307,15 @@ def kinds_of_values(values: list[Any], levels: int) -> InferredTypes:
 
 def _kinds_of_others(values: list[Any], levels: int) -> InferredTypes:
     """Return what values are of which some are no JSON."""
-    found = kinds_of_values([value for value in values if type(value) not in (bytes, np.ndarray, Feature)], levels)
+    found = kinds_of_values(
+        [value for value in values if type(value) not in (bytes, np.ndarray, Feature)], levels
+    )
     if any(type(value) is bytes for value in values):
         found = found.join(InferredTypes(frozenset([BYTES])))
     for dimensions in {value.ndim for value in values if type(value) is np.ndarray}:
-        alike = [value for value in values if type(value) is np.ndarray and value.ndim == dimensions]
+        alike = [
+            value for value in values if type(value) is np.ndarray and value.ndim == dimensions
+        ]
         found = found.join(_kinds_of_shapes(alike, dimensions, levels))
     features = [value for value in values if type(value) is Feature]
     found = found.join(_kinds_of_features(ONE, [each for each in features if len(each.items) == 1]))
@@ -283,7 +343,8 @@ def _kinds_of_features(name: str, features: list[Feature]) -> InferredTypes:
 
 
 def _kinds_of_items(arrays: list[npt.NDArray[Any]]) -> InferredTypes:
-    """Return what the values in arrays of one dimension are: all of a type are looked at together, as each look takes 20 µs."""
+    """Return what the values in arrays of one dimension are: all of a type are looked at together,
+    as each look takes 20 µs."""
     by_type = defaultdict(list)
     for array in arrays:
         if array.size:
@@ -305,7 +366,9 @@ def _is_utf8(data: bytes) -> bool:
 
 def arrow_type(name: str) -> pa.DataType:
     """Return the type that stands in a name that begins with ARROW."""
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(name.removeprefix(ARROW)))).field(0).type
+    return (
+        pa.ipc.read_schema(pa.py_buffer(base64.b64decode(name.removeprefix(ARROW)))).field(0).type
+    )
 
 
 def is_time(name: str) -> bool:

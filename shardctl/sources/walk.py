@@ -25,7 +25,16 @@ COMPRESSED = frozenset((".gz", ".bz2", ".xz", ".zst"))
 """Endings of names of compressed files, before which there is another one."""
 
 OF_SYSTEMS = frozenset(
-    ("__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information", ".DS_Store", ".git", ".ipynb_checkpoints")
+    (
+        "__MACOSX",
+        "@eaDir",
+        "#recycle",
+        "$RECYCLE.BIN",
+        "System Volume Information",
+        ".DS_Store",
+        ".git",
+        ".ipynb_checkpoints",
+    )
 )
 """What systems and tools put beside data: copies of attributes, thumbnails, what was deleted."""
 
@@ -34,7 +43,8 @@ NAMES_AT_ONCE = 65536
 
 
 class FoundFile(NamedTuple):
-    """A file under one of the sources. `path` is relative to the source, `opened` is the path or the URL by which it is opened.
+    """A file under one of the sources. `path` is relative to the source, `opened` is the path or
+    the URL by which it is opened.
 
     `suffix` is the end of the name from its last dot, in lower case; `size` is in bytes.
     """
@@ -49,11 +59,15 @@ class FoundFile(NamedTuple):
     fault: Rejection | None
 
     @classmethod
-    def of(cls, root: int, path: str, name: str, opened: str, folder: str, status: os.stat_result) -> FoundFile:
+    def of(
+        cls, root: int, path: str, name: str, opened: str, folder: str, status: os.stat_result
+    ) -> FoundFile:
         """Return a file that is there; `name` is the last part of its path."""
         suffix = suffix_of(name)
         # Not cls(…), which takes twice as long: there may be millions.
-        return tuple.__new__(cls, (root, path, opened, folder, suffix, status.st_size, status.st_mtime_ns, None))
+        return tuple.__new__(
+            cls, (root, path, opened, folder, suffix, status.st_size, status.st_mtime_ns, None)
+        )
 
 
 def is_hidden(name: str) -> bool:
@@ -61,16 +75,20 @@ def is_hidden(name: str) -> bool:
     return name[0] == "." or name in OF_SYSTEMS
 
 
-_OF_SYSTEMS = re.compile(rf"(?:^|/)(?:\._|(?:{'|'.join(map(re.escape, sorted(OF_SYSTEMS)))})(?:/|\Z))")
+_OF_SYSTEMS = re.compile(
+    rf"(?:^|/)(?:\._|(?:{'|'.join(map(re.escape, sorted(OF_SYSTEMS)))})(?:/|\Z))"
+)
 
 
 def is_of_system(path: str) -> bool:
-    """Return whether a member of an archive is none of its data: a system put it there, or what it is in; `._` is a Mac's."""
+    """Return whether a member of an archive is none of its data: a system put it there, or what it
+    is in; `._` is a Mac's."""
     return _OF_SYSTEMS.search(path) is not None
 
 
 def suffix_of(name: str) -> str:
-    """Return the end of a file name from its last dot, in lower case; that of a compressed file with what it is: .jsonl.gz."""
+    """Return the end of a file name from its last dot, in lower case; that of a compressed file
+    with what it is: .jsonl.gz."""
     dot = name.rfind(".")  # os.path.splitext takes four times as long
     suffix = name[dot:].lower() if dot > 0 else ""
     if suffix in COMPRESSED and (inner := name.rfind(".", 0, dot)) > 0:
@@ -80,7 +98,8 @@ def suffix_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder that is to be walked. `ancestors` are the device and inode of each folder above it."""
+    """A folder that is to be walked. `ancestors` are the device and inode of each folder above
+    it."""
 
     path: str
     opened: str
@@ -105,12 +124,13 @@ class LeftOut:
 
 
 def walk(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterator[FoundFile]:
-    """Yield every file under the sources, the files of a folder by name and then its folders by name.
+    """Yield every file under the sources, the files of a folder by name and then its folders by
+    name.
 
-    Hidden files and folders (see `is_hidden`), pipes, sockets and devices are skipped, and a notice at the end
-    gives their number; symbolic links are followed, but a link back to a folder that contains it is skipped with a notice.
-    Raises InputError if a source or a folder cannot be read: its files
-    would be missing silently.
+    Hidden files and folders (see `is_hidden`), pipes, sockets and devices are skipped, and a notice
+    at the end gives their number; symbolic links are followed, but a link back to a folder that
+    contains it is skipped with a notice. Raises InputError if a source or a folder cannot be read:
+    its files would be missing silently.
     """
     hidden, special = LeftOut(), LeftOut()
     for number, root in enumerate(roots):
@@ -148,7 +168,8 @@ def order_in_walk(file: FoundFile) -> tuple[int, list[tuple[bool, str]]]:
 
 
 def place_in_walk(path: str) -> list[tuple[bool, str]]:
-    """Return what sorts the paths of a source: in each folder its files by name, then its folders by name."""
+    """Return what sorts the paths of a source: in each folder its files by name, then its folders
+    by name."""
     *folders, name = path.split("/")
     return [*((True, folder) for folder in folders), (False, name)]
 
@@ -163,7 +184,8 @@ def _walk_folder(
             descriptor = os.open(folder.opened, os.O_RDONLY)
         except OSError as error:
             raise _unlisted(folder, error) from error
-        # Names are looked up from the open folder: half the time of a look-up from the root of the file system.
+        # Names are looked up from the open folder: half the time of a look-up from the root of the
+        # file system.
         try:
             here = os.fstat(descriptor)
             if (here.st_dev, here.st_ino) in folder.ancestors:
@@ -176,7 +198,8 @@ def _walk_folder(
             within = folder.opened if folder.opened.endswith("/") else f"{folder.opened}/"
             folders = []
             for name in names:
-                if name[0] == "." or name in OF_SYSTEMS:  # is_hidden(name), without a call for each of millions
+                # is_hidden(name), without a call for each of millions
+                if name[0] == "." or name in OF_SYSTEMS:
                     hidden.add(within + name)
                     continue
                 try:
@@ -187,7 +210,19 @@ def _walk_folder(
                 if stat.S_ISREG(status.st_mode):
                     path, size, mtime_ns = below + name, status.st_size, status.st_mtime_ns
                     # As in FoundFile.of, which would take a tenth of the time of a file.
-                    found = new(FoundFile, (number, path, within + name, in_folder, suffix_of(name), size, mtime_ns, None))
+                    found = new(
+                        FoundFile,
+                        (
+                            number,
+                            path,
+                            within + name,
+                            in_folder,
+                            suffix_of(name),
+                            size,
+                            mtime_ns,
+                            None,
+                        ),
+                    )
                     yield found if utf8 or are_utf8([path]) else _not_utf8(found)
                 elif stat.S_ISDIR(status.st_mode):
                     folders.append(Folder(below + name, within + name, ancestors))
@@ -204,7 +239,9 @@ def _walk_store(number: int, url: str, hidden: LeftOut) -> Iterator[FoundFile]:
     assert what is not None, "others are walked on the disk"
     if not is_folder(url):
         size, version = version_of(url)
-        yield tuple.__new__(FoundFile, (number, name_of(url), url, "", suffix_of(name_of(url)), size, version, None))
+        yield tuple.__new__(
+            FoundFile, (number, name_of(url), url, "", suffix_of(name_of(url)), size, version, None)
+        )
         return
     keys = keys_of(url)
     start = len(what.key) + 1 if what.key else 0
@@ -223,24 +260,31 @@ def _walk_store(number: int, url: str, hidden: LeftOut) -> Iterator[FoundFile]:
                 hidden.add(opened)
                 continue
             fault = None
-            if name in of_folders:  # there can be no such files on a disk, where both may have to be
+            # there can be no such files on a disk, where both may have to be
+            if name in of_folders:
                 fault = Rejection(
                     "plan",
                     UNREACHABLE,
-                    "cannot be reached (the store has other objects below a folder of this name); rename the object",
+                    "cannot be reached (the store has other objects below a folder of this name); "
+                    "rename the object",
                 )
             found = (number, path, opened, folder, suffix_of(name), size, number_of(etag), fault)
             yield tuple.__new__(FoundFile, found)  # as in FoundFile.of
         for name, *_ in folders:
             if is_hidden(name):
                 hidden.add(f"{url}/{prefix[start:]}{name}")
-        stack += [(below, low, high) for name, below, low, high in sorted(folders, reverse=True) if not is_hidden(name)]
+        stack += [
+            (below, low, high)
+            for name, below, low, high in sorted(folders, reverse=True)
+            if not is_hidden(name)
+        ]
 
 
 def _in_folder(
     keys: Keys, prefix: str, first: int, end: int, folders: list[tuple[str, str, int, int]]
 ) -> Iterator[tuple[str, int, str]]:
-    """Yield the objects that are directly in a folder, and add the others: name, prefix and rows of the folder in it."""
+    """Yield the objects that are directly in a folder, and add the others: name, prefix and rows of
+    the folder in it."""
     row = first
     while row < end:
         names, sizes, versions = keys.rows(row, end)
@@ -261,7 +305,8 @@ def _in_folder(
 
 
 def _names_in(folder: Folder, descriptor: int) -> tuple[list[str], bool]:
-    """Return the names in a folder in the order of their bytes, and whether all of them and its own path are UTF-8."""
+    """Return the names in a folder in the order of their bytes, and whether all of them and its own
+    path are UTF-8."""
     try:
         names = os.listdir(descriptor)
     except OSError as error:
@@ -273,11 +318,14 @@ def _names_in(folder: Folder, descriptor: int) -> tuple[list[str], bool]:
 
 
 def _unlisted(folder: Folder, error: OSError) -> InputError:
-    return InputError(f"{printable(folder.opened)}: cannot be listed ({error.strerror}); nothing was written")
+    return InputError(
+        f"{printable(folder.opened)}: cannot be listed ({error.strerror}); nothing was written"
+    )
 
 
 def are_utf8(names: list[str]) -> bool:
-    """Return whether every name can be written as UTF-8: bytes that are not come from the system as lone surrogates."""
+    """Return whether every name can be written as UTF-8: bytes that are not come from the system as
+    lone surrogates."""
     try:
         for start in range(0, len(names), NAMES_AT_ONCE):
             "/".join(names[start : start + NAMES_AT_ONCE]).encode()
@@ -287,11 +335,24 @@ def are_utf8(names: list[str]) -> bool:
 
 
 def _not_utf8(file: FoundFile) -> FoundFile:
-    fault = Rejection("plan", "name-not-utf8", "the file name is not UTF-8, but keys must be UTF-8; rename the file")
+    fault = Rejection(
+        "plan",
+        "name-not-utf8",
+        "the file name is not UTF-8, but keys must be UTF-8; rename the file",
+    )
     return file._replace(path=printable(file.path), folder=printable(file.folder), fault=fault)
 
 
 def _broken(root: int, path: str, opened: str, folder: str, error: OSError) -> FoundFile:
     """A link to nothing, or to itself, or a file that went away while its folder was listed."""
     fault = Rejection("plan", UNREACHABLE, f"cannot be reached ({error.strerror})")
-    return FoundFile(root, printable(path), opened, printable(folder), suffix_of(path.rpartition("/")[2]), 0, 0, fault)
+    return FoundFile(
+        root,
+        printable(path),
+        opened,
+        printable(folder),
+        suffix_of(path.rpartition("/")[2]),
+        0,
+        0,
+        fault,
+    )

@@ -1,4 +1,5 @@
-"""What the machine gives: files that are complete or absent, leases, object stores, processes that may die, memory.
+"""What the machine gives: files that are complete or absent, leases, object stores, processes that
+may die, memory.
 
 It knows nothing of datasets.
 """

@@ -12,7 +12,8 @@ from shardctl.errors import UsageError
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
-    """Return a whole number (of Python or numpy). Raises UsageError for anything else, and for one below `least`."""
+    """Return a whole number (of Python or numpy). Raises UsageError for anything else, and for one
+    below `least`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -37,15 +38,21 @@ def real_number(name: str, value: Any) -> float:
 
 def truth(name: str, value: Any) -> bool:
     """Return True or False. Raises UsageError for anything but these, 0 and 1."""
-    if not any(value is known for known in (True, False)) and not (hasattr(value, "__index__") and value in (0, 1)):
+    if not any(value is known for known in (True, False)) and not (
+        hasattr(value, "__index__") and value in (0, 1)
+    ):
         raise UsageError(f"{name} must be True or False; it is {value!r}")
     return bool(value)
 
 
 def caller_level() -> int:
-    """Return the `stacklevel` with which the calling function warns about the line outside of shardctl that called it."""
+    """Return the `stacklevel` with which the calling function warns about the line outside of
+    shardctl that called it."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("shardctl", "contextlib"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
+        "shardctl",
+        "contextlib",
+    ):
         level, frame = level + 1, frame.f_back
     return level
 
@@ -53,11 +60,15 @@ def caller_level() -> int:
 def instance(name: str, value: Any, kind: type[Any]) -> None:
     """Raise UsageError for anything but an object of the class `kind`, and None."""
     if value is not None and not isinstance(value, kind):
-        raise UsageError(f"{name} must be a {kind.__module__}.{kind.__name__}; it has the type {type(value).__name__}")
+        raise UsageError(
+            f"{name} must be a {kind.__module__}.{kind.__name__}; it has the type "
+            f"{type(value).__name__}"
+        )
 
 
 def names(name: str, value: Any) -> tuple[str, ...]:
-    """Return several names. Raises UsageError for a bare string and for anything that is not strings."""
+    """Return several names. Raises UsageError for a bare string and for anything that is not
+    strings."""
     if isinstance(value, str):
         raise UsageError(f"{name} takes a list of names; write {name}=[{value!r}]")
     if not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
@@ -82,6 +93,7 @@ def mapping(name: str, value: Any) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise UsageError(
-            f"{name} takes a dict by column names, as in {name}={_EXAMPLES.get(name, {'label': 0})}; it is {value!r}"
+            f"{name} takes a dict by column names, as in "
+            f"{name}={_EXAMPLES.get(name, {'label': 0})}; it is {value!r}"
         )
     return dict(value)

@@ -11,7 +11,8 @@ _FOR_DEVELOPERS = "dev"
 
 
 def documents() -> Path:
-    """Return where it is. A wheel has it in the package (setup.py); in a clone it lies beside the package."""
+    """Return where it is. A wheel has it in the package (setup.py); in a clone it lies beside the
+    package."""
     installed = _PACKAGE / "docs"
     return installed if installed.is_dir() else _PACKAGE.parent / "docs"
 
@@ -19,5 +20,9 @@ def documents() -> Path:
 def pages() -> dict[str, Path]:
     """Return the pages for users by their names, which are the names of the files without .md."""
     folder = documents()
-    found = (path for path in folder.rglob("*.md") if path.relative_to(folder).parts[0] != _FOR_DEVELOPERS)
+    found = (
+        path
+        for path in folder.rglob("*.md")
+        if path.relative_to(folder).parts[0] != _FOR_DEVELOPERS
+    )
     return {path.stem: path for path in sorted(found)}

@@ -1,4 +1,5 @@
-"""Locks of files that the system drops when their owner is gone: of whole files, and of single bytes."""
+"""Locks of files that the system drops when their owner is gone: of whole files, and of single
+bytes."""
 
 from __future__ import annotations
 
@@ -25,31 +26,44 @@ _NOT_KEPT = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 def _refusal(path: Path, error: OSError) -> StorageError:
-    why = "this file system keeps no locks" if error.errno in _NOT_KEPT else error.strerror or str(error)
-    return StorageError(f"{printable(str(path))}: cannot be locked ({why}); put the cache on a local disk")
+    why = (
+        "this file system keeps no locks"
+        if error.errno in _NOT_KEPT
+        else error.strerror or str(error)
+    )
+    return StorageError(
+        f"{printable(str(path))}: cannot be locked ({why}); put the cache on a local disk"
+    )
 
 
 PATIENCE = 20.0
-"""Seconds that a process waits for another one, which brings the same block: that one may have been stopped."""
+"""Seconds that a process waits for another one, which brings the same block: that one may have been
+stopped."""
 
 OPENING_PATIENCE = 120.0
-"""Seconds that a process waits for another one, which brings the tables of the same dataset: they may be large."""
+"""Seconds that a process waits for another one, which brings the tables of the same dataset: they
+may be large."""
 
 _SHORTEST, _LONGEST = 0.001, 0.05
 """Seconds between two tries to get a lock."""
 
 
 class ByteLocks:
-    """Locks of the bytes of an open file (F_OFD_SETLK): two processes, or two descriptors, never hold the same one."""
+    """Locks of the bytes of an open file (F_OFD_SETLK): two processes, or two descriptors, never
+    hold the same one."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         if not hasattr(fcntl, "F_OFD_SETLK"):
-            raise StorageError(f"{printable(str(path))}: a cache needs the locks of Linux (F_OFD_SETLK); leave out cache=")
+            raise StorageError(
+                f"{printable(str(path))}: a cache needs the locks of Linux (F_OFD_SETLK); leave "
+                "out cache="
+            )
         self._path, self._descriptor = path, descriptor
 
     @contextmanager
     def held(self, byte: int) -> Iterator[bool]:
-        """Hold the lock of a byte; yield False where another one has held it for PATIENCE. Raises StorageError."""
+        """Hold the lock of a byte; yield False where another one has held it for PATIENCE. Raises
+        StorageError."""
         mine = _retry(lambda: self._set(fcntl.F_WRLCK, byte), PATIENCE)
         try:
             yield mine
@@ -58,9 +72,14 @@ class ByteLocks:
                 self._set(fcntl.F_UNLCK, byte)
 
     def _set(self, kind: int, byte: int) -> bool:
-        """Set a lock, or take it away, and return whether that was possible: another one may hold it."""
+        """Set a lock, or take it away, and return whether that was possible: another one may hold
+        it."""
         try:
-            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, byte, 1, 0))
+            fcntl.fcntl(
+                self._descriptor,
+                fcntl.F_OFD_SETLK,
+                struct.pack(_FLOCK, kind, os.SEEK_SET, byte, 1, 0),
+            )
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
@@ -72,12 +91,15 @@ class ByteLocks:
 def locked(path: Path, patience: float | None = None) -> Iterator[bool]:
     """Hold the lock (flock) of a file, which is made where it is not there. Raises StorageError.
 
-    Yield False where another process has held it for so many seconds (None: wait as long as it takes).
+    Yield False where another process has held it for so many seconds (None: wait as long as it
+    takes).
     """
     try:
         descriptor = _opened(path)
     except FileNotFoundError:
-        raise StorageError(f"{printable(str(path.parent))}: removed while it was used; open the dataset again") from None
+        raise StorageError(
+            f"{printable(str(path.parent))}: removed while it was used; open the dataset again"
+        ) from None
     try:
         try:
             mine = _wait_for(descriptor, patience)
@@ -89,7 +111,8 @@ def locked(path: Path, patience: float | None = None) -> Iterator[bool]:
 
 
 def _wait_for(descriptor: int, patience: float | None) -> bool:
-    """Lock a file, and return whether that was possible within so many seconds (None: wait as long as it takes)."""
+    """Lock a file, and return whether that was possible within so many seconds (None: wait as long
+    as it takes)."""
     if patience is None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         return True
@@ -97,7 +120,8 @@ def _wait_for(descriptor: int, patience: float | None) -> bool:
 
 
 def lock_at_once(descriptor: int) -> bool:
-    """Lock an open file (flock), and return whether that was possible: another process may hold it. Raises OSError."""
+    """Lock an open file (flock), and return whether that was possible: another process may hold it.
+    Raises OSError."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -118,7 +142,8 @@ class Use:
     """Says that a folder is in use, as long as it is open: a shared lock of a file in it."""
 
     def __init__(self, path: Path) -> None:
-        """Lock the file. Raises FileNotFoundError if the folder is gone, StorageError if it cannot be locked."""
+        """Lock the file. Raises FileNotFoundError if the folder is gone, StorageError if it cannot
+        be locked."""
         self._descriptor = _opened(path)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)
@@ -141,7 +166,8 @@ class Use:
 
 @contextmanager
 def unused(path: Path) -> Iterator[bool]:
-    """Yield whether nobody uses a folder (class Use), and keep it so. Whoever begins to use it waits for the end of this.
+    """Yield whether nobody uses a folder (class Use), and keep it so. Whoever begins to use it
+    waits for the end of this.
 
     False too for a folder that is gone, or that may not be locked.
     """
@@ -160,7 +186,8 @@ def unused(path: Path) -> Iterator[bool]:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Open a file of the cache that is written in place. Raises OSError: also for a link, and for what is no ordinary file.
+    """Open a file of the cache that is written in place. Raises OSError: also for a link, and for
+    what is no ordinary file.
 
     Behind a link, some other file would be changed; to open a pipe may wait for ever.
     """
@@ -172,10 +199,13 @@ def open_own(path: Path, flags: int) -> int:
 
 
 def _opened(path: Path) -> int:
-    """Open a file to be locked, which is made where its folder is there. Raises FileNotFoundError, StorageError."""
+    """Open a file to be locked, which is made where its folder is there. Raises FileNotFoundError,
+    StorageError."""
     try:
         return open_own(path, os.O_RDWR | os.O_CREAT)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise StorageError(f"{printable(str(path))}: cannot write here ({error.strerror or error})") from error
+        raise StorageError(
+            f"{printable(str(path))}: cannot write here ({error.strerror or error})"
+        ) from error

@@ -39,7 +39,8 @@ class FileFacts:
 
 
 class HashingFile(io.RawIOBase):
-    """A file opened for writing that hashes every byte on its way out, so that the file is not read again."""
+    """A file opened for writing that hashes every byte on its way out, so that the file is not read
+    again."""
 
     _descriptor = -1
     """None is open yet: `close` is called where the file cannot be opened, too."""
@@ -102,11 +103,13 @@ class HashingFile(io.RawIOBase):
 
 
 class StreamedFile(HashingFile):
-    """A HashingFile for large output: it goes to the disk past the page cache, where the file system can do that.
+    """A HashingFile for large output: it goes to the disk past the page cache, where the file
+    system can do that.
 
-    A dataset is larger than memory more often than not, and its pages would only push out inputs that are still to be
-    read. On virtual machines that give idle memory back to their host, each fresh page also costs a fault there: 775 MB
-    took 2.1 s through the cache and 0.24 s past it (docs/dev/measurements/convert.md).
+    A dataset is larger than memory more often than not, and its pages would only push out inputs
+    that are still to be read. On virtual machines that give idle memory back to their host, each
+    fresh page also costs a fault there: 775 MB took 2.1 s through the cache and 0.24 s past it
+    (docs/dev/measurements/convert.md).
     """
 
     def __init__(self, path: Path) -> None:
@@ -138,7 +141,8 @@ class StreamedFile(HashingFile):
         self._filled = 0
 
     def sync(self) -> None:
-        """Write what is left, which may end anywhere in a page, through the cache; then wait for the disk."""
+        """Write what is left, which may end anywhere in a page, through the cache; then wait for
+        the disk."""
         if self._filled % mmap.PAGESIZE and hasattr(os, "O_DIRECT"):
             flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
             fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
@@ -151,11 +155,14 @@ PARTIAL = ".partial"
 
 
 @contextlib.contextmanager
-def replacing(path: Path, opener: Callable[[Path], HashingFile] = HashingFile) -> Iterator[HashingFile]:
-    """Yield a file that appears at `path` only when the block ends without an error, synced and by rename.
+def replacing(
+    path: Path, opener: Callable[[Path], HashingFile] = HashingFile
+) -> Iterator[HashingFile]:
+    """Yield a file that appears at `path` only when the block ends without an error, synced and by
+    rename.
 
-    It does not if the block abandons it. Every writer has a temporary name of its own: two that were told to write the same
-    file cannot mix their bytes.
+    It does not if the block abandons it. Every writer has a temporary name of its own: two that
+    were told to write the same file cannot mix their bytes.
     """
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
     with naming_the_path(path):
@@ -185,35 +192,43 @@ def naming_the_path(path: Path) -> Iterator[None]:
         shown = printable(str(path))
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             quota = "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
-            raise DiskFullError(f"{shown}: {quota} ({format_bytes(free_bytes(path))} free)") from error
+            raise DiskFullError(
+                f"{shown}: {quota} ({format_bytes(free_bytes(path))} free)"
+            ) from error
         raise StorageError(f"{shown}: cannot write here ({error.strerror or error})") from error
 
 
 def refuse_link(path: Path) -> None:
-    """Raise StorageError if there is a link at `path`: shardctl writes and deletes nothing behind a link in a dataset."""
+    """Raise StorageError if there is a link at `path`: shardctl writes and deletes nothing behind a
+    link in a dataset."""
     if path.is_symlink():
         raise StorageError(
-            f"{printable(str(path))}: a link to {printable(str(path.readlink()))}; shardctl writes and deletes nothing behind a"
+            f"{printable(str(path))}: a link to {printable(str(path.readlink()))}; shardctl writes "
+            "and deletes nothing behind a"
             " link. Remove the link (its target stays unchanged), then run the same command again"
         )
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise StorageError if a folder in which shardctl works is a link, or has a link, a pipe or a device at any depth.
+    """Raise StorageError if a folder in which shardctl works is a link, or has a link, a pipe or a
+    device at any depth.
 
-    shardctl makes none of these there. Who reads or writes in the folder afterwards would follow them.
+    shardctl makes none of these there. Who reads or writes in the folder afterwards would follow
+    them.
     """
     refuse_link(folder)
     left = [folder]
     while left:
-        with contextlib.suppress(FileNotFoundError), os.scandir(left.pop()) as entries:  # others may be working there
+        # others may be working there
+        with contextlib.suppress(FileNotFoundError), os.scandir(left.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     left.append(Path(entry.path))
                 elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
                     refuse_link(Path(entry.path))
                     raise StorageError(
-                        f"{printable(entry.path)}: neither a file nor a folder (a pipe, a socket or a device);"
+                        f"{printable(entry.path)}: neither a file nor a folder (a pipe, a socket "
+                        "or a device);"
                         " remove it, then run the same command again"
                     )
 
@@ -223,7 +238,8 @@ _MOST_NAMES = 10_000
 
 
 def near_path(path: Path) -> str:
-    """Return the end of a message about a path that does not exist: "; did you mean photos?", or "" without a similar name."""
+    """Return the end of a message about a path that does not exist: "; did you mean photos?", or ""
+    without a similar name."""
     with contextlib.suppress(OSError, ValueError):
         names = (entry.name for entry in islice(os.scandir(path.parent), _MOST_NAMES))
         stems = [name.removesuffix(path.suffix) for name in names if name.endswith(path.suffix)]
@@ -233,7 +249,8 @@ def near_path(path: Path) -> str:
 
 
 def exists(path: Path) -> bool:
-    """Return whether there is something at `path`. Unlike Path.exists, no OSError: False if the system does not tell."""
+    """Return whether there is something at `path`. Unlike Path.exists, no OSError: False if the
+    system does not tell."""
     try:
         path.stat()
     except OSError:
@@ -242,7 +259,8 @@ def exists(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether `path` is an ordinary file or a link to one. Unlike Path.is_file, no OSError: False as in `exists`."""
+    """Return whether `path` is an ordinary file or a link to one. Unlike Path.is_file, no OSError:
+    False as in `exists`."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except OSError:
@@ -250,7 +268,8 @@ def is_file(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether `path` is a folder, and no link to one. No OSError: False if the system does not tell."""
+    """Return whether `path` is a folder, and no link to one. No OSError: False if the system does
+    not tell."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
@@ -258,7 +277,8 @@ def is_folder(path: Path) -> bool:
 
 
 def make_folder(path: Path, below: Path) -> None:
-    """Make a folder, and those above it up to `below`, which is there. Raises StorageError if one of them is a link."""
+    """Make a folder, and those above it up to `below`, which is there. Raises StorageError if one
+    of them is a link."""
     for part in _places(path, below):
         refuse_link(part)
         part.mkdir(exist_ok=True)
@@ -270,17 +290,21 @@ def _places(path: Path, below: Path) -> list[Path]:
 
 
 def remove_tree(path: Path, below: Path) -> None:
-    """Delete a folder with all in it. No link is followed: not one in it, nor one at `path` or between `below` and `path`.
+    """Delete a folder with all in it. No link is followed: not one in it, nor one at `path` or
+    between `below` and `path`.
 
-    Links in it are deleted themselves. Every folder is opened from the one above it, so that a link that comes meanwhile is not
-    followed either. Raises StorageError for a link, OSError.
+    Links in it are deleted themselves. Every folder is opened from the one above it, so that a link
+    that comes meanwhile is not followed either. Raises StorageError for a link, OSError.
     """
     for part in _places(path, below):
         refuse_link(part)
     descriptor = os.open(below, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for name in path.parent.relative_to(below).parts:
-            outer, descriptor = descriptor, os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+            outer, descriptor = (
+                descriptor,
+                os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor),
+            )
             os.close(outer)
         for _, folders, files, here in os.fwalk(path.name, topdown=False, dir_fd=descriptor):
             for name in files:
@@ -323,7 +347,8 @@ def ordinary(path: str, flags: int) -> int:
 
 
 def check_ordinary(path: Path | str) -> None:
-    """Raise OSError if `path` is no ordinary file, for libraries that open it themselves: see `ordinary`."""
+    """Raise OSError if `path` is no ordinary file, for libraries that open it themselves: see
+    `ordinary`."""
     _refuse_special(os.stat(path), os.fspath(path))  # noqa: PTH116 - a path of text, too
 
 
@@ -351,17 +376,21 @@ def sha256_of(path: Path) -> str:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the bytes of an ordinary file. Raises OSError: also for a pipe or a device, which it never waits for."""
+    """Return the bytes of an ordinary file. Raises OSError: also for a pipe or a device, which it
+    never waits for."""
     with open(path, "rb", buffering=0, opener=ordinary) as file:
         return file.read()
 
 
 def read_named(path: Path) -> bytes:
-    """Return the bytes of a file that a person names, as `read_bytes` does, or of one that is open in this process already.
+    """Return the bytes of a file that a person names, as `read_bytes` does, or of one that is open
+    in this process already.
 
     What the shell gives for <(command) or /dev/stdin is a pipe of which somebody writes the end.
     """
-    return path.read_bytes() if str(path).startswith(("/dev/fd/", "/dev/stdin")) else read_bytes(path)
+    return (
+        path.read_bytes() if str(path).startswith(("/dev/fd/", "/dev/stdin")) else read_bytes(path)
+    )
 
 
 def sync_folder(folder: Path) -> None:
@@ -375,7 +404,8 @@ def sync_folder(folder: Path) -> None:
 
 
 class HashingReader(io.RawIOBase):
-    """Hashes every byte of an open file on its way in: the digest is of what was read, whatever comes later.
+    """Hashes every byte of an open file on its way in: the digest is of what was read, whatever
+    comes later.
 
     Give it to io.BufferedReader. The file is the caller's to close.
     """
@@ -389,7 +419,8 @@ class HashingReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` as far as one read of the file does, and return the number of bytes; 0 at the end."""
+        """Fill `buffer` as far as one read of the file does, and return the number of bytes; 0 at
+        the end."""
         count = self._file.readinto(buffer)
         self._sha256.update(memoryview(buffer)[:count])
         return count

@@ -1,4 +1,5 @@
-"""Small pieces of HTML, escaped: text, tables, pictures. Of pages (inspection/pages), and of what notebooks show."""
+"""Small pieces of HTML, escaped: text, tables, pictures. Of pages (inspection/pages), and of what
+notebooks show."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Look:
-    """The attributes of what is around a table, of the table, and of its cells: with text, and with numbers."""
+    """The attributes of what is around a table, of the table, and of its cells: with text, and with
+    numbers."""
 
     around: str
     table: str
@@ -42,27 +44,41 @@ class Look:
 ON_A_PAGE = Look(' class="scroll"', "", "", " class=number")
 """The style sheet of a page does the rest."""
 
-_LINE = "padding:.15em 1em .15em 0;vertical-align:top;border:0;border-bottom:1px solid rgba(128,128,128,.35);background:none"
+_LINE = (
+    "padding:.15em 1em .15em 0;vertical-align:top;border:0;border-bottom:1px solid "
+    "rgba(128,128,128,.35);background:none"
+)
 IN_A_NOTEBOOK = Look(
     ' style="overflow-x:auto"',
     ' style="border-collapse:collapse;margin:.4em 0;font-size:.9em"',
     f' style="text-align:left;max-width:40em;overflow-wrap:break-word;{_LINE}"',
     f' style="text-align:right;white-space:nowrap;{_LINE}"',
 )
-"""A notebook has no style sheet of ours. Text has the colour that the notebook gives it, light or dark."""
+"""A notebook has no style sheet of ours. Text has the colour that the notebook gives it, light or
+dark."""
 
 
-def table(rows: Iterable[Sequence[Any]], header: Sequence[str] = (), look: Look = ON_A_PAGE) -> Html:
+def table(
+    rows: Iterable[Sequence[Any]], header: Sequence[str] = (), look: Look = ON_A_PAGE
+) -> Html:
     """Return a table; a column of numbers is set to the right."""
     body = [list(row) for row in rows]
     numeric = [
-        all(isinstance(v, int | float) and not isinstance(v, bool) for v in column) for column in zip(*body, strict=True)
+        all(isinstance(v, int | float) and not isinstance(v, bool) for v in column)
+        for column in zip(*body, strict=True)
     ]
-    head = "".join(_cell("th", name, right, look) for name, right in zip(header, numeric, strict=False))
-    lines = ("".join(_cell("td", v, right, look) for v, right in zip(row, numeric, strict=True)) for row in body)
+    head = "".join(
+        _cell("th", name, right, look) for name, right in zip(header, numeric, strict=False)
+    )
+    lines = (
+        "".join(_cell("td", v, right, look) for v, right in zip(row, numeric, strict=True))
+        for row in body
+    )
     rows_html = "".join(f"<tr>{line}</tr>" for line in lines)
     head_html = f"<thead><tr>{head}</tr></thead>" if header else ""
-    return Html(f"<div{look.around}><table{look.table}>{head_html}<tbody>{rows_html}</tbody></table></div>")
+    return Html(
+        f"<div{look.around}><table{look.table}>{head_html}<tbody>{rows_html}</tbody></table></div>"
+    )
 
 
 def _cell(tag: str, value: Any, right: bool, look: Look) -> str:
@@ -72,7 +88,10 @@ def _cell(tag: str, value: Any, right: bool, look: Look) -> str:
 def jpeg_image(jpeg: bytes, what: str, style: str = "") -> Html:
     """Return a JPEG image as a part of the page itself; `what` is said where it cannot be seen."""
     styled = f' style="{style}"' if style else ""
-    return Html(f'<img src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode("ascii")}" alt="{text(what)}"{styled}>')
+    return Html(
+        f'<img src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode("ascii")}" '
+        f'alt="{text(what)}"{styled}>'
+    )
 
 
 MOST_ROWS = 20
@@ -89,12 +108,18 @@ def in_notebook(line: Any, *parts: Html) -> str:
 
 def marked(word: str, colour: str) -> Html:
     """Return a word on a colour."""
-    style = f"background:{colour};color:#ffffff;border-radius:.3em;padding:.05em .45em;white-space:nowrap"
+    style = (
+        f"background:{colour};color:#ffffff;border-radius:.3em;padding:.05em "
+        ".45em;white-space:nowrap"
+    )
     return Html(f'<span style="{style}">{text(word)}</span>')
 
 
-def rows_in_notebook(title: str, rows: Sequence[Sequence[Any]], header: Sequence[str] = (), total: int | None = None) -> Html:
-    """Return the first rows of a table below its title, and how many more there are; nothing without rows.
+def rows_in_notebook(
+    title: str, rows: Sequence[Sequence[Any]], header: Sequence[str] = (), total: int | None = None
+) -> Html:
+    """Return the first rows of a table below its title, and how many more there are; nothing
+    without rows.
 
     `total` is the number of all rows, where `rows` are not all.
     """
@@ -109,4 +134,9 @@ def rows_in_notebook(title: str, rows: Sequence[Sequence[Any]], header: Sequence
 def lines_in_notebook(lines: Iterable[Any], word: Html | None = None) -> Html:
     """Return lines, each behind the same word."""
     before = f"{word.text} " if word is not None else ""
-    return Html("".join(f'<div style="margin:.15em 0;overflow-wrap:anywhere">{before}{text(line)}</div>' for line in lines))
+    return Html(
+        "".join(
+            f'<div style="margin:.15em 0;overflow-wrap:anywhere">{before}{text(line)}</div>'
+            for line in lines
+        )
+    )

@@ -3,8 +3,9 @@
 job.json     the record: what the job is. Workers read it, and so does the run that goes on
 done/        the markers: a file for each part of the job that is done. It is written after all other files of that part
 
-What the job makes lies in a folder beside these two. This module does not know what that is. Every file appears whole, by
-rename. A file that a killed process has begun has a name that ends with .partial.
+What the job makes lies in a folder beside these two. This module does not know what that is. Every
+file appears whole, by rename. A file that a killed process has begun has a name that ends with
+.partial.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.system.dataclass import dataclass
-from shardctl.system.files import PARTIAL, make_folder, naming_the_path, read_bytes, refuse_link, remove_tree, write_atomically
+from shardctl.system.files import (
+    PARTIAL,
+    make_folder,
+    naming_the_path,
+    read_bytes,
+    refuse_link,
+    remove_tree,
+    write_atomically,
+)
 
 JOB = "job.json"
 """The file of the record. Whoever finds it can go on with the job."""
@@ -50,7 +59,8 @@ class JobFolder:
         write_atomically(self.record_path, json.dumps(record).encode())
 
     def make_folders(self, made: str) -> None:
-        """Make the folder of the job, and in it the folder `made` and the folder of the markers. Some may be there already.
+        """Make the folder of the job, and in it the folder `made` and the folder of the markers.
+        Some may be there already.
 
         Raises StorageError, also where one of the three is a link.
         """
@@ -67,18 +77,21 @@ class JobFolder:
         write_atomically(self.marker(part), json.dumps(record).encode())
 
     def read_marker(self, part: str) -> Any:
-        """Return what the marker of a part says, unchecked. Raises OSError if the part is not done, ValueError."""
+        """Return what the marker of a part says, unchecked. Raises OSError if the part is not done,
+        ValueError."""
         return json.loads(read_bytes(self.marker(part)))
 
     def markers(self) -> list[str]:
-        """Return the names of the files in the folder of the markers. Raises OSError, also if the folder is not there.
+        """Return the names of the files in the folder of the markers. Raises OSError, also if the
+        folder is not there.
 
         They are not read: where the power failed, one may be torn.
         """
         return [name for name in os.listdir(self.path / DONE_FOLDER) if not name.endswith(PARTIAL)]
 
     def delete_partial_files(self, made: str, is_wanted: Callable[[str], bool]) -> None:
-        """Delete the incomplete files of killed processes, among the markers and in the folder for what the job makes.
+        """Delete the incomplete files of killed processes, among the markers and in the folder for
+        what the job makes.
 
         Only those go that were to get a wanted name. Raises StorageError.
         """
@@ -91,9 +104,10 @@ class JobFolder:
     def discard(self, below: Path, marks: Iterable[str]) -> None:
         """Take the folder away. The record goes first: half of a folder is none to go on from.
 
-        It is renamed before it is deleted: a worker whose parent was killed may still write files by the old path. Right after
-        that the files `marks` go, which would tell other processes that something is to be done. Raises OSError, and
-        StorageError if the folder is a link, or one between it and the folder `below`.
+        It is renamed before it is deleted: a worker whose parent was killed may still write files
+        by the old path. Right after that the files `marks` go, which would tell other processes
+        that something is to be done. Raises OSError, and StorageError if the folder is a link, or
+        one between it and the folder `below`.
         """
         refuse_link(self.path.parent)
         refuse_link(self.path)

@@ -1,6 +1,8 @@
-"""The resources that this process may use: cores and memory, or the share of them in a container or batch job.
+"""The resources that this process may use: cores and memory, or the share of them in a container or
+batch job.
 
-Linux keeps such shares as control groups (cgroups), folders within each other: the tightest limit on the way up counts.
+Linux keeps such shares as control groups (cgroups), folders within each other: the tightest limit
+on the way up counts.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
-"""Says in which group this process is: a line `0::/group` (version 2), or `5:cpu,cpuacct:/group` (version 1)."""
+"""Says in which group this process is: a line `0::/group` (version 2), or `5:cpu,cpuacct:/group`
+(version 1)."""
 
 UNLIMITED = 1 << 30
 """More files than any process opens."""
@@ -24,7 +27,9 @@ UNLIMITED = 1 << 30
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 """Errors of a process, or of the machine, that has as many files open as it may have."""
 
-MORE_FILES = "raise the limit of open files (ulimit -n) of the program, or let it keep fewer files open"
+MORE_FILES = (
+    "raise the limit of open files (ulimit -n) of the program, or let it keep fewer files open"
+)
 """What helps against NO_DESCRIPTORS."""
 
 
@@ -43,7 +48,8 @@ def memory_bytes() -> int:
 
 
 def open_files_left() -> int:
-    """Return how many more files this process may open once it has raised its own limit as far as it may.
+    """Return how many more files this process may open once it has raised its own limit as far as
+    it may.
 
     Both limits of RLIMIT_NOFILE count sockets and pipes too.
     """
@@ -52,11 +58,13 @@ def open_files_left() -> int:
 
 
 def allow_open_files(more: int) -> bool:
-    """Make sure that this process can open so many files more than it has now, and return whether it can.
+    """Make sure that this process can open so many files more than it has now, and return whether
+    it can.
 
-    The limit that a process starts with (often 1,024, or 256) is one that it may raise itself, up to the hard limit. It is
-    raised only as far as needed, and not lowered again. Processes that are started later inherit it. That harms none that
-    opens few files: only select(2) cannot deal with descriptors from 1,024 on, and it could not open those before.
+    The limit that a process starts with (often 1,024, or 256) is one that it may raise itself, up
+    to the hard limit. It is raised only as far as needed, and not lowered again. Processes that are
+    started later inherit it. That harms none that opens few files: only select(2) cannot deal with
+    descriptors from 1,024 on, and it could not open those before.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _open_files() + more
@@ -64,7 +72,8 @@ def allow_open_files(more: int) -> bool:
         return True
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    except (OSError, ValueError):  # beyond the hard limit; macOS has another one for all processes, which no call returns
+    except (OSError, ValueError):
+        # beyond the hard limit; macOS has another one for all processes, which no call returns
         return False
     return True
 
@@ -79,20 +88,26 @@ def _open_files() -> int:
 
 def usable_core_numbers() -> list[int]:
     """Return the numbers of the cores that this process may run on."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    return (
+        sorted(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else list(range(os.cpu_count() or 1))
+    )
 
 
 def cpu_share(cgroups: Path, membership: Path) -> float | None:
     """Return how many cores' time the control groups grant, 0.5 for half a core; None for no limit.
 
-    `cgroups` is where the groups are mounted, `membership` the file that names the one of a process.
+    `cgroups` is where the groups are mounted, `membership` the file that names the one of a
+    process.
     """
     shares = []
     for group in _groups(cgroups, membership, "cpu"):
         quota, _, period = _read(group / "cpu.max").partition(" ")
         if not quota:
             quota, period = _read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")
-        if quota.isdecimal() and period.isdecimal() and int(quota) and int(period):  # "max" and -1: no limit
+        # "max" and -1: no limit
+        if quota.isdecimal() and period.isdecimal() and int(quota) and int(period):
             shares.append(int(quota) / int(period))
     return min(shares, default=None)
 
@@ -109,14 +124,16 @@ def memory_limit(cgroups: Path, membership: Path) -> int | None:
 
 @cache
 def boot() -> str:
-    """Return what names one run of this machine's kernel: processes of which it is the same see each other's file locks."""
+    """Return what names one run of this machine's kernel: processes of which it is the same see
+    each other's file locks."""
     return _read(Path("/proc/sys/kernel/random/boot_id")) or socket.gethostname()
 
 
 def _groups(cgroups: Path, membership: Path, controller: str) -> Iterator[Path]:
     """Yield the groups of a process that could limit it, and their parents.
 
-    In a container the path of its group may be that of the machine outside, and not be there: its own is the topmost then.
+    In a container the path of its group may be that of the machine outside, and not be there: its
+    own is the topmost then.
     """
     for line in _read(membership).splitlines():
         _, _, rest = line.partition(":")

@@ -1,7 +1,8 @@
-"""The table of messages as the page docs/troubleshooting.md has it: what each message means, and what to do.
+"""The table of messages as the page docs/troubleshooting.md has it: what each message means, and
+what to do.
 
-The page is written from docs/messages/ (scripts/docs/write_troubleshooting.py). It is read here, as that takes a few
-milliseconds: an error does not wait for it.
+The page is written from docs/messages/ (scripts/docs/write_troubleshooting.py). It is read here, as
+that takes a few milliseconds: an error does not wait for it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _DO, _CODE = "\n**Do:** ", "\n```sh\n"
 
 
 class Entry(NamedTuple):
-    """An entry: the texts of the messages that it is about, with `…` for values, and the entry itself in Markdown."""
+    """An entry: the texts of the messages that it is about, with `…` for values, and the entry
+    itself in Markdown."""
 
     name: str
     says: tuple[str, ...]
@@ -48,7 +50,9 @@ def entries_of(page: str) -> list[Entry]:
     for section in page.split("\n### ")[1:]:
         text = section.partition("\n## ")[0]
         name, says, _ = text.split("\n\n", 2)
-        found.append(Entry(name, tuple(_text(line) for line in says.splitlines()), f"### {text.rstrip()}\n"))
+        found.append(
+            Entry(name, tuple(_text(line) for line in says.splitlines()), f"### {text.rstrip()}\n")
+        )
     return found
 
 
@@ -70,7 +74,8 @@ def is_in(said: str, text: str) -> bool:
 
 
 def entry_for(text: str, entries: list[Entry]) -> Entry | None:
-    """Return the entry about a message: the one with the longest text that is in it. None if there is none."""
+    """Return the entry about a message: the one with the longest text that is in it. None if there
+    is none."""
     fitting = [(len(said), entry) for entry in entries for said in entry.says if is_in(said, text)]
     return max(fitting, key=lambda each: each[0], default=(0, None))[1]
 

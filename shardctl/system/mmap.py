@@ -1,13 +1,15 @@
 """Files mapped into memory that may shrink without killing the process.
 
-Reading a mapped page that its file no longer has raises SIGBUS and ends the process: a truncated file would kill a training
-job. A check before reading does not help, since the file may shrink after it. So the signal is handled: the
-missing pages of the mapped file are replaced by zeros, the interrupted reading continues, and `mended` counts it, so
-that the reader discards these values and reports the file.
+Reading a mapped page that its file no longer has raises SIGBUS and ends the process: a truncated
+file would kill a training job. A check before reading does not help, since the file may shrink
+after it. So the signal is handled: the missing pages of the mapped file are replaced by zeros, the
+interrupted reading continues, and `mended` counts it, so that the reader discards these values and
+reports the file.
 
-The signal is raised by the reading instruction itself, in the thread that reads, so that the handler interrupts nothing but
-a copy of bytes: a place where Python may run as in any other callback from C. The address that was read says whether the
-signal is ours: several threads may fault on one file, and those that come second find it already repaired.
+The signal is raised by the reading instruction itself, in the thread that reads, so that the
+handler interrupts nothing but a copy of bytes: a place where Python may run as in any other
+callback from C. The address that was read says whether the signal is ours: several threads may
+fault on one file, and those that come second find it already repaired.
 """
 
 from __future__ import annotations
@@ -53,10 +55,12 @@ def was_mended(address: int) -> bool:
 
 
 def map_whole(path: Path, large_pages: bool) -> pa.Buffer:
-    """Return a file's bytes, mapped, read-only. Takes no file descriptor beyond this call. Raises OSError.
+    """Return a file's bytes, mapped, read-only. Takes no file descriptor beyond this call. Raises
+    OSError.
 
-    With `large_pages` Linux reads and maps 2 MiB at a time where it can: for files that fit in memory, whose other bytes will
-    be wanted too. Gathering 150 kB from anywhere is then 1.1 times as fast (docs/dev/measurements/loader.md).
+    With `large_pages` Linux reads and maps 2 MiB at a time where it can: for files that fit in
+    memory, whose other bytes will be wanted too. Gathering 150 kB from anywhere is then 1.1 times
+    as fast (docs/dev/measurements/loader.md).
     """
     descriptor = ordinary(str(path), os.O_RDONLY)
     try:
@@ -69,7 +73,8 @@ def map_whole(path: Path, large_pages: bool) -> pa.Buffer:
     if address in (None, _FAILED):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
     if large_pages and hasattr(mmap, "MADV_HUGEPAGE"):
-        _libc().madvise(address, status.st_size, mmap.MADV_HUGEPAGE)  # a wish: it does not matter whether it is granted
+        # a wish: it does not matter whether it is granted
+        _libc().madvise(address, status.st_size, mmap.MADV_HUGEPAGE)
     mapping = _Mapping(path, status.st_ino, address, status.st_size)
     weakref.finalize(mapping, _libc().munmap, address, status.st_size).atexit = False
     watch()
@@ -79,16 +84,24 @@ def map_whole(path: Path, large_pages: bool) -> pa.Buffer:
 
 
 class SharedPages:
-    """Pages of a file that another process has mapped too, writable, for as long as this object or an array of it is there."""
+    """Pages of a file that another process has mapped too, writable, for as long as this object or
+    an array of it is there."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         """Map `size` bytes. Takes no file descriptor beyond this call. Raises OSError."""
-        address = _libc().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+        address = _libc().mmap(
+            None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0
+        )
         if address in (None, _FAILED):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         self.address, self.size = int(address), size
         # What numpy makes an array of, which then keeps this object.
-        self.__array_interface__ = {"data": (self.address, False), "shape": (size,), "typestr": "|u1", "version": 3}
+        self.__array_interface__ = {
+            "data": (self.address, False),
+            "shape": (size,),
+            "typestr": "|u1",
+            "version": 3,
+        }
         weakref.finalize(self, _libc().munmap, self.address, size).atexit = False
 
     def bytes(self) -> npt.NDArray[np.uint8]:
@@ -97,12 +110,17 @@ class SharedPages:
 
 
 def resident_pages(path: Path) -> tuple[int, int] | None:
-    """Return how many pages a file has, and how many of them are in memory (mincore(2)); None if that is unknown."""
+    """Return how many pages a file has, and how many of them are in memory (mincore(2)); None if
+    that is unknown."""
     if not hasattr(_libc(), "mincore"):
         return None
     with open(path, "rb", opener=ordinary) as file:
         size = os.fstat(file.fileno()).st_size
-        address = _libc().mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0) if size else None
+        address = (
+            _libc().mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+            if size
+            else None
+        )
     if address in (None, _FAILED):
         return 0, 0
     found = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
@@ -127,7 +145,8 @@ class _Mapping:
         return self._good < self._size
 
     def mend(self, address: int) -> None:
-        """Put zeros in place of the pages that the file has lost, and of the one at `address`, which could not be read.
+        """Put zeros in place of the pages that the file has lost, and of the one at `address`,
+        which could not be read.
 
         Does nothing where that was done before: another thread may have been faster.
         """
@@ -135,16 +154,19 @@ class _Mapping:
         page = (address - self.address) // mmap.PAGESIZE * mmap.PAGESIZE
         if page >= self._good:
             return
-        # A page that is there and cannot be read is a fault of the disk, or the file has grown again: it is lost all the same.
+        # A page that is there and cannot be read is a fault of the disk, or the file has grown
+        # again: it is lost all the same.
         kept = min(-(-self._bytes_left() // mmap.PAGESIZE) * mmap.PAGESIZE, page)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
-        # Noted first: as soon as the zeros are there, other threads read them without a fault of their own.
+        # Noted first: as soon as the zeros are there, other threads read them without a fault of
+        # their own.
         self._good = kept
         _mended += 1
         _libc().mmap(self.address + kept, self._size - kept, mmap.PROT_READ, flags, -1, 0)
 
     def _bytes_left(self) -> int:
-        """Return how much of the file is there. Nothing of one that is gone: what is left of it may be cut short unseen."""
+        """Return how much of the file is there. Nothing of one that is gone: what is left of it may
+        be cut short unseen."""
         try:
             status = self._path.stat()
         except OSError:
@@ -155,7 +177,14 @@ class _Mapping:
 @cache
 def _libc() -> Any:
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+    libc.mmap.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    )
     libc.mmap.restype = ctypes.c_void_p
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
@@ -191,7 +220,8 @@ _gave_back = False
 
 @cache
 def _sigaction() -> Any:
-    """Return sigaction(2), called without letting other threads run: it is called for every batch."""
+    """Return sigaction(2), called without letting other threads run: it is called for every
+    batch."""
     function = ctypes.PyDLL(None, use_errno=True).sigaction
     function.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
     return function
@@ -206,7 +236,8 @@ def _ours() -> _Action:
 
 
 def watch() -> None:
-    """Take SIGBUS over where it is not ours, or not any more: torch's worker processes and others put theirs in its place."""
+    """Take SIGBUS over where it is not ours, or not any more: torch's worker processes and others
+    put theirs in its place."""
     global _gave_back
     current = _Action()
     _sigaction()(signal.SIGBUS, None, ctypes.byref(current))
@@ -219,7 +250,8 @@ def watch() -> None:
 
 
 def _on_signal(number: int, info: int, _context: int) -> None:
-    """Repair the mapped file that was read; for any other address, call the handler that was set before."""
+    """Repair the mapped file that was read; for any other address, call the handler that was set
+    before."""
     global _gave_back
     code = ctypes.c_int.from_address(info + _CODE_AT).value
     address = ctypes.c_size_t.from_address(info + _ADDRESS_AT).value
@@ -228,7 +260,8 @@ def _on_signal(number: int, info: int, _context: int) -> None:
         if mapping is not None and code > 0:
             mapping.mend(address)
             return
-        # The reading instruction is repeated, and meets the handler of before. If that one calls ours, the default one ends it.
+        # The reading instruction is repeated, and meets the handler of before. If that one calls
+        # ours, the default one ends it.
         _sigaction()(number, ctypes.byref(_Action() if _gave_back else _previous), None)
         _gave_back = True
     if code <= 0:  # sent by a process, not by a reading: nothing would repeat it

@@ -1,4 +1,5 @@
-"""A folder of this machine with copies of objects, for all processes that read them: those used least lately make room.
+"""A folder of this machine with copies of objects, for all processes that read them: those used
+least lately make room.
 
 NAME        an object, or a part of it; a reader of the file holds a shared lock (flock)
 .space      locked while a process counts space and removes files: the bytes and the files that are there
@@ -37,8 +38,8 @@ LOCKS = 1024
 """Lock files. Two objects that share one are fetched one after the other."""
 
 PATIENCE = 90.0
-"""Seconds that a process waits for one that fetches an object and gets nothing more of it: that one may have been stopped. A
-store that does not answer is given up sooner."""
+"""Seconds that a process waits for one that fetches an object and gets nothing more of it: that one
+may have been stopped. A store that does not answer is given up sooner."""
 
 LOOK_SECONDS = 0.02
 """Seconds between two tries to get a lock."""
@@ -52,10 +53,11 @@ Writing = Callable[[int], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Limits:
-    """How many `bytes` (None: half of what is free without them) and `files` (None: any number) may be there.
+    """How many `bytes` (None: half of what is free without them) and `files` (None: any number) may
+    be there.
 
-    Of the files that a process has asked for last, `held_files` with up to `held_bytes`, but `least_held` at least, are not
-    removed by others: they may be open, or about to be.
+    Of the files that a process has asked for last, `held_files` with up to `held_bytes`, but
+    `least_held` at least, are not removed by others: they may be open, or about to be.
     """
 
     bytes: int | None
@@ -84,15 +86,17 @@ class ObjectCache:
             _let_go(self._held)
 
     def hold_at_least(self, files: int) -> None:
-        """Hold so many of the files that this process asks for, however large they are: it fetches them for others."""
+        """Hold so many of the files that this process asks for, however large they are: it fetches
+        them for others."""
         self._limits = replace(self._limits, held_files=files, least_held=files)
 
     def hold(self, name: str, stamp: int, fill: Callable[[NewFile], int]) -> str:
         """Return the path of an object, which this process holds there from now on.
 
-        Where it is not there, or not of this `stamp`, a number that stands for its version (0: of any), this process fetches
-        it: `fill` writes it, and returns the stamp. Of several processes that want it one does so, and the others wait. Raises
-        what `fill` does; IsADirectoryError where a folder has the name.
+        Where it is not there, or not of this `stamp`, a number that stands for its version (0: of
+        any), this process fetches it: `fill` writes it, and returns the stamp. Of several processes
+        that want it one does so, and the others wait. Raises what `fill` does; IsADirectoryError
+        where a folder has the name.
         """
         path = f"{self.folder}/{name}"
         while not self.is_held(name, stamp):
@@ -102,7 +106,8 @@ class ObjectCache:
         return path
 
     def is_held(self, name: str, stamp: int = 0) -> bool:
-        """Hold a file, so that no other process removes it. False if it is not there, or of another version."""
+        """Hold a file, so that no other process removes it. False if it is not there, or of another
+        version."""
         path = f"{self.folder}/{name}"
         with self._lock:
             if path in self._held and _is_there(path, stamp):
@@ -131,14 +136,15 @@ class ObjectCache:
     def _hold_no_more_than_allowed(self) -> None:
         limits, held = self._limits, self._held
         while len(held) > limits.least_held and (
-            len(held) > limits.held_files or sum(size for _, size in held.values()) > limits.held_bytes
+            len(held) > limits.held_files
+            or sum(size for _, size in held.values()) > limits.held_bytes
         ):
             os.close(held.popitem(last=False)[1][0])
 
     @contextlib.contextmanager
     def locked(self, path: str) -> Iterator[int]:
-        """Yield the lock file of an object. It is locked, unless the process that holds it stands still: who fetches an object
-        writes a file of its own, so that two may do so."""
+        """Yield the lock file of an object. It is locked, unless the process that holds it stands
+        still: who fetches an object writes a file of its own, so that two may do so."""
         number = xxhash.xxh3_64_intdigest(os.fsencode(path)) % LOCKS
         descriptor = os.open(f"{self.folder}/{_LOCKS}/{number}", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -153,14 +159,16 @@ class ObjectCache:
             with NewFile(self, place, lock) as new:
                 new.finish(fill(new))
             os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - see pyproject.toml
-            if not stamp or not _is_there(path, stamp):  # after a standstill another process may have fetched it
+            # after a standstill another process may have fetched it
+            if not stamp or not _is_there(path, stamp):
                 os.replace(place, path)  # noqa: PTH105 - see pyproject.toml
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(place)  # noqa: PTH108 - see pyproject.toml
 
     def make_room(self, size: int) -> None:
-        """Count an object in, and remove those that were used least lately if there are too many. Raises OSError."""
+        """Count an object in, and remove those that were used least lately if there are too many.
+        Raises OSError."""
         with _flocked(f"{self.folder}/{_SPACE}") as descriptor:
             counted = os.pread(descriptor, _NOTE_BYTES, 0).split()
             taken, files = map(int, counted) if counted else (0, 0)
@@ -173,14 +181,17 @@ class ObjectCache:
             os.pwrite(descriptor, b"%d %d" % (taken + size, files + 1), 0)
 
     def _evict(self, most_bytes: int, most_files: int | None) -> tuple[int, int]:
-        """Remove files that no process holds, the least lately used ones first, and return the bytes and files that are left.
+        """Remove files that no process holds, the least lately used ones first, and return the
+        bytes and files that are left.
 
         Some more are removed than there must be: to look at all files takes long.
         """
         found = sorted(self._files())
         taken, files = sum(size for _, size, _ in found), len(found)
         for _, size, name in found:
-            if taken <= most_bytes * 9 // 10 and (most_files is None or files <= most_files * 9 // 10):
+            if taken <= most_bytes * 9 // 10 and (
+                most_files is None or files <= most_files * 9 // 10
+            ):
                 break
             with contextlib.suppress(OSError):  # held, or removed by another process
                 path = f"{self.folder}/{name}"
@@ -203,7 +214,11 @@ class ObjectCache:
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     status = os.lstat(f"{place}/{name}")
-                    yield status.st_atime_ns, _bytes_of(status), f"{below}/{name}" if below else name
+                    yield (
+                        status.st_atime_ns,
+                        _bytes_of(status),
+                        f"{below}/{name}" if below else name,
+                    )
 
 
 class NewFile:
@@ -254,7 +269,8 @@ def tell_progress(lock: int, new: str, size: int) -> None:
 
 
 def _wait_for(descriptor: int) -> None:
-    """Lock the lock file of an object, or wait until who holds it has told nothing new for PATIENCE."""
+    """Lock the lock file of an object, or wait until who holds it has told nothing new for
+    PATIENCE."""
     note, until = b"", time.monotonic() + PATIENCE
     while time.monotonic() < until and not lock_at_once(descriptor):
         if (now := os.pread(descriptor, _NOTE_BYTES, 0)) != note:
@@ -269,7 +285,8 @@ def _let_go(held: OrderedDict[str, tuple[int, int]]) -> None:
 
 
 def _is_same_file(path: str, status: os.stat_result) -> bool:
-    """Return whether a file that was opened is the one at its path: it may have been removed before it was locked."""
+    """Return whether a file that was opened is the one at its path: it may have been removed before
+    it was locked."""
     try:
         return os.stat(path).st_ino == status.st_ino  # noqa: PTH116 - see pyproject.toml
     except OSError:
@@ -289,8 +306,11 @@ def _is_there(path: str, version: int) -> bool:
 
 
 def _is_version(status: os.stat_result, version: int) -> bool:
-    """Return whether a file is of a version. Its time of change says so: some file systems keep that to 2 s only."""
-    return stat.S_ISREG(status.st_mode) and (not version or abs(status.st_mtime_ns - version) < 2_000_000_000)
+    """Return whether a file is of a version. Its time of change says so: some file systems keep
+    that to 2 s only."""
+    return stat.S_ISREG(status.st_mode) and (
+        not version or abs(status.st_mtime_ns - version) < 2_000_000_000
+    )
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""Options as they are declared: a field of a dataclass says all of an option, for the command line and for Python.
+"""Options as they are declared: a field of a dataclass says all of an option, for the command line
+and for Python.
 
-The command line makes its options of these fields (cli/options.py), and the dataclass checks its values by them. Little is
-imported here: `--help` does not wait for it.
+The command line makes its options of these fields (cli/options.py), and the dataclass checks its
+values by them. Little is imported here: `--help` does not wait for it.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ class OptionType(ABC):
     """Whether the command line takes the option several times. `read` gets a tuple then."""
 
     bare: ClassVar[str | None] = None
-    """What the command line reads where the option has no value behind it. None: it must have one."""
+    """What the command line reads where the option has no value behind it. None: it must have
+    one."""
 
     def read(self, given: Any) -> Any:
-        """Return the value that the command line means. Raises ValueError that says what is wrong, UsageError."""
+        """Return the value that the command line means. Raises ValueError that says what is wrong,
+        UsageError."""
         return given
 
     def shown(self, default: Any) -> Any:
@@ -39,7 +42,8 @@ class OptionType(ABC):
         return default
 
     def take(self, name: str, value: Any) -> Any:
-        """Return a value from Python as the command line would have it, where Python has other words for it."""
+        """Return a value from Python as the command line would have it, where Python has other
+        words for it."""
         return value
 
     @abstractmethod
@@ -48,7 +52,8 @@ class OptionType(ABC):
 
 
 class Anything(OptionType):
-    """A text on the command line; in Python, what the option's own check lets through. `python` is its type, for editors."""
+    """A text on the command line; in Python, what the option's own check lets through. `python` is
+    its type, for editors."""
 
     def __init__(self, python: str = "str") -> None:
         self.python = python
@@ -68,9 +73,16 @@ class Text(OptionType):
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything but a string."""
         if callable(value):
-            raise UsageError(f"{name} takes 'module:function', and not a function: worker processes import it by its name")
+            raise UsageError(
+                f"{name} takes 'module:function', and not a function: worker processes import it "
+                "by its name"
+            )
         if not isinstance(value, str):
-            must = "must be a string" if self.example is None else f"is a string such as {self.example!r}"
+            must = (
+                "must be a string"
+                if self.example is None
+                else f"is a string such as {self.example!r}"
+            )
             raise UsageError(f"{name} {must}; it is {value!r}")
 
 
@@ -94,7 +106,8 @@ class Written(Text):
 
 
 class ImageSize(OptionType):
-    """The size of an image: 224, or 320x240 for width x height; in Python also (320, 240). Steps check it."""
+    """The size of an image: 224, or 320x240 for width x height; in Python also (320, 240). Steps
+    check it."""
 
     python = "int | str | tuple[int, int]"
 
@@ -118,7 +131,8 @@ class FilePath(OptionType):
 
 
 class Whole(OptionType):
-    """A whole number. Where there is a `least`, the command line takes none below it, and `--help` says so."""
+    """A whole number. Where there is a `least`, the command line takes none below it, and `--help`
+    says so."""
 
     python = "int"
 
@@ -224,7 +238,9 @@ class AutoOrNumber(OptionType):
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything else."""
         if value != "auto" and not (type(value) is int and self.least <= value <= self.most):
-            raise UsageError(f"{name} must be auto or a number from {self.least} to {self.most}; it is {value!r}")
+            raise UsageError(
+                f"{name} must be auto or a number from {self.least} to {self.most}; it is {value!r}"
+            )
 
 
 class SecondsOrNone(Real):
@@ -252,7 +268,8 @@ class SecondsOrNone(Real):
 
 
 class Many(OptionType):
-    """Several values of a type: an option that is given several times, a list in Python. `alone`: one is taken too."""
+    """Several values of a type: an option that is given several times, a list in Python. `alone`:
+    one is taken too."""
 
     repeats = True
 
@@ -289,11 +306,13 @@ class Option(NamedTuple):
 
     - `default` is a value, or `dict` for an empty dict. `shows_default` has `--help` show it.
     - `help` is the text in `--help`, and `metavar` stands for the value there.
-    - `otherwise` is the value that holds where the option is not given and a recipe does not say it either; `default` is None
-      then. `--help` names it in a sentence after `help`, unless it is None or empty.
-    - `spelling` is how the option is written, where that is not the name of its field: `--step`, `--decode/--no-decode`.
-    - `heading` is the line in `--help` under which the option is. The short help of `-h` has those with a `brief`
-      text, which is one line.
+    - `otherwise` is the value that holds where the option is not given and a recipe does not say it
+      either; `default` is None then. `--help` names it in a sentence after `help`, unless it is
+      None or empty.
+    - `spelling` is how the option is written, where that is not the name of its field: `--step`,
+      `--decode/--no-decode`.
+    - `heading` is the line in `--help` under which the option is. The short help of `-h` has those
+      with a `brief` text, which is one line.
     - `limit` raises UsageError for a value of the right type that is impossible.
     """
 
@@ -315,7 +334,11 @@ class Option(NamedTuple):
     @property
     def python(self) -> str:
         """The type of the argument in Python, as an annotation."""
-        return self.type.python if self.default is not None or "None" in self.type.python else f"{self.type.python} | None"
+        return (
+            self.type.python
+            if self.default is not None or "None" in self.type.python
+            else f"{self.type.python} | None"
+        )
 
     @property
     def python_default(self) -> Any:
@@ -323,7 +346,8 @@ class Option(NamedTuple):
         return {} if self.default is dict else self.default
 
     def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for a value that the option `name` cannot have. Where None is the default, it can be None."""
+        """Raise UsageError for a value that the option `name` cannot have. Where None is the
+        default, it can be None."""
         if value is None and self.default is None:
             return
         self.type.check(name, value)
@@ -337,7 +361,8 @@ def option(type: OptionType, default: Any, help: str, **more: Any) -> Any:
 
 
 def option_as(declared: Option, default: Any, **more: Any) -> Any:
-    """Return a field for an option that others have too, with the default that it has here, and what else differs."""
+    """Return a field for an option that others have too, with the default that it has here, and
+    what else differs."""
     return _field(declared._replace(default=default, **more))
 
 
@@ -373,13 +398,17 @@ def declared_in(class_: type[Any]) -> dict[str, Option]:
 
 
 def check_options(options: Any) -> None:
-    """Raise UsageError for the first option that cannot have the value that it has. `options` is an object of a dataclass."""
+    """Raise UsageError for the first option that cannot have the value that it has. `options` is an
+    object of a dataclass."""
     for name, declared in declared_in(type(options)).items():
         declared.check(name, getattr(options, name))
 
 
-def taken_arguments(function: str, given: Mapping[str, Any], declared: Mapping[str, Option]) -> dict[str, Any]:
-    """Return the keyword arguments of a call from Python under the names of their options, and as these want them.
+def taken_arguments(
+    function: str, given: Mapping[str, Any], declared: Mapping[str, Option]
+) -> dict[str, Any]:
+    """Return the keyword arguments of a call from Python under the names of their options, and as
+    these want them.
 
     Raises UsageError for a name that no option has.
     """

@@ -1,4 +1,5 @@
-"""Files that a person asks for by name: pages, sheets, recipes, figures. What was not written here before is not replaced."""
+"""Files that a person asks for by name: pages, sheets, recipes, figures. What was not written here
+before is not replaced."""
 
 from __future__ import annotations
 
@@ -26,30 +27,38 @@ class OutputFileType:
     is_one: Callable[[bytes], bool]
 
     def check(self, path: Path) -> None:
-        """Raise StorageError if there is a file at `path` of another form: it would be lost. One without a byte may go.
+        """Raise StorageError if there is a file at `path` of another form: it would be lost. One
+        without a byte may go.
 
-        It is also raised for a folder, and for a path in a folder that does not exist: to make the file may take long.
+        It is also raised for a folder, and for a path in a folder that does not exist: to make the
+        file may take long.
         """
         if not _is_file(path):
             code = errno.EISDIR if path.is_dir() else 0 if path.parent.is_dir() else errno.ENOENT
             if code:
-                raise StorageError(f"{printable(str(path))}: cannot be written ({os.strerror(code)})")
+                raise StorageError(
+                    f"{printable(str(path))}: cannot be written ({os.strerror(code)})"
+                )
             return
         try:
             with open(path, "rb") as file:
                 begin = file.read(_LOOKED_AT)
         except OSError as error:
-            raise StorageError(f"{printable(str(path))}: cannot be read ({error.strerror})") from error
+            raise StorageError(
+                f"{printable(str(path))}: cannot be read ({error.strerror})"
+            ) from error
         if begin and not self.is_one(begin):
             raise StorageError(
-                f"{printable(str(path))}: exists already, and is not a {self.name} that shardctl wrote; move it away, or give"
+                f"{printable(str(path))}: exists already, and is not a {self.name} that shardctl "
+                "wrote; move it away, or give"
                 " another name"
             )
 
     def write(self, path: Path, content: bytes) -> None:
         """Write a file, complete or not at all. Raises StorageError, as `check` does too.
 
-        The file gets a new place on the disk: what was there may be a hard link to something else. A link stays one.
+        The file gets a new place on the disk: what was there may be a hard link to something else.
+        A link stays one.
         """
         self.check(path)
         try:
@@ -58,7 +67,9 @@ class OutputFileType:
             else:
                 _replace(path.resolve(), content)
         except OSError as error:
-            raise StorageError(f"{printable(str(path))}: cannot be written ({error.strerror})") from error
+            raise StorageError(
+                f"{printable(str(path))}: cannot be written ({error.strerror})"
+            ) from error
 
 
 def _is_file(path: Path) -> bool:

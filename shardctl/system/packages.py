@@ -1,7 +1,9 @@
-"""What pip installs an optional package by, as it is right for how this copy of shardctl was installed.
+"""What pip installs an optional package by, as it is right for how this copy of shardctl was
+installed.
 
-An extra can be asked for by the name of shardctl only where pip finds shardctl by its name: on an index. A copy from a wheel
-file, a folder or a repository has a record of where it came from (direct_url.json). Its messages name the packages themselves.
+An extra can be asked for by the name of shardctl only where pip finds shardctl by its name: on an
+index. A copy from a wheel file, a folder or a repository has a record of where it came from
+(direct_url.json). Its messages name the packages themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ _CONDITION = re.compile(r"""(python_version|sys_platform)\s*(==|!=|<=|>=|<|>)\s*
 
 
 def installed_version(package: str) -> str:
-    """Return the version of a package that is installed as wheels are: by the name of the folder of its metadata, if it can.
+    """Return the version of a package that is installed as wheels are: by the name of the folder of
+    its metadata, if it can.
 
     `importlib.metadata` takes 20 ms to import. Raises PackageNotFoundError.
     """
@@ -40,7 +43,8 @@ def to_install(extra: str) -> str:
     is_clone = (clone / "pyproject.toml").is_file()
     try:
         found = distribution(NAME)
-    except PackageNotFoundError:  # a folder of source code that is on Python's path, and was never installed
+    except PackageNotFoundError:
+        # a folder of source code that is on Python's path, and was never installed
         requirements = []
     else:
         if not is_clone and found.read_text("direct_url.json") is None:
@@ -51,7 +55,8 @@ def to_install(extra: str) -> str:
 
 
 def packages_of(extra: str, requirements: list[str]) -> list[str]:
-    """Return what an extra asks for on this Python, out of the requirements of shardctl's metadata."""
+    """Return what an extra asks for on this Python, out of the requirements of shardctl's
+    metadata."""
     found: dict[str, None] = {}
     for requirement in requirements:
         wanted, _, marker = (part.strip() for part in requirement.partition(";"))
@@ -59,15 +64,25 @@ def packages_of(extra: str, requirements: list[str]) -> list[str]:
         if not named or named[1] != extra or not _applies(marker):
             continue
         if own := _OWN.fullmatch(wanted):
-            found.update(dict.fromkeys(each for part in own[1].split(",") for each in packages_of(part.strip(), requirements)))
+            found.update(
+                dict.fromkeys(
+                    each
+                    for part in own[1].split(",")
+                    for each in packages_of(part.strip(), requirements)
+                )
+            )
         else:
             found[wanted] = None
     return list(found)
 
 
 def _applies(marker: str) -> bool:
-    """Return whether all conditions of a marker hold. Those of shardctl's own table are joined by `and` alone."""
-    here = {"python_version": f"{sys.version_info[0]}.{sys.version_info[1]}", "sys_platform": sys.platform}
+    """Return whether all conditions of a marker hold. Those of shardctl's own table are joined by
+    `and` alone."""
+    here = {
+        "python_version": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "sys_platform": sys.platform,
+    }
     return all(_holds(here[name], sign, value) for name, sign, value in _CONDITION.findall(marker))
 
 
@@ -75,7 +90,9 @@ def _holds(here: str, sign: str, value: str) -> bool:
     if sign in ("==", "!="):
         return (here == value) == (sign == "==")
     ours, theirs = (tuple(map(int, version.split("."))) for version in (here, value))
-    return {"<": ours < theirs, "<=": ours <= theirs, ">": ours > theirs, ">=": ours >= theirs}[sign]
+    return {"<": ours < theirs, "<=": ours <= theirs, ">": ours > theirs, ">=": ours >= theirs}[
+        sign
+    ]
 
 
 def _by_name(extra: str) -> str:

@@ -8,7 +8,8 @@ import pyarrow as pa
 
 
 class PlacedFile(ABC):
-    """A file of `size` bytes with a place in it, and the methods that pyarrow.PythonFile needs. Arrow locks it."""
+    """A file of `size` bytes with a place in it, and the methods that pyarrow.PythonFile needs.
+    Arrow locks it."""
 
     closed = False
 

@@ -1,6 +1,8 @@
-"""How far long work is, on stderr: a bar at a terminal and in a notebook; elsewhere a line now and then, for logs of jobs.
+"""How far long work is, on stderr: a bar at a terminal and in a notebook; elsewhere a line now and
+then, for logs of jobs.
 
-The commands and the functions of Python show progress by this module alone. Short work shows nothing in a log.
+The commands and the functions of Python show progress by this module alone. Short work shows
+nothing in a log.
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ Report = Callable[[int, int], None]
 
 @dataclass
 class Phase:
-    """A part of the work: `done` of `total` units (None: unknown), of which `first` were done when it began.
+    """A part of the work: `done` of `total` units (None: unknown), of which `first` were done when
+    it began.
 
-    Without a `unit` nothing is counted. What it is `doing` stands before the numbers. The bar of one that `stays` is not wiped
-    out in the end, and that of one that is mostly `short` comes late.
+    Without a `unit` nothing is counted. What it is `doing` stands before the numbers. The bar of
+    one that `stays` is not wiped out in the end, and that of one that is mostly `short` comes late.
     """
 
     doing: str = ""
@@ -46,9 +49,12 @@ class Phase:
 
 
 class Progress:
-    """The phases of some work, one after another. This class counts, and shows nothing; those below show it."""
+    """The phases of some work, one after another. This class counts, and shows nothing; those below
+    show it."""
 
-    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._stream, self._clock = sys.stderr if stream is None else stream, clock
         self._phase = Phase()
 
@@ -66,12 +72,14 @@ class Progress:
             self._show("", "")
 
     def report(self, done: int, total: int | None = None, note: str = "", speed: str = "") -> None:
-        """So much of the phase is done. `note` is shown behind the numbers, `speed` beside a bar only."""
+        """So much of the phase is done. `note` is shown behind the numbers, `speed` beside a bar
+        only."""
         self._phase.done, self._phase.total = done, self._phase.total if total is None else total
         self._show(note, speed)
 
     def counter(self, phase: Phase) -> Callable[..., None]:
-        """Return a `report` of a phase. It begins with the first call, and rates are those of what is done after that."""
+        """Return a `report` of a phase. It begins with the first call, and rates are those of what
+        is done after that."""
 
         def report(done: int, total: int | None = None) -> None:
             if (self._phase.doing, self._phase.unit) != (phase.doing, phase.unit):
@@ -94,7 +102,8 @@ class Progress:
 
 
 class Lines(Progress):
-    """Writes a line when some seconds have passed since the last one. `prefix` stands before each line."""
+    """Writes a line when some seconds have passed since the last one. `prefix` stands before each
+    line."""
 
     def __init__(
         self,
@@ -131,7 +140,9 @@ class Lines(Progress):
 class Bars(Progress):
     """Draws a bar of tqdm for each phase."""
 
-    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(stream, clock)
         self._late = clock() + LATE_SECONDS
         self._bar: Any = None
@@ -151,7 +162,8 @@ class Bars(Progress):
 
     def _show(self, note: str, speed: str) -> None:
         phase, now = self._phase, self._clock()
-        if self._bar is not None and self._bar.total != phase.total:  # a notebook's bar keeps the total that it begins with
+        # a notebook's bar keeps the total that it begins with
+        if self._bar is not None and self._bar.total != phase.total:
             self.close()
         if self._bar is None:
             if phase.short and now < self._late:
@@ -167,7 +179,8 @@ class Bars(Progress):
 def progress_of(wanted: bool, instead: object = None) -> Progress:
     """Return what shows progress where stderr goes.
 
-    What shows nothing if it is not `wanted`, or if the caller has callbacks `instead`. Raises UsageError.
+    What shows nothing if it is not `wanted`, or if the caller has callbacks `instead`. Raises
+    UsageError.
     """
     if not truth("progress", wanted) or instead is not None or sys.stderr is None:
         return Progress()
@@ -176,7 +189,8 @@ def progress_of(wanted: bool, instead: object = None) -> Progress:
 
 @contextmanager
 def counting(progress: bool | Report, unit: str, doing: str) -> Iterator[Report]:
-    """Yield what is to be called with (done, total): what shows it, or the caller's own function. Raises UsageError."""
+    """Yield what is to be called with (done, total): what shows it, or the caller's own function.
+    Raises UsageError."""
     if callable(progress):
         yield progress
         return
@@ -187,7 +201,8 @@ def counting(progress: bool | Report, unit: str, doing: str) -> Iterator[Report]
 
 
 def line_of(phase: Phase, now: float, note: str = "") -> str:
-    """Return how far a phase is: "12 %, 1,200 of 10,000 inputs, 132/s, about 1 min left, 0 rejected"."""
+    """Return how far a phase is: "12 %, 1,200 of 10,000 inputs, 132/s, about 1 min left, 0
+    rejected"."""
     if not phase.unit:
         return phase.doing
     done, total, seconds = phase.done, phase.total, now - phase.began
@@ -206,7 +221,8 @@ def line_of(phase: Phase, now: float, note: str = "") -> str:
 def _is_terminal(stream: TextIO) -> bool:
     try:
         return stream.isatty()
-    except (AttributeError, ValueError):  # an object of another library in its place, or one that is closed
+    except (AttributeError, ValueError):
+        # an object of another library in its place, or one that is closed
         return False
 
 
@@ -216,12 +232,14 @@ def _in_notebook() -> bool:
 
 
 def _bar_class() -> Any:
-    """Return the bar of tqdm for a terminal or a notebook. It costs 20 ms, which short work does not pay."""
+    """Return the bar of tqdm for a terminal or a notebook. It costs 20 ms, which short work does
+    not pay."""
     if _in_notebook() and find_spec("ipywidgets") is not None:
         from tqdm.notebook import tqdm
     else:
         from tqdm import tqdm
-    return type("Bar", (tqdm,), {"monitor_interval": 0})  # no thread, which would stay in a process that forks
+    # no thread, which would stay in a process that forks
+    return type("Bar", (tqdm,), {"monitor_interval": 0})
 
 
 def _settings_of(phase: Phase) -> dict[str, Any]:

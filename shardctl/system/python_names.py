@@ -1,4 +1,5 @@
-"""Messages for callers from Python: they name arguments where the same message of the command line names options."""
+"""Messages for callers from Python: they name arguments where the same message of the command line
+names options."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _AFTER = (
 """Words behind a value: `--split none makes one split`."""
 
 _NO_VALUES = "option|options|too|allows|gives|says|names|takes|makes|is"
-"""Words behind an option that are not its value, even at the end of a clause: `more than --max-rejects allows`."""
+"""Words behind an option that are not its value, even at the end of a clause: `more than
+--max-rejects allows`."""
 
 _OPTION = re.compile(
     r"(?<![\w./-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)"
@@ -33,23 +35,36 @@ _OPTION = re.compile(
     rf"|[A-Z]+\b|(?!(?:{_NO_VALUES})\b)\w(?:[\w.-]*\w)?(?=[,;:)]|\.?$|\.\s| \(| (?:{_AFTER})\b)"
     r"))?"
 )
-"""An option, and a value behind it: in quotes, not an ordinary word, in capitals, or the last word of its clause."""
+"""An option, and a value behind it: in quotes, not an ordinary word, in capitals, or the last word
+of its clause."""
 
 
 def with_options(declared: Mapping[str, Option]) -> Callable[[F], F]:
-    """Return a decorator of a function that takes options as `**options`: `help()` lists each with its type and its text."""
+    """Return a decorator of a function that takes options as `**options`: `help()` lists each with
+    its type and its text."""
 
     def add(function: F) -> F:
         signature = inspect.signature(function)
-        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        own = [
+            each
+            for each in signature.parameters.values()
+            if each.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
         named = {each.name for each in own}
         options = {name: each for name, each in declared.items() if name not in named}
         more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=each.python_default, annotation=each.python)
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=each.python_default,
+                annotation=each.python,
+            )
             for name, each in options.items()
         ]
         function.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
-        texts = "\n".join(f"        {name}: {in_python(each.help, function)}" for name, each in options.items())
+        texts = "\n".join(
+            f"        {name}: {in_python(each.help, function)}" for name, each in options.items()
+        )
         function.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n    Options:\n{texts}\n    "
         return function
 
@@ -57,9 +72,11 @@ def with_options(declared: Mapping[str, Option]) -> Callable[[F], F]:
 
 
 def named_arguments(called: str) -> Callable[[F], F]:
-    """Return a decorator of a function that takes no `**options`: a call that it cannot take raises UsageError.
+    """Return a decorator of a function that takes no `**options`: a call that it cannot take raises
+    UsageError.
 
-    For a name that it has not, the message says the one meant. `called` is the name of the function in messages.
+    For a name that it has not, the message says the one meant. `called` is the name of the function
+    in messages.
     """
 
     def add(function: F) -> F:
@@ -86,17 +103,23 @@ def check_names(called: str, given: Iterable[str], names: Collection[str]) -> No
             raise UsageError(f"{called} has no argument {typed!r}{answer}")
 
 
-def _check_places(called: str, signature: inspect.Signature, arguments: Sequence[Any], given: Mapping[str, Any]) -> None:
+def _check_places(
+    called: str, signature: inspect.Signature, arguments: Sequence[Any], given: Mapping[str, Any]
+) -> None:
     """Raise UsageError for a call with too few arguments, or with too many that have no name."""
     try:
-        signature.bind(*arguments, **{name: value for name, value in given.items() if name in signature.parameters})
+        signature.bind(
+            *arguments,
+            **{name: value for name, value in given.items() if name in signature.parameters},
+        )
     except TypeError as error:
         names = [name for name in signature.parameters if name != "self"]
         raise UsageError(f"{called}: {error}; its arguments are {', '.join(names)}") from None
 
 
 def for_python(function: F, name: str) -> F:
-    """Return a public function of the package, `shardctl.name`, whose messages name arguments in place of options."""
+    """Return a public function of the package, `shardctl.name`, whose messages name arguments in
+    place of options."""
     signature = inspect.signature(function)
     parameters = signature.parameters
     paths = [each for each in parameters if parameters[each].annotation == "str | Path"]
@@ -110,7 +133,9 @@ def for_python(function: F, name: str) -> F:
         given = {**dict(zip(parameters, arguments, strict=False)), **options}
         for each in paths:
             if each in given and not isinstance(given[each], str | Path):
-                raise UsageError(f"{each} must be a path or a URL; it has the type {type(given[each]).__name__}")
+                raise UsageError(
+                    f"{each} must be a path or a URL; it has the type {type(given[each]).__name__}"
+                )
         try:
             result = function(*arguments, **options)
         except ShardctlError as error:
@@ -123,7 +148,8 @@ def for_python(function: F, name: str) -> F:
 
 
 def _told_in_python(result: Any, function: Callable[..., Any]) -> Any:
-    """Return the result of a function, with arguments named in what it tells: its notices, warnings and notes."""
+    """Return the result of a function, with arguments named in what it tells: its notices, warnings
+    and notes."""
     if not dataclasses.is_dataclass(result):
         return result
     changes = {}
@@ -149,7 +175,10 @@ def in_python(message: str, function: Callable[..., Any]) -> str:
 
     def argument(found: re.Match[str]) -> str:
         name, behind = found[1].replace("-", "_"), f" {found[2]}" if found[2] else ""
-        name = next((each for each in (name, f"{name}s", name.removeprefix("no_")) if each in parameters), "")
+        name = next(
+            (each for each in (name, f"{name}s", name.removeprefix("no_")) if each in parameters),
+            "",
+        )
         if not name:
             return found[0]
         if found[1].startswith("no-"):
@@ -159,12 +188,20 @@ def in_python(message: str, function: Callable[..., Any]) -> str:
         if found[2] is None:
             return name
         value = _literal(found[2])
-        return f"{name}=[{value}]" if str(parameters[name].annotation).startswith("Sequence[") else f"{name}={value}"
+        return (
+            f"{name}=[{value}]"
+            if str(parameters[name].annotation).startswith("Sequence[")
+            else f"{name}={value}"
+        )
 
     pieces = message.split("`")
-    return "`".join(_OPTION.sub(argument, piece) if place % 2 == 0 else piece for place, piece in enumerate(pieces))
+    return "`".join(
+        _OPTION.sub(argument, piece) if place % 2 == 0 else piece
+        for place, piece in enumerate(pieces)
+    )
 
 
 def _literal(value: str) -> str:
-    """Return a value of the command line as Python writes it. What stands for a value (FIELD, K) stays, and NA is one."""
+    """Return a value of the command line as Python writes it. What stands for a value (FIELD, K)
+    stays, and NA is one."""
     return value if re.fullmatch(r"\d+(\.\d+)?|'.*'|\".*\"|[A-Z]|[A-Z]{3,}", value) else repr(value)

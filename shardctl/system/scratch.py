@@ -23,12 +23,14 @@ SCRATCH_FILES = "files"
 """The folder in a scratch folder that has the files."""
 
 SCRATCH_OWNER = "owner"
-"""A file in a scratch folder. Its owner holds a lock on it, which the system drops when the process is gone."""
+"""A file in a scratch folder. Its owner holds a lock on it, which the system drops when the process
+is gone."""
 
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a folder for files that need not outlive the block. Those of processes that were killed are removed first."""
+    """Yield a folder for files that need not outlive the block. Those of processes that were killed
+    are removed first."""
     with contextlib.ExitStack() as stack:
         with naming_the_path(Path(os.environ.get("TMPDIR", "/tmp"))):
             _remove_abandoned(Path(tempfile.gettempdir()))
@@ -42,7 +44,8 @@ def scratch_folder() -> Iterator[Path]:
 def _own(folder: Path) -> int:
     """Lock a new scratch folder, and return the descriptor that holds the lock.
 
-    The boot is written last: without it the folder is never removed by others, for instance where files cannot be locked.
+    The boot is written last: without it the folder is never removed by others, for instance where
+    files cannot be locked.
     """
     descriptor = os.open(folder / SCRATCH_OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     with contextlib.suppress(OSError):
@@ -52,16 +55,19 @@ def _own(folder: Path) -> int:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove the scratch folders whose owner is certainly gone: it was a process of this machine, and holds its lock no more.
+    """Remove the scratch folders whose owner is certainly gone: it was a process of this machine,
+    and holds its lock no more.
 
-    Another machine's lock on a shared file system may not be seen here, so that its folders stay, as do those of other users.
+    Another machine's lock on a shared file system may not be seen here, so that its folders stay,
+    as do those of other users.
     """
     names: list[str] = []
     with contextlib.suppress(OSError):  # a folder may be one that can be written and not listed
         names = os.listdir(parent)
     for name in names:
         if name.startswith(SCRATCH):
-            with contextlib.suppress(OSError):  # in use, no scratch folder of ours, or another process has just removed it
+            # in use, no scratch folder of ours, or another process has just removed it
+            with contextlib.suppress(OSError):
                 _remove_if_abandoned(parent / name)
 
 
@@ -81,7 +87,8 @@ def _remove_if_abandoned(folder: Path) -> None:
 
 
 def _remove_scratch(folder: Path) -> None:
-    """Remove a scratch folder. What tells who owns it goes last, so that another process can complete a removal."""
+    """Remove a scratch folder. What tells who owns it goes last, so that another process can
+    complete a removal."""
     shutil.rmtree(folder / SCRATCH_FILES, ignore_errors=True)
     if not os.path.lexists(folder / SCRATCH_FILES):
         shutil.rmtree(folder, ignore_errors=True)

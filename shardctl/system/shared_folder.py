@@ -1,4 +1,5 @@
-"""A folder that the processes of one user share: the first to come makes it, and the last to leave removes it."""
+"""A folder that the processes of one user share: the first to come makes it, and the last to leave
+removes it."""
 
 from __future__ import annotations
 
@@ -13,14 +14,16 @@ if os.name == "posix":
     import fcntl
 
 _OWNER = ".owner"
-"""The file that says that the folder is one of ours. It is locked (flock) by every process that uses the folder."""
+"""The file that says that the folder is one of ours. It is locked (flock) by every process that
+uses the folder."""
 
 
 class SharedFolder:
     """The folder, as this process uses it."""
 
     def __init__(self, folder: str) -> None:
-        """Use the folder, which is made where it is not there. Raises OSError; StorageError if this user cannot have it."""
+        """Use the folder, which is made where it is not there. Raises OSError; StorageError if this
+        user cannot have it."""
         self.folder = folder
         self._owner = _own(folder)
 
@@ -34,15 +37,24 @@ class SharedFolder:
 
 
 def _own(folder: str) -> int:
-    """Return the descriptor that says that this process uses the folder, which is made, or emptied if nobody else does.
+    """Return the descriptor that says that this process uses the folder, which is made, or emptied
+    if nobody else does.
 
-    Raises StorageError for a folder that was not made here: it has something, but not the file that says so.
+    Raises StorageError for a folder that was not made here: it has something, but not the file that
+    says so.
     """
     while True:
         os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103 - see pyproject.toml
         status = os.lstat(folder)
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            raise StorageError(f"{folder}: is not a folder of this user alone; remove it, or set TMPDIR to another folder")
+        if (
+            not stat.S_ISDIR(status.st_mode)
+            or status.st_uid != os.geteuid()
+            or status.st_mode & 0o077
+        ):
+            raise StorageError(
+                f"{folder}: is not a folder of this user alone; remove it, or set TMPDIR to "
+                "another folder"
+            )
         try:
             descriptor = _opened_owner(folder)
         except FileNotFoundError:  # the last process has left meanwhile
@@ -60,7 +72,8 @@ def _own(folder: str) -> int:
 
 
 def _opened_owner(folder: str) -> int:
-    """Return the descriptor of the file that marks the folder, which is made where there is nothing at all yet."""
+    """Return the descriptor of the file that marks the folder, which is made where there is nothing
+    at all yet."""
     path, flags = f"{folder}/{_OWNER}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     names = os.listdir(folder)
     if not names:
@@ -74,9 +87,13 @@ def _opened_owner(folder: str) -> int:
         return descriptor
     if descriptor >= 0:
         os.close(descriptor)
-    if os.path.lexists(path) != (_OWNER in names):  # the last process has left meanwhile, or another one has come
+    # the last process has left meanwhile, or another one has come
+    if os.path.lexists(path) != (_OWNER in names):
         raise FileNotFoundError(path)
-    raise StorageError(f"{folder}: has something that is not of shardctl; move it away, or set TMPDIR to another folder")
+    raise StorageError(
+        f"{folder}: has something that is not of shardctl; move it away, or set TMPDIR to another "
+        "folder"
+    )
 
 
 def _wipe(folder: str, but: str = "") -> None:

@@ -14,11 +14,14 @@ from shardctl.errors import UsageError
 def printable(text: str) -> str:
     """Return `text` safe to show: control characters and undecodable bytes appear as escapes."""
     decoded = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in decoded)
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in decoded
+    )
 
 
 def composed(text: str) -> str:
-    """Return a text in the form of Unicode in which names are compared (NFC): a Mac writes é as e and an accent."""
+    """Return a text in the form of Unicode in which names are compared (NFC): a Mac writes é as e
+    and an accent."""
     return normalize("NFC", text)
 
 
@@ -39,26 +42,31 @@ def format_duration(seconds: float) -> str:
 
 
 def first_repeated(names: Sequence[str]) -> str | None:
-    """Return the first name that some names have more than once; None if there is none. Tables may have thousands."""
+    """Return the first name that some names have more than once; None if there is none. Tables may
+    have thousands."""
     counts = Counter(names)
     return next((name for name in names if counts[name] > 1), None)
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Return a number with its noun, for display: "1 shard", "2,000 shards". `plural` is needed where it is not noun + s."""
+    """Return a number with its noun, for display: "1 shard", "2,000 shards". `plural` is needed
+    where it is not noun + s."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 FEW = 12
-"""Up to this many names are listed in a message; of more only those that look like the wrong one."""
+"""Up to this many names are listed in a message; of more only those that look like the wrong
+one."""
 
 
 NEAR = 0.65
-"""How much a name must be like a wrong one to be suggested, from 0 to 1: `val` for `valid`, but not `columns` for `colour`."""
+"""How much a name must be like a wrong one to be suggested, from 0 to 1: `val` for `valid`, but not
+`columns` for `colour`."""
 
 
 def similar(name: str, names: Iterable[str], most: int = 1) -> list[str]:
-    """Return up to `most` names that a wrong `name` may stand for, the nearest first. Case, - and _ make no difference."""
+    """Return up to `most` names that a wrong `name` may stand for, the nearest first. Case, - and _
+    make no difference."""
     import difflib  # 3 ms, and only a message needs it
 
     written: dict[str, str] = {}
@@ -67,7 +75,9 @@ def similar(name: str, names: Iterable[str], most: int = 1) -> list[str]:
     wanted = _plain(name)
     near = difflib.get_close_matches(wanted, written, most, NEAR)
     if not near and len(wanted) > 2:
-        near = [each for each in written if wanted in each or (len(each) > 2 and each in wanted)][:most]
+        near = [each for each in written if wanted in each or (len(each) > 2 and each in wanted)][
+            :most
+        ]
     return [written[each] for each in near]
 
 
@@ -76,7 +86,8 @@ def _plain(name: str) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
-    """Return the end of a message about a wrong name, "; did you mean resize?", or "" where no name is similar."""
+    """Return the end of a message about a wrong name, "; did you mean resize?", or "" where no name
+    is similar."""
     near = similar(name, names, most)
     return f"; did you mean {' or '.join(map(printable, near))}?" if near else ""
 
@@ -92,7 +103,8 @@ def unknown(what: str, name: object, known: Iterable[str], listing: str = "") ->
 
 
 def lacks(what: str, name: object, known: Iterable[str]) -> str:
-    """Say that something has no `what` of this name, which one is similar, and which it has: a split, a column."""
+    """Say that something has no `what` of this name, which one is similar, and which it has: a
+    split, a column."""
     return f"no {what} {_quoted(name)}{_instead(name, list(known), 'it has')}"
 
 
@@ -108,7 +120,10 @@ def _instead(name: object, names: list[str], has: str, listing: str = "") -> str
         return f"{before}{has} {printable(', '.join(names)) or 'none'}"
     if listing:
         return f"{before}`{listing}` lists all {len(names):,}"
-    return near or f"; {has} {printable(', '.join(names[: FEW - 2]))} and {len(names) - FEW + 2:,} more"
+    return (
+        near
+        or f"; {has} {printable(', '.join(names[: FEW - 2]))} and {len(names) - FEW + 2:,} more"
+    )
 
 
 def _quoted(name: object) -> str:
@@ -119,21 +134,29 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGTPkmgtp])([Ii]?))?[Bb]?")
 
 
 def parse_size(text: str) -> int | None:
-    """Return the number of bytes that a text such as 500GB, 64MiB or 1000000 means; None if it is not a size."""
+    """Return the number of bytes that a text such as 500GB, 64MiB or 1000000 means; None if it is
+    not a size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None
-    size = float(match[1]) * (1024 if match[3] else 1000) ** " KMGTP".index((match[2] or " ").upper())
+    size = float(match[1]) * (1024 if match[3] else 1000) ** " KMGTP".index(
+        (match[2] or " ").upper()
+    )
     return int(size) if math.isfinite(size) else None
 
 
 def size_of(limit: int | str, name: str) -> int:
-    """Return a number of bytes from one, or from a text such as 500GB or 64MiB. Raises UsageError, which has the `name`."""
+    """Return a number of bytes from one, or from a text such as 500GB or 64MiB. Raises UsageError,
+    which has the `name`."""
     if isinstance(limit, bool) or not isinstance(limit, int | str):
-        raise UsageError(f"{name}: {limit!r} is not a size; give a number of bytes, or a text such as '500GB'")
+        raise UsageError(
+            f"{name}: {limit!r} is not a size; give a number of bytes, or a text such as '500GB'"
+        )
     size = parse_size(limit) if isinstance(limit, str) else limit
     if size is None:
-        raise UsageError(f"{name}: {limit!r} is not a size; write 500GB, 64MiB or a number of bytes")
+        raise UsageError(
+            f"{name}: {limit!r} is not a size; write 500GB, 64MiB or a number of bytes"
+        )
     if size < 0:
         raise UsageError(f"{name}: {size} bytes are impossible; give 0 or more")
     return size

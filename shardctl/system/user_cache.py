@@ -15,7 +15,8 @@ from shardctl.system.files import read_bytes, write_atomically
 
 
 def user_cache() -> Path | None:
-    """Return the folder, which may not exist: $XDG_CACHE_HOME/shardctl or ~/.cache/shardctl. None for a user without a home."""
+    """Return the folder, which may not exist: $XDG_CACHE_HOME/shardctl or ~/.cache/shardctl. None
+    for a user without a home."""
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if named.is_absolute():
         return named / "shardctl"
@@ -25,10 +26,12 @@ def user_cache() -> Path | None:
 
 
 class Remembered:
-    """Facts that were found before, in a file of the user's cache, each under a digest of all that it depends on.
+    """Facts that were found before, in a file of the user's cache, each under a digest of all that
+    it depends on.
 
-    What is not there is found again. So the file may be deleted or damaged at any time: every line has a checksum. It counts
-    only in a folder that nobody but this user can write to, and holds the `most` facts that came last.
+    What is not there is found again. So the file may be deleted or damaged at any time: every line
+    has a checksum. It counts only in a folder that nobody but this user can write to, and holds the
+    `most` facts that came last.
     """
 
     def __init__(self, name: str, most: int = 256) -> None:
@@ -42,7 +45,8 @@ class Remembered:
         return json.loads(fact) if line and line == _line(digest, fact) else None
 
     def add(self, digest: str, fact: Any) -> None:
-        """Note a fact. Where the file cannot be written, nothing happens. Of two processes at once, one may be forgotten."""
+        """Note a fact. Where the file cannot be written, nothing happens. Of two processes at once,
+        one may be forgotten."""
         if self._path is None:
             return
         with contextlib.suppress(OSError):
@@ -51,7 +55,9 @@ class Remembered:
             return
         lines = [line for line in self._lines() if not line.startswith(digest)][1 - self._most :]
         with contextlib.suppress(StorageError, OSError):
-            write_atomically(self._path, "\n".join([*lines, _line(digest, json.dumps(fact)), ""]).encode())
+            write_atomically(
+                self._path, "\n".join([*lines, _line(digest, json.dumps(fact)), ""]).encode()
+            )
 
     def _lines(self) -> list[str]:
         if self._path is not None and self._is_own():
@@ -63,7 +69,9 @@ class Remembered:
         """Return whether nobody but this user can put something into the folder."""
         with contextlib.suppress(OSError):
             folder = self._path.parent.stat() if self._path is not None else None
-            return folder is not None and folder.st_uid == os.geteuid() and not folder.st_mode & 0o022
+            return (
+                folder is not None and folder.st_uid == os.geteuid() and not folder.st_mode & 0o022
+            )
         return False
 
 
@@ -72,12 +80,14 @@ def _line(digest: str, fact: str) -> str:
 
 
 def state_of(path: str) -> tuple[str, int, int, int]:
-    """Return what tells a file of a program from any other one: path, inode, size, time of change. Raises OSError."""
+    """Return what tells a file of a program from any other one: path, inode, size, time of change.
+    Raises OSError."""
     found = Path(path).stat()
     return path, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def this_machine() -> tuple[str, ...]:
-    """Return what tells this machine, and this Python, from others that may share the user's home."""
+    """Return what tells this machine, and this Python, from others that may share the user's
+    home."""
     name = os.uname()
     return name.nodename, name.machine, sys.version

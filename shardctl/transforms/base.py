@@ -19,8 +19,10 @@ from shardctl.transforms.picture import Picture
 from shardctl.transforms.records import BatchRun
 from shardctl.transforms.settings import Settings
 
-Rng: TypeAlias = "np.random.Generator | None"  # as text: np.random takes 5 ms to import, and few recipes draw
-"""The generator of a sample; None for steps that are not random, as making one takes 20 microseconds."""
+# as text: np.random takes 5 ms to import, and few recipes draw
+Rng: TypeAlias = "np.random.Generator | None"
+"""The generator of a sample; None for steps that are not random, as making one takes 20
+microseconds."""
 
 EVERYTHING = frozenset(("boxes", "polygons", "keypoints", "masks"))
 """The annotations that a step may move."""
@@ -35,26 +37,30 @@ class Transform(Settings, ABC):
         return False
 
     def loaded(self, folder: Path | None = None) -> Transform:
-        """Return the step that does the work, with what it needs imported or read: as a rule this one.
+        """Return the step that does the work, with what it needs imported or read: as a rule this
+        one.
 
-        `folder` has the `files` of a step that was loaded before: that of a dataset, or of a job. Raises UsageError if it
-        cannot be used, InputError if a file cannot be read.
+        `folder` has the `files` of a step that was loaded before: that of a dataset, or of a job.
+        Raises UsageError if it cannot be used, InputError if a file cannot be read.
         """
         return self
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The files that its work depends on, by name: they become part of the dataset, and `loaded` finds them there."""
+        """The files that its work depends on, by name: they become part of the dataset, and
+        `loaded` finds them there."""
         return {}
 
     @property
     def table(self) -> str:
-        """The name of the table with what was found out about all records before the work was divided: it is in the job's
-        folder, and becomes part of the dataset. "" if the step needs none."""
+        """The name of the table with what was found out about all records before the work was
+        divided: it is in the job's folder, and becomes part of the dataset. "" if the step needs
+        none."""
         return ""
 
     def versions(self) -> tuple[str, ...]:
-        """Return the packages that decide what it makes, with their versions: "tokenizers 0.23.3"."""
+        """Return the packages that decide what it makes, with their versions: "tokenizers
+        0.23.3"."""
         return ()
 
     def notices(self) -> tuple[str, ...]:
@@ -62,7 +68,8 @@ class Transform(Settings, ABC):
         return ()
 
     def code_digest(self) -> str | None:
-        """Return a digest of the code that does the work where it is not shardctl's own, else None."""
+        """Return a digest of the code that does the work where it is not shardctl's own, else
+        None."""
         return None
 
 
@@ -71,7 +78,8 @@ class ImageTransform(Transform):
 
     @property
     def lazy(self) -> bool:
-        """Whether it only changes where pixels come from, and needs none: the image need not be decoded yet."""
+        """Whether it only changes where pixels come from, and needs none: the image need not be
+        decoded yet."""
         return False
 
     @property
@@ -99,7 +107,8 @@ class ImageTransform(Transform):
         """Change the picture. `rng` is None if the step is not random."""
 
     def output_size(self, size: Size | None) -> Size | None:
-        """Return the size of the output where it does not depend on the image, given that of the step before."""
+        """Return the size of the output where it does not depend on the image, given that of the
+        step before."""
         return size
 
 
@@ -152,11 +161,13 @@ class SampleTransform(Transform):
 
     @abstractmethod
     def apply(self, sample: Sample, rng: Rng) -> Sequence[Sample]:
-        """Return none, one or many samples. `rng` is None if it draws nothing. Raises Rejection, which costs the record."""
+        """Return none, one or many samples. `rng` is None if it draws nothing. Raises Rejection,
+        which costs the record."""
 
 
 class GroupTransform(SampleTransform):
-    """Makes samples of several samples at a time, up to `batch`: a model. It draws no random numbers."""
+    """Makes samples of several samples at a time, up to `batch`: a model. It draws no random
+    numbers."""
 
     batch: int
 
@@ -190,25 +201,30 @@ class GroupTransform(SampleTransform):
 
 
 class BatchTransform(Transform):
-    """Makes records of records, a batch of them at a time, with no Python object per record: for text and tables."""
+    """Makes records of records, a batch of them at a time, with no Python object per record: for
+    text and tables."""
 
     @property
     def list_field(self) -> str:
-        """The name of the field that a record is which is a list of JSON and no object; "" if there is none."""
+        """The name of the field that a record is which is a list of JSON and no object; "" if there
+        is none."""
         return ""
 
     def json_fields(self, names: Collection[str]) -> Collection[str]:
-        """Return which of the fields of records it takes as the JSON that each record has, whatever others have."""
+        """Return which of the fields of records it takes as the JSON that each record has, whatever
+        others have."""
         return ()
 
     @property
     def joins(self) -> bool:
-        """Whether a row that it makes may be of several records: then their labels, and columns of files, have no place."""
+        """Whether a row that it makes may be of several records: then their labels, and columns of
+        files, have no place."""
         return False
 
     @property
     def splits(self) -> bool:
-        """Whether it may make several records of one: then the column `variant`, which it adds, has their numbers."""
+        """Whether it may make several records of one: then the column `variant`, which it adds, has
+        their numbers."""
         return False
 
     @property
@@ -231,12 +247,14 @@ class BatchTransform(Transform):
     def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
         """Return what does the work in one shard.
 
-        `folder` is that of the job, with what was found beforehand; `roles` are those of the columns of the dataset.
+        `folder` is that of the job, with what was found beforehand; `roles` are those of the
+        columns of the dataset.
         """
 
 
 def drawn(p: float, rng: Rng) -> bool:
-    """Return whether something with the probability `p` happens. What is certain takes no random number."""
+    """Return whether something with the probability `p` happens. What is certain takes no random
+    number."""
     if p <= 0 or p >= 1:
         return p >= 1
     assert rng is not None, "a random step is handed a generator"

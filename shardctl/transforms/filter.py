@@ -17,7 +17,8 @@ from shardctl.transforms.limits import shown_beside
 from shardctl.transforms.settings import SettingError
 
 Decoded = Callable[[], Image.Image]
-"""Gives the upright RGB picture, decoded when it is first asked for; a JPEG at a scale that is enough for what is measured."""
+"""Gives the upright RGB picture, decoded when it is first asked for; a JPEG at a scale that is
+enough for what is measured."""
 
 
 class Filter(Transform):
@@ -25,12 +26,15 @@ class Filter(Transform):
 
     @abstractmethod
     def judge(self, opened: Opened, decoded: Decoded) -> None:
-        """Raise Rejection (stage `filter`, the error is the filter's name) for an image that does not keep to the rule."""
+        """Raise Rejection (stage `filter`, the error is the filter's name) for an image that does
+        not keep to the rule."""
 
     def _reject(self, why: str) -> Rejection:
         return Rejection("filter", self.name, why)
 
-    def _check_limits(self, what: str, value: float, least: float | None, most: float | None) -> None:
+    def _check_limits(
+        self, what: str, value: float, least: float | None, most: float | None
+    ) -> None:
         """Raise Rejection for a value below `least` or above `most`."""
         if least is not None and value < least:
             raise self._reject(f"{what} {shown_beside(value, least)} is under {least:.15g}")
@@ -49,7 +53,8 @@ class Filter(Transform):
 
 
 def judge(filters: Sequence[Filter], opened: Opened) -> None:
-    """Raise Rejection for the first filter whose rule an image does not keep to (stage `filter`), or if it does not decode.
+    """Raise Rejection for the first filter whose rule an image does not keep to (stage `filter`),
+    or if it does not decode.
 
     It is decoded only for filters that look at its pixels, once for all of them.
     """

@@ -8,4 +8,8 @@ def shown_beside(value: float, limit: float) -> str:
     if isinstance(value, int) or value == limit:
         return f"{value:.15g}" if isinstance(value, float) else str(value)
     texts = (f"{value:.{digits}g}" for digits in range(4, 18))
-    return next(text for text in texts if (float(text) < limit) == (value < limit) and (float(text) > limit) == (value > limit))
+    return next(
+        text
+        for text in texts
+        if (float(text) < limit) == (value < limit) and (float(text) > limit) == (value > limit)
+    )

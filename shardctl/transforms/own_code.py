@@ -30,9 +30,11 @@ def rejection_of(target: str, error: BaseException) -> Rejection:
 
 
 def samples_of(result: Any, target: str, known_names: set[str]) -> Sequence[Sample]:
-    """Return the samples that `target` returned for one sample: a dict, a list of them, or None for no sample.
+    """Return the samples that `target` returned for one sample: a dict, a list of them, or None for
+    no sample.
 
-    `known_names` are names of fields that were checked already; those that are checked now are added. Raises Rejection.
+    `known_names` are names of fields that were checked already; those that are checked now are
+    added. Raises Rejection.
     """
     if type(result) is dict and result.keys() <= known_names:
         return (dict(result),)  # the function may keep the other one, and change it later
@@ -41,7 +43,10 @@ def samples_of(result: Any, target: str, known_names: set[str]) -> Sequence[Samp
     made = result if isinstance(result, list | tuple) else (result,)
     for each in made:
         if not isinstance(each, dict):
-            message = f"{target} returned {describe(each)}; it must return the sample (a dict), a list of them, or None"
+            message = (
+                f"{target} returned {describe(each)}; it must return the sample (a dict), a "
+                "list of them, or None"
+            )
             raise Rejection("transform", "not-a-sample", message)
         if not each.keys() <= known_names:
             for name in each:
@@ -51,10 +56,11 @@ def samples_of(result: Any, target: str, known_names: set[str]) -> Sequence[Samp
 
 
 def code_digest(target: str, code: Any) -> str | None:
-    """Return the SHA-256 of what decides what the code `target` does, None if nothing is known that does.
+    """Return the SHA-256 of what decides what the code `target` does, None if nothing is known that
+    does.
 
-    That is what was declared of it, else the file of its module, and the file that it was written in where that
-    is another one.
+    That is what was declared of it, else the file of its module, and the file that it was written
+    in where that is another one.
     """
     said = declared(code) or declared(_innermost(code))
     if said is not None:
@@ -77,17 +83,24 @@ def _text(error: BaseException) -> str:
 def _check_name(target: str, name: Any) -> None:
     """Raise Rejection if this cannot be the name of a column."""
     if not isinstance(name, str):
-        message = f"{target} set a field that is called {describe(name)}; the name of a field must be a string"
+        message = (
+            f"{target} set a field that is called {describe(name)}; the name of a field "
+            "must "
+            "be a string"
+        )
         raise Rejection("transform", "not-a-name", message)
     try:
         name.encode()
     except UnicodeEncodeError:
-        message = f"{target} set a field that is called {describe(name)}; that cannot be written as UTF-8"
+        message = (
+            f"{target} set a field that is called {describe(name)}; that cannot be written as UTF-8"
+        )
         raise Rejection("transform", "not-a-name", message) from None
 
 
 def _innermost(function: Any) -> Any:
-    """Return what holds the code: of a partial its function, of a bound method the function, of an object its class."""
+    """Return what holds the code: of a partial its function, of a bound method the function, of an
+    object its class."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
@@ -107,10 +120,14 @@ def _read(path: str) -> bytes:
     try:
         return read_named(Path(path))
     except OSError as error:
-        raise UsageError(f"transform: {path} cannot be read, and its content is part of the fingerprint ({error})") from error
+        raise UsageError(
+            f"transform: {path} cannot be read, and its content is part of the fingerprint "
+            f"({error})"
+        ) from error
 
 
-# --- what a person declares of an own function or class: its version, and the modules that it depends on ---
+# --- what a person declares of an own function or class: its version, and the modules that it
+# depends on ---
 
 Code = TypeVar("Code", bound=Callable[..., Any])
 
@@ -119,15 +136,19 @@ ATTRIBUTE = "__shardctl_declared__"
 
 @dataclass(frozen=True)
 class Declared:
-    """What stands for the code of a function in the fingerprint of a dataset: its version, and the content of modules."""
+    """What stands for the code of a function in the fingerprint of a dataset: its version, and the
+    content of modules."""
 
     version: str
     modules: tuple[str, ...]
 
     def digest(self, target: str) -> str:
-        """Return the SHA-256, in hex. Raises UsageError if a module cannot be imported, or has no file."""
+        """Return the SHA-256, in hex. Raises UsageError if a module cannot be imported, or has no
+        file."""
         files = {module: _module_digest(target, module) for module in self.modules}
-        return hashlib.sha256(json.dumps([self.version, files], sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps([self.version, files], sort_keys=True).encode()
+        ).hexdigest()
 
 
 def transform(*, version: str, modules: Iterable[str | ModuleType] = ()) -> Callable[[Code], Code]:
@@ -136,10 +157,10 @@ def transform(*, version: str, modules: Iterable[str | ModuleType] = ()) -> Call
         @shardctl.transform(version="2", modules=["my.helpers"])
         def sharpen(sample): ...
 
-    Without it, each change in the file of the function makes another dataset, even a change of a comment. With it, only the
-    version counts, and the content of the `modules`. List the modules with code that the function calls, as names or as
-    imported modules. For a package, all of its Python files count. Give a new version if the function returns other values.
-    Raises UsageError.
+    Without it, each change in the file of the function makes another dataset, even a change of a
+    comment. With it, only the version counts, and the content of the `modules`. List the modules
+    with code that the function calls, as names or as imported modules. For a package, all of its
+    Python files count. Give a new version if the function returns other values. Raises UsageError.
     """
     if not isinstance(version, str) or not version:
         raise UsageError(f'the version of a transform is a string, such as "2"; it is {version!r}')
@@ -170,13 +191,23 @@ def _module_digest(target: str, name: str) -> str:
     try:
         module = importlib.import_module(name)
     except Exception as error:  # a person's module may raise anything
-        raise UsageError(f"transform {target}: cannot import {name}, which it depends on ({error})") from error
-    files = [file for folder in getattr(module, "__path__", ()) for file in sorted(Path(folder).rglob("*.py"))]
+        raise UsageError(
+            f"transform {target}: cannot import {name}, which it depends on ({error})"
+        ) from error
+    files = [
+        file
+        for folder in getattr(module, "__path__", ())
+        for file in sorted(Path(folder).rglob("*.py"))
+    ]
     if not files and getattr(module, "__file__", None):
         files = [Path(str(module.__file__))]
     if not files:
         raise UsageError(f"transform {target}: {name}, which it depends on, has no file")
     try:
-        return hashlib.sha256(b"".join(hashlib.sha256(read_bytes(file)).digest() for file in files)).hexdigest()
+        return hashlib.sha256(
+            b"".join(hashlib.sha256(read_bytes(file)).digest() for file in files)
+        ).hexdigest()
     except OSError as error:
-        raise UsageError(f"transform {target}: a file of {name}, which it depends on, cannot be read ({error})") from error
+        raise UsageError(
+            f"transform {target}: a file of {name}, which it depends on, cannot be read ({error})"
+        ) from error

@@ -15,9 +15,10 @@ from shardctl.images.geometry import Displacement, Look, Pad, Size, Stage, View,
 class Picture:
     """An image of which only is known what is to be seen of it, until its pixels are asked for.
 
-    `look` is what is seen of the pixels that there are now; steps compose it. `stages` are the resamplings that were done
-    already, in order: with them, annotations are moved alike. `part` is the number of this sample among those that steps make
-    of one. A resampling makes `max_pixels` at most.
+    `look` is what is seen of the pixels that there are now; steps compose it. `stages` are the
+    resamplings that were done already, in order: with them, annotations are moved alike. `part` is
+    the number of this sample among those that steps make of one. A resampling makes `max_pixels` at
+    most.
     """
 
     def __init__(self, size: Size, part: int = 0, max_pixels: int = MAX_PIXELS) -> None:
@@ -36,7 +37,8 @@ class Picture:
         return picture
 
     def begin(self, image: Image.Image) -> None:
-        """Give the picture what its pixels are taken from: the decoded image, which may be smaller than its size."""
+        """Give the picture what its pixels are taken from: the decoded image, which may be smaller
+        than its size."""
         self._base = image
 
     @property
@@ -46,11 +48,13 @@ class Picture:
 
     @property
     def stages(self) -> list[Stage]:
-        """All resamplings from the source on, those that are still to be done included. Raises Rejection."""
+        """All resamplings from the source on, those that are still to be done included. Raises
+        Rejection."""
         return self._stages if self._is_settled() else self._stages_with(self.look)
 
     def _stages_with(self, stage: Stage) -> list[Stage]:
-        """Return all resamplings and one more. Raises Rejection for one that makes too many pixels."""
+        """Return all resamplings and one more. Raises Rejection for one that makes too many
+        pixels."""
         if math.prod(stage.size) > self.max_pixels:
             raise TooManyPixels(stage.size, self.max_pixels, "transform")
         return [*self._stages, stage]
@@ -79,8 +83,9 @@ class Picture:
     def warp(self, warp: Warp) -> None:
         """Turn, shear or bend what is seen: `warp.view` must be a whole image of its size.
 
-        It becomes one resampling with a view before it. A second warp is one of its own, as the first one has cut off what lies
-        outside of its canvas; so is one that takes the nearest pixels, whose result must not be reduced with it.
+        It becomes one resampling with a view before it. A second warp is one of its own, as the
+        first one has cut off what lies outside of its canvas; so is one that takes the nearest
+        pixels, whose result must not be reduced with it.
         """
         if isinstance(self.look, View) and not warp.nearest:
             self.look = Warp(self.look, warp.inverse, warp.size, warp.fill)

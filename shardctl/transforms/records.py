@@ -19,9 +19,10 @@ from shardctl.system.dataclass import dataclass
 class Records:
     """Some records of one file.
 
-    `batch` has the column `key` and the fields of the records. `file` is the number of their file in files.arrow; `numbers`
-    (n,) int64 are those of the records in it, counted from 1, and 0 for a file that is one record. Together they name a record
-    in the same way before there is a plan, and in every shard.
+    `batch` has the column `key` and the fields of the records. `file` is the number of their file
+    in files.arrow; `numbers` (n,) int64 are those of the records in it, counted from 1, and 0 for a
+    file that is one record. Together they name a record in the same way before there is a plan, and
+    in every shard.
     """
 
     file: int
@@ -35,7 +36,8 @@ class Records:
         return replace(self, numbers=self.numbers[rows], batch=self.batch.filter(pa.array(rows)))
 
     def with_column(self, name: str, values: pa.Array) -> Records:
-        """Return the records with a column in the place of the one of this name, or after the others."""
+        """Return the records with a column in the place of the one of this name, or after the
+        others."""
         place = self.batch.schema.get_field_index(name)
         field = pa.field(name, values.type)
         if place < 0:
@@ -44,7 +46,8 @@ class Records:
 
 
 class HeldMemoryError(MemoryError):
-    """Memory ran out for work on many records that a step has held: none of them alone is to blame."""
+    """Memory ran out for work on many records that a step has held: none of them alone is to
+    blame."""
 
 
 RejectRow = Callable[[int, Rejection], None]
@@ -52,10 +55,12 @@ RejectRow = Callable[[int, Rejection], None]
 
 
 class BatchRun(Protocol):
-    """A batch transform at work in one shard: it may hold records back, and give them with others."""
+    """A batch transform at work in one shard: it may hold records back, and give them with
+    others."""
 
     def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
-        """Return what is made of some records, in order. `reject` takes those of them that become nothing."""
+        """Return what is made of some records, in order. `reject` takes those of them that become
+        nothing."""
         ...
 
     def finish(self) -> Iterable[Records]:
@@ -63,12 +68,14 @@ class BatchRun(Protocol):
         ...
 
     def counts(self) -> dict[str, int]:
-        """Return what it has counted in its shard, by name: numbers that can be added up over shards."""
+        """Return what it has counted in its shard, by name: numbers that can be added up over
+        shards."""
         ...
 
 
 class NothingHeld(ABC):
-    """The run of a step that gives at once what it makes of the records that it gets, and counts nothing unless it says so."""
+    """The run of a step that gives at once what it makes of the records that it gets, and counts
+    nothing unless it says so."""
 
     @abstractmethod
     def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:

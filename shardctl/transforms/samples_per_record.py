@@ -11,14 +11,20 @@ from shardctl.transforms.table import TRANSFORMS, parse_step
 
 
 def samples_per_record(recipe: Mapping[str, Any]) -> int:
-    """Return how many samples a recipe, as plain data, makes of a record: its variants, and the parts of each.
+    """Return how many samples a recipe, as plain data, makes of a record: its variants, and the
+    parts of each.
 
-    The functions of a person are left aside, and none is imported: a dataset that someone else made may name any module.
+    The functions of a person are left aside, and none is imported: a dataset that someone else made
+    may name any module.
     """
     count = int(recipe.get("variants") or 1)
     for given in recipe.get("transform") or ():
         kind = TRANSFORMS.get(str(given.get("name"))) if isinstance(given, dict) else None
-        if kind is None or not issubclass(kind, ImageTransform) or kind.samples is ImageTransform.samples:
+        if (
+            kind is None
+            or not issubclass(kind, ImageTransform)
+            or kind.samples is ImageTransform.samples
+        ):
             continue
         try:
             step = parse_step(given)
@@ -29,10 +35,15 @@ def samples_per_record(recipe: Mapping[str, Any]) -> int:
 
 
 def splits_records(recipe: Mapping[str, Any]) -> bool:
-    """Return whether a step of a recipe, as plain data, may make several samples of a record: any number."""
+    """Return whether a step of a recipe, as plain data, may make several samples of a record: any
+    number."""
     for given in recipe.get("transform") or ():
         kind = TRANSFORMS.get(str(given.get("name"))) if isinstance(given, dict) else None
-        if kind is None or not issubclass(kind, BatchTransform) or kind.splits is BatchTransform.splits:
+        if (
+            kind is None
+            or not issubclass(kind, BatchTransform)
+            or kind.splits is BatchTransform.splits
+        ):
             continue
         try:
             step = parse_step(given)

@@ -1,6 +1,8 @@
-"""What the settings of a recipe and of its steps may be: how each is read, written, and described for an editor.
+"""What the settings of a recipe and of its steps may be: how each is read, written, and described
+for an editor.
 
-A step is a frozen dataclass, and so is a recipe. Each of its fields is made by `setting(kind)` or `setting(kind, default)`.
+A step is a frozen dataclass, and so is a recipe. Each of its fields is made by `setting(kind)` or
+`setting(kind, default)`.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ T = TypeVar("T")
 class SettingError(UsageError):
     """A setting of a recipe that is unknown, missing or impossible.
 
-    `key` is its place: names of keys, and numbers of the items of lists (from 0), from the outermost in. `problem` is the
-    message without the name of the step, `owner`, that it begins with.
+    `key` is its place: names of keys, and numbers of the items of lists (from 0), from the
+    outermost in. `problem` is the message without the name of the step, `owner`, that it begins
+    with.
     """
 
     def __init__(self, problem: str, *key: str | int, owner: str = "") -> None:
@@ -37,7 +40,8 @@ class SettingError(UsageError):
         self.problem, self.key, self.owner = problem, key, owner
 
     def within(self, *key: str | int, owner: str = "") -> SettingError:
-        """Return the same error with its place told from further out. It keeps the owner that it has."""
+        """Return the same error with its place told from further out. It keeps the owner that it
+        has."""
         return SettingError(self.problem, *key, *self.key, owner=self.owner or owner)
 
 
@@ -51,14 +55,17 @@ def raise_it(error: SettingError) -> NoReturn:
 
 
 class SettingType(ABC, Generic[T]):
-    """What a setting may be. `read` takes what a recipe or an option says, `write` gives what a recipe has."""
+    """What a setting may be. `read` takes what a recipe or an option says, `write` gives what a
+    recipe has."""
 
     @abstractmethod
     def read(self, value: Any) -> T:
-        """Return the checked value. Raises ValueError, saying what it must be, or UsageError with a whole sentence."""
+        """Return the checked value. Raises ValueError, saying what it must be, or UsageError with a
+        whole sentence."""
 
     def checked(self, value: Any, name: str, report: Report) -> T | None:
-        """Return the checked value of the setting `name`; None if it is wrong, after telling `report` of all that is."""
+        """Return the checked value of the setting `name`; None if it is wrong, after telling
+        `report` of all that is."""
         try:
             return self.read(value)
         except ValueError as error:
@@ -78,7 +85,8 @@ class SettingType(ABC, Generic[T]):
 
 @dataclass(frozen=True)
 class Number(SettingType[float]):
-    """A number within limits, both of which are allowed unless `above` says that the lower one is not."""
+    """A number within limits, both of which are allowed unless `above` says that the lower one is
+    not."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -87,14 +95,24 @@ class Number(SettingType[float]):
     def read(self, value: Any) -> float:
         """Return it as a float."""
         number = _number(value)
-        if not (self.low <= number <= self.high and math.isfinite(number)) or (self.above and number == self.low):
+        if not (self.low <= number <= self.high and math.isfinite(number)) or (
+            self.above and number == self.low
+        ):
             raise ValueError(f"must be a number{_limits(self.low, self.high, self.above)}")
         return number
 
     def schema(self) -> dict[str, Any]:
         """Return the schema of a number."""
-        lower = {"exclusiveMinimum" if self.above else "minimum": self.low} if math.isfinite(self.low) else {}
-        return {"type": "number", **lower, **({"maximum": self.high} if math.isfinite(self.high) else {})}
+        lower = (
+            {"exclusiveMinimum" if self.above else "minimum": self.low}
+            if math.isfinite(self.low)
+            else {}
+        )
+        return {
+            "type": "number",
+            **lower,
+            **({"maximum": self.high} if math.isfinite(self.high) else {}),
+        }
 
 
 @dataclass(frozen=True)
@@ -106,7 +124,11 @@ class Whole(SettingType[int]):
 
     def read(self, value: Any) -> int:
         """Return it as an int."""
-        if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not self.low <= value <= self.high
+        ):
             raise ValueError(f"must be a whole number from {self.low} to {self.high}")
         return value
 
@@ -166,7 +188,8 @@ class Text(SettingType[str]):
 class Span(SettingType[tuple[float, float]]):
     """Two rising numbers within limits. One number n alone stands for what `alone` says.
 
-    `fixed`: n to n. `around`: `centre` - n to `centre` + n, not beyond `low`. `none`: it is not allowed.
+    `fixed`: n to n. `around`: `centre` - n to `centre` + n, not beyond `low`. `none`: it is not
+    allowed.
     """
 
     low: float = -math.inf
@@ -182,9 +205,15 @@ class Span(SettingType[tuple[float, float]]):
         two = isinstance(value, list | tuple) and len(value) == 2
         first, last = (_number(value[0]), _number(value[1])) if two else (math.nan, math.nan)
         finite = math.isfinite(first) and math.isfinite(last)
-        if not finite or not self.low <= first <= last <= self.high or (self.above and first == self.low):
+        if (
+            not finite
+            or not self.low <= first <= last <= self.high
+            or (self.above and first == self.low)
+        ):
             one = "" if self.alone == "none" else "one number, or "
-            raise ValueError(f"must be {one}two rising numbers{_limits(self.low, self.high, self.above)}")
+            raise ValueError(
+                f"must be {one}two rising numbers{_limits(self.low, self.high, self.above)}"
+            )
         return first, last
 
     def _of_one(self, value: float) -> tuple[float, float]:
@@ -202,7 +231,11 @@ class Span(SettingType[tuple[float, float]]):
         """Return the schema of a list of two numbers, and of one number where that is allowed."""
         number = Number(self.low, self.high, self.above).schema()
         pair = {"type": "array", "items": number, "minItems": 2, "maxItems": 2}
-        return pair if self.alone == "none" else {"anyOf": [number if self.alone == "fixed" else {"type": "number"}, pair]}
+        return (
+            pair
+            if self.alone == "none"
+            else {"anyOf": [number if self.alone == "fixed" else {"type": "number"}, pair]}
+        )
 
 
 @dataclass(frozen=True)
@@ -215,8 +248,14 @@ class WholeSpan(SettingType[tuple[int, int]]):
     def read(self, value: Any) -> tuple[int, int]:
         """Return the two numbers."""
         parts = value if isinstance(value, list | tuple) else [value] * 2
-        if len(parts) != 2 or any(type(part) is not int for part in parts) or not self.low <= parts[0] <= parts[1] <= self.high:
-            raise ValueError(f"must be one whole number, or two rising ones, from {self.low} to {self.high}")
+        if (
+            len(parts) != 2
+            or any(type(part) is not int for part in parts)
+            or not self.low <= parts[0] <= parts[1] <= self.high
+        ):
+            raise ValueError(
+                f"must be one whole number, or two rising ones, from {self.low} to {self.high}"
+            )
         return parts[0], parts[1]
 
     def write(self, value: tuple[int, int]) -> int | list[int]:
@@ -231,7 +270,8 @@ class WholeSpan(SettingType[tuple[int, int]]):
 
 @dataclass(frozen=True)
 class Numbers(SettingType[tuple[float, ...]]):
-    """A list of `count` numbers within limits (None: of any). One of them alone stands for all where `repeat` says so."""
+    """A list of `count` numbers within limits (None: of any). One of them alone stands for all
+    where `repeat` says so."""
 
     count: int | None
     low: float = -math.inf
@@ -245,7 +285,11 @@ class Numbers(SettingType[tuple[float, ...]]):
             value = [value] * self.count
         count = "" if self.count is None else f"{self.count} "
         problem = f"must be a list of {count}numbers{_limits(self.low, self.high, False)}"
-        if isinstance(value, str) or not isinstance(value, Sequence) or (self.count is not None and len(value) != self.count):
+        if (
+            isinstance(value, str)
+            or not isinstance(value, Sequence)
+            or (self.count is not None and len(value) != self.count)
+        ):
             raise ValueError(problem)
         try:
             return tuple(number.read(part) for part in value)
@@ -272,10 +316,16 @@ class Sides(SettingType["int | Size"]):
 
     def read(self, value: Any) -> int | Size:
         """Return one number, or (width, height)."""
-        parts = [str(part) for part in value] if isinstance(value, list | tuple) else str(value).lower().split("x")
+        parts = (
+            [str(part) for part in value]
+            if isinstance(value, list | tuple)
+            else str(value).lower().split("x")
+        )
         sides = [int(part) if part.isdecimal() and len(part) < 9 else 0 for part in parts]
         if len(sides) not in (1, 2) or any(not 1 <= side <= MAX_SIDE for side in sides):
-            raise ValueError(f"must be 224, or 320x240 for width x height, with sides of 1 to {MAX_SIDE} pixels")
+            raise ValueError(
+                f"must be 224, or 320x240 for width x height, with sides of 1 to {MAX_SIDE} pixels"
+            )
         if len(sides) == 1:
             return (sides[0], sides[0]) if self.pair else sides[0]
         return sides[0], sides[1]
@@ -334,7 +384,8 @@ class Optional(SettingType["T | None"], Generic[T]):
 
 @dataclass(frozen=True)
 class Auto(SettingType["T | None"], Generic[T]):
-    """What another kind allows, or `auto`: it follows from the other settings, or from the sources."""
+    """What another kind allows, or `auto`: it follows from the other settings, or from the
+    sources."""
 
     kind: SettingType[T]
 
@@ -358,7 +409,9 @@ class Names(SettingType[tuple[str, ...]]):
     def read(self, value: Any) -> tuple[str, ...]:
         """Return the names."""
         names = value.split(",") if isinstance(value, str) else value
-        listed = isinstance(names, list | tuple) and all(isinstance(name, str) and name for name in names)
+        listed = isinstance(names, list | tuple) and all(
+            isinstance(name, str) and name for name in names
+        )
         if not listed or len(set(names)) < len(names):
             raise ValueError("must be different names, such as id,text,label")
         return tuple(names)
@@ -375,12 +428,16 @@ class Names(SettingType[tuple[str, ...]]):
 
 @dataclass(frozen=True)
 class Table(SettingType[str]):
-    """A table of anything that TOML and JSON both have, but no times. It is held as JSON with sorted keys."""
+    """A table of anything that TOML and JSON both have, but no times. It is held as JSON with
+    sorted keys."""
 
     def read(self, value: Any) -> str:
         """Return the JSON."""
         if not isinstance(value, dict) or not _is_json(value):
-            raise ValueError("must be a table of numbers, strings, true and false, lists and tables, as in {depth = 18}")
+            raise ValueError(
+                "must be a table of numbers, strings, true and false, lists and tables, as in "
+                "{depth = 18}"
+            )
         return json.dumps(value, sort_keys=True)
 
     def write(self, value: str) -> dict[str, Any]:
@@ -394,7 +451,8 @@ class Table(SettingType[str]):
 
 @dataclass(frozen=True)
 class Parsed(SettingType[T]):
-    """A string that `parse` reads, refusing it with a sentence of its own (UsageError), and `str` writes.
+    """A string that `parse` reads, refusing it with a sentence of its own (UsageError), and `str`
+    writes.
 
     `form` is a JSON schema of such strings.
     """
@@ -421,7 +479,8 @@ C = TypeVar("C", bound="Settings")
 
 
 class Settings:
-    """A dataclass whose fields are settings: read from a recipe by `parse`, written by `settings`."""
+    """A dataclass whose fields are settings: read from a recipe by `parse`, written by
+    `settings`."""
 
     name: ClassVar[str]
     what: ClassVar[str] = "setting"
@@ -434,14 +493,16 @@ class Settings:
 
     @classmethod
     def parse(cls: type[C], **given: Any) -> C:
-        """Build from what a recipe or an option says. Raises SettingError, whose key is the one that is wrong."""
+        """Build from what a recipe or an option says. Raises SettingError, whose key is the one
+        that is wrong."""
         made = cls.checked(given, raise_it)
         assert made is not None, "what is wrong was raised"
         return made
 
     @classmethod
     def checked(cls: type[C], given: dict[str, Any], report: Report) -> C | None:
-        """Build from what a recipe says; None if something is wrong, after telling `report` of all that is."""
+        """Build from what a recipe says; None if something is wrong, after telling `report` of all
+        that is."""
         errors: list[SettingError] = []
         values = cls.values(given, errors.append)
         if not errors:
@@ -455,7 +516,8 @@ class Settings:
 
     @classmethod
     def values(cls, given: dict[str, Any], report: Report) -> dict[str, Any]:
-        """Return those of the given settings that are right, after telling `report` of those that are wrong or missing."""
+        """Return those of the given settings that are right, after telling `report` of those that
+        are wrong or missing."""
         fields = settings_in(cls)
         for key in given:
             if key not in fields:
@@ -490,7 +552,9 @@ class Settings:
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """Return a JSON schema of the step in a recipe."""
-        needed = [name for name, field in settings_in(cls).items() if field.default is dataclasses.MISSING]
+        needed = [
+            name for name, field in settings_in(cls).items() if field.default is dataclasses.MISSING
+        ]
         return {
             "type": "object",
             "description": first_line(cls),
@@ -508,30 +572,43 @@ def settings_in(class_: type[Settings]) -> dict[str, dataclasses.Field[Any]]:
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
     """Return the default of a setting as a recipe has it; None where it has none."""
-    return None if field.default is dataclasses.MISSING else field.metadata["kind"].write(field.default)
+    return (
+        None
+        if field.default is dataclasses.MISSING
+        else field.metadata["kind"].write(field.default)
+    )
 
 
 def first_line(class_: type[Settings]) -> str:
-    """Return what a step does, in a sentence."""
-    return (class_.__doc__ or "").strip().splitlines()[0]
+    """Return what a step does, in a sentence: the first paragraph of its docstring."""
+    return " ".join((class_.__doc__ or "").strip().split("\n\n")[0].split())
 
 
 def _schema(field: dataclasses.Field[Any]) -> dict[str, Any]:
     default = default_of(field)
     described = {"description": field.metadata["doc"]} if field.metadata["doc"] else {}
-    return {**field.metadata["kind"].schema(), **described, **({} if default is None else {"default": default})}
+    return {
+        **field.metadata["kind"].schema(),
+        **described,
+        **({} if default is None else {"default": default}),
+    }
 
 
-def setting(kind: SettingType[Any], default: Any = dataclasses.MISSING, doc: str = "", later: bool = False) -> Any:
-    """Return a field of a step. `default` is what `kind.read` would return; `doc` is a short description of it.
+def setting(
+    kind: SettingType[Any], default: Any = dataclasses.MISSING, doc: str = "", later: bool = False
+) -> Any:
+    """Return a field of a step. `default` is what `kind.read` would return; `doc` is a short
+    description of it.
 
-    One that a step got `later` is written only where it is not the default: so the recipes of older datasets stay the same.
+    One that a step got `later` is written only where it is not the default: so the recipes of older
+    datasets stay the same.
     """
     return dataclasses.field(default=default, metadata={"kind": kind, "doc": doc, "later": later})
 
 
 def setting_as(declared: Option, kind: SettingType[Any], later: bool = False) -> Any:
-    """Return a field for a setting that has an option too, where its default (`otherwise`) and its description are declared."""
+    """Return a field for a setting that has an option too, where its default (`otherwise`) and its
+    description are declared."""
     return setting(kind, kind.read(declared.otherwise), declared.help, later)
 
 
@@ -555,7 +632,9 @@ def _is_json(value: Any) -> bool:
         return all(isinstance(key, str) and _is_json(part) for key, part in value.items())
     if isinstance(value, list | tuple):
         return all(map(_is_json, value))
-    return isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
+    return isinstance(value, str | bool | int) or (
+        isinstance(value, float) and math.isfinite(value)
+    )
 
 
 SHOWN = 60

@@ -8,12 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from shardctl.system.options import FilePath, Flag, ImageSize, Many, Option, OptionType, Real, Text, Whole, Word, Written
+from shardctl.system.options import (
+    FilePath,
+    Flag,
+    ImageSize,
+    Many,
+    Option,
+    OptionType,
+    Real,
+    Text,
+    Whole,
+    Word,
+    Written,
+)
 from shardctl.transforms.option_headings import CLEANING, IMAGES, STEPS, TOKENS
 
 
 class Shortcut(NamedTuple):
-    """An option that is short for a step: it gives one `setting` of it. With None as its setting it stands for the step alone.
+    """An option that is short for a step: it gives one `setting` of it. With None as its setting it
+    stands for the step alone.
 
     Where the option takes words, `step` may have the steps that each of them stands for.
     """
@@ -23,13 +36,16 @@ class Shortcut(NamedTuple):
     option: Option
 
     def steps(self, value: Any) -> list[str]:
-        """Return the names of the steps that the option stands for with this value, in the order in which they are done."""
+        """Return the names of the steps that the option stands for with this value, in the order in
+        which they are done."""
         if isinstance(self.step, str):
             return [self.step]
         return [name for word, names in self.step.items() if word in value for name in names]
 
 
-def _giving(step: str, setting: str, type: OptionType, help: str, heading: str, **more: Any) -> Shortcut:
+def _giving(
+    step: str, setting: str, type: OptionType, help: str, heading: str, **more: Any
+) -> Shortcut:
     return Shortcut(step, setting, Option(type, None, help, heading=heading, **more))
 
 
@@ -88,9 +104,12 @@ SHORTCUTS = {
         CLEANING,
         metavar="FORM",
     ),
-    "strip_control_chars": _alone("control_characters", "Remove control characters, but keep tabs and newlines."),
+    "strip_control_chars": _alone(
+        "control_characters", "Remove control characters, but keep tabs and newlines."
+    ),
     "whitespace": _alone(
-        "whitespace", "Make each run of white space one space, and remove blank lines and spaces at the edges."
+        "whitespace",
+        "Make each run of white space one space, and remove blank lines and spaces at the edges.",
     ),
     "redact": _giving(
         "redact",
@@ -101,7 +120,14 @@ SHORTCUTS = {
         metavar="NAME,…",
     ),
     "lower_case": _alone("lower_case", "Make all letters lower case."),
-    "segment": _giving("segment", "language", Text(), "Put spaces between the words of Chinese.", CLEANING, metavar="zh"),
+    "segment": _giving(
+        "segment",
+        "language",
+        Text(),
+        "Put spaces between the words of Chinese.",
+        CLEANING,
+        metavar="zh",
+    ),
     "min_chars": _giving(
         "filter_length",
         "min_chars",
@@ -110,14 +136,22 @@ SHORTCUTS = {
         CLEANING,
         metavar="N",
     ),
-    "max_chars": _giving("filter_length", "max_chars", Whole(), "Reject texts with more characters.", CLEANING, metavar="N"),
+    "max_chars": _giving(
+        "filter_length",
+        "max_chars",
+        Whole(),
+        "Reject texts with more characters.",
+        CLEANING,
+        metavar="N",
+    ),
     "filter_quality": Shortcut(
         _QUALITY,
         None,
         Option(
             Many(Word(*_QUALITY), alone=True),
             (),
-            "Reject texts by published rules about quality (`shardctl help text`). May be given several times.",
+            "Reject texts by published rules about quality (`shardctl help text`). May be given "
+            "several times.",
             heading=CLEANING,
         ),
     ),
@@ -133,8 +167,10 @@ SHORTCUTS = {
         "tokenize",
         "tokenizer",
         Written("str | Path"),
-        "Make tokens of the texts, after all other steps except packing. Give a tokenizer.json, a folder with one, a"
-        " SentencePiece .model, a .txt with a word on each line, tiktoken:ENCODING:FILE, or bytes (`shardctl help text`).",
+        "Make tokens of the texts, after all other steps except packing. Give a tokenizer.json, a "
+        "folder with one, a"
+        " SentencePiece .model, a .txt with a word on each line, tiktoken:ENCODING:FILE, or bytes "
+        "(`shardctl help text`).",
         TOKENS,
         metavar="FILE|DIR|bytes",
         brief="make tokens of texts",
@@ -143,7 +179,8 @@ SHORTCUTS = {
         "tokenize_chat",
         "template",
         Written("str | Path"),
-        "With --tokenizer: make tokens of chats, and a mask of the tokens that count for the loss. auto:"
+        "With --tokenizer: make tokens of chats, and a mask of the tokens that count for the loss. "
+        "auto:"
         " the template in the tokenizer's folder.",
         TOKENS,
         metavar="auto|chatml|FILE",
@@ -152,7 +189,8 @@ SHORTCUTS = {
         "pack",
         "length",
         Whole(least=2),
-        "Pack the tokens of documents into blocks of L tokens. This is the last step, after --tokenizer.",
+        "Pack the tokens of documents into blocks of L tokens. This is the last step, after "
+        "--tokenizer.",
         TOKENS,
         metavar="L",
         brief="pack tokens into blocks of L tokens",
@@ -161,20 +199,25 @@ SHORTCUTS = {
         "pack",
         "method",
         Word("concat", "bfd", "none"),
-        "How documents are packed. concat: in sequence, cut where a block ends. bfd: best-fit decreasing; a document that fits"
-        " in a block is not cut. none: one row for each document, or for each piece of at most L tokens.",
+        "How documents are packed. concat: in sequence, cut where a block ends. bfd: best-fit "
+        "decreasing; a document that fits"
+        " in a block is not cut. none: one row for each document, or for each piece of at most L "
+        "tokens.",
         TOKENS,
         otherwise="concat",
     ),
 }
-"""The options that are short for steps, by their names, in the order in which the steps are done and `--help` lists them."""
+"""The options that are short for steps, by their names, in the order in which the steps are done
+and `--help` lists them."""
 
 STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} | {
     "recipe": Option(
         FilePath(),
         None,
-        "A recipe file (`shardctl help recipes`), or a ready recipe such as @imagenet (`shardctl recipe list`). An option"
-        " replaces the key of the same name in the file. --resize, --crop, --random-crop and --flip change the step in the"
+        "A recipe file (`shardctl help recipes`), or a ready recipe such as @imagenet (`shardctl "
+        "recipe list`). An option"
+        " replaces the key of the same name in the file. --resize, --crop, --random-crop and "
+        "--flip change the step in the"
         " file.",
         metavar="FILE.toml|@NAME",
         heading=STEPS,
@@ -183,7 +226,8 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
     "steps": Option(
         Many(Text("hflip p=0.5")),
         (),
-        "Add any step of `shardctl help recipes`, for instance 'random_rotation degrees=10 fill=[0, 0, 0]'. It is done after"
+        "Add any step of `shardctl help recipes`, for instance 'random_rotation degrees=10 "
+        "fill=[0, 0, 0]'. It is done after"
         " the steps of the recipe and of the other options. May be given several times.",
         metavar="'NAME KEY=VALUE…'",
         spelling="--step",
@@ -192,7 +236,8 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
     "transforms": Option(
         Many(Text(), alone=True),
         (),
-        "Your own function, called with each sample. Or your own class, such as a model: each worker makes one object of it,"
+        "Your own function, called with each sample. Or your own class, such as a model: each "
+        "worker makes one object of it,"
         " and calls it with lists of samples. May be given several times.",
         metavar="MODULE:NAME",
         spelling="--transform",

@@ -14,10 +14,25 @@ _MODULES = {
     "image.resize": ("resize", "letterbox", "pad"),
     "image.crop": ("crop", "random_crop", "random_resized_crop", "five_crop", "ten_crop"),
     "image.flip": ("hflip", "vflip"),
-    "image.warp": ("rotate", "random_rotation", "affine", "random_affine", "shear", "perspective", "random_perspective"),
+    "image.warp": (
+        "rotate",
+        "random_rotation",
+        "affine",
+        "random_affine",
+        "shear",
+        "perspective",
+        "random_perspective",
+    ),
     "image.elastic": ("elastic",),
     "image.colour": (
-        *("adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_hue", "color_jitter", "photometric_distort"),
+        *(
+            "adjust_brightness",
+            "adjust_contrast",
+            "adjust_saturation",
+            "adjust_hue",
+            "color_jitter",
+            "photometric_distort",
+        ),
         *("grayscale", "channel_permutation", "channel_dropout"),
     ),
     "image.tones": ("autocontrast", "equalize", "posterize", "solarize", "invert"),
@@ -26,7 +41,14 @@ _MODULES = {
     "image.erasing": ("erase", "random_erasing"),
     "image.automatic": ("rand_augment", "trivial_augment", "auto_augment", "aug_mix"),
     "image.composite": ("choice", "maybe", "sequence"),
-    "image.filters": ("filter_size", "filter_aspect", "filter_area", "filter_blur", "filter_uniform", "filter_date"),
+    "image.filters": (
+        "filter_size",
+        "filter_aspect",
+        "filter_area",
+        "filter_blur",
+        "filter_uniform",
+        "filter_date",
+    ),
     "text.unicode": ("normalize", "lower_case", "control_characters"),
     "text.whitespace": ("whitespace",),
     "text.html": ("html",),
@@ -43,7 +65,8 @@ _MODULES = {
     "text.pack": ("pack",),
     "custom": ("custom", "model"),
 }
-"""The modules of this package, and the names of the steps in each, in the order of the documentation."""
+"""The modules of this package, and the names of the steps in each, in the order of the
+documentation."""
 
 
 TOKEN_STEPS = ("tokenize", "tokenize_chat", "pack")
@@ -51,10 +74,13 @@ TOKEN_STEPS = ("tokenize", "tokenize_chat", "pack")
 
 
 class Table(MutableMapping[str, type[Transform]]):
-    """The steps by their names. Modules are imported when a step of theirs is asked for: all of them take 40 ms."""
+    """The steps by their names. Modules are imported when a step of theirs is asked for: all of
+    them take 40 ms."""
 
     def __init__(self) -> None:
-        self._known: dict[str, type[Transform] | str] = {name: module for module, names in _MODULES.items() for name in names}
+        self._known: dict[str, type[Transform] | str] = {
+            name: module for module, names in _MODULES.items() for name in names
+        }
 
     def __getitem__(self, name: str) -> type[Transform]:
         found = self._known[name]
@@ -79,7 +105,8 @@ class Table(MutableMapping[str, type[Transform]]):
 
 
 def _is_step(value: Any) -> bool:
-    # Python 3.10 says of list[int] that it is an instance of type, and then issubclass raises an error.
+    # Python 3.10 says of list[int] that it is an instance of type, and then issubclass raises an
+    # error.
     return issubclass(type(value), type) and issubclass(value, Transform) and "name" in vars(value)
 
 
@@ -92,24 +119,37 @@ LISTING = "shardctl recipe steps"
 
 
 def parse_step(given: Any) -> Transform:
-    """Return a step from its name and its settings. Raises SettingError, whose key is the setting that is wrong."""
+    """Return a step from its name and its settings. Raises SettingError, whose key is the setting
+    that is wrong."""
     step = checked_step(given, raise_it)
     assert step is not None, "what is wrong was raised"
     return step
 
 
 def checked_step(given: Any, report: Report) -> Transform | None:
-    """Return a step from its name and its settings; None if something is wrong, after telling `report` of all that is."""
+    """Return a step from its name and its settings; None if something is wrong, after telling
+    `report` of all that is."""
     if not isinstance(given, dict):
-        report(SettingError("a step is a table with its name and its settings, each under its own [[transform]]"))
+        report(
+            SettingError(
+                "a step is a table with its name and its settings, each under its own [[transform]]"
+            )
+        )
         return None
     name = given.get("name")
     if name is None:
-        report(SettingError(f'a step needs its name, for instance name = "resize"; `{LISTING}` lists all {len(TRANSFORMS)}'))
+        report(
+            SettingError(
+                f'a step needs its name, for instance name = "resize"; `{LISTING}` lists all '
+                f"{len(TRANSFORMS)}"
+            )
+        )
     elif not isinstance(name, str) or name not in TRANSFORMS:
         report(SettingError(unknown_step(name), "name"))
     else:
-        return TRANSFORMS[name].checked({key: value for key, value in given.items() if key != "name"}, report)
+        return TRANSFORMS[name].checked(
+            {key: value for key, value in given.items() if key != "name"}, report
+        )
     return None
 
 
@@ -131,7 +171,12 @@ class Steps(SettingType[tuple[Transform, ...]]):
         """Return the steps; None if one is wrong, after telling `report` of all that is."""
         if not isinstance(value, list | tuple):
             brackets = f"; write [[{name}]] with two brackets" if isinstance(value, dict) else ""
-            report(SettingError(f'{name} must be a list of steps, as in [{{name = "hflip"}}, {{name = "vflip"}}]{brackets}'))
+            report(
+                SettingError(
+                    f'{name} must be a list of steps, as in [{{name = "hflip"}}, '
+                    f'{{name = "vflip"}}]{brackets}'
+                )
+            )
             return None
         steps = []
         for number, given in enumerate(value):
@@ -148,7 +193,8 @@ class Steps(SettingType[tuple[Transform, ...]]):
         return [settings_of(step) for step in value]
 
     def schema(self) -> dict[str, Any]:
-        """Return the schema of a list of steps, whichever they are: each is as the definition `step` says."""
+        """Return the schema of a list of steps, whichever they are: each is as the definition
+        `step` says."""
         return {"type": "array", "items": {"$ref": "#/definitions/step"}}
 
 

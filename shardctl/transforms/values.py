@@ -1,4 +1,5 @@
-"""Values from user functions, on their way into a column: no value is changed, and unfit values are refused."""
+"""Values from user functions, on their way into a column: no value is changed, and unfit values are
+refused."""
 
 from __future__ import annotations
 
@@ -35,10 +36,11 @@ MOST_EXACT = 2**53
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value as Arrow takes it: tuples as lists, arrays of two or more dimensions as lists of lists of arrays.
+    """Return a value as Arrow takes it: tuples as lists, arrays of two or more dimensions as lists
+    of lists of arrays.
 
-    Arrays of one dimension and numpy's numbers stay what they are: their type decides the column's. Raises UnfitValue for
-    what no column can hold.
+    Arrays of one dimension and numpy's numbers stay what they are: their type decides the column's.
+    Raises UnfitValue for what no column can hold.
     """
     return _plain(value, DEEPEST)
 
@@ -51,14 +53,20 @@ def _plain(value: Any, deepest: int) -> Any:
     if isinstance(value, np.ndarray):
         return _plain_array(value, deepest)
     if isinstance(value, np.str_ | np.bytes_):
-        return value[:]  # not item(), which takes NULs at the end for padding, as arrays of numpy do
+        # not item(), which takes NULs at the end for padding, as arrays of numpy do
+        return value[:]
     if isinstance(value, np.datetime64 | np.timedelta64):
-        item = value.item()  # times in nanoseconds become whole numbers, and stay as they are instead
+        # times in nanoseconds become whole numbers, and stay as they are instead
+        item = value.item()
         return value if isinstance(item, int) else item
     if isinstance(value, np.generic):
         return value if value.dtype.kind in "iuf" and value.dtype.itemsize <= 8 else value.item()
     if isinstance(value, list | tuple):
-        return list(value) if set(map(type, value)) <= PLAIN else [_plain(part, deepest - 1) for part in value]
+        return (
+            list(value)
+            if set(map(type, value)) <= PLAIN
+            else [_plain(part, deepest - 1) for part in value]
+        )
     if isinstance(value, dict):
         odd = next((name for name in value if not isinstance(name, str)), None)
         if odd is not None:
@@ -82,7 +90,8 @@ def _plain_array(value: np.ndarray[Any, Any], deepest: int) -> Any:
 
 
 def python_value(value: Any) -> Any:
-    """Return a plain value without numpy: numbers of different numpy types have a type in common only as Python's numbers."""
+    """Return a plain value without numpy: numbers of different numpy types have a type in common
+    only as Python's numbers."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, list):
@@ -93,7 +102,8 @@ def python_value(value: Any) -> Any:
 
 
 def column_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type of a column for values of this type: string where all that is known is that there was no value."""
+    """Return the type of a column for values of this type: string where all that is known is that
+    there was no value."""
     if pa.types.is_null(type_):
         return pa.string()
     if pa.types.is_list(type_):
@@ -104,15 +114,25 @@ def column_type(type_: pa.DataType) -> pa.DataType:
 
 
 def array_type(values: Sequence[Any]) -> pa.DataType | None:
-    """Return the type of a column of arrays of numbers of one shape and type, lists of fixed sizes; None for other values.
+    """Return the type of a column of arrays of numbers of one shape and type, lists of fixed sizes;
+    None for other values.
 
-    A loader reads such a column as one array, and Hugging Face datasets and others know it. None is a value that is missing.
+    A loader reads such a column as one array, and Hugging Face datasets and others know it. None is
+    a value that is missing.
     """
     values = [value for value in values if value is not None]
     first = values[0] if values else None
-    if not isinstance(first, np.ndarray) or first.dtype.kind not in "iuf" or 0 in first.shape or not first.ndim:
+    if (
+        not isinstance(first, np.ndarray)
+        or first.dtype.kind not in "iuf"
+        or 0 in first.shape
+        or not first.ndim
+    ):
         return None
-    if any(type(v) is not np.ndarray or v.shape != first.shape or v.dtype != first.dtype for v in values):
+    if any(
+        type(v) is not np.ndarray or v.shape != first.shape or v.dtype != first.dtype
+        for v in values
+    ):
         return None
     type_: pa.DataType = pa.from_numpy_dtype(first.dtype.newbyteorder("="))
     for size in reversed(first.shape):
@@ -121,12 +141,15 @@ def array_type(values: Sequence[Any]) -> pa.DataType | None:
 
 
 def quick_check(type_: pa.DataType) -> Callable[[Any], bool]:
-    """Return a check that is True only for values of a common Python type that certainly fit a column of this type.
+    """Return a check that is True only for values of a common Python type that certainly fit a
+    column of this type.
 
     `check_fit` takes 10 microseconds, this 0.2.
     """
     if pa.types.is_string(type_):
-        return lambda value: value is None or (type(value) is str and (value.isascii() or is_text(value)))
+        return lambda value: (
+            value is None or (type(value) is str and (value.isascii() or is_text(value)))
+        )
     if pa.types.is_int64(type_):
         return lambda value: value is None or (type(value) is int and -(2**63) <= value < 2**63)
     if pa.types.is_float64(type_):
@@ -137,7 +160,8 @@ def quick_check(type_: pa.DataType) -> Callable[[Any], bool]:
 
 
 def array_of(values: list[Any], type_: pa.DataType) -> pa.Array | None:
-    """Return values of common Python types as an array of this type; None where it takes a closer look to say that all fit.
+    """Return values of common Python types as an array of this type; None where it takes a closer
+    look to say that all fit.
 
     `check_fit` takes 10 microseconds for each of them, this 0.1.
     """
@@ -161,7 +185,9 @@ def _surely_fit(values: Sequence[Any], type_: pa.DataType) -> bool:
     inner = type_.value_type
     arrays = [value for value in values if isinstance(value, np.ndarray)]
     lists = (value for value in values if isinstance(value, list))
-    if arrays and not (_is_number(inner) and all(a.ndim == 1 and a.dtype == dtype_of(inner) for a in arrays)):
+    if arrays and not (
+        _is_number(inner) and all(a.ndim == 1 and a.dtype == dtype_of(inner) for a in arrays)
+    ):
         return False
     return set(map(type, chain.from_iterable(lists))) <= _plain_types(inner)
 
@@ -174,15 +200,21 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def _plain_types(type_: pa.DataType) -> frozenset[type]:
-    """Return the Python types whose values Arrow puts into a column of this type as they are, or refuses."""
-    for is_type, python in ((pa.types.is_string, str), (pa.types.is_integer, int), (pa.types.is_float64, float)):
+    """Return the Python types whose values Arrow puts into a column of this type as they are, or
+    refuses."""
+    for is_type, python in (
+        (pa.types.is_string, str),
+        (pa.types.is_integer, int),
+        (pa.types.is_float64, float),
+    ):
         if is_type(type_):
             return frozenset((python, type(None)))
     return frozenset((bool, type(None))) if pa.types.is_boolean(type_) else frozenset((type(None),))
 
 
 def is_text(value: str) -> bool:
-    """Return whether a string can be written as UTF-8: one with half of a pair of surrogates cannot."""
+    """Return whether a string can be written as UTF-8: one with half of a pair of surrogates
+    cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -191,7 +223,8 @@ def is_text(value: str) -> bool:
 
 
 def for_column(value: Any, type_: pa.DataType) -> Any:
-    """Return a value as a column of this type takes it. Raises UnfitValue if it would not come out as it went in."""
+    """Return a value as a column of this type takes it. Raises UnfitValue if it would not come out
+    as it went in."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return _for_tensor(value, type_)
     if isinstance(value, np.datetime64) and pa.types.is_timestamp(type_) and type_.tz:
@@ -207,11 +240,12 @@ def for_column(value: Any, type_: pa.DataType) -> Any:
 
 
 def rounded(value: Any, type_: pa.DataType) -> Any:
-    """Return a value with its Python floats rounded to a narrow floating type, where a person chose it for the column.
+    """Return a value with its Python floats rounded to a narrow floating type, where a person chose
+    it for the column.
 
-    Python has one width of floats, so that they cannot be written otherwise. A float64 of numpy is one of them: sums and
-    means give it. An array stays as it is, because a person chose its type. A float beyond the type stays as it is, too: it
-    would become infinite.
+    Python has one width of floats, so that they cannot be written otherwise. A float64 of numpy is
+    one of them: sums and means give it. An array stays as it is, because a person chose its type. A
+    float beyond the type stays as it is, too: it would become infinite.
     """
     if isinstance(type_, pa.FixedShapeTensorType):
         nested = type_.value_type
@@ -228,7 +262,10 @@ def rounded(value: Any, type_: pa.DataType) -> Any:
         return np.where(np.isinf(narrow), exact, narrow).tolist()
     if pa.types.is_struct(type_) and isinstance(value, dict):
         types = {field.name: field.type for field in type_}
-        return {name: rounded(part, types[name]) if name in types else part for name, part in value.items()}
+        return {
+            name: rounded(part, types[name]) if name in types else part
+            for name, part in value.items()
+        }
     if _is_wide(type_) or not isinstance(value, float):
         return value
     one = _narrowed(value, type_)
@@ -239,13 +276,18 @@ def holds_narrow_floats(type_: pa.DataType) -> bool:
     """Return whether a type is one of floats that are narrower than Python's, or has one inside."""
     if isinstance(type_, pa.BaseExtensionType):
         return holds_narrow_floats(type_.storage_type)
-    return not _is_wide(type_) or any(holds_narrow_floats(type_.field(place).type) for place in range(type_.num_fields))
+    return not _is_wide(type_) or any(
+        holds_narrow_floats(type_.field(place).type) for place in range(type_.num_fields)
+    )
 
 
 def _for_tensor(value: Any, type_: pa.FixedShapeTensorType) -> Any:
-    """Return an array, or lists, of a tensor's shape or flat, as a flat array of its type. A tensor has no missing numbers."""
+    """Return an array, or lists, of a tensor's shape or flat, as a flat array of its type. A tensor
+    has no missing numbers."""
     shape = tuple(type_.shape)
-    flat: Any = _flat_array(value, shape) if isinstance(value, np.ndarray) else _flat_list(value, shape)
+    flat: Any = (
+        _flat_array(value, shape) if isinstance(value, np.ndarray) else _flat_list(value, shape)
+    )
     if flat is None:
         raise UnfitValue(describe(value))
     check_fit(flat, type_.storage_type)
@@ -253,7 +295,8 @@ def _for_tensor(value: Any, type_: pa.FixedShapeTensorType) -> Any:
 
 
 def _flat_array(value: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
-    """Return an array of this shape, or one that is flat already, as a flat one; None for another one."""
+    """Return an array of this shape, or one that is flat already, as a flat one; None for another
+    one."""
     odd = isinstance(value, np.ma.MaskedArray) or value.dtype.kind not in "biuf"
     if odd or value.shape not in (shape, (math.prod(shape),)):
         return None
@@ -261,23 +304,33 @@ def _flat_array(value: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarr
 
 
 def _flat_list(value: Any, shape: tuple[int, ...]) -> list[Any] | None:
-    """Return lists in lists of this shape, or a list that is flat already, as a flat one; None for anything else.
+    """Return lists in lists of this shape, or a list that is flat already, as a flat one; None for
+    anything else.
 
     The numbers stay what they are: numpy would make one type of them, in which some are others.
     """
     flat = [value]
     for size in (math.prod(shape),) if _is_flat(value) else shape:
         if not all(
-            isinstance(part, list | tuple | np.ndarray) and getattr(part, "shape", True) and len(part) == size for part in flat
+            isinstance(part, list | tuple | np.ndarray)
+            and getattr(part, "shape", True)
+            and len(part) == size
+            for part in flat
         ):
             return None
         flat = [item for part in flat for item in _items(part)]
-    return None if any(item is None or isinstance(item, list | tuple | np.ndarray) for item in flat) else flat
+    return (
+        None
+        if any(item is None or isinstance(item, list | tuple | np.ndarray) for item in flat)
+        else flat
+    )
 
 
 def _is_flat(value: Any) -> bool:
     """Return whether a value is a list of all numbers of a tensor, not of its rows."""
-    return isinstance(value, list | tuple) and not any(isinstance(part, list | tuple | np.ndarray) for part in value[:1])
+    return isinstance(value, list | tuple) and not any(
+        isinstance(part, list | tuple | np.ndarray) for part in value[:1]
+    )
 
 
 def _items(part: Any) -> Any:
@@ -290,7 +343,8 @@ def _items(part: Any) -> Any:
 def check_fit(value: Any, type_: pa.DataType) -> None:
     """Raise UnfitValue if a plain value would not come out of a column of this type as it went in.
 
-    Arrow itself is not that strict: it cuts 2.7 to 2 in a column of integers, and drops keys that a struct does not have.
+    Arrow itself is not that strict: it cuts 2.7 to 2 in a column of integers, and drops keys that a
+    struct does not have.
     """
     _check(value, type_)
     try:
@@ -317,7 +371,9 @@ def _check(value: Any, type_: pa.DataType) -> None:
 
 
 def _is_list_or_view(type_: pa.DataType) -> bool:
-    return is_list(type_) or bool(pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_))
+    return is_list(type_) or bool(
+        pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_)
+    )
 
 
 def _check_list(value: Any, type_: pa.DataType) -> None:
@@ -345,7 +401,8 @@ def _is_wide(type_: pa.DataType) -> bool:
 
 
 def _are_exact(values: list[Any], type_: pa.DataType) -> bool:
-    """Return whether Python's numbers are certainly the same in a narrow floating type. To look at each takes 20 us."""
+    """Return whether Python's numbers are certainly the same in a narrow floating type. To look at
+    each takes 20 us."""
     kinds = set(map(type, values))
     if not kinds <= {float, int}:
         return False
@@ -373,23 +430,38 @@ def _check_map(value: Any, type_: pa.MapType) -> None:
 
 
 def _takes(type_: pa.DataType, kind: type) -> bool:
-    """Return whether a column of this type holds values of a Python type. Arrow decides of the types that are not listed."""
+    """Return whether a column of this type holds values of a Python type. Arrow decides of the
+    types that are not listed."""
     if pa.types.is_boolean(type_):
         return issubclass(kind, bool)
     if pa.types.is_integer(type_):
         return issubclass(kind, int | np.integer) and not issubclass(kind, bool | np.timedelta64)
     if pa.types.is_floating(type_):
-        return issubclass(kind, float | int | np.integer | np.floating) and not issubclass(kind, bool | np.timedelta64)
-    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return issubclass(kind, float | int | np.integer | np.floating) and not issubclass(
+            kind, bool | np.timedelta64
+        )
+    if (
+        pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_string_view(type_)
+    ):
         return issubclass(kind, str)
-    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_):
+    if (
+        pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+        or pa.types.is_binary_view(type_)
+    ):
         return issubclass(kind, bytes | bytearray | memoryview)
     if pa.types.is_fixed_size_binary(type_):
         return not issubclass(kind, str)  # a UUID is one, too
     if pa.types.is_date(type_):
-        return issubclass(kind, datetime.date | np.datetime64) and not issubclass(kind, datetime.datetime)  # its time is lost
+        # its time is lost
+        return issubclass(kind, datetime.date | np.datetime64) and not issubclass(
+            kind, datetime.datetime
+        )
     if pa.types.is_timestamp(type_):
-        return issubclass(kind, datetime.datetime | np.datetime64)  # whole numbers would come out as times
+        # whole numbers would come out as times
+        return issubclass(kind, datetime.datetime | np.datetime64)
     if pa.types.is_time(type_):
         return issubclass(kind, datetime.time | np.timedelta64)
     if pa.types.is_duration(type_):
@@ -398,7 +470,8 @@ def _takes(type_: pa.DataType, kind: type) -> bool:
 
 
 def _is_exact(value: Any, type_: pa.DataType) -> bool:
-    """Return whether a number is the same in a narrow floating type, and a time in its unit, with or without a time zone."""
+    """Return whether a number is the same in a narrow floating type, and a time in its unit, with
+    or without a time zone."""
     if _is_time(type_):
         return _is_same_time(value, type_)
     if _is_wide(type_):
@@ -421,9 +494,11 @@ _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 def _is_same_time(value: Any, type_: pa.DataType) -> bool:
-    """Return whether a time comes out of a column as it went in. Arrow leaves out what is below its unit, and time zones.
+    """Return whether a time comes out of a column as it went in. Arrow leaves out what is below its
+    unit, and time zones.
 
-    Times with a time zone are the same at the same moment, whichever zone the column has: so Python compares them, too.
+    Times with a time zone are the same at the same moment, whichever zone the column has: so Python
+    compares them, too.
     """
     if isinstance(value, np.datetime64 | np.timedelta64):
         unit = "D" if pa.types.is_date32(type_) else "ms" if pa.types.is_date(type_) else type_.unit
@@ -435,7 +510,8 @@ def _is_same_time(value: Any, type_: pa.DataType) -> bool:
         zone = type_.tz if pa.types.is_timestamp(type_) else None
         if (value.tzinfo is None) != (zone is None):
             return False
-    nanoseconds = getattr(value, "nanosecond", getattr(value, "nanoseconds", 0))  # those of pandas have them
+    # those of pandas have them
+    nanoseconds = getattr(value, "nanosecond", getattr(value, "nanoseconds", 0))
     micro = value.microseconds if isinstance(value, datetime.timedelta) else value.microsecond
     return not (micro * 1000 + nanoseconds) % _NANOSECONDS[type_.unit]
 
@@ -444,25 +520,31 @@ def _array_fits(value: np.ndarray[Any, Any], type_: pa.DataType) -> bool:
     """Return whether a list of this type of elements holds an array of one dimension as it is."""
     if pa.types.is_boolean(type_) or value.dtype.kind == "b":
         return bool(pa.types.is_boolean(type_)) and value.dtype.kind == "b"
-    if not (pa.types.is_integer(type_) or pa.types.is_floating(type_)) or value.dtype.kind not in "iuf":
+    if (
+        not (pa.types.is_integer(type_) or pa.types.is_floating(type_))
+        or value.dtype.kind not in "iuf"
+    ):
         return False
     target = dtype_of(type_)
-    if value.dtype.itemsize < 8 and np.can_cast(value.dtype, target, "safe"):  # of 64 bits numpy says so, and rounds
+    # of 64 bits numpy says so, and rounds
+    if value.dtype.itemsize < 8 and np.can_cast(value.dtype, target, "safe"):
         return True
     if value.dtype.kind == "f" and target.kind in "iu":
         return len(value) == 0
     if value.dtype.kind == "f":
         with np.errstate(all="ignore"):  # what overflows does not come back as it was
             return np.array_equal(value.astype(target).astype(value.dtype), value, equal_nan=True)
-    # Not there and back: a whole number that wraps around on the way there does so on the way back. Into floats Arrow takes
-    # what their mantissa holds, and reads numbers of 64 bits without a sign as negative ones before it looks.
+    # Not there and back: a whole number that wraps around on the way there does so on the way back.
+    # Into floats Arrow takes what their mantissa holds, and reads numbers of 64 bits without a sign
+    # as negative ones before it looks.
     most = np.iinfo(target).max if target.kind in "iu" else 2 ** (np.finfo(target).nmant + 1)
     least = np.iinfo(target).min if target.kind in "iu" else -most
     return len(value) == 0 or (int(value.min()) >= least and int(value.max()) <= most)
 
 
 def describe(value: Any) -> str:
-    """Say what a value is, in the same words in every run: no addresses, and nothing whose order may change."""
+    """Say what a value is, in the same words in every run: no addresses, and nothing whose order
+    may change."""
     kind = type(value)
     if value is None:
         return "None"
@@ -480,7 +562,15 @@ def describe(value: Any) -> str:
     if isinstance(value, np.generic):
         return f"{value} (numpy {kind.__name__})"
     if isinstance(value, datetime.date | datetime.time | datetime.timedelta | decimal.Decimal):
-        unseen = isinstance(value, datetime.time) and value.tzinfo is not None and value.utcoffset() is None
+        unseen = (
+            isinstance(value, datetime.time)
+            and value.tzinfo is not None
+            and value.utcoffset() is None
+        )
         return f"{value}{' with a time zone' if unseen else ''} ({kind.__name__})"
-    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__
+        if kind.__module__ in ("builtins", "__main__")
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
     return f"an object of type {name}"

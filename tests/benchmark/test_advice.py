@@ -38,8 +38,17 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos: Path) -> None:
     found = shardctl.advise(photos, CROP, consumer_rate=20, inputs=24, batch_size=4, workers=0)
     possible = [choice for choice in found.choices if choice.error is None]
-    assert {choice.name for choice in possible} == {"jpeg:90", "webp:80", "png", "raw none", "raw lz4", "raw zstd"}
-    assert [choice.sample_bytes for choice in possible] == sorted(choice.sample_bytes for choice in possible)
+    assert {choice.name for choice in possible} == {
+        "jpeg:90",
+        "webp:80",
+        "png",
+        "raw none",
+        "raw lz4",
+        "raw zstd",
+    }
+    assert [choice.sample_bytes for choice in possible] == sorted(
+        choice.sample_bytes for choice in possible
+    )
     assert found.best == possible[0]
     assert found.keeps_up
     assert found.proven >= 0.9
@@ -51,7 +60,20 @@ def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos: Path) -> N
 
 @pytest.mark.thorough
 def test_where_none_is_fast_enough_the_fastest_is_named(cli: Any, photos: Path) -> None:
-    options = ["--resize", 40, "--crop", 32, "--consumer-rate", 1e9, "--inputs", 24, "--batch-size", 4, "--workers", 0]
+    options = [
+        "--resize",
+        40,
+        "--crop",
+        32,
+        "--consumer-rate",
+        1e9,
+        "--inputs",
+        24,
+        "--batch-size",
+        4,
+        "--workers",
+        0,
+    ]
     found = cli("advise", photos, *options)
     assert found.code == 1
     (named,) = re.findall(r"NONE keeps it busy on this machine; (.*) is the fastest", found.out)
@@ -85,7 +107,9 @@ def test_lossless_leaves_out_what_changes_pixels(cli: Any, photos: Path) -> None
 
 
 @pytest.mark.thorough
-def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_size(photos: Path) -> None:
+def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_size(
+    photos: Path,
+) -> None:
     found = shardctl.advise(photos, None, consumer_rate=20, inputs=8, batch_size=4, workers=0)
     by_name = {choice.name: choice for choice in found.choices}
     assert by_name["source"].error is None
@@ -112,8 +136,16 @@ def test_text_is_tried_with_every_compression(cli: Any, demo: Path, tmp_path: Pa
     assert found.code == 0
     assert "20 of 50 inputs tried" in found.out
     assert all(name in found.out for name in ("none", "lz4", "zstd:1", "zstd:3", "zstd:9"))
-    assert cli("convert", demo / "lines.jsonl", tmp_path / "out", "--recipe", recipe, "--workers", 0).code == 0
-    assert shardctl.open(tmp_path / "out").manifest.recipe["compression"] == load_recipe(recipe)["compression"]
+    assert (
+        cli(
+            "convert", demo / "lines.jsonl", tmp_path / "out", "--recipe", recipe, "--workers", 0
+        ).code
+        == 0
+    )
+    assert (
+        shardctl.open(tmp_path / "out").manifest.recipe["compression"]
+        == load_recipe(recipe)["compression"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,12 +173,16 @@ def test_what_cannot_be_advised_on_is_refused(
 
 def test_sources_that_are_not_there_or_no_images_are_said(cli: Any, tmp_path: Path) -> None:
     refused = cli("advise", tmp_path / "absent", "--consumer-rate", 1000)
-    assert (refused.code, refused.err) == (3, f"shardctl: {tmp_path}/absent: no such file or folder\n")
+    assert (refused.code, refused.err) == (
+        3,
+        f"shardctl: {tmp_path}/absent: no such file or folder\n",
+    )
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bad.jpg").write_bytes(b"bad")
     with pytest.raises(
         InputError,
-        match=r"can be converted: no input could be converted \(1 rejected\), for instance .*bad\.jpg: not an image [^/]*$",
+        match=r"can be converted: no input could be converted \(1 rejected\), for instance "
+        r".*bad\.jpg: not an image [^/]*$",
     ):
         shardctl.advise(tmp_path / "in", consumer_rate=1000)
 
@@ -164,49 +200,99 @@ def test_a_recipe_is_read_as_it_was_written(target: str, seed: int, chance: floa
 
 @pytest.mark.thorough
 def test_of_text_it_says_how_it_compresses_and_what_blocks_cost(tmp_path: Path, cli: Any) -> None:
-    """Texts of 2,396 to 2,400 bytes: 600 tokens and the one that ends them, so that a block of 1,024 has one of them."""
+    """Texts of 2,396 to 2,400 bytes: 600 tokens and the one that ends them, so that a block of
+    1,024 has one of them."""
     lines = [json.dumps({"text": f"{number:04}" + "text " * 479}) for number in range(40)]
     (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
-    found = shardctl.advise(tmp_path / "in.jsonl", consumer_rate=20, inputs=30, batch_size=4, workers=0)
+    found = shardctl.advise(
+        tmp_path / "in.jsonl", consumer_rate=20, inputs=30, batch_size=4, workers=0
+    )
     ratios = {choice.name: choice.ratio for choice in found.choices}
     assert ratios["none"] == 1.0
     assert (ratios["zstd:9"] or 0) > 3
-    assert all((choice.decode_mb_per_s or 0) > 0 for choice in found.choices if choice.compression != "none")
+    assert all(
+        (choice.decode_mb_per_s or 0) > 0
+        for choice in found.choices
+        if choice.compression != "none"
+    )
     assert found.blocks is not None
-    assert (found.blocks.documents, found.blocks.low, found.blocks.high, found.blocks.estimated) == (30, 601, 601, True)
-    costs = {(choice.length, choice.method): (choice.cut, choice.padding) for choice in found.blocks.choices}
+    assert (
+        found.blocks.documents,
+        found.blocks.low,
+        found.blocks.high,
+        found.blocks.estimated,
+    ) == (30, 601, 601, True)
+    costs = {
+        (choice.length, choice.method): (choice.cut, choice.padding)
+        for choice in found.blocks.choices
+    }
     assert costs[512, "bfd"][0] == costs[512, "none"][0] == 1.0
-    assert costs[1024, "bfd"] == costs[1024, "none"] == (0.0, pytest.approx(1 - 601 / 1024, abs=1e-4))
+    assert (
+        costs[1024, "bfd"] == costs[1024, "none"] == (0.0, pytest.approx(1 - 601 / 1024, abs=1e-4))
+    )
     assert costs[2048, "bfd"] == (0.0, pytest.approx(1 - 3 * 601 / 2048, abs=1e-3))
     assert costs[1024, "concat"][1] < 0.001
     assert costs[1024, "concat"][0] == pytest.approx(600 / 1024, abs=0.02)
-    shown = cli("advise", tmp_path / "in.jsonl", "--consumer-rate", 20, "--inputs", 30, "--batch-size", 4, "--workers", 0)
+    shown = cli(
+        "advise",
+        tmp_path / "in.jsonl",
+        "--consumer-rate",
+        20,
+        "--inputs",
+        30,
+        "--batch-size",
+        4,
+        "--workers",
+        0,
+    )
     assert "documents have 601 to 601 tokens, 601 at the median (estimated" in shown.out
     assert "MB/s" in shown.out
 
 
 @pytest.mark.thorough
 def test_a_recipe_that_packs_tokens_is_advised_by_its_documents(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": "x" * (50 + number)}) + "\n" for number in range(40)))
-    recipe = {"transform": [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "pack", "length": 128, "method": "concat"}]}
-    found = shardctl.advise(tmp_path / "in.jsonl", recipe, consumer="mpt-1b-h100", inputs=40, batch_size=4, workers=0)
+    (tmp_path / "in.jsonl").write_text(
+        "".join(json.dumps({"text": "x" * (50 + number)}) + "\n" for number in range(40))
+    )
+    recipe = {
+        "transform": [
+            {"name": "tokenize", "tokenizer": "bytes"},
+            {"name": "pack", "length": 128, "method": "concat"},
+        ]
+    }
+    found = shardctl.advise(
+        tmp_path / "in.jsonl", recipe, consumer="mpt-1b-h100", inputs=40, batch_size=4, workers=0
+    )
     assert (found.inputs, found.tried) == (40, 40)
     assert found.blocks is not None
-    assert (found.blocks.documents, found.blocks.low, found.blocks.high, found.blocks.estimated) == (40, 51, 90, False)
-    assert found.rate == pytest.approx(45_455 / (40 * 70.5 / 23), rel=0.01), "2,820 tokens are in 23 blocks"
+    assert (
+        found.blocks.documents,
+        found.blocks.low,
+        found.blocks.high,
+        found.blocks.estimated,
+    ) == (40, 51, 90, False)
+    assert found.rate == pytest.approx(45_455 / (40 * 70.5 / 23), rel=0.01), (
+        "2,820 tokens are in 23 blocks"
+    )
     assert found.total_bytes < 2 * found.best.sample_bytes * 23
 
 
 @pytest.mark.thorough
 def test_images_have_no_blocks(photos: Path) -> None:
-    found = shardctl.advise(photos, CROP, consumer_rate=20, inputs=6, batch_size=2, workers=0, lossless=True)
+    found = shardctl.advise(
+        photos, CROP, consumer_rate=20, inputs=6, batch_size=2, workers=0, lossless=True
+    )
     assert found.blocks is None
     assert {choice.ratio for choice in found.choices} == {None}
 
 
 def names_of(found: advice.Advice, verdict: str) -> set[str]:
     """Return the choices with this verdict of the first epoch over the network."""
-    return {choice.name for choice in found.choices if choice.network is not None and choice.network.first.verdict == verdict}
+    return {
+        choice.name
+        for choice in found.choices
+        if choice.network is not None and choice.network.first.verdict == verdict
+    }
 
 
 @pytest.mark.thorough
@@ -225,12 +311,17 @@ def test_what_is_recommended_changes_with_the_bandwidth(photos: Path) -> None:
 
 def choice(name: str, size: float, first: bool, later: bool, rate: float) -> advice.Choice:
     """A choice that keeps up with local data, with these verdicts over a network."""
-    verdicts = [Epoch(rate, 1.0, "network", "keeps-up" if verdict else "starves") for verdict in (first, later)]
+    verdicts = [
+        Epoch(rate, 1.0, "network", "keeps-up" if verdict else "starves")
+        for verdict in (first, later)
+    ]
     far = OverNetwork(rate, "bandwidth", 1.0, 0.0, *verdicts)
     return advice.Choice(name, "none", True, size, 1000.0, 1.0, network=far)
 
 
-def test_the_smallest_that_keeps_up_in_every_epoch_comes_first_then_what_the_cache_makes_fast_enough() -> None:
+def test_the_smallest_that_keeps_up_in_every_epoch_comes_first_then_what_the_cache_makes_fast_enough() -> (
+    None
+):
     tried = [
         choice("a", 1, False, False, 100),
         choice("b", 2, False, True, 300),
@@ -244,11 +335,38 @@ def test_the_smallest_that_keeps_up_in_every_epoch_comes_first_then_what_the_cac
 
 @pytest.mark.thorough
 def test_the_command_says_what_the_network_and_the_cache_do(cli: Any, photos: Path) -> None:
-    options = ["--resize", 40, "--crop", 32, "--consumer-rate", 20, "--inputs", 8, "--batch-size", 4, "--workers", 0]
-    found = cli("advise", photos, *options, "--lossless", "--bandwidth", "800bit", "--latency", "30ms", "--cache-limit", "1GB")
+    options = [
+        "--resize",
+        40,
+        "--crop",
+        32,
+        "--consumer-rate",
+        20,
+        "--inputs",
+        8,
+        "--batch-size",
+        4,
+        "--workers",
+        0,
+    ]
+    found = cli(
+        "advise",
+        photos,
+        *options,
+        "--lossless",
+        "--bandwidth",
+        "800bit",
+        "--latency",
+        "30ms",
+        "--cache-limit",
+        "1GB",
+    )
     assert found.code == 1
     assert "computed for a store (100 B/s, 30 ms, a cache of 953.7 MiB):" in found.out
     assert re.search(r"(?m)^ *\*? +raw none .* starves it \(network\) .* keeps up +100%", found.out)
-    assert "keeps the consumer busy after the first epoch, and is the fastest such one in it" in found.out
+    assert (
+        "keeps the consumer busy after the first epoch, and is the fastest such one in it"
+        in found.out
+    )
     assert "first epoch: the network is the slowest part (its bandwidth)" in found.out
     assert "later epochs: the consumer is the slowest part" in found.out

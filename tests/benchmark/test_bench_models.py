@@ -17,7 +17,9 @@ torch = pytest.importorskip("torch")
 from shardctl.benchmark import models  # noqa: E402 - only where PyTorch is
 
 
-@pytest.mark.parametrize(("make", "parameters"), [(models.make_resnet50, 25_557_032), (models.make_vit_b16, 86_567_656)])
+@pytest.mark.parametrize(
+    ("make", "parameters"), [(models.make_resnet50, 25_557_032), (models.make_vit_b16, 86_567_656)]
+)
 def test_the_models_are_those_of_the_papers(make: Any, parameters: int) -> None:
     model = make(224, 224)
     assert sum(each.numel() for each in model.parameters()) == parameters
@@ -29,13 +31,21 @@ def test_a_step_learns() -> None:
     def make(height: int, width: int) -> Any:
         model = models.VisionTransformer(height * width // 256, width=32, layers=1, heads=2)
         model.register_forward_hook(
-            lambda _module, _inputs, out: seen.append(torch.softmax(out.float(), 1)[:, 0].mean().item())
+            lambda _module, _inputs, out: seen.append(
+                torch.softmax(out.float(), 1)[:, 0].mean().item()
+            )
         )
         return model
 
     step = models.Step(make)
     for _ in range(8):
-        step({"image": torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8))})
+        step(
+            {
+                "image": torch.from_numpy(
+                    np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8)
+                )
+            }
+        )
     assert seen[-1] > 1.5 * seen[0], "every label is 0"
 
 
@@ -45,10 +55,14 @@ def test_a_step_says_what_it_takes(batch: dict[str, Any]) -> None:
         models.resnet50(batch)
 
 
-def test_bench_feeds_a_training_step_and_knows_its_own_rate(raw_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_feeds_a_training_step_and_knows_its_own_rate(
+    raw_dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consumers, "OWN_SECONDS", 0.5)
     options: dict[str, Any] = {"consumer": "shardctl.benchmark.models:resnet50", "device": "cpu"}
-    found = shardctl.bench(raw_dataset, runs=1, seconds=1.0, batch_size=4, shuffle=True, **options).consumer
+    found = shardctl.bench(
+        raw_dataset, runs=1, seconds=1.0, batch_size=4, shuffle=True, **options
+    ).consumer
     assert found is not None
     assert found.steps >= 2
     assert found.consumer_rate > 0
@@ -78,20 +92,38 @@ def test_a_language_step_learns_which_token_comes_next(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "batch", [{}, {"tokens": np.zeros((2, 8))}, {"tokens": torch.zeros(2, 8)}, {"tokens": torch.zeros(2).long()}]
+    "batch",
+    [
+        {},
+        {"tokens": np.zeros((2, 8))},
+        {"tokens": torch.zeros(2, 8)},
+        {"tokens": torch.zeros(2).long()},
+    ],
 )
 def test_a_language_step_says_what_it_takes(batch: dict[str, Any]) -> None:
-    with pytest.raises(ConsumerError, match="takes blocks of tokens of one length as tensors; give --device"):
+    with pytest.raises(
+        ConsumerError, match="takes blocks of tokens of one length as tensors; give --device"
+    ):
         models.gpt2(batch)
 
 
-def test_bench_feeds_blocks_to_a_language_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_feeds_blocks_to_a_language_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consumers, "OWN_SECONDS", 0.1)
     monkeypatch.setattr(models, "VOCABULARY", 300)
-    small = models.LanguageStep(lambda length: models.LanguageModel(length, width=8, layers=1, heads=2))
+    small = models.LanguageStep(
+        lambda length: models.LanguageModel(length, width=8, layers=1, heads=2)
+    )
     monkeypatch.setattr(models, "gpt2", small)
-    out = write_packed(tmp_path / "out", packed_blocks({str(number): "a text" for number in range(40)}))
-    options: dict[str, Any] = {"consumer": "shardctl.benchmark.models:gpt2", "device": "cpu", "threads": 1}
+    out = write_packed(
+        tmp_path / "out", packed_blocks({str(number): "a text" for number in range(40)})
+    )
+    options: dict[str, Any] = {
+        "consumer": "shardctl.benchmark.models:gpt2",
+        "device": "cpu",
+        "threads": 1,
+    }
     found = shardctl.bench(out, runs=1, seconds=0.3, batch_size=4, **options)
     assert found.consumer is not None
     assert found.consumer.steps >= 2

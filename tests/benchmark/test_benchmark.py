@@ -34,22 +34,32 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_measurement_counts_what_was_read(raw_dataset: Path, shuffle: bool | str) -> None:
     heard: list[int] = []
     listener = Listener(samples=heard.append)
-    result = shardctl.bench(raw_dataset, listener, batch_size=16, epochs=3, runs=2, shuffle=shuffle, threads=2)
+    result = shardctl.bench(
+        raw_dataset, listener, batch_size=16, epochs=3, runs=2, shuffle=shuffle, threads=2
+    )
     assert (result.samples, result.batches, result.epochs, result.threads) == (360, 24, 6, 2)
     assert sum(heard) == 360
     assert len(result.runs) == 2
     assert min(result.runs) <= result.samples_per_s <= max(result.runs)
-    assert result.spread == pytest.approx((max(result.runs) - min(result.runs)) / result.samples_per_s, rel=0.01, abs=1e-4)
+    assert result.spread == pytest.approx(
+        (max(result.runs) - min(result.runs)) / result.samples_per_s, rel=0.01, abs=1e-4
+    )
     per_sample = result.mb_per_s * 1e6 / result.samples_per_s
     assert 32 * 32 * 3 < per_sample < 32 * 32 * 3 + 60
     stored = result.stored_mb_per_s * 1e6 / result.samples_per_s
-    assert stored == pytest.approx(sum(p.stat().st_size for p in raw_dataset.glob("*-0*.arrow")) / 60, rel=0.1)
+    assert stored == pytest.approx(
+        sum(p.stat().st_size for p in raw_dataset.glob("*-0*.arrow")) / 60, rel=0.1
+    )
     assert result.batch_ms_p50 is not None
     assert result.batch_ms_p99 is not None
     assert 0 < result.batch_ms_p50 <= result.batch_ms_p99
     for milliseconds, rate in zip(result.by_run["batch_ms_mean"], result.runs, strict=True):
-        assert milliseconds == pytest.approx(60 / 4 * 1e3 / rate, abs=0.001), "four batches for 60 samples"
-    assert all(len(values) == 2 for name, values in result.by_run.items() if name != "first_batch_s")
+        assert milliseconds == pytest.approx(60 / 4 * 1e3 / rate, abs=0.001), (
+            "four batches for 60 samples"
+        )
+    assert all(
+        len(values) == 2 for name, values in result.by_run.items() if name != "first_batch_s"
+    )
     assert sum(result.latencies["counts"]) == 24 - 2, "the first batch of a run is no latency"
     assert result.first_batch_s > 0
     assert result.rss_mb > 10
@@ -81,8 +91,12 @@ def test_every_epoch_of_a_cold_measurement_begins_with_an_empty_page_cache(
 ) -> None:
     heard: list[int] = []
     dropped: list[int] = []
-    monkeypatch.setattr("shardctl.benchmark.measure.subjects.evict", lambda root: dropped.append(sum(heard)))
-    result = shardctl.bench(raw_dataset, Listener(samples=heard.append), cold=True, runs=2, **options)
+    monkeypatch.setattr(
+        "shardctl.benchmark.measure.subjects.evict", lambda root: dropped.append(sum(heard))
+    )
+    result = shardctl.bench(
+        raw_dataset, Listener(samples=heard.append), cold=True, runs=2, **options
+    )
     assert dropped == samples
     assert result.samples == samples[-1] + 60
     assert len(result.runs) == 2
@@ -93,10 +107,16 @@ def test_a_cold_measurement_of_some_seconds_never_reads_a_sample_twice_without_d
 ) -> None:
     heard: list[int] = []
     dropped: list[int] = []
-    monkeypatch.setattr("shardctl.benchmark.measure.subjects.evict", lambda root: dropped.append(sum(heard)))
-    result = shardctl.bench(raw_dataset, Listener(samples=heard.append), cold=True, runs=2, seconds=0.2, batch_size=8)
+    monkeypatch.setattr(
+        "shardctl.benchmark.measure.subjects.evict", lambda root: dropped.append(sum(heard))
+    )
+    result = shardctl.bench(
+        raw_dataset, Listener(samples=heard.append), cold=True, runs=2, seconds=0.2, batch_size=8
+    )
     epochs = np.diff([*dropped, result.samples])
-    assert 0 < epochs.min() <= epochs.max() <= 60, "never more than one epoch from one dropping to the next"
+    assert 0 < epochs.min() <= epochs.max() <= 60, (
+        "never more than one epoch from one dropping to the next"
+    )
     assert result.seconds >= 0.4
 
 
@@ -108,10 +128,20 @@ def test_a_sweep_and_a_function_of_a_cold_measurement_read_cold_data_too(
     monkeypatch.setattr("shardctl.benchmark.measure.consumers.OWN_SECONDS", 0.02)
     heard: list[int] = []
     dropped: list[int] = []
-    monkeypatch.setattr("shardctl.benchmark.measure.subjects.evict", lambda root: dropped.append(sum(heard)))
-    options: dict[str, Any] = {"cold": True, "runs": 1, "batch_size": 8, "consumer": "cold_step:take", "sweep": True}
+    monkeypatch.setattr(
+        "shardctl.benchmark.measure.subjects.evict", lambda root: dropped.append(sum(heard))
+    )
+    options: dict[str, Any] = {
+        "cold": True,
+        "runs": 1,
+        "batch_size": 8,
+        "consumer": "cold_step:take",
+        "sweep": True,
+    }
     result = shardctl.bench(raw_dataset, Listener(samples=heard.append), **options)
-    assert len(dropped) == 1 + 2 + 2 * len(result.sweep), "the run; the function alone and fed; two rounds of each setting"
+    assert len(dropped) == 1 + 2 + 2 * len(result.sweep), (
+        "the run; the function alone and fed; two rounds of each setting"
+    )
     assert np.diff([*dropped, sum(heard)]).max() <= 60
 
 
@@ -129,7 +159,10 @@ def test_a_cache_that_cannot_be_dropped_is_said(cli: Any, raw_dataset: Path) -> 
     held = Path("/dev/shm") / f"shardctl-{raw_dataset.parent.name}"
     try:
         shutil.copytree(raw_dataset, held)
-        assert "NOT COLD: 100% of it stayed in the page cache" in cli("bench", held, "--cold", "--runs", 1).out
+        assert (
+            "NOT COLD: 100% of it stayed in the page cache"
+            in cli("bench", held, "--cold", "--runs", 1).out
+        )
     finally:
         shutil.rmtree(held, ignore_errors=True)
 
@@ -168,14 +201,23 @@ def test_an_empty_split_is_refused(photos: Path, tmp_path: Path) -> None:
         ({"runs": 0}, "0 runs are impossible"),
         ({"consumer_rate": 0}, "a consumer rate of 0 samples/s is impossible"),
         ({"consumer_rate": float("inf")}, "a consumer rate of inf"),
-        ({"consumer_rate": 1, "consumer": "resnet50-a100"}, "a consumer and a consumer rate contradict"),
+        (
+            {"consumer_rate": 1, "consumer": "resnet50-a100"},
+            "a consumer and a consumer rate contradict",
+        ),
         ({"gpus": 0, "consumer_rate": 1}, "0 GPUs are impossible"),
         ({"gpus": 2}, "how fast is one of the GPUs"),
         ({"gpus": 2, "consumer": "a:b"}, "a function stands for one GPU"),
         ({"device": "cuda", "consumer_rate": 1}, "a device is for your own function"),
         ({"consumer": "a:b", "consumer_timeout": 0}, "a consumer timeout of 0 s is impossible"),
-        ({"consumer_timeout": 9.0, "consumer_rate": 1}, "a consumer timeout is for your own function"),
-        ({"baseline": True, "decode": False}, "cannot be compared with stored bytes; leave out --no-decode"),
+        (
+            {"consumer_timeout": 9.0, "consumer_rate": 1},
+            "a consumer timeout is for your own function",
+        ),
+        (
+            {"baseline": True, "decode": False},
+            "cannot be compared with stored bytes; leave out --no-decode",
+        ),
         ({"transforms": ("a:b",)}, "add --baseline"),
     ],
 )
@@ -202,7 +244,11 @@ def test_stages_tell_decoding_from_decompressing(demo: Path, tmp_path: Path) -> 
     for name, source, recipe in (
         ("jpeg", demo / "photos", {"store": "jpeg:90"}),
         ("zstd", demo / "lines.jsonl", {"compression": "zstd"}),
-        ("raw", demo / "photos", {"store": "raw", "transform": [{"name": "resize", "size": "40x40"}]}),
+        (
+            "raw",
+            demo / "photos",
+            {"store": "raw", "transform": [{"name": "resize", "size": "40x40"}]},
+        ),
     ):
         shardctl.convert(source, tmp_path / name, recipe=recipe, workers=0)
         loader = shardctl.open(tmp_path / name).loader(16, shuffle=True, repeat=5, profile=True)
@@ -213,11 +259,16 @@ def test_stages_tell_decoding_from_decompressing(demo: Path, tmp_path: Path) -> 
     assert min(made["jpeg"]["decode"], made["jpeg"]["gather"]) > 0
     assert made["zstd"]["decompress"] > 0
     assert made["zstd"]["decode"] == made["raw"]["decode"] == made["raw"]["decompress"] == 0
-    assert shardctl.open(tmp_path / "raw").loader(16).stats().stages == {}, "not measured unless asked for"
+    assert shardctl.open(tmp_path / "raw").loader(16).stats().stages == {}, (
+        "not measured unless asked for"
+    )
 
 
 @examples(100)
-@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=300), st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]))
+@given(
+    st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=300),
+    st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]),
+)
 def test_percentiles_are_right_to_a_few_percent(seconds: list[float], share: float) -> None:
     latencies = Latencies()
     for value in seconds:
@@ -239,13 +290,17 @@ def test_a_rate_over_time_loses_no_sample(arrivals: list[tuple[float, int]]) -> 
     end = max((seconds for seconds, _ in arrivals), default=0.0)
     points = series.points(1e9)
     width = 2 * points["seconds"][0]
-    assert sum(rate * width for rate in points["samples_per_s"]) == pytest.approx(sum(n for _, n in arrivals), rel=1e-2, abs=1)
+    assert sum(rate * width for rate in points["samples_per_s"]) == pytest.approx(
+        sum(n for _, n in arrivals), rel=1e-2, abs=1
+    )
     assert len(points["seconds"]) <= 120
     assert width * 120 > end
 
 
 def test_the_baseline_runs_the_recipe_on_the_raw_inputs(raw_dataset: Path) -> None:
-    found = shardctl.bench(raw_dataset, epochs=1, runs=1, seconds=None, baseline=True, batch_size=16).baseline
+    found = shardctl.bench(
+        raw_dataset, epochs=1, runs=1, seconds=None, baseline=True, batch_size=16
+    ).baseline
     assert found is not None
     assert found.rejected == 0
     assert found.raw_samples_per_s > 0
@@ -259,11 +314,17 @@ def test_a_conversion_pays_for_itself_when_its_time_is_saved() -> None:
     assert compare(1000, 100.0, 1000.0, 27.0, 0).pays_after == 3
     assert compare(1000, 100.0, 1000.0, 27.1, 0).pays_after == 4
     guessed = compare(1000, 100.0, 1000.0, None, 0)
-    assert (guessed.conversion_s, guessed.conversion_measured, guessed.pays_after) == (10.0, False, 2)
+    assert (guessed.conversion_s, guessed.conversion_measured, guessed.pays_after) == (
+        10.0,
+        False,
+        2,
+    )
     assert compare(1000, 1000.0, 1000.0, 1.0, 0).pays_after is None
 
 
-def test_a_baseline_counts_a_changed_input_once_and_ends_where_all_have_changed(photos: Path, tmp_path: Path) -> None:
+def test_a_baseline_counts_a_changed_input_once_and_ends_where_all_have_changed(
+    photos: Path, tmp_path: Path
+) -> None:
     shutil.copytree(photos, tmp_path / "in")
     shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=CROP, workers=0)
     options: dict[str, Any] = {"epochs": 1, "runs": 1, "baseline": True, "batch_size": 16}
@@ -289,13 +350,23 @@ def test_a_baseline_needs_its_raw_inputs(photos: Path, tmp_path: Path) -> None:
 def test_a_baseline_runs_no_code_that_only_the_dataset_names(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "marking.py").write_text("def mark(sample):\n    sample['mark'] = 7\n    return sample\n")
+    (tmp_path / "marking.py").write_text(
+        "def mark(sample):\n    sample['mark'] = 7\n    return sample\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
-    recipe = {"store": "raw", "transform": [{"name": "resize", "size": "8x8"}, {"name": "custom", "target": "marking:mark"}]}
+    recipe = {
+        "store": "raw",
+        "transform": [
+            {"name": "resize", "size": "8x8"},
+            {"name": "custom", "target": "marking:mark"},
+        ],
+    }
     shardctl.convert(photos, tmp_path / "out", recipe=recipe, workers=0)
     options: dict[str, Any] = {"epochs": 1, "runs": 1, "baseline": True}
     with pytest.raises(
-        UsageError, match=r"a baseline runs no code only because the dataset names it; .* add transforms=\['marking:mark'\]"
+        UsageError,
+        match=r"a baseline runs no code only because the dataset names it; .* add "
+        r"transforms=\['marking:mark'\]",
     ):
         shardctl.bench(tmp_path / "out", **options)
     found = shardctl.bench(tmp_path / "out", **options, transforms=("marking:mark",)).baseline
@@ -304,12 +375,20 @@ def test_a_baseline_runs_no_code_that_only_the_dataset_names(
 
 
 @pytest.mark.thorough
-def test_a_sweep_tries_every_order_and_says_the_best(cli: Any, raw_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_tries_every_order_and_says_the_best(
+    cli: Any, raw_dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shardctl.benchmark.measure.SETTING_SECONDS", 0.02)
     shown = cli("bench", raw_dataset, "--sweep", "--runs", 1, "--epochs", 1)
     assert "best random order: --order " in shown.out
-    assert re.search(r'in Python: dataset\.loader\(batch_size=\d+, shuffle="(global|window|block)", threads=\d+\)', shown.out)
-    points = cli("bench", raw_dataset, "--sweep", "--runs", 1, "--epochs", 1, "--json").json["sweep"]
+    assert re.search(
+        r'in Python: dataset\.loader\(batch_size=\d+, shuffle="(global|window|block)", '
+        r"threads=\d+\)",
+        shown.out,
+    )
+    points = cli("bench", raw_dataset, "--sweep", "--runs", 1, "--epochs", 1, "--json").json[
+        "sweep"
+    ]
     assert {point["shuffle"] for point in points} == {"in-order", "global", "window", "block"}
     assert {1, 2} <= {point["threads"] for point in points}
     assert len({point["batch_size"] for point in points}) > 3
@@ -319,13 +398,22 @@ def test_a_sweep_tries_every_order_and_says_the_best(cli: Any, raw_dataset: Path
 def record(rate: float, spread: float, **others: Any) -> dict[str, Any]:
     values = [rate * (1 - spread / 2), rate, rate * (1 + spread / 2)]
     environment = {"cpu": "A", "versions": {"numpy": "1"}}
-    return {"samples_per_s": rate, "by_run": {"samples_per_s": values}, "environment": environment} | others
+    return {
+        "samples_per_s": rate,
+        "by_run": {"samples_per_s": values},
+        "environment": environment,
+    } | others
 
 
-@pytest.mark.parametrize(("now", "verdict"), [(1080.0, "better"), (925.0, "worse"), (1070.0, "noise"), (935.0, "noise")])
+@pytest.mark.parametrize(
+    ("now", "verdict"), [(1080.0, "better"), (925.0, "worse"), (1070.0, "noise"), (935.0, "noise")]
+)
 def test_a_change_counts_where_it_is_more_than_the_spread_of_both(now: float, verdict: str) -> None:
     (change,) = compare_records(record(1000.0, 0.05), record(now, 0.02)).changes
-    assert (change.verdict, change.noise) == (verdict, pytest.approx(1.025 / 0.975 * 1.01 / 0.99 - 1, abs=1e-4))
+    assert (change.verdict, change.noise) == (
+        verdict,
+        pytest.approx(1.025 / 0.975 * 1.01 / 0.99 - 1, abs=1e-4),
+    )
 
 
 def test_each_figure_is_judged_by_its_own_spread() -> None:
@@ -342,9 +430,13 @@ def test_each_figure_is_judged_by_its_own_spread() -> None:
     assert found.changes[1].noise == pytest.approx(11 / 9 * 9 - 1, abs=1e-3)
 
 
-@pytest.mark.parametrize(("now", "verdict"), [(520.0, "noise"), (1900.0, "noise"), (480.0, "worse"), (2100.0, "better")])
+@pytest.mark.parametrize(
+    ("now", "verdict"), [(520.0, "noise"), (1900.0, "noise"), (480.0, "worse"), (2100.0, "better")]
+)
 def test_what_other_programs_used_counts_as_noise(now: float, verdict: str) -> None:
-    (change,) = compare_records(record(1000.0, 0.0, other_load=0.5), record(now, 0.0, other_load=0.25)).changes
+    (change,) = compare_records(
+        record(1000.0, 0.0, other_load=0.5), record(now, 0.0, other_load=0.25)
+    ).changes
     assert (change.verdict, change.noise) == (verdict, pytest.approx(1.0))
 
 
@@ -360,10 +452,13 @@ def test_the_load_of_other_programs_is_what_is_busy_beyond_this_process() -> Non
     assert CpuUse(1.0, []).others is None
 
 
-@pytest.mark.parametrize("values", [[], [1.0], [1.0, 1.1], [1.0, "x", 1.1], [0, 1.0, 1.1], "none", None])
+@pytest.mark.parametrize(
+    "values", [[], [1.0], [1.0, 1.1], [1.0, "x", 1.1], [0, 1.0, 1.1], "none", None]
+)
 def test_a_figure_of_too_few_values_is_not_judged(values: Any) -> None:
     changes = compare_records(
-        record(1000.0, 0.01, rss_mb=100.0), record(2000.0, 0.01, rss_mb=300.0, by_run={"samples_per_s": values})
+        record(1000.0, 0.01, rss_mb=100.0),
+        record(2000.0, 0.01, rss_mb=300.0, by_run={"samples_per_s": values}),
     ).changes
     assert [(change.metric, change.noise, change.verdict) for change in changes] == [
         ("samples_per_s", None, "unjudged"),
@@ -372,7 +467,8 @@ def test_a_figure_of_too_few_values_is_not_judged(values: Any) -> None:
 
 
 def test_the_median_time_between_batches_is_not_compared() -> None:
-    """Most batches of a group are there at once: half of the times are microseconds, and double by chance."""
+    """Most batches of a group are there at once: half of the times are microseconds, and double by
+    chance."""
     before, now = record(1000.0, 0.01, batch_ms_p50=0.004), record(1000.0, 0.01, batch_ms_p50=0.012)
     assert [change.metric for change in compare_records(before, now).changes] == ["samples_per_s"]
 
@@ -387,7 +483,12 @@ def test_less_latency_is_better_and_another_machine_is_said() -> None:
         ("samples_per_s", "unjudged"),
         ("batch_ms_mean", "better"),
     ]
-    assert found.differences == ("threads: 2, now 4", "decode: True, now False", "cpu: A, now B", "numpy: 1, now 2")
+    assert found.differences == (
+        "threads: 2, now 4",
+        "decode: True, now False",
+        "cpu: A, now B",
+        "numpy: 1, now 2",
+    )
 
 
 def test_two_measurements_are_compared(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:
@@ -396,12 +497,18 @@ def test_two_measurements_are_compared(cli: Any, raw_dataset: Path, tmp_path: Pa
     shown = cli("bench", raw_dataset, *options, "--threads", 1, "--compare", tmp_path / "old.json")
     assert "compared with the earlier measurement" in shown.out
     assert "not judged: it takes 3 runs or more in both" in shown.out, "memory is measured once"
-    compared = cli("bench", raw_dataset, *options, "--compare", tmp_path / "old.json", "--json").json
+    compared = cli(
+        "bench", raw_dataset, *options, "--compare", tmp_path / "old.json", "--json"
+    ).json
     assert compared["comparison"]["changes"][0]["metric"] == "samples_per_s"
 
 
-@pytest.mark.parametrize("content", [b"\xff", b"[1]", b"{}", b'{"samples_per_s": "many"}', b"[" * 100_000])
-def test_a_file_that_is_no_measurement_is_refused(cli: Any, raw_dataset: Path, tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"\xff", b"[1]", b"{}", b'{"samples_per_s": "many"}', b"[" * 100_000]
+)
+def test_a_file_that_is_no_measurement_is_refused(
+    cli: Any, raw_dataset: Path, tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "old.json").write_bytes(content)
     refused = cli("bench", raw_dataset, "--compare", tmp_path / "old.json")
     assert refused.code == 3
@@ -413,7 +520,9 @@ def test_the_record_tells_what_it_was_measured_on(cli: Any, raw_dataset: Path) -
     environment = measured["environment"]
     assert environment["cores"] == usable_cores()
     assert environment["versions"]["shardctl"] == shardctl.__version__
-    assert environment["file_system"] != "", "its type, or null where no mount point is above the dataset"
+    assert environment["file_system"] != "", (
+        "its type, or null where no mount point is above the dataset"
+    )
     assert 0 <= measured["page_cache"]["before"] <= 1
     assert measured["dataset"]["fingerprint"] == shardctl.open(raw_dataset).manifest.fingerprint
     json.dumps(measured, allow_nan=False)
@@ -421,20 +530,35 @@ def test_the_record_tells_what_it_was_measured_on(cli: Any, raw_dataset: Path) -
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("split", [None, "val"])
-def test_a_baseline_reads_the_records_of_files_that_have_many(demo: Path, tmp_path: Path, split: str | None) -> None:
+def test_a_baseline_reads_the_records_of_files_that_have_many(
+    demo: Path, tmp_path: Path, split: str | None
+) -> None:
     """The lines of one unit are in both splits: only those of the split that is measured count."""
     shutil.copyfile(demo / "lines.jsonl", tmp_path / "lines.jsonl")
-    shardctl.convert(tmp_path / "lines.jsonl", tmp_path / "out", workers=0, split="train=0.6,val=0.4")
-    options: dict[str, Any] = {"epochs": 1, "runs": 1, "baseline": True, "batch_size": 4, "split": split, "cold": True}
+    shardctl.convert(
+        tmp_path / "lines.jsonl", tmp_path / "out", workers=0, split="train=0.6,val=0.4"
+    )
+    options: dict[str, Any] = {
+        "epochs": 1,
+        "runs": 1,
+        "baseline": True,
+        "batch_size": 4,
+        "split": split,
+        "cold": True,
+    }
     found = shardctl.bench(tmp_path / "out", **options).baseline
     assert found is not None
     assert (found.raw_samples_per_s > 0, found.rejected) == (True, 0)
-    (tmp_path / "lines.jsonl").write_text((tmp_path / "lines.jsonl").read_text().replace("demo", "else"))
+    (tmp_path / "lines.jsonl").write_text(
+        (tmp_path / "lines.jsonl").read_text().replace("demo", "else")
+    )
     with pytest.raises(InputError, match="all of its raw inputs have changed or are gone"):
         shardctl.bench(tmp_path / "out", **options)
 
 
 def test_a_dataset_without_a_source_has_no_baseline(tmp_path: Path) -> None:
     shardctl.write(tmp_path / "out", ({"number": number} for number in range(20)))
-    with pytest.raises(InputError, match=r"has no raw inputs \(its samples were written by shardctl.write\)"):
+    with pytest.raises(
+        InputError, match=r"has no raw inputs \(its samples were written by shardctl.write\)"
+    ):
         shardctl.bench(tmp_path / "out", epochs=1, runs=1, baseline=True)

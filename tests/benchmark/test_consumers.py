@@ -21,7 +21,8 @@ RUN: dict[str, Any] = {"runs": 1, "seconds": 0.2, "batch_size": 16}
 
 
 class Clock:
-    """Time that passes only where somebody lets it. Sleeping takes `late` seconds longer than was asked for."""
+    """Time that passes only where somebody lets it. Sleeping takes `late` seconds longer than was
+    asked for."""
 
     def __init__(self, late: float) -> None:
         self.now, self.late = 100.0, late
@@ -54,7 +55,9 @@ def test_a_consumers_clock_does_not_drift(clock: Clock) -> None:
     fed = feed_paced(clock.batches(1001, waits=0.0), 1000.0, 1e9, lambda _: None)
     assert fed.steps == 1000
     assert fed.seconds == pytest.approx(1000 * 0.010)
-    assert clock.now - 100 == pytest.approx(1001 * 0.010, abs=0.004), "3 ms late 1,000 times would be 3 s"
+    assert clock.now - 100 == pytest.approx(1001 * 0.010, abs=0.004), (
+        "3 ms late 1,000 times would be 3 s"
+    )
     assert fed.utilization == pytest.approx(1.0)
 
 
@@ -66,7 +69,9 @@ def test_waiting_for_a_batch_is_a_stall_and_the_first_step_is_left_out(clock: Cl
 
 def test_a_consumer_stops_when_its_time_is_over(clock: Clock) -> None:
     assert feed_paced(clock.batches(1000, waits=0.0), 1000.0, 0.1, lambda _: None).steps == 10
-    assert feed_paced(clock.batches(1000, waits=0.0), 1.0, 0.1, lambda _: None).steps == 2, "two steps at the least"
+    assert feed_paced(clock.batches(1000, waits=0.0), 1.0, 0.1, lambda _: None).steps == 2, (
+        "two steps at the least"
+    )
 
 
 def result(utilization: float, limit: float, rate: float = 1000.0) -> ConsumerResult:
@@ -75,12 +80,21 @@ def result(utilization: float, limit: float, rate: float = 1000.0) -> ConsumerRe
 
 @pytest.mark.parametrize(
     ("utilization", "limit", "verdict", "fed", "starves_at"),
-    [(0.95, 2300.0, "keeps-up", 2.3, 3), (0.90, 950.0, "keeps-up", 0.95, 2), (0.89, 890.0, "starves", 0.89, 1)],
+    [
+        (0.95, 2300.0, "keeps-up", 2.3, 3),
+        (0.90, 950.0, "keeps-up", 0.95, 2),
+        (0.89, 890.0, "starves", 0.89, 1),
+    ],
 )
-def test_nine_tenths_are_enough(utilization: float, limit: float, verdict: str, fed: float, starves_at: int) -> None:
+def test_nine_tenths_are_enough(
+    utilization: float, limit: float, verdict: str, fed: float, starves_at: int
+) -> None:
     found = result(utilization, limit)
     assert (found.verdict, found.gpus_fed, found.starves_at) == (verdict, fed, starves_at)
-    assert found.utilization_of(starves_at) < 0.9 <= found.utilization_of(max(1, starves_at - 1)) or starves_at == 1
+    assert (
+        found.utilization_of(starves_at) < 0.9 <= found.utilization_of(max(1, starves_at - 1))
+        or starves_at == 1
+    )
 
 
 @pytest.mark.thorough
@@ -95,11 +109,16 @@ def test_a_slow_consumer_is_kept_busy_and_a_fast_one_starves(cli: Any, raw_datas
     fast = cli("bench", raw_dataset, *options, "--consumer-rate", 1e9, "--gpus", 4)
     assert fast.code == 1
     assert "consumer: 4 GPUs of 1,000,000,000.0 samples/s each" in fast.out
-    assert "STARVES: the loader can feed 0.0 such GPUs; even one would be busy for less than 90% of the time" in fast.out
+    assert (
+        "STARVES: the loader can feed 0.0 such GPUs; even one would be busy for less than 90% of "
+        "the time" in fast.out
+    )
 
 
 def test_a_rate_that_would_take_for_ever_is_refused(raw_dataset: Path) -> None:
-    with pytest.raises(UsageError, match=r"a step of 256 samples takes 2,560 s, too long .* smaller batch_size"):
+    with pytest.raises(
+        UsageError, match=r"a step of 256 samples takes 2,560 s, too long .* smaller batch_size"
+    ):
         shardctl.bench(raw_dataset, consumer_rate=0.1)
 
 
@@ -127,7 +146,9 @@ def test_a_preset_of_tokens_is_divided_by_the_tokens_of_a_sample(tmp_path: Path)
     rows = [f'{{"tokens": {list(range(length))}}}' for length in (100, 200, 300, 400)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     shardctl.convert(tmp_path / "rows.jsonl", tmp_path / "out", workers=0)
-    found = shardctl.bench(tmp_path / "out", runs=1, seconds=0.2, batch_size=2, consumer="mpt-1b-h100").consumer
+    found = shardctl.bench(
+        tmp_path / "out", runs=1, seconds=0.2, batch_size=2, consumer="mpt-1b-h100"
+    ).consumer
     assert found is not None
     assert found.consumer_rate == pytest.approx(45_455 / 250, abs=0.01)
     assert "250.0 tokens per sample (the mean of tokens)" in found.notes[1]
@@ -136,7 +157,11 @@ def test_a_preset_of_tokens_is_divided_by_the_tokens_of_a_sample(tmp_path: Path)
 def test_tokens_of_blocks_are_counted_without_padding(tmp_path: Path, cli: Any) -> None:
     """Blocks of 16, two of three of them full of one document: 12 tokens on average."""
     document = [("a", 0, [1] * 15 + [EOS])]
-    blocks = [block_of(document), block_of(document), block_of([("b", 0, [1, 2, EOS]), ("c", 0, [EOS])])] * 4
+    blocks = [
+        block_of(document),
+        block_of(document),
+        block_of([("b", 0, [1, 2, EOS]), ("c", 0, [EOS])]),
+    ] * 4
     out = write_packed(tmp_path / "out", blocks)
     result = shardctl.bench(out, runs=1, seconds=0.2, batch_size=3, consumer="mpt-1b-h100")
     assert result.tokens_per_s == pytest.approx(12 * result.samples_per_s, rel=1e-3)
@@ -149,11 +174,14 @@ def test_tokens_of_blocks_are_counted_without_padding(tmp_path: Path, cli: Any) 
 def test_a_function_gets_blocks_of_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumers, "OWN_SECONDS", 0.01)
     (tmp_path / "takesblocks.py").write_text(
-        "def step(batch):\n    assert batch['tokens'].shape == (4, 16) and batch['tokens'].dtype == 'uint16', batch\n"
+        "def step(batch):\n    assert batch['tokens'].shape == (4, 16) and batch['tokens'].dtype "
+        "== 'uint16', batch\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     out = write_packed(tmp_path / "out", [block_of([("a", 0, [1] * 15 + [EOS])])] * 8)
-    found = shardctl.bench(out, runs=1, seconds=0.2, batch_size=4, consumer="takesblocks:step").consumer
+    found = shardctl.bench(
+        out, runs=1, seconds=0.2, batch_size=4, consumer="takesblocks:step"
+    ).consumer
     assert found is not None
     assert found.steps > 0
 
@@ -163,12 +191,16 @@ def test_samples_without_tokens_have_no_rate_of_tokens(raw_dataset: Path) -> Non
 
 
 def test_a_preset_must_fit_the_dataset(raw_dataset: Path, demo: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"mpt-7b-h100 takes tokens, but .* has no tokens and no text"):
+    with pytest.raises(
+        UsageError, match=r"mpt-7b-h100 takes tokens, but .* has no tokens and no text"
+    ):
         shardctl.bench(raw_dataset, consumer="mpt-7b-h100")
     shardctl.convert(demo / "texts", tmp_path / "out", workers=0)
     with pytest.raises(UsageError, match=r"vit-b16-rtx3090 takes images, but .* has none"):
         shardctl.bench(tmp_path / "out", consumer="vit-b16-rtx3090")
-    with pytest.raises(UsageError, match="consumer 'resnet-a100' is not known; did you mean resnet50-a100"):
+    with pytest.raises(
+        UsageError, match="consumer 'resnet-a100' is not known; did you mean resnet50-a100"
+    ):
         shardctl.bench(raw_dataset, consumer="resnet-a100")
 
 
@@ -203,17 +235,24 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_function_is_called_with_every_batch(own: str, raw_dataset: Path) -> None:
     import sys
 
-    found = shardctl.bench(raw_dataset, runs=1, seconds=0.3, batch_size=16, consumer=f"{own}:take").consumer
+    found = shardctl.bench(
+        raw_dataset, runs=1, seconds=0.3, batch_size=16, consumer=f"{own}:take"
+    ).consumer
     assert found is not None
     assert 200 < found.consumer_rate <= 16 / 0.02
     assert (found.verdict == "keeps-up") == (found.accelerator_utilization >= 0.9)
     shapes = sys.modules[own].seen
     assert len(shapes) > found.steps >= 2
-    assert set(shapes) == {(16, 32, 32, 3)}, "the last batch of an epoch is left out, as in training"
+    assert set(shapes) == {(16, 32, 32, 3)}, (
+        "the last batch of an epoch is left out, as in training"
+    )
 
 
 def test_a_function_that_raises_is_named_with_its_line(own: str, raw_dataset: Path) -> None:
-    with pytest.raises(ConsumerError, match=rf"consumer {own}:fail raised ValueError: no such layer \(.*{own}.py, line 11\)"):
+    with pytest.raises(
+        ConsumerError,
+        match=rf"consumer {own}:fail raised ValueError: no such layer \(.*{own}.py, line 11\)",
+    ):
         shardctl.bench(raw_dataset, **RUN, consumer=f"{own}:fail")
 
 
@@ -226,15 +265,23 @@ def test_a_function_that_never_returns_is_given_up(own: str, cli: Any, raw_datas
 
 @pytest.mark.parametrize(
     ("target", "message"),
-    [("no_such_module:take", "cannot import"), ("{own}:absent", "has no absent"), ("{own}:number", "number is not a function")],
+    [
+        ("no_such_module:take", "cannot import"),
+        ("{own}:absent", "has no absent"),
+        ("{own}:number", "number is not a function"),
+    ],
 )
-def test_a_function_that_is_none_is_refused(own: str, raw_dataset: Path, target: str, message: str) -> None:
+def test_a_function_that_is_none_is_refused(
+    own: str, raw_dataset: Path, target: str, message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         shardctl.bench(raw_dataset, consumer=target.format(own=own))
 
 
 def test_a_device_needs_pytorch_or_has_it(own: str, raw_dataset: Path) -> None:
     pytest.importorskip("torch")
-    found = shardctl.bench(raw_dataset, runs=1, seconds=0.2, batch_size=16, consumer=f"{own}:take", device="cpu").consumer
+    found = shardctl.bench(
+        raw_dataset, runs=1, seconds=0.2, batch_size=16, consumer=f"{own}:take", device="cpu"
+    ).consumer
     assert found is not None
     assert found.steps >= 2

@@ -29,7 +29,9 @@ def test_a_bandwidth_is_in_bits_or_bytes(text: str, bytes_per_s: float) -> None:
     assert Network.parse(text, None, None) == Network(pytest.approx(bytes_per_s), 0.0, 0)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("30ms", 0.03), ("500us", 0.0005), ("0.1s", 0.1), ("0ms", 0.0)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30ms", 0.03), ("500us", 0.0005), ("0.1s", 0.1), ("0ms", 0.0)]
+)
 def test_a_latency_has_a_unit(text: str, seconds: float) -> None:
     found = Network.parse("2Gbit", text, "500GB")
     assert found == Network(250e6, pytest.approx(seconds), 500 * 10**9)
@@ -38,7 +40,12 @@ def test_a_latency_has_a_unit(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     ("bandwidth", "latency", "limit", "said"),
     [
-        ("2Gb", None, None, "a bandwidth of '2Gb' is not clear; write bits or bytes per second with their unit"),
+        (
+            "2Gb",
+            None,
+            None,
+            "a bandwidth of '2Gb' is not clear; write bits or bytes per second with their unit",
+        ),
         ("2GBps", None, None, "is not clear"),
         ("fast", None, None, "is not clear"),
         ("2000000", None, None, "is not clear"),
@@ -57,7 +64,9 @@ def test_a_latency_has_a_unit(text: str, seconds: float) -> None:
         (None, None, "1GB", "--cache-limit needs --bandwidth"),
     ],
 )
-def test_what_is_no_network_is_wrong_usage(bandwidth: str | None, latency: str | None, limit: str | None, said: str) -> None:
+def test_what_is_no_network_is_wrong_usage(
+    bandwidth: str | None, latency: str | None, limit: str | None, said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
         Network.parse(bandwidth, latency, limit)
 
@@ -80,7 +89,8 @@ def test_the_bandwidth_is_shared_by_all_blocks() -> None:
 
 
 def test_the_latency_bounds_what_is_requested_at_a_time() -> None:
-    """64 blocks of 4 MiB, which is all that may be under way, in each 10 s of latency, 2 / 32 more for footers, and 4.2 ms."""
+    """64 blocks of 4 MiB, which is all that may be under way, in each 10 s of latency, 2 / 32 more
+    for footers, and 4.2 ms."""
     found = over_network(Network(1e9, 10.0), LARGE, decode=5_000, consumer=200)
     seconds = 10 * (1 + 2 / 32) + 4 * MIB / 1e9
     assert found.samples_per_s == pytest.approx(64 * 4 * MIB / seconds / 100_000, abs=0.1)
@@ -109,11 +119,17 @@ def test_large_blocks_fill_the_memory_before_there_are_64() -> None:
         (2_000, 1.0, 5_000, "consumer", "keeps-up"),
     ],
 )
-def test_a_cache_takes_its_share_from_the_network(cached: int, share: float, later: float, limit: str, verdict: str) -> None:
+def test_a_cache_takes_its_share_from_the_network(
+    cached: int, share: float, later: float, limit: str, verdict: str
+) -> None:
     found = over_network(Network(100e6, 0.0, cached * 10**9), LARGE, decode=5_000, consumer=2_500)
     assert found.cached_share == share
     assert (found.first.samples_per_s, found.first.verdict) == (1_000, "starves")
-    assert (found.later.samples_per_s, found.later.limit, found.later.verdict) == (later, limit, verdict)
+    assert (found.later.samples_per_s, found.later.limit, found.later.verdict) == (
+        later,
+        limit,
+        verdict,
+    )
 
 
 def test_a_slow_decoder_is_named_and_not_the_network() -> None:
@@ -124,7 +140,11 @@ def test_a_slow_decoder_is_named_and_not_the_network() -> None:
 
 def test_a_rate_a_little_below_that_of_the_consumer_is_enough() -> None:
     found = over_network(Network(225e6), LARGE, decode=5_000, consumer=2_500)
-    assert (found.first.utilization, found.first.verdict, found.first.limit) == (0.9, "keeps-up", "network")
+    assert (found.first.utilization, found.first.verdict, found.first.limit) == (
+        0.9,
+        "keeps-up",
+        "network",
+    )
 
 
 def test_a_small_dataset_has_16_shards_that_bound_its_blocks() -> None:

@@ -1,4 +1,5 @@
-"""Shards of other tools are measured with their own readers, in processes that end with the measurement."""
+"""Shards of other tools are measured with their own readers, in processes that end with the
+measurement."""
 
 from __future__ import annotations
 
@@ -51,7 +52,10 @@ def dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shardctl.convert(
         photos,
         root,
-        recipe={"store": "png", "transform": [{"name": "resize", "size": 24}, {"name": "crop", "size": 24}]},
+        recipe={
+            "store": "png",
+            "transform": [{"name": "resize", "size": 24}, {"name": "crop", "size": 24}],
+        },
         workers=0,
     )
     return root
@@ -66,10 +70,13 @@ def exported(dataset: Path, to: str) -> Path:
 
 @pytest.fixture
 def python_with(tmp_path: Path) -> Any:
-    """A Python that runs some code before the program: a wrapper, as people have for their environments."""
+    """A Python that runs some code before the program: a wrapper, as people have for their
+    environments."""
 
     def make(code: str, python: Path = Path(sys.executable)) -> Path:
-        (tmp_path / "first.py").write_text(f"{code}\nimport runpy, sys\nrunpy.run_path(sys.argv[1], run_name='__main__')\n")
+        (tmp_path / "first.py").write_text(
+            f"{code}\nimport runpy, sys\nrunpy.run_path(sys.argv[1], run_name='__main__')\n"
+        )
         wrapper = tmp_path / "python"
         wrapper.write_text(f'#!/bin/sh\nexec {python} {tmp_path / "first.py"} "$@"\n')
         wrapper.chmod(0o755)
@@ -83,7 +90,9 @@ def processes(parent: int | None = None) -> list[int]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended
-            of_parent = int(stat.read_text().rpartition(")")[2].split()[1]) == (parent or os.getpid())
+            of_parent = int(stat.read_text().rpartition(")")[2].split()[1]) == (
+                parent or os.getpid()
+            )
             if of_parent and remote.PROGRAM.name in (stat.parent / "cmdline").read_text():
                 found.append(int(stat.parent.name))
     return found
@@ -91,19 +100,30 @@ def processes(parent: int | None = None) -> list[int]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("to", ["webdataset", "parquet"])
-def test_shards_of_others_are_read_with_their_reader_and_shardctl_in_turn(to: str, dataset: Path) -> None:
+def test_shards_of_others_are_read_with_their_reader_and_shardctl_in_turn(
+    to: str, dataset: Path
+) -> None:
     result = bench_shards(exported(dataset, to), beside=True, **QUICK)
     assert result.reader is not None
     assert result.reader.library.startswith({"webdataset": "webdataset", "parquet": "datasets"}[to])
     assert (len(result.runs), result.dataset["samples"]) == (2, 60)
     pixels = 24 * 24 * 3
-    assert result.mb_per_s / result.samples_per_s * 1e6 == pytest.approx(pixels, rel=0.2), "images are handed over as pixels"
+    assert result.mb_per_s / result.samples_per_s * 1e6 == pytest.approx(pixels, rel=0.2), (
+        "images are handed over as pixels"
+    )
     against = result.against
     assert against is not None
     assert (against.samples, against.records, len(against.ratios)) == (60, 60, 2)
     assert min(against.ratios) <= against.ratio <= max(against.ratios)
     page = bench_page(result, "shardctl bench")
-    assert all(text in page for text in ("The same samples with shardctl", f"{against.ratio:,.2f} times", against.reading))
+    assert all(
+        text in page
+        for text in (
+            "The same samples with shardctl",
+            f"{against.ratio:,.2f} times",
+            against.reading,
+        )
+    )
     assert processes() == []
 
 
@@ -127,7 +147,11 @@ def test_a_cold_measurement_reads_each_epoch_in_a_new_process(dataset: Path) -> 
 def test_a_fast_gpu_would_wait_for_the_reader_of_others(cli: Any, dataset: Path) -> None:
     options = ("--runs", 1, "--seconds", 0.3, "--batch-size", 8)
     starved = cli("bench", exported(dataset, "webdataset"), "--consumer-rate", 1e8, *options)
-    assert (starved.code, "STARVES" in starved.out, "time of the threads" in starved.out) == (1, True, False)
+    assert (starved.code, "STARVES" in starved.out, "time of the threads" in starved.out) == (
+        1,
+        True,
+        False,
+    )
     fed = cli("bench", exported(dataset, "webdataset"), "--consumer-rate", 20, *options, "--json")
     assert (fed.code, fed.json["verdict"]) == (0, "keeps-up")
     assert fed.json["reader"]["library"].startswith("webdataset")
@@ -166,9 +190,14 @@ def test_files_without_a_reader_are_named(cli: Any, tmp_path: Path) -> None:
     assert (ran.code, "bench knows no reader for files of npy" in ran.err) == (2, True)
 
 
-def test_packages_that_are_missing_are_named_with_what_helps(dataset: Path, python_with: Any) -> None:
+def test_packages_that_are_missing_are_named_with_what_helps(
+    dataset: Path, python_with: Any
+) -> None:
     python = python_with("import sys; sys.modules['webdataset'] = None")
-    with pytest.raises(InstallError, match=r"pip install webdataset torch\), or name a Python that has them with --python"):
+    with pytest.raises(
+        InstallError,
+        match=r"pip install webdataset torch\), or name a Python that has them with --python",
+    ):
         bench_shards(exported(dataset, "webdataset"), python=str(python), **QUICK)
     assert processes() == []
 
@@ -176,14 +205,20 @@ def test_packages_that_are_missing_are_named_with_what_helps(dataset: Path, pyth
 def test_a_reader_that_dies_is_told_with_its_last_words(dataset: Path, python_with: Any) -> None:
     python = python_with("import sys; sys.exit('no memory left')")
     with pytest.raises(
-        InstallError, match=r"is not a Python that runs the reader \(its process ended with code 1: no memory left\)"
+        InstallError,
+        match=r"is not a Python that runs the reader \(its process ended with code 1: no memory "
+        r"left\)",
     ):
         bench_shards(exported(dataset, "webdataset"), python=str(python), **QUICK)
 
 
-@pytest.mark.parametrize(("program", "said"), [("/bin/true", "ended with code 0"), ("/bin/cat", "it answers")])
+@pytest.mark.parametrize(
+    ("program", "said"), [("/bin/true", "ended with code 0"), ("/bin/cat", "it answers")]
+)
 def test_a_program_that_is_no_python_is_told(program: str, said: str, dataset: Path) -> None:
-    with pytest.raises(InstallError, match=f"{program}: is not a Python that runs the reader .*{said}"):
+    with pytest.raises(
+        InstallError, match=f"{program}: is not a Python that runs the reader .*{said}"
+    ):
         bench_shards(exported(dataset, "webdataset"), python=program, **QUICK)
     assert processes() == []
 
@@ -202,7 +237,10 @@ def test_records_are_converted_as_convert_does_by_itself(dataset: Path, tmp_path
     with scratch_folder() as scratch:
         tried = shardctl.open(convert_some(shards, 30, scratch).root)
         whole = shardctl.open(tmp_path / "whole")
-        assert (tried.manifest.kind, tried.manifest.recipe["compression"]) == ("image", whole.manifest.recipe["compression"])
+        assert (tried.manifest.kind, tried.manifest.recipe["compression"]) == (
+            "image",
+            whole.manifest.recipe["compression"],
+        )
         assert tried[0]["image"].shape == (24, 24, 3)
         assert set(tried.schema.names) - {"__key__"} == set(whole.schema.names)
 
@@ -225,29 +263,43 @@ def test_pickles_in_shards_are_not_run(tmp_path: Path) -> None:
     assert not evil.exists()
 
 
-def test_damaged_images_and_bytes_that_are_none_do_not_stop_it(dataset: Path, tmp_path: Path) -> None:
+def test_damaged_images_and_bytes_that_are_none_do_not_stop_it(
+    dataset: Path, tmp_path: Path
+) -> None:
     shards = write_numbered_tar(tmp_path / "a.tar", 0)
     with tarfile.open(shards, "w") as tar:
-        for number, data in enumerate([b"\xff\xd8\xff" + bytes(50), b"BMW is a car", b"RIFF1234WAVEfmt "] * 5):
+        for number, data in enumerate(
+            [b"\xff\xd8\xff" + bytes(50), b"BMW is a car", b"RIFF1234WAVEfmt "] * 5
+        ):
             info = tarfile.TarInfo(f"{number:04d}.bin")
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
     assert bench_shards(shards, **QUICK).samples > 0
 
 
-def test_shards_that_their_reader_cannot_read_are_an_error(tmp_path: Path, python_with: Any) -> None:
+def test_shards_that_their_reader_cannot_read_are_an_error(
+    tmp_path: Path, python_with: Any
+) -> None:
     shards = write_numbered_tar(tmp_path / "a.tar", 20)
     python = python_with("import webdataset; webdataset.WebDataset = lambda *a, **o: 1 / 0")
-    with pytest.raises(InputError, match="webdataset cannot read these shards: ZeroDivisionError: division by zero"):
+    with pytest.raises(
+        InputError, match="webdataset cannot read these shards: ZeroDivisionError: division by zero"
+    ):
         bench_shards(shards, python=str(python), **QUICK)
     assert processes() == []
 
 
 @pytest.mark.thorough
-def test_advice_says_how_fast_the_shards_are_read_today(cli: Any, dataset: Path, python_with: Any) -> None:
+def test_advice_says_how_fast_the_shards_are_read_today(
+    cli: Any, dataset: Path, python_with: Any
+) -> None:
     options = ("--consumer-rate", 50, "--inputs", 20, "--batch-size", 8, "--workers", 0)
     told = cli("advise", exported(dataset, "webdataset"), *options)
-    assert (told.code, "as they are:" in told.out, "read and decoded by webdataset" in told.out) == (0, True, True)
+    assert (
+        told.code,
+        "as they are:" in told.out,
+        "read and decoded by webdataset" in told.out,
+    ) == (0, True, True)
     python = python_with("import sys; sys.modules['webdataset'] = None")
     told = cli("advise", exported(dataset, "webdataset"), *options, "--python", python, "--json")
     assert (told.code, "pip install webdataset torch" in told.json["today"]["why_not"]) == (0, True)
@@ -262,7 +314,9 @@ def test_advice_says_how_fast_the_shards_are_read_today(cli: Any, dataset: Path,
         ("webdataset", "torch", "webdataset 1"),
     ],
 )
-def test_the_readers_of_training_environments(to: str, environment: str, library: str, dataset: Path, python_with: Any) -> None:
+def test_the_readers_of_training_environments(
+    to: str, environment: str, library: str, dataset: Path, python_with: Any
+) -> None:
     if not (INTEROP / environment / ".done").exists():
         pytest.skip(f"no environment {environment}; `make interop` makes it")
     code = OPERATORS_OF_TORCHVISION if to == "mds" else ""
@@ -276,8 +330,19 @@ def test_the_readers_of_training_environments(to: str, environment: str, library
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_measurement_that_is_stopped_leaves_no_process(number: signal.Signals, dataset: Path) -> None:
-    command = [sys.executable, "-m", "shardctl", "bench", exported(dataset, "webdataset"), "--against", "--runs", "100"]
+def test_a_measurement_that_is_stopped_leaves_no_process(
+    number: signal.Signals, dataset: Path
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "bench",
+        exported(dataset, "webdataset"),
+        "--against",
+        "--runs",
+        "100",
+    ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
         while not (readers := processes(bench.pid)):
             assert bench.poll() is None

@@ -1,7 +1,7 @@
 """Small inputs in every format that `shardctl convert` reads, for test_same_digests.py.
 
-Each function writes one source below the folder that it is given. The content is the same in every run. Nothing of shardctl is
-imported, so that these files stay the same when shardctl changes.
+Each function writes one source below the folder that it is given. The content is the same in every
+run. Nothing of shardctl is imported, so that these files stay the same when shardctl changes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ from PIL import Image
 CLASSES = ("cat", "dog", "owl")
 
 _WORDS = (
-    "the of and to have with that be snow river stone light morning window garden letter engine copper market winter "
-    "yellow silver paper table water north bridge forest music number answer village Straße café naïve été"
+    "the of and to have with that be snow river stone light morning window garden letter engine "
+    "copper market winter "
+    "yellow silver paper table water north bridge forest music number answer village Straße café "
+    "naïve été"
 )
 WORDS = _WORDS.split()
 
@@ -41,7 +43,8 @@ WORDS = _WORDS.split()
 
 
 def pixels(number: int, size: tuple[int, int] = (24, 18)) -> np.ndarray:  # type: ignore[type-arg]
-    """Return (height, width, 3) uint8: a smooth picture with a block of another colour, another one for each number.
+    """Return (height, width, 3) uint8: a smooth picture with a block of another colour, another one
+    for each number.
 
     It is made of whole numbers, without a random generator, so that no version of numpy changes it.
     """
@@ -49,11 +52,21 @@ def pixels(number: int, size: tuple[int, int] = (24, 18)) -> np.ndarray:  # type
     y, x = np.mgrid[0:height, 0:width]
     planes = [(x * (5 + number) + y * (3 + k) + 40 * k + 17 * number) % 256 for k in range(3)]
     picture = np.stack(planes, axis=2).astype(np.uint8)
-    picture[height // 4 : height // 2, width // 4 : width // 2] = (30 * number % 256, 200, 255 - 20 * number % 256)
+    picture[height // 4 : height // 2, width // 4 : width // 2] = (
+        30 * number % 256,
+        200,
+        255 - 20 * number % 256,
+    )
     return picture
 
 
-def picture(number: int, form: str = "JPEG", mode: str = "RGB", size: tuple[int, int] = (24, 18), **options: Any) -> bytes:
+def picture(
+    number: int,
+    form: str = "JPEG",
+    mode: str = "RGB",
+    size: tuple[int, int] = (24, 18),
+    **options: Any,
+) -> bytes:
     """Return an encoded image."""
     target = io.BytesIO()
     image = Image.fromarray(pixels(number, size))
@@ -91,7 +104,8 @@ def sentence(number: int, words: int = 12) -> str:
 def document(number: int) -> str:
     """Return a text of some paragraphs with lines."""
     paragraphs = [
-        "\n".join(sentence(number * 100 + p * 10 + line, 6 + line) for line in range(3)) for p in range(1 + number % 3)
+        "\n".join(sentence(number * 100 + p * 10 + line, 6 + line) for line in range(3))
+        for p in range(1 + number % 3)
     ]
     return "\n\n".join(paragraphs) + "\n"
 
@@ -175,7 +189,10 @@ def labelled_photos(root: Path) -> None:
         name = f"{number:02}.{'png' if number % 2 else 'jpg'}"
         label = "" if number == 5 else CLASSES[number % 3]
         split = "val" if number % 4 == 1 else "train"
-        table.append(f'{name},{label},{split},{number / 4},{"NA" if number == 7 else number},"a, ""{number}"""')
+        table.append(
+            f'{name},{label},{split},{number / 4},{"NA" if number == 7 else number},"a, '
+            f'""{number}"""'
+        )
     write(root / "labels.csv", "\n".join(table) + "\n")
 
 
@@ -196,20 +213,47 @@ def coco(root: Path) -> None:
     """Images with boxes, polygons, runs, crowds and keypoints, and captions."""
     plain_photos(root / "images", 8)
     names = [f"{number:02}.{'png' if number % 2 else 'jpg'}" for number in range(8)]
-    images = [{"id": 10 + n, "file_name": name, "width": 24, "height": 18} for n, name in enumerate(names)]
+    images = [
+        {"id": 10 + n, "file_name": name, "width": 24, "height": 18} for n, name in enumerate(names)
+    ]
     objects: list[dict[str, Any]] = []
     for n in range(7):
-        one = {"id": 100 + n, "image_id": 10 + n, "category_id": 3, "bbox": [2 + n, 3, 9.5, 8], "area": 60 + n, "iscrowd": 0}
+        one = {
+            "id": 100 + n,
+            "image_id": 10 + n,
+            "category_id": 3,
+            "bbox": [2 + n, 3, 9.5, 8],
+            "area": 60 + n,
+            "iscrowd": 0,
+        }
         one["segmentation"] = [[2 + n, 3, 11.5 + n, 3, 11.5 + n, 11, 2 + n, 11]]
         one["keypoints"], one["num_keypoints"] = [4 + n, 5, 2, 8 + n, 5, 1, 0, 0, 0], 2
         objects.append(one)
         if n % 2:
-            runs = {"size": [18, 24], "counts": [18 * 4 + 5, 6, 12, 6, 12, 6, 18 * 24 - 18 * 4 - 47]}
-            many = {"id": 200 + n, "image_id": 10 + n, "category_id": 7, "bbox": [4, 5, 3, 6], "area": 18, "iscrowd": 1}
+            runs = {
+                "size": [18, 24],
+                "counts": [18 * 4 + 5, 6, 12, 6, 12, 6, 18 * 24 - 18 * 4 - 47],
+            }
+            many = {
+                "id": 200 + n,
+                "image_id": 10 + n,
+                "category_id": 7,
+                "bbox": [4, 5, 3, 6],
+                "area": 18,
+                "iscrowd": 1,
+            }
             objects.append({**many, "segmentation": runs})
     points = {"keypoints": ["nose", "left_ear", "right_ear"], "skeleton": [[1, 2], [1, 3]]}
-    categories = [{"id": 3, "name": "cat", **points}, {"id": 7, "name": "dog", "supercategory": "animal"}]
-    record = {"info": {"year": 2026}, "images": images, "annotations": objects, "categories": categories}
+    categories = [
+        {"id": 3, "name": "cat", **points},
+        {"id": 7, "name": "dog", "supercategory": "animal"},
+    ]
+    record = {
+        "info": {"year": 2026},
+        "images": images,
+        "annotations": objects,
+        "categories": categories,
+    }
     write(root / "instances.json", json.dumps(record))
     said = [{"id": n, "image_id": 10 + n // 2, "caption": sentence(n, 5)} for n in range(10)]
     write(root / "captions.json", json.dumps({"images": images, "annotations": said}))
@@ -221,31 +265,45 @@ def yolo(root: Path) -> None:
         split = "val" if number % 4 == 3 else "train"
         write(root / "images" / split / f"{number}.jpg", picture(number))
         if number != 4:
-            text = f"{number % 2} 0.5 0.5 0.25 0.{1 + number}\n" + ("1 0.2 0.3 0.1 0.2\n" if number % 3 == 0 else "")
+            text = f"{number % 2} 0.5 0.5 0.25 0.{1 + number}\n" + (
+                "1 0.2 0.3 0.1 0.2\n" if number % 3 == 0 else ""
+            )
             write(root / "labels" / split / f"{number}.txt", text)
-    write(root / "data.yaml", "path: .\ntrain: images/train\nval: images/val\nnames:\n  0: cat\n  1: dog\n")
+    write(
+        root / "data.yaml",
+        "path: .\ntrain: images/train\nval: images/val\nnames:\n  0: cat\n  1: dog\n",
+    )
 
 
 def yolo_polygons(root: Path) -> None:
     """images/ and labels/ with polygons."""
     for number in range(6):
         write(root / "images" / f"{number}.png", picture(number, "PNG"))
-        write(root / "labels" / f"{number}.txt", f"0 0.1 0.1 0.6 0.1 0.6 0.{4 + number % 4} 0.2 0.7 0.1 0.5\n")
+        write(
+            root / "labels" / f"{number}.txt",
+            f"0 0.1 0.1 0.6 0.1 0.6 0.{4 + number % 4} 0.2 0.7 0.1 0.5\n",
+        )
     write(root / "labels" / "classes.txt", "leaf\n")
 
 
 def voc(root: Path) -> None:
-    """Pascal VOC: images, an XML file for each, and masks. The times of the masks are fixed: they count in shards.arrow."""
+    """Pascal VOC: images, an XML file for each, and masks. The times of the masks are fixed: they
+    count in shards.arrow."""
     for number in range(8):
         write(root / "JPEGImages" / f"{number}.jpg", picture(number))
-        corners = f"<xmin>{1 + number}</xmin><ymin>2</ymin><xmax>{12 + number}</xmax><ymax>14.5</ymax>"
+        corners = (
+            f"<xmin>{1 + number}</xmin><ymin>2</ymin><xmax>{12 + number}</xmax><ymax>14.5</ymax>"
+        )
         one = f"<object><name>{CLASSES[number % 2]}</name><truncated>{number % 2}</truncated><difficult>0</difficult>"
         one += f"<bndbox>{corners}</bndbox></object>"
         size = "<size><width>24</width><height>18</height><depth>3</depth></size>"
         text = f"<annotation><filename>{number}.jpg</filename>{size}{one if number != 3 else ''}</annotation>"
         write(root / "Annotations" / f"{number}.xml", text)
         if number % 4 != 2:
-            os.utime(write(root / "SegmentationClass" / f"{number}.png", mask_picture(number)), (1_700_000_000, 1_700_000_000))
+            os.utime(
+                write(root / "SegmentationClass" / f"{number}.png", mask_picture(number)),
+                (1_700_000_000, 1_700_000_000),
+            )
 
 
 def captions(root: Path) -> None:
@@ -259,8 +317,12 @@ def captions(root: Path) -> None:
 
 
 def imagenet(root: Path) -> None:
-    """Folders of classes by their WordNet ids, the list of their names, and a split without classes."""
-    write(root / "LOC_synset_mapping.txt", "n02012849 crane\nn01440764 tench, Tinca tinca\nn03126707 crane\n")
+    """Folders of classes by their WordNet ids, the list of their names, and a split without
+    classes."""
+    write(
+        root / "LOC_synset_mapping.txt",
+        "n02012849 crane\nn01440764 tench, Tinca tinca\nn03126707 crane\n",
+    )
     for number, wnid in enumerate(("n02012849", "n01440764", "n03126707") * 3):
         write(root / "train" / wnid / f"{wnid}_{number}.JPEG", picture(number))
     for number in (1, 2):
@@ -272,9 +334,19 @@ def image_folder(root: Path) -> None:
     plain_photos(root, 8)
     records = []
     for number in range(8):
-        objects = {"bbox": [[1 + number, 2, 6, 5.5], [3, 4, 5, 6]][: number % 3], "categories": [1, 0][: number % 3]}
+        objects = {
+            "bbox": [[1 + number, 2, 6, 5.5], [3, 4, 5, 6]][: number % 3],
+            "categories": [1, 0][: number % 3],
+        }
         name = f"{number:02}.{'png' if number % 2 else 'jpg'}"
-        records.append({"file_name": name, "objects": objects, "label": CLASSES[number % 3], "note": sentence(number, 3)})
+        records.append(
+            {
+                "file_name": name,
+                "objects": objects,
+                "label": CLASSES[number % 3],
+                "note": sentence(number, 3),
+            }
+        )
     write(root / "metadata.jsonl", lines(records))
 
 
@@ -284,12 +356,23 @@ def image_folder(root: Path) -> None:
 def texts(root: Path) -> None:
     """Text files in two folders."""
     for number in range(14):
-        write(root / ("news", "books")[number % 2] / f"{number:02}.{'md' if number % 5 == 0 else 'txt'}", document(number))
+        write(
+            root
+            / ("news", "books")[number % 2]
+            / f"{number:02}.{'md' if number % 5 == 0 else 'txt'}",
+            document(number),
+        )
 
 
 def packed_texts(root: Path) -> None:
     """Text files, compressed in four ways and not."""
-    pack = {"": bytes, ".gz": packed, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor(3).compress}
+    pack = {
+        "": bytes,
+        ".gz": packed,
+        ".bz2": bz2.compress,
+        ".xz": lzma.compress,
+        ".zst": zstandard.ZstdCompressor(3).compress,
+    }
     for number, (ending, compress) in enumerate(pack.items()):
         text = "\n".join(document(number * 10 + part) for part in range(4))
         write(root / f"{number}.txt{ending}", compress(text.encode()))
@@ -313,14 +396,18 @@ def encoded_texts(root: Path, encodings: Sequence[str]) -> None:
 
 
 def dirty_texts(root: Path) -> None:
-    """JSON lines with HTML, white space, control characters, addresses, and text of poor quality."""
+    """JSON lines with HTML, white space, control characters, addresses, and text of poor
+    quality."""
     records: list[dict[str, Any]] = []
     for number in range(16):
         body = "\n".join(sentence(number * 10 + part, 14) for part in range(5))
         text = {
-            0: f"<html><head><style>p {{}}</style></head><body><p>{body}</p><ul><li>one &amp; two</ul></body></html>",
+            0: f"<html><head><style>p {{}}</style></head><body><p>{body}</p><ul><li>one &amp; "
+            "two</ul></body></html>",
             1: body.replace(" ", "  \t ") + "\r\n\r\n\r\n\r\n\x07 end",
-            2: body + "\nWrite to o'neil@example.org or müller@web.de, from 192.168.7.13 or 2001:db8::1, call +49 30 1234567.",
+            2: body
+            + "\nWrite to o'neil@example.org or müller@web.de, from 192.168.7.13 or 2001:db8::1, "
+            "call +49 30 1234567.",
             3: body + "\nﬁne ① \uff21\uff42\uff43 e\u0301",
             4: "short",
             5: ("lorem ipsum dolor " * 40).strip(),
@@ -334,7 +421,10 @@ def dirty_texts(root: Path) -> None:
 
 def repeated_texts(root: Path) -> None:
     """JSON lines with texts, paragraphs and lines that are there twice, or nearly so."""
-    records = [{"text": "\n\n".join(sentence(number * 10 + part, 30) for part in range(3))} for number in range(10)]
+    records = [
+        {"text": "\n\n".join(sentence(number * 10 + part, 30) for part in range(3))}
+        for number in range(10)
+    ]
     records += [
         {"text": records[2]["text"]},
         {"text": records[3]["text"].replace("Straße", "Strasse").replace(" stone", "", 1)},
@@ -346,7 +436,11 @@ def repeated_texts(root: Path) -> None:
 
 def chinese(root: Path) -> None:
     """Lines of Chinese."""
-    write(root / "a.txt", "我来到北京清华大学\n他来到了网易杭研大厦\n小明硕士毕业于中国科学院计算所，后在 Kyoto 大学深造\n" * 3)
+    write(
+        root / "a.txt",
+        "我来到北京清华大学\n他来到了网易杭研大厦\n小明硕士毕业于中国科学院计算所，后在 Kyoto 大学深造\n"
+        * 3,
+    )
 
 
 def chats(root: Path) -> None:
@@ -355,7 +449,8 @@ def chats(root: Path) -> None:
     records = [
         {
             "messages": [
-                {"role": roles[turn % 2], "content": sentence(number * 10 + turn, 6)} for turn in range(2 + 2 * (number % 2))
+                {"role": roles[turn % 2], "content": sentence(number * 10 + turn, 6)}
+                for turn in range(2 + 2 * (number % 2))
             ]
         }
         for number in range(8)
@@ -365,13 +460,22 @@ def chats(root: Path) -> None:
 
 def word_list(path: Path) -> None:
     """A vocabulary: a word on each line."""
-    write(path, "\n".join(["<unk>", "<pad>", "<eos>", *sorted({word.lower() for word in WORDS}), "."]) + "\n")
+    write(
+        path,
+        "\n".join(["<unk>", "<pad>", "<eos>", *sorted({word.lower() for word in WORDS}), "."])
+        + "\n",
+    )
 
 
 def tiktoken_ranks(path: Path) -> None:
     """The ranks of all bytes and of a few pairs."""
     tokens = [*(bytes((byte,)) for byte in range(256)), b"th", b"the", b" t", b" the", b"er"]
-    write(path, b"".join(base64.b64encode(token) + f" {rank}\n".encode() for rank, token in enumerate(tokens)))
+    write(
+        path,
+        b"".join(
+            base64.b64encode(token) + f" {rank}\n".encode() for rank, token in enumerate(tokens)
+        ),
+    )
 
 
 def sentencepiece_model(path: Path) -> None:
@@ -381,7 +485,12 @@ def sentencepiece_model(path: Path) -> None:
     sentences = iter([sentence(number) for number in range(200)])
     with path.open("wb") as file:
         SentencePieceTrainer.Train(
-            sentence_iterator=sentences, model_writer=file, vocab_size=90, hard_vocab_limit=False, minloglevel=2, num_threads=1
+            sentence_iterator=sentences,
+            model_writer=file,
+            vocab_size=90,
+            hard_vocab_limit=False,
+            minloglevel=2,
+            num_threads=1,
         )
 
 
@@ -389,14 +498,25 @@ def sentencepiece_model(path: Path) -> None:
 
 
 def csv_files(root: Path) -> None:
-    """Two CSV files and a TSV file: numbers, quotes, line ends in cells, missing values, one bad row."""
+    """Two CSV files and a TSV file: numbers, quotes, line ends in cells, missing values, one bad
+    row."""
     head = ["id", "body", "count", "share", "version", "category", "none"]
     for number, (name, mark) in enumerate((("a.csv", ","), ("b.csv", ","), ("c.tsv", "\t"))):
         table = [mark.join(head)]
         for at in range(number * 8, number * 8 + 8):
             body = f'"{sentence(at, 4)} ""quoted""\nand more"'
             table.append(
-                mark.join([f"r{at:03}", body, str(at), str(at / 4), f"1.{at}", CLASSES[at % 3], "NA" if at % 3 else "5"])
+                mark.join(
+                    [
+                        f"r{at:03}",
+                        body,
+                        str(at),
+                        str(at / 4),
+                        f"1.{at}",
+                        CLASSES[at % 3],
+                        "NA" if at % 3 else "5",
+                    ]
+                )
             )
         table += [f"bad{mark}row"] * (number == 1)
         write(root / name, "\n".join(table) + "\n")
@@ -412,13 +532,22 @@ def json_files(root: Path) -> None:
     """A JSON array, objects that follow each other, and a compressed array."""
     write(root / "a.json", json.dumps([row(number) for number in range(6)], indent=1))
     write(root / "b.json", "\n".join(json.dumps(row(number)) for number in range(6, 10)))
-    write(root / "c.json.zst", zstandard.ZstdCompressor(3).compress(json.dumps([row(n) for n in range(10, 13)]).encode()))
+    write(
+        root / "c.json.zst",
+        zstandard.ZstdCompressor(3).compress(json.dumps([row(n) for n in range(10, 13)]).encode()),
+    )
 
 
 def json_lines(root: Path) -> None:
     """JSON lines in three files, with blank lines, wrong lines and values of mixed types."""
-    write(root / "a.jsonl", lines(map(row, range(10))) + "\n{wrong\n" + lines([{**row(10), "mixed": "text"}]))
-    write(root / "b.ndjson", lines({**row(number), "mixed": number, "late": [number]} for number in range(11, 20)))
+    write(
+        root / "a.jsonl",
+        lines(map(row, range(10))) + "\n{wrong\n" + lines([{**row(10), "mixed": "text"}]),
+    )
+    write(
+        root / "b.ndjson",
+        lines({**row(number), "mixed": number, "late": [number]} for number in range(11, 20)),
+    )
     write(root / "c.jsonl.gz", packed(lines(map(row, range(20, 26))).encode()))
 
 
@@ -427,7 +556,11 @@ def large_json_lines(root: Path) -> None:
     texts = [sentence(number, 30) for number in range(400)]
     for part, name in enumerate(("a.jsonl", "b.jsonl", "c.jsonl.gz")):
         records = [
-            {"id": f"{part}-{number}", "n": number, "text": texts[number % 397] + texts[(number * 7 + part) % 400]}
+            {
+                "id": f"{part}-{number}",
+                "n": number,
+                "text": texts[number % 397] + texts[(number * 7 + part) % 400],
+            }
             for number in range(5000 + 1000 * part)
         ]
         data = lines(records).encode()
@@ -443,12 +576,16 @@ def table(first: int = 0, count: int = 12) -> pa.Table:
             "small": pa.array([None if n % 5 == 2 else n % 100 for n in numbers], pa.int16()),
             "share": pa.array([n / 3 for n in numbers], pa.float32()),
             "kind": pa.array([CLASSES[n % 3] for n in numbers]).dictionary_encode(),
-            "vector": pa.FixedSizeListArray.from_arrays(pa.array([k / 2 for k in range(count * 2)], pa.float32()), 2),
+            "vector": pa.FixedSizeListArray.from_arrays(
+                pa.array([k / 2 for k in range(count * 2)], pa.float32()), 2
+            ),
             "tags": pa.array([["a", None, "b"][: n % 4] for n in numbers], pa.list_(pa.string())),
             "info": pa.array([{"n": n, "s": sentence(n, 2)} for n in numbers]),
             "day": pa.array([20_000 + n for n in numbers], pa.date32()),
             "at": pa.array([1_700_000_000_000_000 + n for n in numbers], pa.timestamp("us")),
-            "price": pa.array([None if n == 1 else Decimal(n) / 4 for n in numbers], pa.decimal128(9, 2)),
+            "price": pa.array(
+                [None if n == 1 else Decimal(n) / 4 for n in numbers], pa.decimal128(9, 2)
+            ),
             "data": pa.array([bytes([n % 256]) * (n % 7) for n in numbers], pa.large_binary()),
             "map": pa.array([[("k", n)] for n in numbers], pa.map_(pa.string(), pa.int32())),
         }
@@ -465,7 +602,9 @@ def parquet(root: Path) -> None:
 def arrow(root: Path) -> None:
     """The forms of Arrow: a file, a stream, a compressed file."""
     root.mkdir(parents=True)
-    for number, (name, opened) in enumerate((("a.arrow", pa.ipc.new_file), ("b.arrows", pa.ipc.new_stream))):
+    for number, (name, opened) in enumerate(
+        (("a.arrow", pa.ipc.new_file), ("b.arrows", pa.ipc.new_stream))
+    ):
         rows = table(8 * number, 8)
         with pa.OSFile(str(root / name), "wb") as sink, opened(sink, rows.schema) as writer:
             writer.write_table(rows, max_chunksize=3)
@@ -475,7 +614,14 @@ def arrow(root: Path) -> None:
 def image_table(root: Path) -> None:
     """A Parquet file with images, masks and objects: a recipe moves all three."""
     root.mkdir(parents=True)
-    objects = [{"bbox": [[2.0, 3.0, 8.0, 6.0]] * (n % 3), "category": [n % 2] * (n % 3), "id": [n] * (n % 3)} for n in range(9)]
+    objects = [
+        {
+            "bbox": [[2.0, 3.0, 8.0, 6.0]] * (n % 3),
+            "category": [n % 2] * (n % 3),
+            "id": [n] * (n % 3),
+        }
+        for n in range(9)
+    ]
     columns = {
         "image": [picture(n, "PNG" if n % 2 else "JPEG") for n in range(9)],
         "mask": [mask_picture(n) for n in range(9)],
@@ -488,29 +634,44 @@ def image_table(root: Path) -> None:
 
 def hugging_face(root: Path) -> None:
     """A repository of Parquet files, as Hugging Face lays it out, with the names of its classes."""
-    features = {"image": {"_type": "Image"}, "label": {"names": list(CLASSES), "_type": "ClassLabel"}}
+    features = {
+        "image": {"_type": "Image"},
+        "label": {"names": list(CLASSES), "_type": "ClassLabel"},
+    }
     said = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
     for split, numbers in (("train", range(9)), ("test", range(9, 12))):
         images = [{"bytes": picture(n), "path": f"{n}.jpg"} for n in numbers]
-        rows = pa.table({"image": images, "label": pa.array([n % 3 for n in numbers], pa.int64())}).replace_schema_metadata(
-            said
-        )
+        rows = pa.table(
+            {"image": images, "label": pa.array([n % 3 for n in numbers], pa.int64())}
+        ).replace_schema_metadata(said)
         (root / "data").mkdir(parents=True, exist_ok=True)
         pyarrow.parquet.write_table(rows, root / "data" / f"{split}-00000-of-00001.parquet")
 
 
 def saved_to_disk(root: Path) -> None:
-    """What `save_to_disk` of Hugging Face datasets writes: streams of Arrow with JSON beside them."""
+    """What `save_to_disk` of Hugging Face datasets writes: streams of Arrow with JSON beside
+    them."""
     label = {"names": list(CLASSES), "_type": "ClassLabel"}
     info = {"features": {"text": {"dtype": "string", "_type": "Value"}, "label": label}}
     for split, numbers in (("train", range(8)), ("test", range(8, 11))):
-        rows = pa.table({"text": [sentence(n, 5) for n in numbers], "label": pa.array([n % 3 for n in numbers], pa.int64())})
+        rows = pa.table(
+            {
+                "text": [sentence(n, 5) for n in numbers],
+                "label": pa.array([n % 3 for n in numbers], pa.int64()),
+            }
+        )
         rows = rows.replace_schema_metadata({b"huggingface": json.dumps({"info": info}).encode()})
         name = "data-00000-of-00001.arrow"
         (root / split).mkdir(parents=True)
-        with pa.OSFile(str(root / split / name), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
+        with (
+            pa.OSFile(str(root / split / name), "wb") as sink,
+            pa.ipc.new_stream(sink, rows.schema) as writer,
+        ):
             writer.write_table(rows)
-        write(root / split / "state.json", json.dumps({"_data_files": [{"filename": name}], "_split": split}))
+        write(
+            root / split / "state.json",
+            json.dumps({"_data_files": [{"filename": name}], "_split": split}),
+        )
         write(root / split / "dataset_info.json", json.dumps(info))
     write(root / "dataset_dict.json", json.dumps({"splits": ["train", "test"]}))
 
@@ -530,7 +691,8 @@ def tar(members: Sequence[tuple[str, bytes]]) -> bytes:
 
 
 def webdataset(root: Path) -> None:
-    """Tars with images, classes, texts, JSON and arrays. One is plain, one gzip, one zstd. A sample has a link in it."""
+    """Tars with images, classes, texts, JSON and arrays. One is plain, one gzip, one zstd. A sample
+    has a link in it."""
     pack = {".tar": bytes, ".tar.gz": packed, ".tar.zst": zstandard.ZstdCompressor(3).compress}
     for number, (ending, compress) in enumerate(pack.items()):
         members: list[tuple[str, bytes]] = []
@@ -543,7 +705,10 @@ def webdataset(root: Path) -> None:
                 (f"{key}.cls", str(at % 3).encode()),
                 (f"{key}.txt", sentence(at, 4).encode()),
             ]
-            members += [(f"{key}.json", json.dumps({"n": at, "s": [at]}).encode()), (f"{key}.emb.npy", array.getvalue())]
+            members += [
+                (f"{key}.json", json.dumps({"n": at, "s": [at]}).encode()),
+                (f"{key}.emb.npy", array.getvalue()),
+            ]
         write(root / f"train-{number:05}{ending}", compress(tar(members)))
 
 
@@ -681,7 +846,15 @@ def tfds(root: Path) -> None:
     write(root / "label.labels.txt", "\n".join(CLASSES) + "\n")
     for split, numbers in (("train", range(8)), ("test", range(8, 11))):
         records = [
-            example({"image": [picture(n)], "label": [n % 3], "name": [b"n%d" % n], "xy": [float(n), n / 2]}) for n in numbers
+            example(
+                {
+                    "image": [picture(n)],
+                    "label": [n % 3],
+                    "name": [b"n%d" % n],
+                    "xy": [float(n), n / 2],
+                }
+            )
+            for n in numbers
         ]
         write(root / f"toy-{split}.tfrecord-00000-of-00001", tfrecord_of(records))
 
@@ -704,9 +877,18 @@ def hdf5(root: Path) -> None:
 
     root.mkdir(parents=True)
     with h5py.File(root / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(60, dtype=np.float32).reshape(12, 5), chunks=(4, 5), compression="gzip")
-        file["text"] = np.array([sentence(n, 3) for n in range(12)], object).astype(h5py.string_dtype())
-        file["pair"] = np.array([(n, [n, n + 1]) for n in range(12)], [("n", "i2"), ("box", "f4", (2,))])
+        file.create_dataset(
+            "x",
+            data=np.arange(60, dtype=np.float32).reshape(12, 5),
+            chunks=(4, 5),
+            compression="gzip",
+        )
+        file["text"] = np.array([sentence(n, 3) for n in range(12)], object).astype(
+            h5py.string_dtype()
+        )
+        file["pair"] = np.array(
+            [(n, [n, n + 1]) for n in range(12)], [("n", "i2"), ("box", "f4", (2,))]
+        )
         file["label"] = np.arange(12) % 3
 
 
@@ -720,8 +902,18 @@ def arrays(root: Path) -> None:
 def structured_arrays(root: Path) -> None:
     """An array of a structured type, and an .npz with arrays of one length."""
     root.mkdir(parents=True)
-    np.save(root / "a.npy", np.array([(n, n / 2, f"n{n}") for n in range(9)], [("n", "<i4"), ("x", ">f8"), ("name", "U4")]))
-    np.savez(root / "b.npz", n=np.arange(7, dtype="<i4"), x=np.arange(7) / 4, name=np.array([f"z{n}" for n in range(7)]))
+    np.save(
+        root / "a.npy",
+        np.array(
+            [(n, n / 2, f"n{n}") for n in range(9)], [("n", "<i4"), ("x", ">f8"), ("name", "U4")]
+        ),
+    )
+    np.savez(
+        root / "b.npz",
+        n=np.arange(7, dtype="<i4"),
+        x=np.arange(7) / 4,
+        name=np.array([f"z{n}" for n in range(7)]),
+    )
 
 
 def lmdb(root: Path) -> None:
@@ -729,7 +921,10 @@ def lmdb(root: Path) -> None:
     import lmdb as package
 
     (root / "images").mkdir(parents=True)
-    with package.open(str(root / "images"), map_size=1 << 20) as environment, environment.begin(write=True) as transaction:
+    with (
+        package.open(str(root / "images"), map_size=1 << 20) as environment,
+        environment.begin(write=True) as transaction,
+    ):
         for number in range(12):
             transaction.put(b"%03d" % number, picture(number, "PNG"))
 
@@ -762,5 +957,9 @@ def recordio(root: Path) -> None:
     found = []
     for number in range(12):
         data = struct.pack("<IfQQ", 0, number % 3, number, 0) + picture(number)
-        found += [part(data[:40], 1), part(data[40:80], 2), part(data[80:], 3)] if number % 3 == 1 else [part(data)]
+        found += (
+            [part(data[:40], 1), part(data[40:80], 2), part(data[80:], 3)]
+            if number % 3 == 1
+            else [part(data)]
+        )
     write(root / "a.rec", b"".join(found))

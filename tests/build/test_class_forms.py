@@ -1,4 +1,5 @@
-"""One class in two forms of Unicode, as a Mac and other systems write é, is one class, wherever its name stands."""
+"""One class in two forms of Unicode, as a Mac and other systems write é, is one class, wherever its
+name stands."""
 
 from __future__ import annotations
 
@@ -62,12 +63,18 @@ def rows(root: Path) -> tuple[list[Path], Any]:
 
 
 def records(root: Path) -> tuple[list[Path], Any]:
-    return [write(root / "in.jsonl", "".join(json.dumps({"label": label}) + "\n" for label in OF.values()))], "auto"
+    return [
+        write(
+            root / "in.jsonl", "".join(json.dumps({"label": label}) + "\n" for label in OF.values())
+        )
+    ], "auto"
 
 
 def table(root: Path, *, coded: bool) -> tuple[list[Path], Any]:
     labels = pa.array(OF.values())
-    pq.write_table(pa.table({"label": labels.dictionary_encode() if coded else labels}), root / "in.parquet")
+    pq.write_table(
+        pa.table({"label": labels.dictionary_encode() if coded else labels}), root / "in.parquet"
+    )
     return [root / "in.parquet"], "auto"
 
 
@@ -90,7 +97,9 @@ def voc(root: Path) -> tuple[list[Path], Any]:
 
 def metadata(root: Path) -> tuple[list[Path], Any]:
     lines = (
-        json.dumps({"file_name": f"{name}.png", "objects": {"bbox": [[1, 1, 2, 2]], "category": [label]}})
+        json.dumps(
+            {"file_name": f"{name}.png", "objects": {"bbox": [[1, 1, 2, 2]], "category": [label]}}
+        )
         for name, label in OF.items()
     )
     write(images(root) / "metadata.jsonl", "\n".join(lines))
@@ -102,7 +111,9 @@ def coco(root: Path) -> tuple[list[Path], Any]:
     for number, (name, label) in enumerate(OF.items()):
         record = {
             "images": [{"id": number, "file_name": f"{name}.png"}],
-            "annotations": [{"image_id": number, "category_id": int(label == "zebra"), "bbox": [1, 1, 2, 2]}],
+            "annotations": [
+                {"image_id": number, "category_id": int(label == "zebra"), "bbox": [1, 1, 2, 2]}
+            ],
             "categories": [{"id": int(label == "zebra"), "name": label}],
         }
         found.append(f"coco:{write(root / f'{name}.json', json.dumps(record))}")
@@ -128,7 +139,9 @@ def classes_in(out: Path) -> list[str]:
     names, found = names_in(out), list[int]()
     for split in shardctl.open(out).manifest.splits:
         for sample in shardctl.open(out, split=split.name):
-            found.extend(sample["objects"]["category"] if "objects" in sample else [sample["label"]])
+            found.extend(
+                sample["objects"]["category"] if "objects" in sample else [sample["label"]]
+            )
     return [names[number] for number in found]
 
 
@@ -158,7 +171,12 @@ def test_records_that_come_later_may_have_the_other_form(tmp_path: Path, form: s
     (tmp_path / "more").mkdir()
     (more,), _ = FORMS[form](tmp_path / "more")
     more.rename(tmp_path / "all" / f"2{source.suffix}")
-    assert shardctl.convert(tmp_path / "all", tmp_path / "out", labels=labels, workers=0, update=True).status == "updated"
+    assert (
+        shardctl.convert(
+            tmp_path / "all", tmp_path / "out", labels=labels, workers=0, update=True
+        ).status
+        == "updated"
+    )
     next((tmp_path / "out").glob("*-0*.arrow")).unlink()
     shardctl.repair(tmp_path / "out")
     assert sorted(classes_in(tmp_path / "out")) == [NFC] * 4 + ["zebra"] * 2
@@ -174,9 +192,15 @@ def test_a_list_of_classes_has_no_name_in_two_forms(tmp_path: Path) -> None:
         write(tmp_path / "labels" / "classes.txt", text)
         if says:
             with pytest.raises(InputError, match=says):
-                shardctl.convert(source, tmp_path / "out", labels=f"yolo:{tmp_path / 'labels'}", workers=0)
+                shardctl.convert(
+                    source, tmp_path / "out", labels=f"yolo:{tmp_path / 'labels'}", workers=0
+                )
             with pytest.raises(InputError, match="each once"):
-                shardctl.convert(source, tmp_path / "out", classes=tmp_path / "labels" / "classes.txt", workers=0)
+                shardctl.convert(
+                    source, tmp_path / "out", classes=tmp_path / "labels" / "classes.txt", workers=0
+                )
         else:
-            shardctl.convert(source, tmp_path / "out", labels=f"yolo:{tmp_path / 'labels'}", workers=0)
+            shardctl.convert(
+                source, tmp_path / "out", labels=f"yolo:{tmp_path / 'labels'}", workers=0
+            )
     assert names_in(tmp_path / "out") == [NFC, "cat"]

@@ -41,7 +41,8 @@ def layout_of(out: Path) -> list[tuple[str, list[str]]]:
 
 
 def change(source: Path, out: Path, held: Path, **options: Any) -> None:
-    """Take most files away and bring them back in several updates, in a random order; one stays away."""
+    """Take most files away and bring them back in several updates, in a random order; one stays
+    away."""
     rng, files = random.Random(7), files_of(source)
     away = [file for number, file in enumerate(files) if number % 6 > 1]
     rng.shuffle(away)
@@ -61,13 +62,21 @@ OPTIONS: list[dict[str, Any]] = [
     {"split": "train=0.6,val=0.4"},
     {"shuffle": 5},
     {"recipe": {"store": "raw", "variants": 2, "transform": [{"name": "random_crop", "size": 16}]}},
-    {"recipe": {"store": "png", "compression": "zstd:1", "transform": [{"name": "resize", "size": 16}]}},
+    {
+        "recipe": {
+            "store": "png",
+            "compression": "zstd:1",
+            "transform": [{"name": "resize", "size": 16}],
+        }
+    },
 ]
 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("options", OPTIONS)
-def test_the_layout_is_that_of_a_fresh_conversion(source: Path, tmp_path: Path, cli: Any, options: dict[str, Any]) -> None:
+def test_the_layout_is_that_of_a_fresh_conversion(
+    source: Path, tmp_path: Path, cli: Any, options: dict[str, Any]
+) -> None:
     out, fresh = tmp_path / "out", tmp_path / "fresh"
     change(source, out, tmp_path / "held", **options)
     convert(source, fresh, **options)
@@ -75,7 +84,11 @@ def test_the_layout_is_that_of_a_fresh_conversion(source: Path, tmp_path: Path, 
     before = samples_of(out)
     dry = cli("compact", out, "--dry-run", "--json").json
     result = shardctl.compact(out)
-    assert (result.status, result.samples, result.shards) == ("compacted", len(before), dry["shards"])
+    assert (result.status, result.samples, result.shards) == (
+        "compacted",
+        len(before),
+        dry["shards"],
+    )
     assert layout_of(out) == layout_of(fresh)
     assert samples_of(out) == before == samples_of(fresh)
     assert shardctl.verify(out, level="deep").findings == ()
@@ -87,7 +100,9 @@ def test_the_layout_is_that_of_a_fresh_conversion(source: Path, tmp_path: Path, 
         assert one.get(name) == other.get(name), name
 
 
-def test_a_compacted_dataset_can_be_repaired_and_follows_its_source(source: Path, tmp_path: Path) -> None:
+def test_a_compacted_dataset_can_be_repaired_and_follows_its_source(
+    source: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     change(source, out, tmp_path / "held")
     shardctl.compact(out)
@@ -118,7 +133,9 @@ def test_lines_are_put_into_the_order_of_their_files(tmp_path: Path) -> None:
     shardctl.compact(out)
     convert(source, fresh, samples_per_shard=10)
     assert samples_of(out) == before == samples_of(fresh)
-    assert [key for _, keys in layout_of(out) for key in keys] == [key for _, keys in layout_of(fresh) for key in keys]
+    assert [key for _, keys in layout_of(out) for key in keys] == [
+        key for _, keys in layout_of(fresh) for key in keys
+    ]
     assert shardctl.verify(out).findings == ()
     assert (out / "rejects.jsonl").read_text() == (fresh / "rejects.jsonl").read_text()
     for shard in ShardTable(LocalFolder(out)):
@@ -151,7 +168,9 @@ def test_damage_is_not_copied(source: Path, tmp_path: Path) -> None:
     data = bytearray((out / name).read_bytes())
     data[len(data) // 2] ^= 1
     (out / name).write_bytes(data)
-    with pytest.raises(DatasetError, match="is damaged; run `shardctl repair` first, then this again"):
+    with pytest.raises(
+        DatasetError, match="is damaged; run `shardctl repair` first, then this again"
+    ):
         shardctl.compact(out)
     assert shardctl.repair(out, workers=0).status == "repaired"
     assert shardctl.compact(out).status == "compacted"
@@ -180,7 +199,9 @@ def test_a_compaction_that_is_stopped_anywhere_has_done_all_or_nothing(
         assert samples_of(out) == expected
         sums = read_checksums(LocalFolder(out))
         assert sums == {name: sha256_of(out / name) for name in sums}
-        assert [path.name for path in (*out.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")] == []
+        assert [
+            path.name for path in (*out.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")
+        ] == []
         shutil.rmtree(out)
     assert layout_of(out)[0][1][0] == "0.jpg"
 
@@ -191,7 +212,9 @@ def test_what_cannot_be_moved_is_refused(tmp_path: Path, cli: Any) -> None:
     convert(source, out, shuffle=1)
     with pytest.raises(UsageError, match="its records were shuffled within their shards"):
         shardctl.compact(out)
-    packed = write_packed(tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another one, and longer"}))
+    packed = write_packed(
+        tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another one, and longer"})
+    )
     with pytest.raises(UsageError, match="its samples are packed shard by shard"):
         shardctl.compact(packed)
     assert cli("compact", tmp_path / "nothing").code == 3

@@ -1,4 +1,5 @@
-"""Conversions whose destination is on an object store: the bytes of a local one, whatever fails, is killed or comes twice."""
+"""Conversions whose destination is on an object store: the bytes of a local one, whatever fails, is
+killed or comes twice."""
 
 from __future__ import annotations
 
@@ -79,7 +80,9 @@ def convert(src: Path, url: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
-def test_the_dataset_is_that_of_a_local_conversion(photos: Path, url: str, whole: bytes, workers: int) -> None:
+def test_the_dataset_is_that_of_a_local_conversion(
+    photos: Path, url: str, whole: bytes, workers: int
+) -> None:
     result = convert(photos, url, workers=workers)
     assert (result.status, result.samples, result.shards) == ("created", 60, 15)
     assert sums(url) == whole
@@ -97,10 +100,23 @@ def test_objects_of_a_person_stay_and_all_of_ours_goes(tmp_path: Path, url: str)
     job = "0123456789abcdef" * 2
     shardctl.convert(source, url, workers=0, samples_per_shard=4)
     store = open_store(url)
-    mine = {f".shardctl/{name}" for name in ("probe-notes.txt", "probe-0", "mine.txt", f"{job}/notes.txt", f"{job}/sub/a.json")}
+    mine = {
+        f".shardctl/{name}"
+        for name in (
+            "probe-notes.txt",
+            "probe-0",
+            "mine.txt",
+            f"{job}/notes.txt",
+            f"{job}/sub/a.json",
+        )
+    }
     for key in mine:
         store.put(key, note)
-    left = [f".shardctl/probe-{job[:16]}", f".shardctl/{job}/plan.arrow", f".shardctl/{job}/done/0000000.arrow"]
+    left = [
+        f".shardctl/probe-{job[:16]}",
+        f".shardctl/{job}/plan.arrow",
+        f".shardctl/{job}/done/0000000.arrow",
+    ]
     assert shardctl.convert(source, url, workers=0, samples_per_shard=4).status == "up-to-date"
     assert mine <= set(keys(url))
     for key in left:
@@ -125,7 +141,13 @@ def test_a_dataset_with_many_rejects_is_up_to_date(tmp_path: Path, url: str, cli
     source.write_text('{"text": "a"}\n' * 8 + "{bad\n" * 4)
     made = shardctl.convert(source, url, workers=0)
     assert (made.status, made.rejected, len(made.warnings)) == ("created", 4, 1)
-    for options in ({}, {"dry_run": True}, {"update": True}, {"append": True}, {"max_rejects": "50%"}):
+    for options in (
+        {},
+        {"dry_run": True},
+        {"update": True},
+        {"append": True},
+        {"max_rejects": "50%"},
+    ):
         again = shardctl.convert(source, url, workers=0, **options)
         assert (again.status, again.warnings) == ("up-to-date", made.warnings), options
     with pytest.raises(TooManyRejectsError, match="the dataset is complete"):
@@ -142,7 +164,9 @@ def test_the_folder_of_a_dataset_is_a_dataset_of_its_own(photos: Path, url: str)
     assert [sample["key"] for sample in whole] == [sample["key"] for sample in within]
 
 
-def test_faults_of_the_store_change_nothing(photos: Path, url: str, whole: bytes, object_server: ObjectServer) -> None:
+def test_faults_of_the_store_change_nothing(
+    photos: Path, url: str, whole: bytes, object_server: ObjectServer
+) -> None:
     for seed, kind in enumerate(("503", "reset", "lost", "cut")):
         object_server.fault(kind, share=0.02, seed=seed, size=20)
     convert(photos, url, workers=2)
@@ -153,20 +177,28 @@ def test_faults_of_the_store_change_nothing(photos: Path, url: str, whole: bytes
 
 
 @pytest.mark.thorough
-def test_another_recipe_needs_overwrite_and_readers_keep_what_they_opened(photos: Path, url: str) -> None:
+def test_another_recipe_needs_overwrite_and_readers_keep_what_they_opened(
+    photos: Path, url: str
+) -> None:
     convert(photos, url)
     before = shardctl.open(url)
     with pytest.raises(DatasetError, match=f"{url}: holds a dataset that differs in its recipe"):
         convert(photos, url, recipe={**CROP, "store": "png"})
-    for size in (24, 16):  # the dataset that was replaced stays for its readers, the one before that goes
+    # the dataset that was replaced stays for its readers, the one before that goes
+    for size in (24, 16):
         assert before[50]["image"].shape == (32, 32, 3)
-        recipe = {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": size}]}
+        recipe = {
+            "store": "raw",
+            "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": size}],
+        }
         assert convert(photos, url, recipe=recipe, overwrite=True).status == "updated"
         assert shardctl.open(url)[0]["image"].shape == (size, size, 3)
         nothing_is_left(url)
 
 
-def test_an_update_copies_the_shards_that_stay(source: Path, url: str, tmp_path: Path, object_server: ObjectServer) -> None:
+def test_an_update_copies_the_shards_that_stay(
+    source: Path, url: str, tmp_path: Path, object_server: ObjectServer
+) -> None:
     given: dict[str, Any] = {"split": "none", "update": True}
     convert(source, url, **given)
     shardctl.convert(source, tmp_path / "out", recipe=CROP, **{**SMALL, **given})
@@ -197,7 +229,9 @@ def test_a_kept_shard_that_is_gone_is_named(source: Path, url: str) -> None:
 
 def test_parts(photos: Path, url: str, whole: bytes) -> None:
     assert convert(photos, url, part="2/3").part.shards_done == 5
-    with pytest.raises(UnfinishedError, match=f"{url}: 10 shards of 15 are missing: 5 of part 1/3; 5 of part 3/3"):
+    with pytest.raises(
+        UnfinishedError, match=f"{url}: 10 shards of 15 are missing: 5 of part 1/3; 5 of part 3/3"
+    ):
         shardctl.finish(url)
     for part in ("1/3", "2/3", "0/3"):
         assert convert(photos, url, part=part, workers=1).status == "built"
@@ -217,12 +251,24 @@ def test_rejects_of_parts_are_merged(source: Path, url: str, tmp_path: Path) -> 
     assert sums(url) == (tmp_path / "out" / "SHA256SUMS").read_bytes()
 
 
-HELD_COMMAND = ["convert", "in", "--transform", "steps:held", "--store", "png", "--workers", "1", "--samples-per-shard", "4"]
+HELD_COMMAND = [
+    "convert",
+    "in",
+    "--transform",
+    "steps:held",
+    "--store",
+    "png",
+    "--workers",
+    "1",
+    "--samples-per-shard",
+    "4",
+]
 
 
 @pytest.fixture(scope="module")
 def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """in/ with 40 images, the function steps:held, which waits for the file `hold` to go, and the bytes of it all in whole/."""
+    """in/ with 40 images, the function steps:held, which waits for the file `hold` to go, and the
+    bytes of it all in whole/."""
     root = tmp_path_factory.mktemp("held")
     images(root / "in", *(f"{n:02d}.png" for n in range(40)))
     # The job of a conversion to a store lies in a scratch folder.
@@ -246,9 +292,13 @@ def running(here: Path, url: str, shards: int, *words: str) -> Iterator[subproce
     command = [sys.executable, "-m", "shardctl", *HELD_COMMAND, url, *words]
     store = open_store(url)
     given: dict[str, Any] = {"cwd": here, "env": {**os.environ, "TMPDIR": "tmp"}, "text": True}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **given) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **given
+    ) as process:
         try:
-            while done_on(store) < shards or not any(key.endswith("/job.json") for key in keys(url)):
+            while done_on(store) < shards or not any(
+                key.endswith("/job.json") for key in keys(url)
+            ):
                 assert process.poll() is None, process.communicate()
                 select.select([], [], [], 0.01)
             yield process
@@ -264,26 +314,33 @@ def go_on(here: Path, url: str, *words: str) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("shards", [pytest.param(0, marks=pytest.mark.thorough), 3])
-def test_a_killed_conversion_goes_on(here: Path, url: str, shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_conversion_goes_on(
+    here: Path, url: str, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with running(here, url, shards) as process:
         process.kill()
         process.wait()
     assert "manifest.json" not in keys(url)
     (here / "hold").unlink()
-    monkeypatch.setattr(store, "PACE", LeaseTiming(heartbeat=0.1, stale=1, ask=0.05))  # its lease stands still
+    # its lease stands still
+    monkeypatch.setattr(store, "PACE", LeaseTiming(heartbeat=0.1, stale=1, ask=0.05))
     monkeypatch.chdir(here)
     monkeypatch.syspath_prepend(here)
     waited: list[str] = []
     listener = Listener(waiting=waited.append)
     recipe = {"transform": [{"name": "custom", "target": "steps:held"}], "store": "png"}
-    result = shardctl.convert("in", url, recipe=recipe, samples_per_shard=4, workers=0, listener=listener)
+    result = shardctl.convert(
+        "in", url, recipe=recipe, samples_per_shard=4, workers=0, listener=listener
+    )
     assert result.status == "resumed"
     assert [f"process {process.pid} on " in owner for owner in waited] == [True]
     assert sums(url) == (here / "whole" / "SHA256SUMS").read_bytes()
     nothing_is_left(url)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
+)
 def test_an_interrupt_leaves_no_lease_and_no_upload(
     here: Path, url: str, object_server: ObjectServer, sent: signal.Signals
 ) -> None:
@@ -296,11 +353,28 @@ def test_an_interrupt_leaves_no_lease_and_no_upload(
     assert go_on(here, url, "--if-running", "fail").stdout.startswith("resumed")
 
 
-def test_shards_that_are_on_their_way_are_not_done(photos: Path, url: str, object_server: ObjectServer) -> None:
+def test_shards_that_are_on_their_way_are_not_done(
+    photos: Path, url: str, object_server: ObjectServer
+) -> None:
     object_server.fault("slow", method="PUT", key="*train-*", seconds=60)
-    command = [sys.executable, "-m", "shardctl", "convert", str(photos), url, "--samples-per-shard", "4", "--workers", "2"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and not any("train-" in entry["key"] for entry in object_server.log()):
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        str(photos),
+        url,
+        "--samples-per-shard",
+        "4",
+        "--workers",
+        "2",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while process.poll() is None and not any(
+            "train-" in entry["key"] for entry in object_server.log()
+        ):
             select.select([], [], [], 0.01)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
@@ -308,11 +382,17 @@ def test_shards_that_are_on_their_way_are_not_done(photos: Path, url: str, objec
 
 
 @pytest.mark.parametrize("how", ["interrupt", pytest.param("refusal", marks=pytest.mark.thorough)])
-def test_an_upload_that_is_ended_leaves_no_parts(tmp_path: Path, url: str, object_server: ObjectServer, how: str) -> None:
-    """Shards of 48 MB go out in six parts, four of them at the same time: there are more to come when it is ended."""
+def test_an_upload_that_is_ended_leaves_no_parts(
+    tmp_path: Path, url: str, object_server: ObjectServer, how: str
+) -> None:
+    """Shards of 48 MB go out in six parts, four of them at the same time: there are more to come
+    when it is ended."""
     (tmp_path / "in").mkdir()
     for name in "ab":
-        np.save(tmp_path / "in" / f"{name}.npy", np.random.default_rng(0).integers(0, 256, (6, 8_000_000), np.uint8))
+        np.save(
+            tmp_path / "in" / f"{name}.npy",
+            np.random.default_rng(0).integers(0, 256, (6, 8_000_000), np.uint8),
+        )
     object_server.fault("slow", method="PART", key="*train-00000*", seconds=0.5)
     if how == "refusal":
         object_server.fault("403", method="INITIATE", key="*train-00001*")
@@ -329,15 +409,21 @@ def test_an_upload_that_is_ended_leaves_no_parts(tmp_path: Path, url: str, objec
         "2",
     ]
     with subprocess.Popen(
-        [*command, "--compression", "none"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--compression", "none"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         if how == "interrupt":
-            while process.poll() is None and not any(entry["method"] == "PART" for entry in object_server.log()):
+            while process.poll() is None and not any(
+                entry["method"] == "PART" for entry in object_server.log()
+            ):
                 select.select([], [], [], 0.01)
             process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == (130 if how == "interrupt" else 3), err
-    # Where a worker is refused, the other one may not have begun its upload yet, or may have completed it.
+    # Where a worker is refused, the other one may not have begun its upload yet, or may have
+    # completed it.
     assert how == "refusal" or "ABORT" in [entry["method"] for entry in object_server.log()]
     with urllib.request.urlopen(f"{object_server.address}/{url.split('/')[2]}?uploads") as answer:
         assert b"<Upload>" not in answer.read()
@@ -371,7 +457,9 @@ QUICK = LeaseTiming(heartbeat=0.1, stale=0.5, ask=0.05)
 
 
 @pytest.mark.thorough
-def test_a_part_that_was_killed_is_built_again(here: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_was_killed_is_built_again(
+    here: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with running(here, url, 1, "--part", "1/2") as process:
         process.kill()
         process.wait()
@@ -381,7 +469,12 @@ def test_a_part_that_was_killed_is_built_again(here: Path, url: str, monkeypatch
     monkeypatch.syspath_prepend(here)
     recipe = {"transform": [{"name": "custom", "target": "steps:held"}], "store": "png"}
     for part in ("1/2", "2/2"):
-        given: dict[str, Any] = {"samples_per_shard": 4, "workers": 0, "part": part, "if_running": "fail"}
+        given: dict[str, Any] = {
+            "samples_per_shard": 4,
+            "workers": 0,
+            "part": part,
+            "if_running": "fail",
+        }
         assert shardctl.convert("in", url, recipe=recipe, **given).status == "built"
     assert shardctl.finish(url).status == "created"
     assert sums(url) == (here / "whole" / "SHA256SUMS").read_bytes()
@@ -394,23 +487,34 @@ def test_who_waits_for_the_same_part_does_not_tell_of_others_who_wait(
 ) -> None:
     command = [sys.executable, "-m", "shardctl", *HELD_COMMAND, url, "--part", "1/2"]
     with running(here, url, 1, "--part", "1/2") as process, ExitStack() as stack:
-        given: dict[str, Any] = {"cwd": here, "env": {**os.environ, "TMPDIR": "tmp"}, "text": True, "stderr": subprocess.PIPE}
+        given: dict[str, Any] = {
+            "cwd": here,
+            "env": {**os.environ, "TMPDIR": "tmp"},
+            "text": True,
+            "stderr": subprocess.PIPE,
+        }
         waiting = [stack.enter_context(subprocess.Popen(command, **given)) for _ in range(2)]
         object_server.fault("slow", seconds=0.15)
         time.sleep(20)
         object_server.clear()
         (here / "hold").unlink()
         assert process.wait(60) == 0
-        told = [[line for line in each.communicate(timeout=60)[1].splitlines() if "writing it" in line] for each in waiting]
+        told = [
+            [line for line in each.communicate(timeout=60)[1].splitlines() if "writing it" in line]
+            for each in waiting
+        ]
     for lines in told:
         of_part = [line for line in lines if f"(part 1/2: process {process.pid} on " in line]
         assert len(of_part) == 1
-        assert len(lines) <= 7  # before and after that, of one that holds the lease of the dataset, or builds; not every second
+        # before and after that, of one that holds the lease of the dataset, or builds; not every
+        # second
+        assert len(lines) <= 7
 
 
 @contextmanager
 def nothing_can_be_deleted(server: ObjectServer, after: int = 0) -> Iterator[None]:
-    """The end of a process in the middle of its work on a store: all deletions but the first ones are refused."""
+    """The end of a process in the middle of its work on a store: all deletions but the first ones
+    are refused."""
     if after:
         server.fault("slow", method="DELETE", times=after, seconds=0)
     server.fault("403", method="DELETE")
@@ -420,13 +524,20 @@ def nothing_can_be_deleted(server: ObjectServer, after: int = 0) -> Iterator[Non
 
 
 def other(size: int) -> dict[str, Any]:
-    return {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": size}]}
+    return {
+        "store": "raw",
+        "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": size}],
+    }
 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("overwrites", [False, True])
 def test_what_is_left_to_do_after_a_commit_is_done_by_the_next_one(
-    photos: Path, url: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch, overwrites: bool
+    photos: Path,
+    url: str,
+    object_server: ObjectServer,
+    monkeypatch: pytest.MonkeyPatch,
+    overwrites: bool,
 ) -> None:
     monkeypatch.setattr(store, "PACE", QUICK)
     for size in (16, 20):
@@ -440,7 +551,9 @@ def test_what_is_left_to_do_after_a_commit_is_done_by_the_next_one(
     nothing_is_left(url)
     sums(url)
     if not overwrites:
-        assert before[50]["image"].shape == (20, 20, 3), "the dataset of before stays for its readers"
+        assert before[50]["image"].shape == (20, 20, 3), (
+            "the dataset of before stays for its readers"
+        )
 
 
 @pytest.mark.thorough
@@ -473,7 +586,10 @@ def test_a_job_that_gives_way_is_never_half_there(
         convert(photos, url, recipe=other(24), overwrite=True)
     assert convert(photos, url, recipe=other(24), overwrite=True).status == "created"
     nothing_is_left(url)
-    assert {key.split("/")[0] for key in keys(url)} == {"manifest.json", manifest_of(open_store(url))["base"].rstrip("/")}
+    assert {key.split("/")[0] for key in keys(url)} == {
+        "manifest.json",
+        manifest_of(open_store(url))["base"].rstrip("/"),
+    }
 
 
 @pytest.fixture
@@ -530,7 +646,9 @@ def test_a_job_that_another_process_completes_is_not_taken_away_with_its_dataset
     assert sums(url) == whole
 
 
-def test_what_is_left_of_a_killed_look_at_a_store_goes(photos: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_of_a_killed_look_at_a_store_goes(
+    photos: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store, "PACE", QUICK)
     convert(photos, url)
     for key in (f"probe-{'0123' * 4}", "lease.json", f"{'0123' * 8}/done/0000001.arrow"):
@@ -547,7 +665,9 @@ def test_what_a_person_has_beside_the_jobs_is_not_deleted(photos: Path, url: str
     assert ".shardctl/mine/done/a.json" in keys(url)
 
 
-def test_a_manifest_that_changes_while_it_is_looked_at(photos: Path, url: str, object_server: ObjectServer) -> None:
+def test_a_manifest_that_changes_while_it_is_looked_at(
+    photos: Path, url: str, object_server: ObjectServer
+) -> None:
     convert(photos, url)
     object_server.fault("412", method="GET", key="*/out/manifest.json", times=1)
     assert convert(photos, url).status == "up-to-date"
@@ -559,7 +679,10 @@ def refuse(server: ObjectServer, kind: str) -> Callable[[], None]:
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [("expired", "the credentials have expired"), pytest.param("403", "writing is not permitted", marks=pytest.mark.thorough)],
+    [
+        ("expired", "the credentials have expired"),
+        pytest.param("403", "writing is not permitted", marks=pytest.mark.thorough),
+    ],
 )
 def test_credentials_that_end_in_the_middle_stop_the_work_and_the_same_command_goes_on(
     photos: Path, url: str, whole: bytes, object_server: ObjectServer, kind: str, said: str
@@ -610,7 +733,9 @@ def test_a_shard_that_is_gone_before_the_commit_is_built_again(
         convert(photos, url)
     object_server.clear()
     open_store(url).delete([key for key in keys(url) if key.endswith("/train-00003.arrow")])
-    with pytest.raises(StorageError, match=r"train-00003\.arrow: is missing, or is not the file that was built"):
+    with pytest.raises(
+        StorageError, match=r"train-00003\.arrow: is missing, or is not the file that was built"
+    ):
         convert(photos, url)
     assert "manifest.json" not in keys(url)
     assert convert(photos, url).status == "resumed"
@@ -623,7 +748,10 @@ def test_a_place_that_holds_something_else_is_refused(photos: Path, bucket: str)
         convert(photos, bucket)
     assert keys(bucket) == ["raw/x.txt"]
     for typed in ("s3:/data/out", "s3:data/out"):
-        with pytest.raises(UsageError, match=f"{typed}: is not a URL, and would be a folder here; write s3://data/out"):
+        with pytest.raises(
+            UsageError,
+            match=f"{typed}: is not a URL, and would be a folder here; write s3://data/out",
+        ):
             convert(photos, typed)
 
 
@@ -631,7 +759,10 @@ def test_datasets_of_others_below_it_stay(photos: Path, url: str) -> None:
     other = f"{url}/27838a1c0ffe"  # named as shardctl names its folders
     convert(photos, other)
     for size in (8, 16, 24):
-        recipe = {"store": "raw", "transform": [{"name": "resize", "size": "40x40"}, {"name": "crop", "size": size}]}
+        recipe = {
+            "store": "raw",
+            "transform": [{"name": "resize", "size": "40x40"}, {"name": "crop", "size": size}],
+        }
         convert(photos, url, recipe=recipe, overwrite=True)
     assert len(shardctl.open(other)) == 60
     assert len([name for name in open_store(url).children()[0] if name != "27838a1c0ffe"]) == 2
@@ -641,12 +772,23 @@ def test_the_command_ends_where_it_works_in_its_own_process(photos: Path, bucket
     store = open_store(f"{bucket}/in")
     for path in sorted(photos.rglob("*.jpg"))[:8]:
         store.put(path.name, path)
-    command = [sys.executable, "-m", "shardctl", "convert", f"{bucket}/in", f"{bucket}/out", "--workers", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        f"{bucket}/in",
+        f"{bucket}/out",
+        "--workers",
+        "0",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_store_that_ignores_conditions_is_refused(photos: Path, url: str, object_server: ObjectServer) -> None:
+def test_a_store_that_ignores_conditions_is_refused(
+    photos: Path, url: str, object_server: ObjectServer
+) -> None:
     object_server.fault("unconditional", times=1000)
     with pytest.raises(StoreError, match="this store ignores conditions"):
         convert(photos, url)
@@ -665,7 +807,9 @@ def put_foreign(store: Store) -> None:
     store.put("manifest.json", b"foreign")
 
 
-@pytest.mark.parametrize("bad", ["s3://", "s3://no-such-bucket-here/out", "ftp://host/out", "s3://b/../out"])
+@pytest.mark.parametrize(
+    "bad", ["s3://", "s3://no-such-bucket-here/out", "ftp://host/out", "s3://b/../out"]
+)
 def test_places_that_cannot_be(photos: Path, object_server: ObjectServer, bad: str) -> None:
     with pytest.raises(ShardctlError, match=r"URL|bucket|path"):
         convert(photos, bad)
@@ -676,7 +820,9 @@ def test_generations_are_kept_in_folders_only(photos: Path, url: str) -> None:
         convert(photos, url, update=True, keep_generations=2)
 
 
-@pytest.mark.parametrize(("below", "said"), [("/out", "is inside the source"), ("", "is inside the source")])
+@pytest.mark.parametrize(
+    ("below", "said"), [("/out", "is inside the source"), ("", "is inside the source")]
+)
 def test_a_dataset_within_its_source_is_refused(bucket: str, below: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         shardctl.convert(f"{bucket}/photos", f"{bucket}/photos{below}")
@@ -694,24 +840,38 @@ def test_what_is_for_folders_is_no_url(photos: Path, url: str) -> None:
 def test_lines_with_keys_of_their_own(tmp_path: Path, url: str) -> None:
     lines = [json.dumps({"id": f"k{n}", "text": f"line {n}"}) for n in range(500)]
     (tmp_path / "lines.jsonl").write_text("\n".join(lines))
-    given: dict[str, Any] = {"recipe": {"kind": "text", "key_field": "id"}, "workers": 0, "samples_per_shard": 50}
+    given: dict[str, Any] = {
+        "recipe": {"kind": "text", "key_field": "id"},
+        "workers": 0,
+        "samples_per_shard": 50,
+    }
     shardctl.convert(tmp_path / "lines.jsonl", tmp_path / "out", **given)
     assert shardctl.convert(tmp_path / "lines.jsonl", url, **given).samples == 500
     assert sums(url) == (tmp_path / "out" / "SHA256SUMS").read_bytes()
 
 
-def test_the_folder_that_stands_for_the_place_is_gone_at_the_end(photos: Path, url: str, tmp_path: Path) -> None:
+def test_the_folder_that_stands_for_the_place_is_gone_at_the_end(
+    photos: Path, url: str, tmp_path: Path
+) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     command = [sys.executable, "-m", "shardctl", "convert", str(photos), url, "--store", "source"]
-    done = subprocess.run(command, env={**os.environ, "TMPDIR": str(scratch)}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command,
+        env={**os.environ, "TMPDIR": str(scratch)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     assert list(scratch.iterdir()) == []
 
 
 def test_shards_without_samples_are_left_out_there_too(tmp_path: Path, url: str) -> None:
     (tmp_path / "in.txt").write_text(
-        "".join(("x" * 60 if shard in (2, 4) else "short") + "\n" for shard in range(6) for _ in "1234")
+        "".join(
+            ("x" * 60 if shard in (2, 4) else "short") + "\n" for shard in range(6) for _ in "1234"
+        )
     )
     recipe = {"record": "line", "transform": [{"name": "filter_length", "min_chars": 50}]}
     options: dict[str, Any] = {"recipe": recipe, "workers": 0, "samples_per_shard": 4}

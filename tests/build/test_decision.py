@@ -14,13 +14,21 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS
 from shardctl.system.files import FileFacts
 
-PARTS = {"inputs": "i", "labels": "l", "recipe": "r", "settings": "s", "code": "c", "versions": "numpy 2.0, pyarrow 20.0"}
+PARTS = {
+    "inputs": "i",
+    "labels": "l",
+    "recipe": "r",
+    "settings": "s",
+    "code": "c",
+    "versions": "numpy 2.0, pyarrow 20.0",
+}
 WANTED = Wanted("out", PARTS, ["/in"], existing="digest")
 NAME = fingerprint(PARTS)
 
 
 def manifest(**parts: str) -> Manifest:
-    """Return the manifest of a dataset that was made of /in, whose fingerprint differs in some parts."""
+    """Return the manifest of a dataset that was made of /in, whose fingerprint differs in some
+    parts."""
     empty: dict[str, Any] = {
         "kind": "image",
         "samples": 1,
@@ -38,7 +46,13 @@ def manifest(**parts: str) -> Manifest:
     }
     then = {**PARTS, **parts}
     files = {CHECKSUMS: FileFacts(1, "digest")}
-    return Manifest(**empty, fingerprint=fingerprint(then), fingerprint_parts=then, sources=("/in",), files=files)
+    return Manifest(
+        **empty,
+        fingerprint=fingerprint(then),
+        fingerprint_parts=then,
+        sources=("/in",),
+        files=files,
+    )
 
 
 def test_a_dataset_is_created_where_there_is_none() -> None:
@@ -75,7 +89,13 @@ def test_overwrite_creates_it_anew_also_if_it_is_up_to_date() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "advice"), [("inputs", "--update"), ("labels", "--update"), ("recipe", "--overwrite"), ("settings", "--overwrite")]
+    ("part", "advice"),
+    [
+        ("inputs", "--update"),
+        ("labels", "--update"),
+        ("recipe", "--overwrite"),
+        ("settings", "--overwrite"),
+    ],
 )
 def test_another_dataset_is_refused_with_what_differs(part: str, advice: str) -> None:
     decision = decide(WANTED, manifest(**{part: "other"}), {})
@@ -86,14 +106,26 @@ def test_another_dataset_is_refused_with_what_differs(part: str, advice: str) ->
 
 @pytest.mark.parametrize("part", ["recipe", "settings", "code"])
 def test_an_update_follows_inputs_and_nothing_else(part: str) -> None:
-    decision = decide(replace(WANTED, updates=True), manifest(**{part: "other", "inputs": "others"}), {})
-    assert f"cannot be brought up to date, since this conversion differs in its {part}" in str(decision.refusal)
+    decision = decide(
+        replace(WANTED, updates=True), manifest(**{part: "other", "inputs": "others"}), {}
+    )
+    assert f"cannot be brought up to date, since this conversion differs in its {part}" in str(
+        decision.refusal
+    )
 
 
 def test_versions_that_may_give_other_values_are_refused_by_an_update() -> None:
-    decision = decide(replace(WANTED, updates=True), manifest(inputs="others", versions="numpy 1.0, pyarrow 20.0"), {})
+    decision = decide(
+        replace(WANTED, updates=True),
+        manifest(inputs="others", versions="numpy 1.0, pyarrow 20.0"),
+        {},
+    )
     assert "other versions made it, and their values may differ" in str(decision.refusal)
-    same = decide(replace(WANTED, updates=True), manifest(inputs="others", versions="numpy 2.0, pyarrow 19.0"), {})
+    same = decide(
+        replace(WANTED, updates=True),
+        manifest(inputs="others", versions="numpy 2.0, pyarrow 19.0"),
+        {},
+    )
     assert same.action is Action.UPDATE
 
 
@@ -105,7 +137,9 @@ def test_sources_that_have_moved_must_be_said() -> None:
 
 
 def test_sources_may_be_appended_after_those_that_are_there() -> None:
-    wanted = replace(WANTED, parts={**PARTS, "inputs": "more"}, sources=["/in", "/more"], appends=True)
+    wanted = replace(
+        WANTED, parts={**PARTS, "inputs": "more"}, sources=["/in", "/more"], appends=True
+    )
     assert decide(wanted, manifest(), {}).action is Action.UPDATE
     assert decide(replace(wanted, sources=["/more"]), manifest(), {}).action is Action.REFUSE
 
@@ -114,4 +148,7 @@ def test_sources_may_be_appended_after_those_that_are_there() -> None:
 def test_all_is_looked_at_again_where_the_dataset_was_replaced_meanwhile(option: str) -> None:
     wanted = replace(WANTED, existing="the one before", **{option: True})
     assert decide(wanted, manifest(), {}).action is Action.LOOK_AGAIN
-    assert decide(replace(WANTED, existing="the one before"), manifest(), {}).action is Action.UP_TO_DATE
+    assert (
+        decide(replace(WANTED, existing="the one before"), manifest(), {}).action
+        is Action.UP_TO_DATE
+    )

@@ -1,4 +1,5 @@
-"""Shards of which every input is rejected are left out: the others keep their names, and take over their units."""
+"""Shards of which every input is rejected are left out: the others keep their names, and take over
+their units."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ OPTIONS: dict[str, Any] = {"recipe": MIN, "workers": 0, "samples_per_shard": 8}
 
 
 def lines(path: Path, pattern: str) -> Path:
-    """Write 8 lines, one shard, for each letter: `g` good ones, `.` those that the filter rejects, `b` blank ones."""
+    """Write 8 lines, one shard, for each letter: `g` good ones, `.` those that the filter rejects,
+    `b` blank ones."""
     path.write_text("".join({"g": GOOD, ".": SHORT, "b": "\n"}[letter] * 8 for letter in pattern))
     return path
 
@@ -35,15 +37,31 @@ def numbers(out: Path) -> list[int]:
 
 @pytest.mark.parametrize(
     ("pattern", "there"),
-    [("ggg", [0, 1, 2]), ("..g.g..", [2, 4]), ("g......", [0]), ("g.g", [0, 2]), (".....g", [5]), ("bg.bg", [1, 4])],
+    [
+        ("ggg", [0, 1, 2]),
+        ("..g.g..", [2, 4]),
+        ("g......", [0]),
+        ("g.g", [0, 2]),
+        (".....g", [5]),
+        ("bg.bg", [1, 4]),
+    ],
 )
-def test_a_dataset_without_them_is_whole(cli: Any, tmp_path: Path, pattern: str, there: list[int]) -> None:
+def test_a_dataset_without_them_is_whole(
+    cli: Any, tmp_path: Path, pattern: str, there: list[int]
+) -> None:
     source, out = lines(tmp_path / "in.txt", pattern), tmp_path / "out"
     result = shardctl.convert(source, out, **OPTIONS)
-    assert (result.shards, result.samples, result.rejected) == (len(there), 8 * len(there), 8 * pattern.count("."))
+    assert (result.shards, result.samples, result.rejected) == (
+        len(there),
+        8 * len(there),
+        8 * pattern.count("."),
+    )
     assert numbers(out) == there
     assert [reject.key for reject in read_rejects(LocalFolder(out))] == [
-        f"in.txt#{8 * place + number}" for place, letter in enumerate(pattern) if letter == "." for number in range(1, 9)
+        f"in.txt#{8 * place + number}"
+        for place, letter in enumerate(pattern)
+        if letter == "."
+        for number in range(1, 9)
     ]
     assert cli("verify", out, "--level", "deep").code == 0
     assert shardctl.convert(source, out, **OPTIONS).status == "up-to-date"
@@ -54,7 +72,11 @@ def test_a_dataset_without_them_is_whole(cli: Any, tmp_path: Path, pattern: str,
 def test_a_dataset_without_them_is_repaired(cli: Any, tmp_path: Path, pattern: str) -> None:
     out = tmp_path / "out"
     shardctl.convert(lines(tmp_path / "in.txt", pattern), out, **OPTIONS)
-    whole = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file() and path.name != MANIFEST}
+    whole = {
+        path.name: path.read_bytes()
+        for path in out.iterdir()
+        if path.is_file() and path.name != MANIFEST
+    }
     lost = [
         [PLAN],
         [SHARDS],
@@ -70,11 +92,15 @@ def test_a_dataset_without_them_is_repaired(cli: Any, tmp_path: Path, pattern: s
             (damaged / name).unlink()
         ran = cli("repair", damaged)
         assert ran.code == 0, ran.err
-        assert {path.name: path.read_bytes() for path in damaged.iterdir() if path.name in whole} == whole, names
+        assert {
+            path.name: path.read_bytes() for path in damaged.iterdir() if path.name in whole
+        } == whole, names
         assert cli("verify", damaged).code == 0
 
 
-def test_the_shards_are_those_of_the_conversion_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shards_are_those_of_the_conversion_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = lines(tmp_path / "in.txt", ".g.g.")
     shardctl.convert(source, tmp_path / "out", **OPTIONS)
     monkeypatch.setattr(manifest_writer, "without_empty", lambda built: built)
@@ -86,7 +112,9 @@ def test_the_shards_are_those_of_the_conversion_with_them(tmp_path: Path, monkey
     assert [sample["key"] for sample in both[0]] == [sample["key"] for sample in both[1]]
 
 
-def test_a_dataset_that_has_them_is_read_and_verified(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_that_has_them_is_read_and_verified(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As those are that were made before."""
     with monkeypatch.context() as patched:
         patched.setattr(manifest_writer, "without_empty", lambda built: built)
@@ -104,7 +132,10 @@ def test_a_split_without_samples_keeps_one(cli: Any, tmp_path: Path) -> None:
         lines(tmp_path / "in" / name / "a.txt", pattern)
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", **OPTIONS, split="folder")
     manifest = shardctl.open(tmp_path / "out").manifest
-    assert [(split.name, split.samples, split.shards) for split in manifest.splits] == [("train", 8, 1), ("val", 0, 1)]
+    assert [(split.name, split.samples, split.shards) for split in manifest.splits] == [
+        ("train", 8, 1),
+        ("val", 0, 1),
+    ]
     assert result.shards == 2
     assert "no sample is in the split val" in result.warnings
     assert cli("verify", tmp_path / "out").code == 0
@@ -142,7 +173,9 @@ def test_parts_are_merged_without_them(cli: Any, tmp_path: Path) -> None:
     assert numbers(tmp_path / "out") == [2, 4]
 
 
-def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = lines(tmp_path / "in.txt", "..g.g..")
     shardctl.convert(source, tmp_path / "whole", **OPTIONS)
 
@@ -159,7 +192,9 @@ def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(tmp_path:
     assert numbers(tmp_path / "out") == [2, 4]
 
 
-def test_a_merge_that_is_killed_at_any_moment_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merge_that_is_killed_at_any_moment_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = lines(tmp_path / "in.txt", "..g.g..")
     shardctl.convert(source, tmp_path / "whole", **OPTIONS)
     for part in ("1/2", "2/2"):
@@ -169,7 +204,9 @@ def test_a_merge_that_is_killed_at_any_moment_goes_on(tmp_path: Path, monkeypatc
         out = tmp_path / "out"
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(tmp_path / "built", out)
-        if not stopped_at(change, "kill", finish, "_finish", lambda to=out: shardctl.finish(to), monkeypatch):
+        if not stopped_at(
+            change, "kill", finish, "_finish", lambda to=out: shardctl.finish(to), monkeypatch
+        ):
             break
         shardctl.finish(out)
         assert (out / "SHA256SUMS").read_bytes() == sums
@@ -179,7 +216,9 @@ def test_a_merge_that_is_killed_at_any_moment_goes_on(tmp_path: Path, monkeypatc
 
 def test_the_first_epoch_of_one_that_arrives_is_that_of_the_whole(tmp_path: Path) -> None:
     source = lines(tmp_path / "in.txt", "..g.gg..")
-    ds = shardctl.snapshot(tmp_path / "out", source, MIN, wait=False, workers=0, samples_per_shard=8, progress=False)
+    ds = shardctl.snapshot(
+        tmp_path / "out", source, MIN, wait=False, workers=0, samples_per_shard=8, progress=False
+    )
     for shuffle in (False, True):
         loader = ds.loader(4, shuffle=shuffle)
         keys = sorted(key for batch in loader for key in batch["key"])
@@ -190,7 +229,10 @@ def test_compact_numbers_them_anew(cli: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shardctl.convert(lines(tmp_path / "in.txt", "..g.g.."), out, **OPTIONS)
     assert (
-        cli("convert", tmp_path / "in.txt", out, "--record", "line", "--min-chars", 50, "--explain").out.count("planned") == 0
+        cli(
+            "convert", tmp_path / "in.txt", out, "--record", "line", "--min-chars", 50, "--explain"
+        ).out.count("planned")
+        == 0
     )
     assert cli("compact", out).code == 0
     assert numbers(out) == list(range(len(numbers(out))))

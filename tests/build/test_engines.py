@@ -1,4 +1,5 @@
-"""An engine of another kind needs nothing but the protocol: it may be on another machine, and be one file."""
+"""An engine of another kind needs nothing but the protocol: it may be on another machine, and be
+one file."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from shardctl.system.packages import to_install
 
 
 class Elsewhere(InProcess):
-    """Stands for an engine on a machine that sees the sources and the destination, and no folder for scratch."""
+    """Stands for an engine on a machine that sees the sources and the destination, and no folder
+    for scratch."""
 
     def probe(self, job: Job) -> Probe:
         sent = json.dumps(job.packed())
@@ -32,19 +34,28 @@ class Elsewhere(InProcess):
         return super().probe(Job.unpacked(json.loads(sent)))
 
 
-def test_an_engine_elsewhere_needs_no_folder_for_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_elsewhere_needs_no_folder_for_scratch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = tmp_path / "in"
     source.mkdir()
     for number in range(3):
-        (source / f"{number}.jsonl").write_text("".join(f'{{"n": {n}, "text": "{"x" * n}"}}\n' for n in range(40)))
+        (source / f"{number}.jsonl").write_text(
+            "".join(f'{{"n": {n}, "text": "{"x" * n}"}}\n' for n in range(40))
+        )
     shardctl.convert(source, tmp_path / "here", workers=0)
     monkeypatch.setattr(local, "start", lambda *_: Elsewhere())
     shardctl.convert(source, tmp_path / "there", workers=0)
-    assert (tmp_path / "there" / CHECKSUMS).read_text() == (tmp_path / "here" / CHECKSUMS).read_text()
+    assert (tmp_path / "there" / CHECKSUMS).read_text() == (
+        tmp_path / "here" / CHECKSUMS
+    ).read_text()
 
 
-def test_a_disk_error_elsewhere_costs_one_input_where_others_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To tell, other inputs of the plan are tried; the plan of the probe is in memory, with a user's functions too."""
+def test_a_disk_error_elsewhere_costs_one_input_where_others_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To tell, other inputs of the plan are tried; the plan of the probe is in memory, with a
+    user's functions too."""
     (tmp_path / "same_steps.py").write_text("def same(sample):\n    return sample\n")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "in").mkdir()
@@ -67,7 +78,9 @@ def test_a_disk_error_elsewhere_costs_one_input_where_others_answer(tmp_path: Pa
 @pytest.mark.parametrize("engine", ["spark", "ray:", "local:here", "", "Ray"])
 def test_an_unknown_engine_is_refused(tmp_path: Path, engine: str) -> None:
     (tmp_path / "a.txt").write_text("a")
-    with pytest.raises(UsageError, match=f"the engine is local, ray or ray:ADDRESS; it is {engine!r}"):
+    with pytest.raises(
+        UsageError, match=f"the engine is local, ray or ray:ADDRESS; it is {engine!r}"
+    ):
         shardctl.convert(tmp_path / "a.txt", tmp_path / "out", engine=engine)
 
 
@@ -75,12 +88,20 @@ def test_an_unknown_engine_is_refused(tmp_path: Path, engine: str) -> None:
     ("options", "error", "message"),
     [
         ({"engine": "ray", "workers": 0}, UsageError, "give 1 worker or more, or the engine local"),
-        ({"engine": "ray:ray://head:10001"}, UsageError, "^ray://head:10001: Ray Client cannot be used"),
+        (
+            {"engine": "ray:ray://head:10001"},
+            UsageError,
+            "^ray://head:10001: Ray Client cannot be used",
+        ),
         ({"engine": "ray"}, InstallError, re.escape(f"needs Ray: pip install {to_install('ray')}")),
     ],
 )
 def test_an_engine_that_cannot_be_used_is_refused_before_the_work(
-    tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    options: dict[str, Any],
+    error: type[Exception],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     (tmp_path / "a.txt").write_text("a")

@@ -20,7 +20,10 @@ SHARES = "train=0.6,val=0.4"
 
 def rows(count: int, groups: int, name: str) -> list[dict[str, Any]]:
     of = [number % groups for number in range(count)]
-    return [{"id": f"{name}-{g}-{n}", "patient": f"p{g}", "page": g, "text": str(n)} for n, g in enumerate(of)]
+    return [
+        {"id": f"{name}-{g}-{n}", "patient": f"p{g}", "page": g, "text": str(n)}
+        for n, g in enumerate(of)
+    ]
 
 
 def write(path: Path, records: list[dict[str, Any]]) -> None:
@@ -31,11 +34,14 @@ def write(path: Path, records: list[dict[str, Any]]) -> None:
 def photos(folder: Path, count: int, groups: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(count):
-        Image.new("RGB", (8, 8), (number, 0, 0)).save(folder / f"IMG_{number % groups}_jpg.rf.{number:04x}.jpg")
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(
+            folder / f"IMG_{number % groups}_jpg.rf.{number:04x}.jpg"
+        )
 
 
 def split_of_groups(out: Path, group_of: Callable[[Any], Any]) -> dict[Any, str]:
-    """Return the split of each group, having looked that it has one alone, and that both splits have some."""
+    """Return the split of each group, having looked that it has one alone, and that both splits
+    have some."""
     found: dict[Any, str] = {}
     for split in ("train", "val"):
         for sample in shardctl.open(out, split=split):
@@ -74,7 +80,9 @@ def test_records_of_a_group_are_in_one_split(
 
 def test_the_number_of_a_record_may_name_its_group(tmp_path: Path) -> None:
     write(tmp_path / "in" / "a.jsonl", rows(200, 20, "a"))
-    shardctl.convert(tmp_path / "in", tmp_path / "out", group=r"#\d*?(\d)$", split=SHARES, workers=0)
+    shardctl.convert(
+        tmp_path / "in", tmp_path / "out", group=r"#\d*?(\d)$", split=SHARES, workers=0
+    )
     assert len(split_of_groups(tmp_path / "out", lambda sample: sample["key"][-1])) == 10
 
 
@@ -83,10 +91,17 @@ def test_records_without_a_group_are_rejected_once(tmp_path: Path) -> None:
     for number in (3, 7):
         records[number]["patient"] = None
     write(tmp_path / "in" / "a.jsonl", records)
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", group="patient", split=SHARES, workers=0)
+    result = shardctl.convert(
+        tmp_path / "in", tmp_path / "out", group="patient", split=SHARES, workers=0
+    )
     assert (result.samples, result.rejected) == (38, 2)
-    rejects = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
-    assert [(each["key"], each["error"]) for each in rejects] == [("a.jsonl#4", "no-group"), ("a.jsonl#8", "no-group")]
+    rejects = [
+        json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
+    ]
+    assert [(each["key"], each["error"]) for each in rejects] == [
+        ("a.jsonl#4", "no-group"),
+        ("a.jsonl#8", "no-group"),
+    ]
 
 
 def test_copies_of_a_photo_are_in_one_split(tmp_path: Path, cli: Any) -> None:
@@ -97,12 +112,19 @@ def test_copies_of_a_photo_are_in_one_split(tmp_path: Path, cli: Any) -> None:
     assert len(before) == 12
     photos(tmp_path / "in" / "more", 60, 20)
     assert cli("convert", tmp_path / "in", tmp_path / "out", *named, "--update").code == 0
-    after = split_of_groups(tmp_path / "out", lambda sample: sample["key"].rpartition("/")[2].partition("_jpg")[0])
+    after = split_of_groups(
+        tmp_path / "out", lambda sample: sample["key"].rpartition("/")[2].partition("_jpg")[0]
+    )
     assert after.items() > before.items()
     recipe = tmp_path / "recipe.toml"
     recipe.write_text("group = '([^/]+)_jpg[.]rf[.]'\n")
     shardctl.convert(tmp_path / "in", tmp_path / "again", recipe, split=SHARES, workers=0)
-    assert split_of_groups(tmp_path / "again", lambda sample: sample["key"].rpartition("/")[2].partition("_jpg")[0]) == after
+    assert (
+        split_of_groups(
+            tmp_path / "again", lambda sample: sample["key"].rpartition("/")[2].partition("_jpg")[0]
+        )
+        == after
+    )
 
 
 def test_a_column_of_a_labels_file_has_the_groups(tmp_path: Path) -> None:
@@ -114,7 +136,9 @@ def test_a_column_of_a_labels_file_has_the_groups(tmp_path: Path) -> None:
     assert len(split_of_groups(tmp_path / "out", lambda sample: sample["patient"])) == 8
     (tmp_path / "in" / "labels.csv").write_text(f"file_name,patient\n{labels.replace('p3', '')}")
     with pytest.raises(InputError, match=r"5 inputs \(.*\) in no group"):
-        shardctl.convert(tmp_path / "in", tmp_path / "two", group="patient", split=SHARES, workers=0)
+        shardctl.convert(
+            tmp_path / "in", tmp_path / "two", group="patient", split=SHARES, workers=0
+        )
 
 
 def test_the_label_of_a_labels_file_may_be_the_group(tmp_path: Path) -> None:
@@ -147,7 +171,9 @@ def test_groups_of_several_types_are_refused_as_3_and_3_0_are_two_texts(tmp_path
         folder.mkdir(exist_ok=True)
         for name in names:
             values = pa.array(range(30)).cast(types[name])
-            pq.write_table(pa.table({"doc": values, "x": pa.array(range(30))}), folder / f"{name}.parquet")
+            pq.write_table(
+                pa.table({"doc": values, "x": pa.array(range(30))}), folder / f"{name}.parquet"
+            )
         shardctl.convert(folder, tmp_path / "out", group="doc", split=SHARES, workers=0, **more)
 
     for names in (("float", "text"), ("int", "float", "text")):
@@ -168,8 +194,12 @@ def test_a_group_that_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no field person; they have id, patient"):
         shardctl.convert(tmp_path / "in", tmp_path / "out", group="person", split=SHARES, workers=0)
     with pytest.raises(InputError, match=r"no labels file has this column"):
-        shardctl.convert(tmp_path / "photos", tmp_path / "out", group="person", split=SHARES, workers=0)
+        shardctl.convert(
+            tmp_path / "photos", tmp_path / "out", group="person", split=SHARES, workers=0
+        )
     with pytest.raises(InputError, match=r"2 inputs \(.*\) in no group"):
-        shardctl.convert(tmp_path / "photos", tmp_path / "out", group="IMG_(0)_", split=SHARES, workers=0)
+        shardctl.convert(
+            tmp_path / "photos", tmp_path / "out", group="IMG_(0)_", split=SHARES, workers=0
+        )
     with pytest.raises(UsageError, match="keeps samples together where split divides them"):
         shardctl.convert(tmp_path / "in", tmp_path / "out", group="patient", workers=0)

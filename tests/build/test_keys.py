@@ -1,4 +1,5 @@
-"""Records that have keys of their own (--key-field): a key decides the split and the random numbers, wherever its row lies."""
+"""Records that have keys of their own (--key-field): a key decides the split and the random
+numbers, wherever its row lies."""
 
 from __future__ import annotations
 
@@ -82,8 +83,12 @@ FORMS = {
     "jsonl": write_lines,
     "csv": write_csv,
     "json": lambda path, of: path.write_text(json.dumps(of)),
-    "jsonl.gz": lambda path, of: path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in of).encode())),
-    "parquet": lambda path, of: parquet.write_table(pa.Table.from_pylist(of), path, row_group_size=30),
+    "jsonl.gz": lambda path, of: path.write_bytes(
+        gzip.compress("".join(json.dumps(row) + "\n" for row in of).encode())
+    ),
+    "parquet": lambda path, of: parquet.write_table(
+        pa.Table.from_pylist(of), path, row_group_size=30
+    ),
     "tar": write_tar,
 }
 
@@ -102,8 +107,11 @@ def drawn(out: Path) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_key_decides_the_split_whatever_the_file_and_the_place_in_it(tmp_path: Path, form: str) -> None:
-    """It is that of `shardctl.write`, too, so that a split says the same of all datasets of a project."""
+def test_the_key_decides_the_split_whatever_the_file_and_the_place_in_it(
+    tmp_path: Path, form: str
+) -> None:
+    """It is that of `shardctl.write`, too, so that a split says the same of all datasets of a
+    project."""
     (tmp_path / "in").mkdir()
     FORMS[form](tmp_path / "in" / f"a.{form}", rows(100))
     more = {"key_field": "__key__"} if form == "tar" else {}
@@ -137,7 +145,9 @@ def test_a_key_stays_in_its_split_and_keeps_its_random_numbers(
             if own:
                 FORMS[form](root / "in" / f"{place}.{form}", own)
                 os.utime(root / "in" / f"{place}.{form}", (0, generation + 1))
-        result = shardctl.convert(root / "in", root / "out", recipe=recipe("draws"), update=True, **KEYED)
+        result = shardctl.convert(
+            root / "in", root / "out", recipe=recipe("draws"), update=True, **KEYED
+        )
         assert not [warning for warning in result.warnings if "another split" in warning]
         splits, values = split_of(root / "out"), drawn(root / "out")
         assert sorted(splits) == sorted(f"k{number:02}" for number in seen)
@@ -154,12 +164,21 @@ def test_pixels_of_random_steps_are_those_of_the_key(tmp_path: Path) -> None:
 
     photos = [photo(number) for number in range(12)]
     made = []
-    for name, several in (("one", [photos]), ("other", [photos[:0:-2], photos[1::-2] + photos[-2::-2]])):
+    for name, several in (
+        ("one", [photos]),
+        ("other", [photos[:0:-2], photos[1::-2] + photos[-2::-2]]),
+    ):
         (tmp_path / name).mkdir()
         for place, some in enumerate(several):
             parquet.write_table(pa.Table.from_pylist(some), tmp_path / name / f"{place}.parquet")
         steps = [{"name": "random_crop", "size": 8}, {"name": "hflip"}]
-        settings = {"kind": "image", "image_field": "image", "key_field": "id", "store": "raw", "transform": steps}
+        settings = {
+            "kind": "image",
+            "image_field": "image",
+            "key_field": "id",
+            "store": "raw",
+            "transform": steps,
+        }
         shardctl.convert(tmp_path / name, tmp_path / f"{name}-out", recipe=settings, **KEYED)
         ds = shardctl.open(tmp_path / f"{name}-out")
         made.append({sample["key"]: sample["image"].tobytes() for sample in ds})
@@ -181,7 +200,9 @@ def damaged(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_a_record_without_a_key_is_a_reject_of_one_split_also_in_repair(tmp_path: Path, zipped: bool) -> None:
+def test_a_record_without_a_key_is_a_reject_of_one_split_also_in_repair(
+    tmp_path: Path, zipped: bool
+) -> None:
     source = damaged(tmp_path / "a.jsonl")
     if zipped:
         (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(source.read_bytes()))
@@ -198,30 +219,50 @@ def test_a_record_without_a_key_is_a_reject_of_one_split_also_in_repair(tmp_path
     ):
         for path in names:
             path.unlink()
-        assert shardctl.repair(tmp_path / "out", [source], transforms=["keyed_steps:draws"], workers=0).status == "repaired"
+        assert (
+            shardctl.repair(
+                tmp_path / "out", [source], transforms=["keyed_steps:draws"], workers=0
+            ).status
+            == "repaired"
+        )
         assert sums(tmp_path / "out") == whole
 
 
 def test_a_key_that_does_not_fit_the_schema_costs_its_record(tmp_path: Path) -> None:
     lines = [{"id": number if number != 7 else "seven", "text": "a"} for number in range(30)]
     write_lines(tmp_path / "a.jsonl", lines)
-    result = shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe(schema="id:int64,text:string"), **KEYED)
+    result = shardctl.convert(
+        tmp_path / "a.jsonl",
+        tmp_path / "out",
+        recipe=recipe(schema="id:int64,text:string"),
+        **KEYED,
+    )
     assert (result.samples, result.rejected) == (29, 1)
     assert [reject.key for reject in read_rejects(LocalFolder(tmp_path / "out"))] == ["a.jsonl#8"]
     write_lines(tmp_path / "b.jsonl", [{**line, "id": str(line["id"])} for line in lines])
     shardctl.convert(tmp_path / "b.jsonl", tmp_path / "text", recipe=recipe(), **KEYED)
-    assert split_of(tmp_path / "out").items() <= split_of(tmp_path / "text").items(), "7 and '7' are one key"
+    assert split_of(tmp_path / "out").items() <= split_of(tmp_path / "text").items(), (
+        "7 and '7' are one key"
+    )
 
 
 def test_an_empty_key_that_comes_twice_is_named(tmp_path: Path) -> None:
-    write_lines(tmp_path / "a.jsonl", [{"id": "" if number < 2 else f"k{number}", "text": "a"} for number in range(9)])
+    write_lines(
+        tmp_path / "a.jsonl",
+        [{"id": "" if number < 2 else f"k{number}", "text": "a"} for number in range(9)],
+    )
     result = shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe(), **KEYED)
-    assert any('1 sample has the key of another one, for instance "" (an empty text); ' in each for each in result.warnings)
+    assert any(
+        '1 sample has the key of another one, for instance "" (an empty text); ' in each
+        for each in result.warnings
+    )
 
 
 def test_records_that_end_workers_are_rejects_of_one_split(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", rows(40))
-    result = shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe("leaves"), **{**KEYED, "workers": 1})
+    result = shardctl.convert(
+        tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe("leaves"), **{**KEYED, "workers": 1}
+    )
     assert (result.samples, result.rejected) == (38, 2)
     rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
     assert {(reject.key, reject.stage, reject.error) for reject in rejects} == {
@@ -248,8 +289,11 @@ def same(sample):
 """
 
 
-def test_a_worker_that_ends_while_it_reads_keys_costs_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No parser is known to do so. The importing of a function is a way to put one into the workers."""
+def test_a_worker_that_ends_while_it_reads_keys_costs_one_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No parser is known to do so. The importing of a function is a way to put one into the
+    workers."""
     from shardctl.sources.formats import jsonl
 
     (tmp_path / "deadly_parser.py").write_text(DEADLY)
@@ -260,13 +304,22 @@ def test_a_worker_that_ends_while_it_reads_keys_costs_one_record(tmp_path: Path,
         write_lines(tmp_path / "in" / f"{name}.jsonl", of)
     settings = recipe(schema="id:string,text:string")
     settings["transform"] = [{"name": "custom", "target": "deadly_parser:same"}]
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=settings, **{**KEYED, "workers": 1})
+    result = shardctl.convert(
+        tmp_path / "in", tmp_path / "out", recipe=settings, **{**KEYED, "workers": 1}
+    )
     assert (result.samples, result.rejected) == (47, 1)
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
-    assert (reject.key, reject.stage, reject.error, reject.records) == ("a.jsonl#8", "read", "exited", 1)
+    assert (reject.key, reject.stage, reject.error, reject.records) == (
+        "a.jsonl#8",
+        "read",
+        "exited",
+        1,
+    )
 
 
-def test_memory_that_runs_out_for_one_key_costs_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_runs_out_for_one_key_costs_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from shardctl.sources.formats import jsonl
 
     parse = jsonl._parse_fast
@@ -294,7 +347,9 @@ def warned(result: shardctl.build.convert.ConvertResult) -> list[str]:
     return [warning for warning in result.warnings if "another split" in warning]
 
 
-def test_an_update_warns_of_records_whose_split_is_that_of_their_number(tmp_path: Path, cli: Any) -> None:
+def test_an_update_warns_of_records_whose_split_is_that_of_their_number(
+    tmp_path: Path, cli: Any
+) -> None:
     """Of each file that has changed, and of no other one."""
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
@@ -341,7 +396,12 @@ def test_it_warns_also_where_all_shards_are_made_anew_and_where_it_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, out = tmp_path / "a.jsonl", tmp_path / "out"
-    options: dict[str, Any] = {"split": SHARES, "workers": 0, "update": True, "samples_per_shard": 10}
+    options: dict[str, Any] = {
+        "split": SHARES,
+        "workers": 0,
+        "update": True,
+        "samples_per_shard": 10,
+    }
     grown(source, rows(40), 1)
     shardctl.convert(source, out, **options)
     grown(source, [{**row, "more": 1} for row in rows(39)], 2)
@@ -368,20 +428,31 @@ def test_keys_that_do_not_fit_their_type_cost_their_records(tmp_path: Path, endi
     bad = (0, 1, 700, 701, 999)
     found: list[dict[str, list[int]]] = []
     for name in ("good", "bad"):
-        of = [{"id": "x" if name == "bad" and number in bad else number, "n": number} for number in range(1000)]
+        of = [
+            {"id": "x" if name == "bad" and number in bad else number, "n": number}
+            for number in range(1000)
+        ]
         if "csv" in ending:
             data = "id,n\n" + "".join(f"{row['id']},{row['n']}\n" for row in of)
         else:
             data = json.dumps(of) if ending.startswith(".json") and "jsonl" not in ending else ""
             data = data or "".join(json.dumps(row) + "\n" for row in of)
         source = tmp_path / f"{name}{ending}"
-        source.write_bytes(gzip.compress(data.encode()) if ending.endswith(".gz") else data.encode())
+        source.write_bytes(
+            gzip.compress(data.encode()) if ending.endswith(".gz") else data.encode()
+        )
         settings = {"kind": "table", "key_field": "id", "schema": "id:int64,n:int64"}
         shardctl.convert(source, tmp_path / f"out-{name}", settings, split=SHARES, workers=0)
-        splits = [shardctl.open(tmp_path / f"out-{name}", split=split) for split in ("train", "val")]
-        found.append({ds.split: sorted(row["n"] for row in ds if row["n"] not in bad) for ds in splits})
+        splits = [
+            shardctl.open(tmp_path / f"out-{name}", split=split) for split in ("train", "val")
+        ]
+        found.append(
+            {ds.split: sorted(row["n"] for row in ds if row["n"] not in bad) for ds in splits}
+        )
     assert found[0] == found[1]
-    rejected = [reject.key.rpartition("#")[2] for reject in read_rejects(LocalFolder(tmp_path / "out-bad"))]
+    rejected = [
+        reject.key.rpartition("#")[2] for reject in read_rejects(LocalFolder(tmp_path / "out-bad"))
+    ]
     assert sorted(map(int, rejected)) == [number + 1 for number in bad]
 
 

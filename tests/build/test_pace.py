@@ -1,4 +1,5 @@
-"""How far a conversion is, and how fast: the figures that the command line, the log of a job and the metrics show."""
+"""How far a conversion is, and how fast: the figures that the command line, the log of a job and
+the metrics show."""
 
 from __future__ import annotations
 

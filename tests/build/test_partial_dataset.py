@@ -1,4 +1,5 @@
-"""A dataset that is read while it is made: each sample once, in an order that does not depend on when it was finished."""
+"""A dataset that is read while it is made: each sample once, in an order that does not depend on
+when it was finished."""
 
 from __future__ import annotations
 
@@ -29,12 +30,19 @@ def keys_of(batches: Any) -> list[str]:
 @pytest.fixture
 def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A recipe that takes 20 ms for a sample."""
-    (tmp_path / "arriving_step.py").write_text("import time\ndef slow(sample):\n    time.sleep(0.02)\n    return sample\n")
+    (tmp_path / "arriving_step.py").write_text(
+        "import time\ndef slow(sample):\n    time.sleep(0.02)\n    return sample\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
-    return {**SMALL, "transform": [*SMALL["transform"], {"name": "custom", "target": "arriving_step:slow"}]}
+    return {
+        **SMALL,
+        "transform": [*SMALL["transform"], {"name": "custom", "target": "arriving_step:slow"}],
+    }
 
 
-def test_batches_come_before_the_dataset_is_there(source: Path, tmp_path: Path, slow: dict[str, Any]) -> None:
+def test_batches_come_before_the_dataset_is_there(
+    source: Path, tmp_path: Path, slow: dict[str, Any]
+) -> None:
     ds = arriving(source, tmp_path / "out", recipe=slow)
     loader = ds.loader(batch_size=4)
     batches = iter(loader)
@@ -51,29 +59,43 @@ def test_batches_come_before_the_dataset_is_there(source: Path, tmp_path: Path, 
 
 
 @pytest.mark.thorough
-def test_what_needs_the_whole_dataset_says_so_until_it_is_there(source: Path, tmp_path: Path, slow: dict[str, Any]) -> None:
+def test_what_needs_the_whole_dataset_says_so_until_it_is_there(
+    source: Path, tmp_path: Path, slow: dict[str, Any]
+) -> None:
     ds = arriving(source, tmp_path / "out", recipe=slow)
     for need in (len, list, lambda ds: ds[0], lambda ds: ds.classes):
-        with pytest.raises(UsageError, match=r"needs the complete dataset, which is still being made: use wait\(\) first"):
+        with pytest.raises(
+            UsageError,
+            match=r"needs the complete dataset, which is still being made: use wait\(\) first",
+        ):
             need(ds)
     with pytest.raises(TypeError, match="shufle"):
         ds.loader(4, shufle=True)
     assert not hasattr(ds, "no_such_thing")
     complete = ds.wait()
-    assert (len(ds), ds[0]["key"], ds.classes) == (len(complete), complete[0]["key"], complete.classes)
+    assert (len(ds), ds[0]["key"], ds.classes) == (
+        len(complete),
+        complete[0]["key"],
+        complete.classes,
+    )
     assert [sample["key"] for sample in ds] == [sample["key"] for sample in complete]
 
 
 @pytest.mark.thorough
 def test_its_first_epoch_can_be_watched(source: Path, tmp_path: Path, slow: dict[str, Any]) -> None:
-    """The figures are those of the epoch, though it is read by several loaders, one after the other."""
+    """The figures are those of the epoch, though it is read by several loaders, one after the
+    other."""
     loader = arriving(source, tmp_path / "out", recipe=slow).loader(4)
     watched = shardctl.watch(loader, tmp_path / "figures.jsonl", every=0.01)
     for epoch in range(2):
         assert len(keys_of(watched)) == 60
         assert loader.stats().samples == 60
         told = [json.loads(line) for line in (tmp_path / "figures.jsonl").read_text().splitlines()]
-        assert (told[-1]["samples"], told[-1]["batches"], told[-1]["epoch"]) == (60 * (epoch + 1), 15 * (epoch + 1), epoch)
+        assert (told[-1]["samples"], told[-1]["batches"], told[-1]["epoch"]) == (
+            60 * (epoch + 1),
+            15 * (epoch + 1),
+            epoch,
+        )
         assert [line["samples"] for line in told] == sorted(line["samples"] for line in told)
 
 
@@ -81,10 +103,14 @@ def test_its_first_epoch_can_be_watched(source: Path, tmp_path: Path, slow: dict
 def test_the_order_depends_on_the_seed_alone(source: Path, tmp_path: Path, drop_last: bool) -> None:
     """Not on which shards were finished when: the second time all of them are."""
     out = tmp_path / "out"
-    loader = arriving(source, out, samples_per_shard=7).loader(8, shuffle=True, seed=3, drop_last=drop_last)
+    loader = arriving(source, out, samples_per_shard=7).loader(
+        8, shuffle=True, seed=3, drop_last=drop_last
+    )
     first = [list(batch["key"]) for batch in loader]
     assert [len(batch) for batch in first] == [8] * 7 + ([] if drop_last else [4])
-    again = arriving(source, out, samples_per_shard=7).loader(8, shuffle=True, seed=3, drop_last=drop_last)
+    again = arriving(source, out, samples_per_shard=7).loader(
+        8, shuffle=True, seed=3, drop_last=drop_last
+    )
     assert [list(batch["key"]) for batch in again] == first
     other = arriving(source, out, samples_per_shard=7).loader(8, shuffle=True, seed=4)
     assert keys_of(other) != [key for batch in first for key in batch]
@@ -105,11 +131,15 @@ def test_a_state_of_the_first_epoch_is_gone_on_with(source: Path, tmp_path: Path
     last = arriving(source, tmp_path / "out").loader(5, shuffle=True)
     last.load_state_dict(later.state_dict())
     assert keys_of(last) == keys_of(later)
-    with pytest.raises(UsageError, match="the state was saved with another dataset, seed or shuffle"):
+    with pytest.raises(
+        UsageError, match="the state was saved with another dataset, seed or shuffle"
+    ):
         arriving(source, tmp_path / "out").loader(7).load_state_dict(state)
 
 
-def test_a_state_of_the_first_epoch_is_refused_where_other_samples_came(source: Path, tmp_path: Path) -> None:
+def test_a_state_of_the_first_epoch_is_refused_where_other_samples_came(
+    source: Path, tmp_path: Path
+) -> None:
     loader = arriving(source, tmp_path / "out").loader(7)
     batches = iter(loader)
     next(batches)
@@ -125,7 +155,9 @@ def test_a_state_of_the_first_epoch_is_refused_where_other_samples_came(source: 
 def test_a_split_arrives_alone(source: Path, tmp_path: Path) -> None:
     ds = arriving(source, tmp_path / "out", split="train=0.6,val=0.4")
     val = ds.in_split("val")
-    assert keys_of(val.loader(4)) == [sample["key"] for sample in shardctl.open(tmp_path / "out", "val")]
+    assert keys_of(val.loader(4)) == [
+        sample["key"] for sample in shardctl.open(tmp_path / "out", "val")
+    ]
     with pytest.raises(UsageError, match="is chosen already"):
         val.in_split("train")
     with pytest.raises(UsageError, match="no split 'test'; it has train, val"):
@@ -149,7 +181,10 @@ keys = [key for batch in ds.loader(4) for key in batch["key"]]
 assert keys == [sample["key"] for sample in ds.wait()] and len(keys) == 60
 """
     ran = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
     )
     assert ran.returncode == 0, ran.stderr
     assert "resuming: " in ran.stderr
@@ -168,12 +203,21 @@ def test_ranks_share_the_samples_while_they_arrive(source: Path, tmp_path: Path)
     out = tmp_path / "out"
     given = {"out": str(out), "source": str(source), "recipe": SMALL}
     processes = [
-        subprocess.Popen([sys.executable, "-c", RANK.format(**given, rank=rank)], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", RANK.format(**given, rank=rank)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for rank in range(2)
     ]
     epochs = [json.loads(process.communicate(timeout=60)[0]) for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
-    together = [key for pair in zip(epochs[0][0], epochs[1][0], strict=True) for batch in pair for key in batch]
+    together = [
+        key
+        for pair in zip(epochs[0][0], epochs[1][0], strict=True)
+        for batch in pair
+        for key in batch
+    ]
     expected = [sample["key"] for sample in shardctl.open(out)]
     assert sorted(together) == sorted(expected)
     for number, pair in enumerate(zip(epochs[0][0], epochs[1][0], strict=True)):
@@ -185,10 +229,14 @@ def test_ranks_get_equally_many_batches_while_samples_arrive(source: Path, tmp_p
     ds = arriving(source, tmp_path / "out", samples_per_shard=7)
     for remainder, sizes in (("pad", [8, 8, 8, 8]), ("drop", [8, 8, 8])):
         loaders = [ds.loader(8, rank=rank, world_size=2, remainder=remainder) for rank in range(2)]
-        epochs = [[[list(batch["key"]) for batch in loader] for loader in loaders] for _ in range(2)]
+        epochs = [
+            [[list(batch["key"]) for batch in loader] for loader in loaders] for _ in range(2)
+        ]
         for both in epochs:
             assert [[len(batch) for batch in rank] for rank in both] == [sizes, sizes]
-            assert len({key for rank in both for batch in rank for key in batch}) == min(60, 2 * sum(sizes))
+            assert len({key for rank in both for batch in rank for key in batch}) == min(
+                60, 2 * sum(sizes)
+            )
     with pytest.raises(UsageError, match="contradict"):
         ds.loader(8, drop_last=True, remainder="pad")
 
@@ -198,7 +246,10 @@ def test_records_that_turn_out_to_have_other_types_come_once(tmp_path: Path) -> 
     source = tmp_path / "in"
     source.mkdir()
     for name in ("a", "b"):
-        lines = [json.dumps({"n": number if name == "a" or number < 4000 else number + 0.5}) for number in range(5000)]
+        lines = [
+            json.dumps({"n": number if name == "a" or number < 4000 else number + 0.5})
+            for number in range(5000)
+        ]
         (source / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     ds = arriving(source, tmp_path / "out", recipe={}, samples_per_shard=500)
     values = [value for batch in ds.loader(100) for value in batch["n"].tolist()]
@@ -232,10 +283,14 @@ def test_a_dataset_that_is_old_is_brought_up_to_date_first(source: Path, tmp_pat
 def test_a_dataset_that_another_job_brings_up_to_date_meanwhile_is_not_mixed_with_it(
     source: Path, tmp_path: Path, keep: int
 ) -> None:
-    """Neither in what it has opened nor in what it looks at later: raw shards of both are of the same size."""
+    """Neither in what it has opened nor in what it looks at later: raw shards of both are of the
+    same size."""
     raw = {"store": "raw", "transform": [{"name": "resize", "size": "8x8"}]}
     paths = sorted(path for path in source.rglob("*") if path.is_file())
-    old = {sample["key"]: sample["image"].tolist() for sample in snapshot(source, tmp_path / "plain", recipe=raw)}
+    old = {
+        sample["key"]: sample["image"].tolist()
+        for sample in snapshot(source, tmp_path / "plain", recipe=raw)
+    }
     ds = arriving(source, tmp_path / "out", recipe=raw)
     batches = iter(ds.loader(batch_size=4, mmap=False, prefetch=1, threads=1))
     read = [next(batches)]
@@ -245,6 +300,10 @@ def test_a_dataset_that_another_job_brings_up_to_date_meanwhile_is_not_mixed_wit
     snapshot(source, tmp_path / "out", recipe=raw, keep_generations=keep)
     with contextlib.suppress(DatasetError):
         read += batches
-    found = {key: image.tolist() for batch in read for key, image in zip(batch["key"], batch["image"], strict=True)}
+    found = {
+        key: image.tolist()
+        for batch in read
+        for key, image in zip(batch["key"], batch["image"], strict=True)
+    }
     assert len(found) == sum(len(batch["key"]) for batch in read)
     assert all(old[key] == image for key, image in found.items())

@@ -1,4 +1,5 @@
-"""Conversions in parts, by real processes: in any order, at the same time, killed and repeated, they make the same dataset."""
+"""Conversions in parts, by real processes: in any order, at the same time, killed and repeated,
+they make the same dataset."""
 
 from __future__ import annotations
 
@@ -26,7 +27,14 @@ import shardctl
 from shardctl.build.convert import discover
 from shardctl.build.part import Part
 from shardctl.cli.show.conversion import print_result
-from shardctl.errors import BusyError, DatasetError, InputError, TooManyRejectsError, UnfinishedError, UsageError
+from shardctl.errors import (
+    BusyError,
+    DatasetError,
+    InputError,
+    TooManyRejectsError,
+    UnfinishedError,
+    UsageError,
+)
 
 SMALL: dict[str, Any] = {"samples_per_shard": 4, "workers": 0, "split": "train=0.8,val=0.2"}
 
@@ -39,7 +47,9 @@ def shardctl_command(*words: str, cwd: Path, **given: Any) -> subprocess.Complet
 
 
 def build(src: Path, out: Path, part: str, **options: Any) -> Any:
-    return shardctl.convert(src, out, recipe=options.pop("recipe", CROP), part=part, **{**SMALL, **options})
+    return shardctl.convert(
+        src, out, recipe=options.pop("recipe", CROP), part=part, **{**SMALL, **options}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +61,29 @@ def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
-    "order", [("1/3", "2/3", "3/3"), ("2/3", "0/3", "2/3", "1/3"), ("1/1",), (*(f"{n}/40" for n in range(40)),)]
+    "order",
+    [
+        ("1/3", "2/3", "3/3"),
+        ("2/3", "0/3", "2/3", "1/3"),
+        ("1/1",),
+        (*(f"{n}/40" for n in range(40)),),
+    ],
 )
 def test_parts_in_any_order_make_the_same_dataset(
-    photos: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], order: tuple[str, ...]
+    photos: Path,
+    whole: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    order: tuple[str, ...],
 ) -> None:
     out = tmp_path / "out"
     results = [build(photos, out, part) for part in order]
     assert {result.status for result in results} == {"built"}
-    assert results[-1].part.shards_done == results[-1].part.shards == len(list(whole.glob("*-*.arrow")))
+    assert (
+        results[-1].part.shards_done
+        == results[-1].part.shards
+        == len(list(whole.glob("*-*.arrow")))
+    )
     assert not (out / "manifest.json").exists()
     again = build(photos, out, order[0])  # complete already: it builds nothing, and has no speed
     assert (again.status, again.samples_per_s) == ("built", 0)
@@ -76,12 +100,17 @@ def test_parts_in_any_order_make_the_same_dataset(
 
 
 @given(st.integers(1, 200), st.data())
-def test_every_part_has_two_names_at_most_and_all_parts_are_different(parts: int, data: st.DataObject) -> None:
+def test_every_part_has_two_names_at_most_and_all_parts_are_different(
+    parts: int, data: st.DataObject
+) -> None:
     number = data.draw(st.integers(0, parts))
     named = [Part.parse(f"{n}/{parts}") for n in range(parts + 1)]
     assert named[0] == named[parts]
     assert {part.number for part in named} == set(range(parts))
-    assert (str(named[number]), named[number].name) == (f"{number}/{parts}", f"{number or parts}/{parts}")
+    assert (str(named[number]), named[number].name) == (
+        f"{number}/{parts}",
+        f"{number or parts}/{parts}",
+    )
 
 
 @pytest.mark.parametrize("text", ["3", "4/3", "-1/3", "1/0", "a/b", "1/3/3", "", "1.5/3", "²/3"])
@@ -91,17 +120,31 @@ def test_impossible_parts_are_wrong_usage(photos: Path, tmp_path: Path, text: st
 
 
 @pytest.mark.parametrize("option", ["dry_run", "explain", "copy_rejects"])
-def test_options_of_a_whole_conversion_are_refused(photos: Path, tmp_path: Path, option: str) -> None:
+def test_options_of_a_whole_conversion_are_refused(
+    photos: Path, tmp_path: Path, option: str
+) -> None:
     with pytest.raises(UsageError, match="part"):
-        build(photos, tmp_path / "out", "1/2", **{option: tmp_path / "rejects" if option == "copy_rejects" else True})
+        build(
+            photos,
+            tmp_path / "out",
+            "1/2",
+            **{option: tmp_path / "rejects" if option == "copy_rejects" else True},
+        )
 
 
 def test_records_of_large_files_in_parts(tmp_path: Path) -> None:
-    lines = [json.dumps({"text": f"line {n} " * (n % 40 + 1), "label": "ab"[n % 2]}) for n in range(3000)]
+    lines = [
+        json.dumps({"text": f"line {n} " * (n % 40 + 1), "label": "ab"[n % 2]}) for n in range(3000)
+    ]
     lines[700] = "{broken"
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "lines.jsonl").write_text("\n".join(lines))
-    given: dict[str, Any] = {"shuffle": 3, "workers": 0, "samples_per_shard": 200, "split": "train=0.7,val=0.3"}
+    given: dict[str, Any] = {
+        "shuffle": 3,
+        "workers": 0,
+        "samples_per_shard": 200,
+        "split": "train=0.7,val=0.3",
+    }
     shardctl.convert(tmp_path / "in", tmp_path / "whole", **given)
     for number in range(5):
         shardctl.convert(tmp_path / "in", tmp_path / "out", part=f"{number}/5", **given)
@@ -115,10 +158,37 @@ def test_parts_that_start_together_plan_once(photos: Path, whole: Path, tmp_path
     shutil.copytree(photos, tmp_path / "in")
     shutil.copytree(whole, tmp_path / "whole")
     (tmp_path / "r.json").write_text("")
-    command = [sys.executable, "-m", "shardctl", "convert", "in", "out", "--resize", "40", "--crop", "32", "--store", "raw"]
-    command += ["--samples-per-shard", "4", "--split", "train=0.8,val=0.2", "--workers", "1", "--part"]
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        "in",
+        "out",
+        "--resize",
+        "40",
+        "--crop",
+        "32",
+        "--store",
+        "raw",
+    ]
+    command += [
+        "--samples-per-shard",
+        "4",
+        "--split",
+        "train=0.8,val=0.2",
+        "--workers",
+        "1",
+        "--part",
+    ]
     running = [
-        subprocess.Popen([*command, f"{n}/3"], cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            [*command, f"{n}/3"],
+            cwd=tmp_path,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         for n in (1, 2, 3)
     ]
     told = [process.communicate(timeout=120) for process in running]
@@ -149,7 +219,9 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("held")
     images(root / "in", *(f"{n:02d}.png" for n in range(40)))
     (root / "steps.py").write_text(HELD)
-    done = shardctl_command(*("whole" if word == "out" else word for word in HELD_COMMAND), cwd=root)
+    done = shardctl_command(
+        *("whole" if word == "out" else word for word in HELD_COMMAND), cwd=root
+    )
     assert done.returncode == 0, done.stderr
     return root
 
@@ -162,11 +234,16 @@ def here(held: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def building(here: Path, part: str, from_image: int, shards: int) -> Iterator[subprocess.Popen[str]]:
-    """Start a part, and give it when so many shards are done; images from this number on are held."""
+def building(
+    here: Path, part: str, from_image: int, shards: int
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a part, and give it when so many shards are done; images from this number on are
+    held."""
     (here / "hold").write_text(str(from_image))
     command = [sys.executable, "-m", "shardctl", *HELD_COMMAND, "--part", part]
-    with subprocess.Popen(command, cwd=here, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, cwd=here, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         try:
             while len(list(here.glob("out/.shardctl/*/done/*.arrow"))) < shards:
                 assert process.poll() is None, process.communicate()
@@ -211,28 +288,39 @@ def test_while_a_part_is_built_nothing_else_writes(here: Path) -> None:
         other = shardctl_command(*HELD_COMMAND, "--if-running", "fail", cwd=here)
         assert other.returncode == 3
         assert "another shardctl is writing it (part 1/2: process" in other.stderr
-        overwriting = shardctl_command(*HELD_COMMAND[:3], "--overwrite", "--if-running", "fail", cwd=here)
+        overwriting = shardctl_command(
+            *HELD_COMMAND[:3], "--overwrite", "--if-running", "fail", cwd=here
+        )
         assert overwriting.returncode == 3
         same = [sys.executable, "-m", "shardctl", *HELD_COMMAND, "--part", "1/2"]
         with subprocess.Popen(same, cwd=here, text=True, stderr=subprocess.PIPE) as second:
             assert second.stderr is not None
             line = next(line for line in second.stderr if "writing it" in line)
             second.kill()
-        assert line.startswith(f"another shardctl is writing it (part 1/2: process {process.pid} on ")
+        assert line.startswith(
+            f"another shardctl is writing it (part 1/2: process {process.pid} on "
+        )
         assert line.endswith("); waiting until it ends\n")
         waiting = [sys.executable, "-m", "shardctl", *HELD_COMMAND]
-        with subprocess.Popen(waiting, cwd=here, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as second:
+        with subprocess.Popen(
+            waiting, cwd=here, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as second:
             assert second.stderr is not None
-            assert "waiting until it ends" in next(line for line in second.stderr if "writing it" in line)
+            assert "waiting until it ends" in next(
+                line for line in second.stderr if "writing it" in line
+            )
             (here / "hold").unlink()
             assert process.wait(60) == 0
             out, err = second.communicate(timeout=60)
     assert second.returncode == 0, err
-    assert out.startswith("resumed")  # an ordinary conversion builds what the parts have not, and ends it
+    # an ordinary conversion builds what the parts have not, and ends it
+    assert out.startswith("resumed")
     assert sums(here / "out") == sums(here / "whole")
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
+)
 def test_an_interrupted_part_says_what_of_it_is_done(here: Path, sent: signal.Signals) -> None:
     with building(here, "1/2", 8, 2) as process:
         process.send_signal(sent)
@@ -259,7 +347,10 @@ def test_a_machine_with_other_versions_is_refused(photos: Path, tmp_path: Path) 
     job = json.loads(path.read_text())
     job["parts"]["versions"] = job["parts"]["versions"].replace("pyarrow ", "pyarrow 1.")
     path.write_text(json.dumps(job))  # as a machine with another Arrow would have planned it
-    with pytest.raises(DatasetError, match=r"planned with other versions \(pyarrow 1\.\S+ → \S+\) than this machine has"):
+    with pytest.raises(
+        DatasetError,
+        match=r"planned with other versions \(pyarrow 1\.\S+ → \S+\) than this machine has",
+    ):
         build(photos, out, "2/2")
 
 
@@ -312,9 +403,9 @@ def test_an_update_in_parts(source: Path, tmp_path: Path) -> None:
     out, given = tmp_path / "out", {"split": "none", "update": True}
     build(source, out, "1/1", **given)
     assert shardctl.finish(out).status == "created"
-    (source / sorted(path.name for path in source.iterdir() if path.is_dir())[0] / "aaa.png").write_bytes(
-        next(source.rglob("*.jpg")).read_bytes()
-    )
+    (
+        source / sorted(path.name for path in source.iterdir() if path.is_dir())[0] / "aaa.png"
+    ).write_bytes(next(source.rglob("*.jpg")).read_bytes())
     before = shardctl.open(out)
     names = [part for part in ("1/2", "2/2") if build(source, out, part, **given).status == "built"]
     assert names == ["1/2", "2/2"]
@@ -328,7 +419,9 @@ def test_an_update_in_parts(source: Path, tmp_path: Path) -> None:
     assert shardctl.verify(out, "deep").ok
 
 
-def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(source: Path, tmp_path: Path) -> None:
+def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(
+    source: Path, tmp_path: Path
+) -> None:
     out, given = tmp_path / "out", {"split": "none", "update": True}
     shardctl.convert(source, out, recipe=CROP, **{**SMALL, "split": "none"})
     next(source.rglob("*.jpg")).unlink()
@@ -340,7 +433,9 @@ def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(source: Path, 
     assert shardctl.verify(out).ok
 
 
-def test_a_part_that_finds_other_types_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_finds_other_types_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(discover, "TYPED_UNITS", 1)  # with few files, all of them are looked at
     (tmp_path / "in").mkdir()
     for name in "abcde":
@@ -390,10 +485,17 @@ def cluster(photos: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.thorough
 def test_the_example_for_slurm(cluster: Path) -> None:
-    array, finish = (script.replace("/data", str(cluster)) for script in blocks("bash") if "#SBATCH" in script)
+    array, finish = (
+        script.replace("/data", str(cluster)) for script in blocks("bash") if "#SBATCH" in script
+    )
     tasks = array.split("--array=0-")[1].split()[0]
     for task in range(int(tasks) + 1):
-        run_example(array, cluster, SLURM_ARRAY_TASK_ID=str(task), SLURM_ARRAY_TASK_COUNT=str(int(tasks) + 1))
+        run_example(
+            array,
+            cluster,
+            SLURM_ARRAY_TASK_ID=str(task),
+            SLURM_ARRAY_TASK_COUNT=str(int(tasks) + 1),
+        )
     run_example(finish, cluster)
     assert sums(cluster / "out") == sums(cluster / "whole")
 

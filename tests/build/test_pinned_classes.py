@@ -1,4 +1,5 @@
-"""--classes: names and numbers of classes that a person pins; and the order of classes that nobody has pinned."""
+"""--classes: names and numbers of classes that a person pins; and the order of classes that nobody
+has pinned."""
 
 from __future__ import annotations
 
@@ -40,13 +41,21 @@ def test_folders_rows_and_records_get_pinned_numbers(tmp_path: Path, pins: list[
     for number, pin in enumerate(pins):
         out = [tmp_path / f"{name}{number}" for name in ("folders", "rows", "records")]
         shardctl.convert(tmp_path / "val", out[0], classes=pin, workers=0)
-        shardctl.convert(tmp_path / "val", out[1], labels=tmp_path / "rows.csv", classes=pin, workers=0)
+        shardctl.convert(
+            tmp_path / "val", out[1], labels=tmp_path / "rows.csv", classes=pin, workers=0
+        )
         shardctl.convert(tmp_path / "in.jsonl", out[2], classes=pin, workers=0)
         assert [list(labels(each).values()) for each in out] == [[1, 2], [2, None], [2, 1]]
         assert [shardctl.open(each).classes for each in out] == [("a", "b", "c")] * 3
-    assert shardctl.convert(tmp_path / "val", out[0], classes=pins[0], workers=0).status == "up-to-date"
+    assert (
+        shardctl.convert(tmp_path / "val", out[0], classes=pins[0], workers=0).status
+        == "up-to-date"
+    )
     image(tmp_path / "val" / "a" / "1.png")
-    assert shardctl.convert(tmp_path / "val", out[0], classes=pins[1], workers=0, update=True).status == "updated"
+    assert (
+        shardctl.convert(tmp_path / "val", out[0], classes=pins[1], workers=0, update=True).status
+        == "updated"
+    )
     assert list(labels(out[0]).values()) == [1, 2, 0]
     next(out[0].glob("*.arrow")).unlink()
     shardctl.repair(out[0])
@@ -62,33 +71,55 @@ def test_objects_get_pinned_numbers(tmp_path: Path, pins: list[Path]) -> None:
     (tmp_path / "xml" / "2.xml").write_text(f"<annotation>{objects}</annotation>")
     found = {
         "images": [{"id": n, "file_name": f"{n}.png", "width": 40, "height": 30} for n in (1, 2)],
-        "annotations": [{"id": n, "image_id": 2, "category_id": n, "bbox": [1, 1, 5, 5]} for n in (9, 4)],
+        "annotations": [
+            {"id": n, "image_id": 2, "category_id": n, "bbox": [1, 1, 5, 5]} for n in (9, 4)
+        ],
         "categories": [{"id": 4, "name": "b"}, {"id": 9, "name": "c"}],
     }
     (tmp_path / "coco.json").write_text(json.dumps(found))
     for given in (f"voc:{tmp_path / 'xml'}", f"coco:{tmp_path / 'coco.json'}"):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", labels=given, classes=pins[1], workers=0, overwrite=True)
+        shardctl.convert(
+            tmp_path / "in",
+            tmp_path / "out",
+            labels=given,
+            classes=pins[1],
+            workers=0,
+            overwrite=True,
+        )
         ds = shardctl.open(tmp_path / "out")
-        assert [list((sample["objects"] or {"category": []})["category"]) for sample in ds] == [[], [2, 1]]
+        assert [list((sample["objects"] or {"category": []})["category"]) for sample in ds] == [
+            [],
+            [2, 1],
+        ]
         assert ds.manifest.roles.by_name["objects"].names == ("a", "b", "c")
 
 
 @pytest.mark.parametrize("pinned", ["dog cat", "cat dog", "bird dog ant cat"])
 def test_ids_and_supercategories_of_coco_follow_their_names(tmp_path: Path, pinned: str) -> None:
     image(tmp_path / "in" / "1.png")
-    categories = [{"id": 17, "name": "cat", "supercategory": "animal"}, {"id": 90, "name": "dog", "supercategory": "pet"}]
+    categories = [
+        {"id": 17, "name": "cat", "supercategory": "animal"},
+        {"id": 90, "name": "dog", "supercategory": "pet"},
+    ]
     found = {
         "images": [{"id": 1, "file_name": "1.png", "width": 40, "height": 30}],
-        "annotations": [{"id": n, "image_id": 1, "category_id": n, "bbox": [1, 1, 5, 5]} for n in (90, 17)],
+        "annotations": [
+            {"id": n, "image_id": 1, "category_id": n, "bbox": [1, 1, 5, 5]} for n in (90, 17)
+        ],
         "categories": categories,
     }
     (tmp_path / "coco.json").write_text(json.dumps(found))
     (tmp_path / "classes.txt").write_text("\n".join(pinned.split()))
     given = f"coco:{tmp_path / 'coco.json'}"
-    shardctl.convert(tmp_path / "in", tmp_path / "out", labels=given, classes=tmp_path / "classes.txt", workers=0)
+    shardctl.convert(
+        tmp_path / "in", tmp_path / "out", labels=given, classes=tmp_path / "classes.txt", workers=0
+    )
     shardctl.export(tmp_path / "out", tmp_path / "coco", "coco", workers=0)
     written = json.loads((tmp_path / "coco" / "annotations" / "instances_train.json").read_text())
-    new = [{"id": 91, "name": "bird", "supercategory": ""}, {"id": 92, "name": "ant", "supercategory": ""}]
+    new = [
+        {"id": 91, "name": "bird", "supercategory": ""},
+        {"id": 92, "name": "ant", "supercategory": ""},
+    ]
     truth = {each["name"]: each for each in (*categories, *new)}
     assert written["categories"] == [truth[name] for name in pinned.split()]
     assert {each["id"]: each["category_id"] for each in written["annotations"]} == {90: 90, 17: 17}
@@ -113,7 +144,9 @@ def test_classes_that_are_numbers_are_in_the_order_of_their_values(tmp_path: Pat
         image(tmp_path / "in" / str(number) / "1.png")
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     assert labels(tmp_path / "out") == {f"{number}/1.png": number for number in range(12)}
-    (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "x", "label": "{n}"}}\n' for n in (10, 9, 2)))
+    (tmp_path / "in.jsonl").write_text(
+        "".join(f'{{"text": "x", "label": "{n}"}}\n' for n in (10, 9, 2))
+    )
     shardctl.convert(tmp_path / "in.jsonl", tmp_path / "records", workers=0)
     assert shardctl.open(tmp_path / "records").classes == ("2", "9", "10")
     image(tmp_path / "in" / "b" / "1.png")

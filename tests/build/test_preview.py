@@ -27,7 +27,12 @@ from shardctl.errors import InputError, UsageError
 from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.transforms.recipe import Recipe
 
-RANDOM = {"transform": [{"name": "random_resized_crop", "size": 24, "scale": [0.2, 0.9]}, {"name": "hflip", "p": 0.5}]}
+RANDOM = {
+    "transform": [
+        {"name": "random_resized_crop", "size": 24, "scale": [0.2, 0.9]},
+        {"name": "hflip", "p": 0.5},
+    ]
+}
 OBJECTS = {"bbox": [[20, 15, 10, 8], [0, 0, 5, 5], [40, 25, 10, 10]], "category": [0, 1, 2]}
 
 
@@ -40,7 +45,9 @@ def shown(preview: Preview) -> dict[tuple[str, int], dict[str, Any]]:
     return values_of([record for each in preview.inputs for record in each.samples])
 
 
-def stored(source: Path, out: Path, recipe: dict[str, Any], **options: Any) -> dict[tuple[str, int], dict[str, Any]]:
+def stored(
+    source: Path, out: Path, recipe: dict[str, Any], **options: Any
+) -> dict[tuple[str, int], dict[str, Any]]:
     """Return the values of all samples of a conversion."""
     shardctl.convert(source, out, recipe, workers=0, **options)
     return values_of(list(some_samples(place_of(out), None, 100_000)))
@@ -48,7 +55,9 @@ def stored(source: Path, out: Path, recipe: dict[str, Any], **options: Any) -> d
 
 def embedded(page: str) -> list[bytes]:
     """Return the images that a page holds."""
-    return [base64.b64decode(data) for data in re.findall(r'src="data:image/\w+;base64,([^"]*)"', page)]
+    return [
+        base64.b64decode(data) for data in re.findall(r'src="data:image/\w+;base64,([^"]*)"', page)
+    ]
 
 
 @pytest.fixture
@@ -70,21 +79,32 @@ def annotated(tmp_path: Path) -> Path:
 
 def test_what_is_shown_is_what_a_conversion_stores(annotated: Path, tmp_path: Path) -> None:
     labels = ["auto", f"masks:{tmp_path / 'masks'}"]
-    preview = make_preview([annotated], {**RANDOM, "seed": 7, "variants": 4}, 3, labels=labels, workers=0)
+    preview = make_preview(
+        [annotated], {**RANDOM, "seed": 7, "variants": 4}, 3, labels=labels, workers=0
+    )
     there = stored(annotated, tmp_path / "out", {**RANDOM, "seed": 7, "variants": 4}, labels=labels)
     assert [each.key for each in preview.inputs] == ["a.png", "c.png", "e.png"]
-    assert shown(preview) == {place: values for place, values in there.items() if place[0] in ("a.png", "c.png")}
+    assert shown(preview) == {
+        place: values for place, values in there.items() if place[0] in ("a.png", "c.png")
+    }
     assert preview.total == 5
-    assert preview.inputs[0].cut_off == 12 - sum(len(each.values["objects"]["bbox"]) for each in preview.inputs[0].samples) > 0
+    assert (
+        preview.inputs[0].cut_off
+        == 12 - sum(len(each.values["objects"]["bbox"]) for each in preview.inputs[0].samples)
+        > 0
+    )
     page = preview_page(preview, ["in"])
     images = embedded(page)
-    assert all(values["image"]["bytes"] in images for values in shown(preview).values()), "with their own bytes"
+    assert all(values["image"]["bytes"] in images for values in shown(preview).values()), (
+        "with their own bytes"
+    )
     assert len(images) == 2 * (8 + 2), "each also with its annotations"
 
 
 def test_the_first_variant_is_what_is_stored_without_variants(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    for number in range(4):  # large enough to be decoded at a part of its size where the sample needs no more
+    # large enough to be decoded at a part of its size where the sample needs no more
+    for number in range(4):
         pixels = np.random.default_rng(number).integers(0, 256, (24, 32, 3), np.uint8)
         Image.fromarray(pixels).resize((512, 384)).save(tmp_path / "in" / f"{number}.jpg")
     preview = make_preview([tmp_path / "in"], RANDOM, 8, workers=0)
@@ -96,8 +116,18 @@ def test_the_first_variant_is_what_is_stored_without_variants(tmp_path: Path) ->
 
 def test_as_many_variants_are_shown_as_the_recipe_says(photos: Path) -> None:
     assert make_preview([photos], {**RANDOM, "variants": 2}, 1, workers=0).samples == 2
-    assert make_preview([photos], {"transform": [{"name": "resize", "size": 16}]}, 1, workers=0).samples == 1
-    assert make_preview([photos], {"transform": [{"name": "five_crop", "size": 16}]}, 1, workers=0).samples == 5
+    assert (
+        make_preview(
+            [photos], {"transform": [{"name": "resize", "size": 16}]}, 1, workers=0
+        ).samples
+        == 1
+    )
+    assert (
+        make_preview(
+            [photos], {"transform": [{"name": "five_crop", "size": 16}]}, 1, workers=0
+        ).samples
+        == 5
+    )
 
 
 @pytest.mark.parametrize("split", ["none", "train=0.5,val=0.5"])
@@ -107,7 +137,10 @@ def test_keys_choose_inputs_in_their_order(photos: Path, tmp_path: Path, split: 
     preview = make_preview([photos], RANDOM, 8, chosen, split=split, workers=0)
     assert [each.key for each in preview.inputs] == [keys[41], keys[3]]
     assert all(each.samples[0].values["key"] == each.key for each in preview.inputs)
-    with pytest.raises(InputError, match=r"there is no input with the key absent\.jpg; a key is the path of a file within its"):
+    with pytest.raises(
+        InputError,
+        match=r"there is no input with the key absent\.jpg; a key is the path of a file within its",
+    ):
         make_preview([photos], RANDOM, 8, ["absent.jpg"], workers=0)
 
 
@@ -125,15 +158,26 @@ def test_images_in_tables_are_shown_too(photos: Path, tmp_path: Path, split: str
     import pyarrow as pa
 
     files = sorted(photos.rglob("*.jpg"))[:6]
-    table = pa.table({"photo": [path.read_bytes() for path in files], "name": [path.name for path in files]})
+    table = pa.table(
+        {"photo": [path.read_bytes() for path in files], "name": [path.name for path in files]}
+    )
     (tmp_path / "in").mkdir()
     parquet.write_table(table, tmp_path / "in" / "t.parquet")
     recipe = {**RANDOM, "kind": "image", "image_field": "photo"}
     there = stored(tmp_path / "in", tmp_path / "out", recipe, split=split)
     preview = make_preview(
-        [tmp_path / "in"], {**recipe, "variants": 1}, 8, ["t.parquet#2", "t.parquet#6"], split=split, workers=0
+        [tmp_path / "in"],
+        {**recipe, "variants": 1},
+        8,
+        ["t.parquet#2", "t.parquet#6"],
+        split=split,
+        workers=0,
     )
-    assert shown(preview) == {place: values for place, values in there.items() if place[0] in ("t.parquet#2", "t.parquet#6")}
+    assert shown(preview) == {
+        place: values
+        for place, values in there.items()
+        if place[0] in ("t.parquet#2", "t.parquet#6")
+    }
     assert [each.key for each in preview.inputs] == ["t.parquet#2", "t.parquet#6"]
     assert [each.bytes for each in preview.inputs] == [None, None]
     assert make_preview([tmp_path / "in"], recipe, 3, split=split, workers=0).total == 6
@@ -144,7 +188,10 @@ def test_images_in_tables_are_shown_too(photos: Path, tmp_path: Path, split: str
 def test_raw_pixels_are_on_the_page_as_they_are(photos: Path) -> None:
     steps = [{"name": "resize", "size": 40}, {"name": "crop", "size": 32}]
     preview = make_preview([photos], {"store": "raw", "transform": steps}, 2, workers=0)
-    images = [np.asarray(Image.open(io.BytesIO(data))) for data in embedded(preview_page(preview, ["photos"]))]
+    images = [
+        np.asarray(Image.open(io.BytesIO(data)))
+        for data in embedded(preview_page(preview, ["photos"]))
+    ]
     pixels = [record.values["image"] for each in preview.inputs for record in each.samples]
     assert all(any(np.array_equal(image, each) for image in images) for each in pixels)
 
@@ -153,7 +200,9 @@ def test_the_source_is_shown_upright_and_whole(tmp_path: Path) -> None:
     turned = Image.Exif()
     turned[0x0112] = 6
     Image.new("RGB", (40, 20), (200, 30, 30)).save(tmp_path / "a.jpg", exif=turned)
-    (tried,) = make_preview([tmp_path / "a.jpg"], {"transform": [{"name": "crop", "size": 8}]}, 1, workers=0).inputs
+    (tried,) = make_preview(
+        [tmp_path / "a.jpg"], {"transform": [{"name": "crop", "size": 8}]}, 1, workers=0
+    ).inputs
     assert tried.source is not None
     assert Image.open(io.BytesIO(tried.source.values["image"]["bytes"])).size == (20, 40)
     assert tried.bytes == (tmp_path / "a.jpg").stat().st_size
@@ -187,7 +236,17 @@ def test_a_truncated_image_that_is_kept_is_shown_as_it_is(tmp_path: Path) -> Non
 def test_all_inputs_may_be_broken(tmp_path: Path, cli: Any) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jpg").write_bytes(b"bad")
-    ran = cli("preview", tmp_path / "in", "--flip", 0.5, "--html", tmp_path / "p.html", "--workers", 0, "--json")
+    ran = cli(
+        "preview",
+        tmp_path / "in",
+        "--flip",
+        0.5,
+        "--html",
+        tmp_path / "p.html",
+        "--workers",
+        0,
+        "--json",
+    )
     assert (ran.code, ran.json["samples"], ran.json["rejected"]) == (0, 0, 1)
     assert ran.json["inputs"][0]["reject"]["error"] == "not-an-image"
 
@@ -196,13 +255,20 @@ def test_an_image_that_ends_its_process_is_a_reject(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
 ) -> None:
     (tmp_path / "ends_here.py").write_text(
-        "import os\ndef leave(sample):\n    if sample['key'].endswith('000.jpg'):\n        os._exit(3)\n    return sample\n"
+        "import os\ndef leave(sample):\n    if sample['key'].endswith('000.jpg'):\n        "
+        "os._exit(3)\n    return sample\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     keys = [path.relative_to(photos).as_posix() for path in sorted(photos.rglob("*.jpg"))]
     fatal = next(key for key in keys if key.endswith("000.jpg"))
     chosen = [keys[-1], fatal]
-    preview = make_preview([photos], {"transform": [{"name": "custom", "target": "ends_here:leave"}]}, 8, chosen, workers=1)
+    preview = make_preview(
+        [photos],
+        {"transform": [{"name": "custom", "target": "ends_here:leave"}]},
+        8,
+        chosen,
+        workers=1,
+    )
     good, bad = preview.inputs
     assert len(good.samples) == 4
     assert bad.reject is not None
@@ -222,7 +288,9 @@ def test_variants_that_would_be_rejected_are_told_beside_the_sample_that_is_stor
     functions = types.ModuleType("refuses_some")
     vars(functions)["some"] = some
     monkeypatch.setitem(sys.modules, "refuses_some", functions)
-    preview = make_preview([photos], {"transform": [{"name": "custom", "target": "refuses_some:some"}]}, 1, workers=0)
+    preview = make_preview(
+        [photos], {"transform": [{"name": "custom", "target": "refuses_some:some"}]}, 1, workers=0
+    )
     assert (preview.samples, preview.rejected) == (1, 0)
     assert "further variants rejected, transform: ValueError" in preview_page(preview, ["photos"])
 
@@ -231,22 +299,46 @@ def test_captions_are_on_the_page(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "in" / "a.png")
     (tmp_path / "in" / "a.txt").write_text("a dog to the left")
-    preview = make_preview([tmp_path / "in"], {"transform": [{"name": "hflip", "p": 1}]}, 1, labels="captions:", workers=0)
+    preview = make_preview(
+        [tmp_path / "in"],
+        {"transform": [{"name": "hflip", "p": 1}]},
+        1,
+        labels="captions:",
+        workers=0,
+    )
     assert "a dog to the left" in preview_page(preview, ["in"])
 
 
-def test_nothing_is_written_but_the_page(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
+def test_nothing_is_written_but_the_page(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
+) -> None:
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
     monkeypatch.chdir(tmp_path)
     before = sorted(photos.rglob("*"))
-    assert cli("preview", photos, "--random-crop", 16, "--html", "p.html", "--inputs", 2, "--workers", 0).code == 0
+    assert (
+        cli(
+            "preview",
+            photos,
+            "--random-crop",
+            16,
+            "--html",
+            "p.html",
+            "--inputs",
+            2,
+            "--workers",
+            0,
+        ).code
+        == 0
+    )
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["p.html", "scratch"]
     assert sorted(photos.rglob("*")) == before
 
 
 def test_a_table_is_printed_where_no_page_is_asked_for(photos: Path, cli: Any) -> None:
-    ran = cli("preview", photos, "--random-crop", 16, "--inputs", 2, "--variants", 3, "--workers", 0)
+    ran = cli(
+        "preview", photos, "--random-crop", 16, "--inputs", 2, "--variants", 3, "--workers", 0
+    )
     assert ran.code == 0
     assert ran.out.splitlines()[0] == "2 of 60 inputs: 6 samples"
     assert len(re.findall(r"^ +variant [012] +16x16, \d+ B", ran.out, re.MULTILINE)) == 6
@@ -261,7 +353,11 @@ def test_a_table_is_printed_where_no_page_is_asked_for(photos: Path, cli: Any) -
         (["photos", "--inputs", 0], 2, "--inputs: must be a whole number from 1 to 1,000; it is 0"),
         (["photos", "--key", "a"], 3, "there is no input with the key a"),
         (["photos", "--variants", 3], 2, "nothing in the recipe is random"),
-        (["photos", "--resize", 8, "--store", "source"], 2, "keeps the original bytes, so resize cannot apply"),
+        (
+            ["photos", "--resize", 8, "--store", "source"],
+            2,
+            "keeps the original bytes, so resize cannot apply",
+        ),
         (
             ["photos", "--resize", 8, "--inputs", 1, "--html", "absent/p.html"],
             3,
@@ -272,7 +368,12 @@ def test_a_table_is_printed_where_no_page_is_asked_for(photos: Path, cli: Any) -
     ],
 )
 def test_wrong_usage_is_one_sentence(
-    demo: Path, cli: Any, monkeypatch: pytest.MonkeyPatch, arguments: list[object], code: int, message: str
+    demo: Path,
+    cli: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[object],
+    code: int,
+    message: str,
 ) -> None:
     monkeypatch.chdir(demo)
     ran = cli("preview", *arguments, "--workers", 0)
@@ -286,8 +387,14 @@ def test_a_step_that_cannot_move_the_annotations_is_refused(annotated: Path) -> 
 
 
 def test_the_recipe_is_told_with_its_defaults_and_its_inner_steps() -> None:
-    inner = [{"name": "hflip"}, {"name": "choice", "steps": [{"name": "vflip", "p": 1}, {"name": "rotate", "angle": 90}]}]
-    steps = [{"name": "maybe", "p": 0.25, "steps": inner}, {"name": "random_resized_crop", "size": "32x24"}]
+    inner = [
+        {"name": "hflip"},
+        {"name": "choice", "steps": [{"name": "vflip", "p": 1}, {"name": "rotate", "angle": 90}]},
+    ]
+    steps = [
+        {"name": "maybe", "p": 0.25, "steps": inner},
+        {"name": "random_resized_crop", "size": "32x24"},
+    ]
     told = list(steps_in_words(Recipe.from_json({"transform": steps}).transforms))
     assert [(step.depth, step.name) for step in told] == [
         (0, "maybe"),
@@ -305,7 +412,9 @@ def test_the_recipe_is_told_with_its_defaults_and_its_inner_steps() -> None:
 def test_text_of_the_data_is_no_part_of_the_page(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "in" / "<b>&.png")
-    preview = make_preview([tmp_path / "in"], {"transform": [{"name": "resize", "size": 4}]}, 1, workers=0)
+    preview = make_preview(
+        [tmp_path / "in"], {"transform": [{"name": "resize", "size": 4}]}, 1, workers=0
+    )
     page = preview_page(preview, ["<i>in"])
     assert "<b>&.png" not in page
     assert "&lt;b&gt;&amp;.png" in page

@@ -29,7 +29,9 @@ def convert(source: Path, out: Path, **options: Any) -> Any:
 
 
 def files_of(source: Path) -> list[Path]:
-    return sorted(path for path in source.rglob("*") if path.is_file() and path.name != "labels.csv")
+    return sorted(
+        path for path in source.rglob("*") if path.is_file() and path.name != "labels.csv"
+    )
 
 
 def keys_of(out: Path) -> list[str]:
@@ -37,7 +39,11 @@ def keys_of(out: Path) -> list[str]:
 
 
 def in_any_file(root: Path, data: bytes) -> list[str]:
-    return [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and data in path.read_bytes()]
+    return [
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if path.is_file() and data in path.read_bytes()
+    ]
 
 
 def expect_whole(out: Path) -> None:
@@ -45,7 +51,10 @@ def expect_whole(out: Path) -> None:
     assert shardctl.verify(out, level="deep").findings == ()
     opened = shardctl.open(out)
     manifest = opened.manifest
-    assert (manifest.samples, manifest.rejected) == (len(opened), sum(r.records for r in read_rejects(LocalFolder(out))))
+    assert (manifest.samples, manifest.rejected) == (
+        len(opened),
+        sum(r.records for r in read_rejects(LocalFolder(out))),
+    )
     labels = opened.take(range(len(opened)), ["label"])["label"] if manifest.class_counts else []
     if manifest.class_counts:
         assert sum(map(sum, manifest.class_counts.values())) == len(labels)
@@ -54,15 +63,23 @@ def expect_whole(out: Path) -> None:
 
 
 def test_no_byte_of_a_pruned_sample_stays(source: Path, tmp_path: Path, cli: Any) -> None:
-    rows = [f"{path.relative_to(source)},{'ab'[n % 2]},the caption {n:03} of it" for n, path in enumerate(files_of(source))]
+    rows = [
+        f"{path.relative_to(source)},{'ab'[n % 2]},the caption {n:03} of it"
+        for n, path in enumerate(files_of(source))
+    ]
     (source / "labels.csv").write_text("\n".join(["file,label,caption", *rows, ""]))
     out = tmp_path / "out"
     convert(source, out)
-    (source / "labels.csv").write_text("\n".join(["file,label,caption", *rows, ""]).replace("caption 059", "caption 999"))
+    (source / "labels.csv").write_text(
+        "\n".join(["file,label,caption", *rows, ""]).replace("caption 059", "caption 999")
+    )
     convert(source, out, update=True, keep_generations=3)
     gone = files_of(source)[7]
     key, data = str(gone.relative_to(source)), gone.read_bytes()
-    before, shards = samples_of(out), {entry.path: entry.sha256 for entry in ShardTable(LocalFolder(out))}
+    before, shards = (
+        samples_of(out),
+        {entry.path: entry.sha256 for entry in ShardTable(LocalFolder(out))},
+    )
     assert in_any_file(out, data)
     (tmp_path / "keys.txt").write_text(f"\ufeff{key}\nnot/there.jpg\n", encoding="utf-8")
     dry = cli("prune", out, "--keys", tmp_path / "keys.txt", "--dry-run", "--json").json
@@ -117,13 +134,21 @@ def test_what_was_pruned_can_be_repaired_and_stays_away(source: Path, tmp_path: 
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
-    "options", [{}, {"shuffle": 4}, {"split": "train=0.5,val=0.5"}, {"split": "train=0.5,val=0.5", "shuffle": 4}]
+    "options",
+    [
+        {},
+        {"shuffle": 4},
+        {"split": "train=0.5,val=0.5"},
+        {"split": "train=0.5,val=0.5", "shuffle": 4},
+    ],
 )
 def test_records_of_a_file_are_pruned_one_by_one(tmp_path: Path, options: dict[str, Any]) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     for name in "ab":
-        rows = [{"text": f"secret {name}{n}", "label": "xy"[n % 2], "user": n % 7} for n in range(50)]
+        rows = [
+            {"text": f"secret {name}{n}", "label": "xy"[n % 2], "user": n % 7} for n in range(50)
+        ]
         (source / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     convert(source, out, samples_per_shard=20, **options)
     before = samples_of(out)
@@ -131,20 +156,28 @@ def test_records_of_a_file_are_pruned_one_by_one(tmp_path: Path, options: dict[s
     assert (result.removed, result.samples) == (14, 86)
     expect_whole(out)
     after = samples_of(out)
-    assert after == {name: values for name, values in before.items() if "'user': 3" not in values[1]}
+    assert after == {
+        name: values for name, values in before.items() if "'user': 3" not in values[1]
+    }
     if not options:
         assert in_any_file(out, b"secret a3") == []
     (source / "c.jsonl").write_text('{"text": "new", "label": "x", "user": 1}\n' * 30)
     convert(source, out, samples_per_shard=20, update=True, **options)
-    assert {name: values for name, values in samples_of(out).items() if not name[0].startswith("c")} == after
+    assert {
+        name: values for name, values in samples_of(out).items() if not name[0].startswith("c")
+    } == after
     expect_whole(out)
 
 
-def test_nothing_of_a_pruned_record_is_left_beside_its_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_a_pruned_record_is_left_beside_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Blocks are cut out of records that were read together: each has its own alone."""
     monkeypatch.setattr("shardctl.format.shard.PLAIN_BLOCK_BYTES", 1000)
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
-    source.write_text("".join(json.dumps({"text": f"secret {n:02} " * 9}) + "\n" for n in range(60)))
+    source.write_text(
+        "".join(json.dumps({"text": f"secret {n:02} " * 9}) + "\n" for n in range(60))
+    )
     convert(source, out, recipe={"compression": "none"}, samples_per_shard=100)
     (shard,) = ShardTable(LocalFolder(out))
     assert len(shard.block_rows) > 3
@@ -158,10 +191,14 @@ def test_nothing_of_a_pruned_record_is_left_beside_its_neighbours(tmp_path: Path
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("options", [{}, {"shuffle": 4}, {"split": "train=0.5,val=0.5"}])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz"])
-def test_records_stay_away_while_their_file_grows(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_records_stay_away_while_their_file_grows(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
-    made = (json.dumps({"text": f"words {n}"}) if "json" in name else f'"words {n}"' for n in range(90))
+    made = (
+        json.dumps({"text": f"words {n}"}) if "json" in name else f'"words {n}"' for n in range(90)
+    )
     lines = ["text", *made] if "csv" in name else list(made)
     written = gzip.open if name.endswith("gz") else open
 
@@ -183,7 +220,9 @@ def test_records_stay_away_while_their_file_grows(name: str, options: dict[str, 
     for count in (70, len(lines)):
         write(lines[:count])
         warnings = convert(source, out, samples_per_shard=20, update=True, **options).warnings
-        assert ["may now be in another split" in warning for warning in warnings] == [True] * ("split" in options)
+        assert ["may now be in another split" in warning for warning in warnings] == [True] * (
+            "split" in options
+        )
         assert set(keys_of(out)).isdisjoint(gone)
         expect_whole(out)
     other(4)
@@ -192,10 +231,14 @@ def test_records_stay_away_while_their_file_grows(name: str, options: dict[str, 
     write([*lines[:1], *reversed(lines[1:])])
     warnings = convert(source, out, samples_per_shard=20, update=True, **options).warnings
     assert f"2 records of {name} had been pruned, and may be back" in warnings[-1]
-    assert ["may now be in another split" in warning for warning in warnings[:-1]] == [True] * ("split" in options)
+    assert ["may now be in another split" in warning for warning in warnings[:-1]] == [True] * (
+        "split" in options
+    )
     other(5)
     warnings = convert(source, out, samples_per_shard=20, update=True, **options).warnings
-    assert ["may now be in another split" in warning for warning in warnings] == [True] * ("split" in options)
+    assert ["may now be in another split" in warning for warning in warnings] == [True] * (
+        "split" in options
+    )
     assert set(keys_of(out)) >= set(gone), "what is not known any more stays as it is"
     expect_whole(out)
 
@@ -208,8 +251,14 @@ def _records(path: Path, count: int = 5) -> list[str]:
 
 @pytest.mark.parametrize("gone", [["user-b2"], [f"user-b{n}" for n in range(5)]])
 @pytest.mark.parametrize("key", ["id", None])
-def test_records_of_a_file_that_was_away_stay_away(key: str | None, gone: list[str], tmp_path: Path) -> None:
-    source, out, options = tmp_path / "in", tmp_path / "out", {"recipe": {"kind": "table", "key_field": key}, "labels": "none"}
+def test_records_of_a_file_that_was_away_stay_away(
+    key: str | None, gone: list[str], tmp_path: Path
+) -> None:
+    source, out, options = (
+        tmp_path / "in",
+        tmp_path / "out",
+        {"recipe": {"kind": "table", "key_field": key}, "labels": "none"},
+    )
     source.mkdir()
     for name in "abc":
         _records(source / f"{name}.jsonl")
@@ -221,7 +270,8 @@ def test_records_of_a_file_that_was_away_stay_away(key: str | None, gone: list[s
         for update in range(2):
             _records(source / "d.jsonl", 5 + update)  # what else changes makes no difference
             convert(source, out, update=True, **options)
-        (source / "b.jsonl").write_bytes((tmp_path / "b.jsonl").read_bytes())  # another time of change
+        # another time of change
+        (source / "b.jsonl").write_bytes((tmp_path / "b.jsonl").read_bytes())
         (source / "d.jsonl").unlink()
         warnings = convert(source, out, update=True, **options).warnings
         assert not any("may be back" in warning for warning in warnings)
@@ -272,7 +322,11 @@ def test_a_warning_tells_of_pruned_records_whose_file_has_another_name(tmp_path:
     assert convert(source, out, labels="none", update=True).warnings == (), "that is known"
     (source / "b-1.jsonl").rename(source / "b.jsonl")
     convert(source, out, labels="none", update=True)
-    assert set(keys_of(out)) & {f"b.jsonl#{n}" for n in range(6)} == {"b.jsonl#1", "b.jsonl#2", "b.jsonl#5"}
+    assert set(keys_of(out)) & {f"b.jsonl#{n}" for n in range(6)} == {
+        "b.jsonl#1",
+        "b.jsonl#2",
+        "b.jsonl#5",
+    }
 
 
 def test_all_variants_of_an_input_go_together(source: Path, tmp_path: Path) -> None:
@@ -287,15 +341,21 @@ def test_all_variants_of_an_input_go_together(source: Path, tmp_path: Path) -> N
 
 def test_keys_that_are_values_of_a_field(tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
-    source.write_text("".join(json.dumps({"id": f"u{n}", "text": f"words {n}"}) + "\n" for n in range(60)))
+    source.write_text(
+        "".join(json.dumps({"id": f"u{n}", "text": f"words {n}"}) + "\n" for n in range(60))
+    )
     convert(source, out, recipe={"key_field": "id"})
     shardctl.prune(out, keys=["u33"])
-    assert [(reject.key, reject.error) for reject in read_rejects(LocalFolder(out))] == [("in.jsonl#34", "pruned")]
+    assert [(reject.key, reject.error) for reject in read_rejects(LocalFolder(out))] == [
+        ("in.jsonl#34", "pruned")
+    ]
     expect_whole(out)
     source.touch()
     convert(source, out, recipe={"key_field": "id"}, overwrite=True)
     convert(source, tmp_path / "mixed", recipe={"key_field": "id"}, shuffle=1)
-    with pytest.raises(UsageError, match="its records were shuffled, so that shardctl does not know the records"):
+    with pytest.raises(
+        UsageError, match="its records were shuffled, so that shardctl does not know the records"
+    ):
         shardctl.prune(tmp_path / "mixed", keys=["u33"])
 
 
@@ -332,7 +392,9 @@ def test_a_prune_that_is_stopped_anywhere_has_done_all_or_nothing(
         assert len(shardctl.open(out)) == 5
         sums = read_checksums(LocalFolder(out))
         assert sums == {name: sha256_of(out / name) for name in sums}
-        assert [path.name for path in (*out.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")] == []
+        assert [
+            path.name for path in (*out.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")
+        ] == []
         shutil.rmtree(out)
     assert found == {5, 6}
 
@@ -344,7 +406,9 @@ def test_what_cannot_be_pruned_is_refused(dataset: Path, tmp_path: Path, cli: An
         shardctl.prune(dataset, keys=[])
     with pytest.raises(InputError, match=r"no sample has the key nowhere\.jpg"):
         shardctl.prune(dataset, keys=["nowhere.jpg"])
-    packed = write_packed(tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another one, and longer"}))
+    packed = write_packed(
+        tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another one, and longer"})
+    )
     with pytest.raises(UsageError, match="each sample is made of several records"):
         shardctl.prune(packed, keys=["a"])
     assert cli("prune", dataset, "--keys", tmp_path / "none.txt").code == 3
@@ -354,7 +418,10 @@ def test_what_cannot_be_pruned_is_refused(dataset: Path, tmp_path: Path, cli: An
 
 
 def test_a_pruned_file_that_was_away_stays_away(source: Path, tmp_path: Path) -> None:
-    rows = [f"{path.relative_to(source)},{'ab'[n % 2]},the caption {n:03} of it" for n, path in enumerate(files_of(source))]
+    rows = [
+        f"{path.relative_to(source)},{'ab'[n % 2]},the caption {n:03} of it"
+        for n, path in enumerate(files_of(source))
+    ]
     labels = "\n".join(["file,label,caption", *rows, ""])
     (source / "labels.csv").write_text(labels)
     out, file = tmp_path / "out", files_of(source)[7]
@@ -390,7 +457,9 @@ def test_an_update_that_was_stopped_before_a_prune_does_not_bring_samples_back(
     if anew:
         (source / "aardvark").mkdir()
         shutil.copy(files_of(source)[0], source / "aardvark" / "1.jpg")
-    assert stopped_at(0, "kill", publish, "publish", lambda: convert(source, out, update=True), monkeypatch)
+    assert stopped_at(
+        0, "kill", publish, "publish", lambda: convert(source, out, update=True), monkeypatch
+    )
     gone = files_of(source)[30]
     key = str(gone.relative_to(source))
     shardctl.prune(out, keys=[key])
@@ -413,9 +482,13 @@ def test_a_sample_that_only_a_kept_generation_has_goes_too(source: Path, tmp_pat
     assert (result.removed, result.generations, in_any_file(out, data)) == (0, (1,), [])
 
 
-@pytest.mark.parametrize("name", ["files.arrow", "plan.arrow", "rejects.jsonl", "train-00000.arrow"])
+@pytest.mark.parametrize(
+    "name", ["files.arrow", "plan.arrow", "rejects.jsonl", "train-00000.arrow"]
+)
 @pytest.mark.parametrize("kind", ["image", "table", "key"])
-def test_a_damaged_file_is_repaired_without_what_was_pruned(kind: str, name: str, source: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_repaired_without_what_was_pruned(
+    kind: str, name: str, source: Path, tmp_path: Path
+) -> None:
     out, files = tmp_path / "out", files_of(source)
     options: dict[str, Any] = {"recipe": {"kind": kind}}
     if kind == "image":
@@ -427,24 +500,34 @@ def test_a_damaged_file_is_repaired_without_what_was_pruned(kind: str, name: str
         source.mkdir()
         for each in "abc":
             _records(source / f"{each}.jsonl")
-        options = {"recipe": {"kind": "table", "key_field": "id" if kind == "key" else None}, "labels": "none"}
+        options = {
+            "recipe": {"kind": "table", "key_field": "id" if kind == "key" else None},
+            "labels": "none",
+        }
         gone = ["user-a1", *(f"user-b{n}" for n in range(5))]
         gone = gone if kind == "key" else ["a.jsonl#2", *(f"b.jsonl#{n}" for n in range(1, 6))]
     convert(source, out, **options)
     shardctl.prune(out, keys=gone)
-    kept, sums = samples_of(out), {path.name: sha256_of(path) for path in out.iterdir() if path.name != "manifest.json"}
+    kept, sums = (
+        samples_of(out),
+        {path.name: sha256_of(path) for path in out.iterdir() if path.name != "manifest.json"},
+    )
     damaged = bytearray((out / name).read_bytes())
     damaged[len(damaged) // 2] ^= 1
     (out / name).write_bytes(damaged)
     assert shardctl.repair(out, workers=0).status == "repaired"
-    assert {path.name: sha256_of(path) for path in out.iterdir() if path.name != "manifest.json"} == sums
+    assert {
+        path.name: sha256_of(path) for path in out.iterdir() if path.name != "manifest.json"
+    } == sums
     next(source.rglob("*.jpg" if kind == "image" else "*.jsonl")).touch()
     convert(source, out, update=True, **options)
     assert samples_of(out) == kept
     expect_whole(out)
 
 
-def test_what_cannot_be_repaired_says_that_overwrite_undoes_a_prune(source: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_repaired_says_that_overwrite_undoes_a_prune(
+    source: Path, tmp_path: Path
+) -> None:
     out, files = tmp_path / "out", files_of(source)
     convert(source, out)
     shardctl.prune(out, keys=[str(files[3].relative_to(source))])
@@ -452,4 +535,6 @@ def test_what_cannot_be_repaired_says_that_overwrite_undoes_a_prune(source: Path
     (out / "plan.arrow").unlink()
     result = shardctl.repair(out, workers=0)
     assert result.status == "damaged"
-    assert any("--overwrite brings back samples that were pruned" in notice for notice in result.notices)
+    assert any(
+        "--overwrite brings back samples that were pruned" in notice for notice in result.notices
+    )

@@ -1,4 +1,5 @@
-"""Damage a real dataset in every way; repair brings back the same bytes, or says exactly what is lost."""
+"""Damage a real dataset in every way; repair brings back the same bytes, or says exactly what is
+lost."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def made(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(made: Path, tmp_path: Path) -> Path:
-    """A copy of all that, in whose dataset a test may do damage; its sources are where its manifest says: in the original."""
+    """A copy of all that, in whose dataset a test may do damage; its sources are where its manifest
+    says: in the original."""
     shutil.copytree(made / "out", tmp_path / "out")
     return tmp_path
 
@@ -92,7 +94,8 @@ DAMAGE: dict[str, Damage] = {
     "shard and table": lambda out: [flip(out / SHARD), flip(out / "shards.arrow")],
     "both lists of shards": lambda out: [flip(out / "SHA256SUMS"), flip(out / "shards.arrow")],
     "shard and plan": lambda out: [(out / SHARD).unlink(), flip(out / "plan.arrow")],
-    "all tables": lambda out: [flip(out / n) for n in ("SHA256SUMS", "shards.arrow", "plan.arrow", "rejects.jsonl")],
+    "all "
+    "tables": lambda out: [flip(out / n) for n in ("SHA256SUMS", "shards.arrow", "plan.arrow", "rejects.jsonl")],
 }  # fmt: skip
 
 
@@ -122,7 +125,10 @@ def test_where_a_damaged_manifest_says_that_the_sources_are_is_not_read_before_t
     told: list[tuple[str, ...]] = []
     result = shardctl.repair(here / "out", workers=0, listener=Listener(reading=told.append))
     assert result.status == "damaged"
-    assert f"where it says: {made / 'in'}; say where they are with --source SRC" in result.unrepaired[0].message
+    assert (
+        f"where it says: {made / 'in'}; say where they are with --source SRC"
+        in result.unrepaired[0].message
+    )
     assert told == []
     assert shardctl.repair(here / "out", workers=0, sources=[made / "in"]).status == "repaired"
     assert sums(here / "out") == sums(made / "out")
@@ -132,20 +138,31 @@ def test_where_a_damaged_manifest_says_that_the_sources_are_is_not_read_before_t
 def test_a_source_as_no_conversion_records_it_is_not_read(
     here: Path, made: Path, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where somebody has altered the manifest with its digest. What is read otherwise is told before."""
+    """Also where somebody has altered the manifest with its digest. What is read otherwise is told
+    before."""
     monkeypatch.chdir(made)  # where `in` would be found
     record = json.loads((here / "out" / "manifest.json").read_text())
-    (here / "out" / "manifest.json").write_text(signed({**record, "sources": [source.replace("secret", "in")]}))
+    (here / "out" / "manifest.json").write_text(
+        signed({**record, "sources": [source.replace("secret", "in")]})
+    )
     (here / "out" / SHARD).unlink()
     result = shardctl.repair(here / "out", workers=0)
-    assert "sources as no conversion records them, and they are not read" in result.unrepaired[0].message
+    assert (
+        "sources as no conversion records them, and they are not read"
+        in result.unrepaired[0].message
+    )
     (here / "out" / "manifest.json").write_text(signed(record))
     told: list[tuple[str, ...]] = []
-    assert shardctl.repair(here / "out", workers=0, listener=Listener(reading=told.append)).status == "repaired"
+    assert (
+        shardctl.repair(here / "out", workers=0, listener=Listener(reading=told.append)).status
+        == "repaired"
+    )
     assert told == [(str(made / "in"),)]
 
 
-def test_a_url_that_a_damaged_manifest_names_is_neither_asked_for_nor_recorded(here: Path, made: Path) -> None:
+def test_a_url_that_a_damaged_manifest_names_is_neither_asked_for_nor_recorded(
+    here: Path, made: Path
+) -> None:
     path = here / "out" / "manifest.json"
     path.write_text(path.read_text().replace(str(made / "in"), "s3://somebody/else"))
     (here / "out" / SHARD).unlink()
@@ -155,13 +172,17 @@ def test_a_url_that_a_damaged_manifest_names_is_neither_asked_for_nor_recorded(h
     assert any("(it named s3://somebody/else)" in notice for notice in result.notices)
 
 
-def test_a_repaired_manifest_is_the_old_one_where_enough_of_it_is_left(here: Path, made: Path) -> None:
+def test_a_repaired_manifest_is_the_old_one_where_enough_of_it_is_left(
+    here: Path, made: Path
+) -> None:
     old = (made / "out" / "manifest.json").read_text()
     (here / "out" / "manifest.json").write_text(old.replace('"samples": 60', '"samples": 61'))
     result = shardctl.repair(here / "out")
     assert result.notices == ()
     assert (here / "out" / "manifest.json").read_text() == old
-    assert shardctl.convert(made / "in", here / "out", recipe=CROP, shuffle=4).status == "up-to-date"
+    assert (
+        shardctl.convert(made / "in", here / "out", recipe=CROP, shuffle=4).status == "up-to-date"
+    )
 
 
 def test_a_manifest_made_anew_claims_nothing_that_is_not_known(here: Path, made: Path) -> None:
@@ -174,10 +195,15 @@ def test_a_manifest_made_anew_claims_nothing_that_is_not_known(here: Path, made:
     (here / "out" / SHARD).unlink()
     result = shardctl.repair(here / "out")
     assert result.status == "damaged"
-    assert "does not say where the sources are; say it with --source SRC" in result.unrepaired[0].message
+    assert (
+        "does not say where the sources are; say it with --source SRC"
+        in result.unrepaired[0].message
+    )
     (here / "nothing").mkdir()
     assert shardctl.repair(here / "out", sources=[here / "nothing"]).status == "damaged"
-    assert shardctl.open(here / "out").manifest.sources == (), "sources that give nothing are not recorded"
+    assert shardctl.open(here / "out").manifest.sources == (), (
+        "sources that give nothing are not recorded"
+    )
     assert shardctl.repair(here / "out", sources=[made / "in"]).status == "repaired"
     assert shardctl.open(here / "out").manifest.sources == (str(made / "in"),)
 
@@ -227,11 +253,16 @@ def test_what_cannot_be_repaired_is_said_exactly(with_lost: tuple[Path, list[str
         f"2 of its samples cannot be made again, for instance {keys[0]}: its source is gone ("
     )
     assert [lost.key for lost in result.lost] == keys
-    assert [lost.reason.partition(" (")[0] for lost in result.lost] == ["its source is gone", "its source has changed"]
+    assert [lost.reason.partition(" (")[0] for lost in result.lost] == [
+        "its source is gone",
+        "its source has changed",
+    ]
     assert (here / "out" / SHARD).read_bytes() == before
 
 
-def test_lost_samples_are_dropped_on_request_and_recorded(with_lost: tuple[Path, list[str]]) -> None:
+def test_lost_samples_are_dropped_on_request_and_recorded(
+    with_lost: tuple[Path, list[str]],
+) -> None:
     here, keys = with_lost
     result = shardctl.repair(here / "out", workers=0, drop_lost=True)
     assert (result.status, result.ok) == ("dropped", True)
@@ -240,17 +271,25 @@ def test_lost_samples_are_dropped_on_request_and_recorded(with_lost: tuple[Path,
     ds = shardctl.open(here / "out")
     assert (len(ds), ds.manifest.rejected, ds.manifest.dropped) == (58, 4, 2)
     assert not set(keys) & set(ds.take(range(58), columns=["key"])["key"])
-    rejects = {reject.key: (reject.stage, reject.error) for reject in read_rejects(LocalFolder(here / "out"))}
+    rejects = {
+        reject.key: (reject.stage, reject.error)
+        for reject in read_rejects(LocalFolder(here / "out"))
+    }
     assert [rejects[key] for key in keys] == [("read", "lost")] * 2
-    assert rejects["coast/bad.jpg"] == ("decode", "not-an-image"), "earlier rejects keep their reasons"
+    assert rejects["coast/bad.jpg"] == ("decode", "not-an-image"), (
+        "earlier rejects keep their reasons"
+    )
     assert shardctl.repair(here / "out").status == "whole"
     (here / "out" / SHARD).unlink()
-    assert shardctl.repair(here / "out", workers=0).status == "repaired", "a dataset that lost samples can be repaired again"
+    assert shardctl.repair(here / "out", workers=0).status == "repaired", (
+        "a dataset that lost samples can be repaired again"
+    )
 
 
 @pytest.fixture
 def dropping(tmp_path: Path) -> Path:
-    """damaged/ has lost a sample, and has a file that is not part of it; dropped/ is what it should become."""
+    """damaged/ has lost a sample, and has a file that is not part of it; dropped/ is what it should
+    become."""
     images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
     shardctl.convert(tmp_path / "in", tmp_path / "damaged", workers=0, samples_per_shard=2)
     flip(tmp_path / "damaged" / "train-00000.arrow")
@@ -267,7 +306,8 @@ def dropping(tmp_path: Path) -> Path:
 def test_dropping_can_be_stopped_at_any_change(
     dropping: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool, how: str
 ) -> None:
-    """What is there is the old dataset or the new one, or the next repair completes it on its own."""
+    """What is there is the old dataset or the new one, or the next repair completes it on its
+    own."""
     if not exchange:
         refuse_exchange(monkeypatch)
     out = dropping / "out"
@@ -279,27 +319,44 @@ def test_dropping_can_be_stopped_at_any_change(
         if not stopped_at(change, how, publish, "publish", drop, monkeypatch):
             break
         there = (out / "manifest.json").exists()
-        found = {"mine.txt": before["mine.txt"], **content(out)}  # it may be on its way into the new folder
+        # it may be on its way into the new folder
+        found = {"mine.txt": before["mine.txt"], **content(out)}
         status = shardctl.repair(out, workers=0).status
         seen[f"{there} {status}"] += 1
-        assert content(out) == (before if status == "damaged" else after), f"stopped at change {change}"
+        assert content(out) == (before if status == "damaged" else after), (
+            f"stopped at change {change}"
+        )
         assert not there or found == content(out)
-        assert sorted(path.name for path in dropping.iterdir()) == ["damaged", "dropped", "in", "out"]
+        assert sorted(path.name for path in dropping.iterdir()) == [
+            "damaged",
+            "dropped",
+            "in",
+            "out",
+        ]
         shutil.rmtree(out)
     assert change > 15
     assert set(seen) == {"True damaged", "True whole"} | (set() if exchange else {"False whole"})
 
 
 def refuse_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish, "_exchange", lambda one, other: (_ for _ in ()).throw(OSError(22, "not here")))
+    monkeypatch.setattr(
+        publish, "_exchange", lambda one, other: (_ for _ in ()).throw(OSError(22, "not here"))
+    )
 
 
 def content(out: Path) -> dict[str, bytes]:
-    """Return the files of a dataset, its staging folder and its manifest (which has a date) left out."""
-    return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file() and path.name != "manifest.json"}
+    """Return the files of a dataset, its staging folder and its manifest (which has a date) left
+    out."""
+    return {
+        path.name: path.read_bytes()
+        for path in out.iterdir()
+        if path.is_file() and path.name != "manifest.json"
+    }
 
 
-def test_convert_completes_a_drop_that_was_killed(dropping: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convert_completes_a_drop_that_was_killed(
+    dropping: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refuse_exchange(monkeypatch)
     completed = 0
     for change in range(0, 24, 3):
@@ -309,7 +366,9 @@ def test_convert_completes_a_drop_that_was_killed(dropping: Path, monkeypatch: p
         assert stopped_at(change, "kill", publish, "publish", drop, monkeypatch)
         if (out / "manifest.json").exists():
             continue
-        with pytest.raises(DatasetError, match=r"its files are being replaced; .*`shardctl repair` completes it"):
+        with pytest.raises(
+            DatasetError, match=r"its files are being replaced; .*`shardctl repair` completes it"
+        ):
             shardctl.open(out)
         with pytest.raises(DatasetError, match="that differs in its inputs"):
             shardctl.convert(dropping / "in", out, workers=0, samples_per_shard=2)
@@ -318,7 +377,9 @@ def test_convert_completes_a_drop_that_was_killed(dropping: Path, monkeypatch: p
     assert completed >= 3
 
 
-def test_an_interrupted_drop_says_what_completes_it(dropping: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_drop_says_what_completes_it(
+    dropping: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(dropping / "damaged")  # the current folder cannot be exchanged
     real = publish.sync_folder
 
@@ -329,14 +390,22 @@ def test_an_interrupted_drop_says_what_completes_it(dropping: Path, monkeypatch:
 
     with monkeypatch.context() as patch:
         patch.setattr(publish, "sync_folder", interrupted)
-        with pytest.raises(KeyboardInterrupt, match=r"interrupted while the new dataset took its place; .* completes that"):
+        with pytest.raises(
+            KeyboardInterrupt,
+            match=r"interrupted while the new dataset took its place; .* completes that",
+        ):
             shardctl.repair(".", workers=0, drop_lost=True)
     result = shardctl.repair(".", workers=0)
-    assert (result.status, result.notices) == ("whole", ("an interrupted replacement of the dataset was completed",))
+    assert (result.status, result.notices) == (
+        "whole",
+        ("an interrupted replacement of the dataset was completed",),
+    )
     assert content(dropping / "damaged") == content(dropping / "dropped")
 
 
-def test_a_file_system_without_links_or_exchange_drops_as_well(dropping: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_links_or_exchange_drops_as_well(
+    dropping: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(*_: object) -> None:
         raise OSError(1, "no links here")
 
@@ -346,16 +415,28 @@ def test_a_file_system_without_links_or_exchange_drops_as_well(dropping: Path, m
     assert sorted(path.name for path in dropping.iterdir()) == ["damaged", "dropped", "in"]
 
 
-def test_a_broken_off_conversion_survives_a_repair(dropping: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A conversion with --overwrite was stopped when it had finished its shards; repair then replaces the folder."""
-    convert = partial(shardctl.convert, dropping / "in", dropping / "damaged", workers=0, samples_per_shard=1, overwrite=True)
+def test_a_broken_off_conversion_survives_a_repair(
+    dropping: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conversion with --overwrite was stopped when it had finished its shards; repair then
+    replaces the folder."""
+    convert = partial(
+        shardctl.convert,
+        dropping / "in",
+        dropping / "damaged",
+        workers=0,
+        samples_per_shard=1,
+        overwrite=True,
+    )
     assert stopped_at(0, "kill", publish, "publish", convert, monkeypatch)
     assert shardctl.repair(dropping / "damaged", workers=0, drop_lost=True).status == "dropped"
     assert content(dropping / "damaged") == content(dropping / "dropped")
     assert convert().status == "resumed"
 
 
-def test_a_worker_that_outlives_its_killed_repair_does_no_harm(dropping: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_outlives_its_killed_repair_does_no_harm(
+    dropping: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It writes files into the folder of that repair, while the next one takes it away."""
     out = dropping / "damaged"
     drop = partial(shardctl.repair, out, workers=0, drop_lost=True)
@@ -379,12 +460,17 @@ def test_a_shard_that_is_called_as_the_manifest_is_not_written_over(here: Path) 
     """It may be the only copy of its samples."""
     swap(here / "out" / SHARD, here / "out" / "manifest.json")
     before = (here / "out" / "manifest.json").read_bytes()
-    with pytest.raises(DatasetError, match="it is an Arrow file, not a manifest; give it back the name of its shard or table"):
+    with pytest.raises(
+        DatasetError,
+        match="it is an Arrow file, not a manifest; give it back the name of its shard or table",
+    ):
         shardctl.repair(here / "out", workers=0)
     assert (here / "out" / "manifest.json").read_bytes() == before
 
 
-def test_a_manifest_of_other_files_is_refused_and_no_other_file_is_taken_for_one(here: Path, made: Path) -> None:
+def test_a_manifest_of_other_files_is_refused_and_no_other_file_is_taken_for_one(
+    here: Path, made: Path
+) -> None:
     """A copy of an earlier manifest is no substitute for one that is lost."""
     shutil.copytree(made / "in", here / "in")
     out = here / "made"
@@ -398,13 +484,22 @@ def test_a_manifest_of_other_files_is_refused_and_no_other_file_is_taken_for_one
     assert shardctl.repair(out, workers=0).repaired == ("manifest.json",)
     assert (sums(out), shardctl.open(out).manifest.samples) == (after, 59)
     shutil.copyfile(out / "earlier.json", out / "manifest.json")
-    with pytest.raises(DatasetError, match=r"belongs to another dataset than shards.arrow and SHA256SUMS"):
+    with pytest.raises(
+        DatasetError, match=r"belongs to another dataset than shards.arrow and SHA256SUMS"
+    ):
         shardctl.repair(out, workers=0)
     assert sums(out) == after
 
 
 def test_splits_that_an_export_has_given_names_are_no_classes(demo: Path, tmp_path: Path) -> None:
-    shardctl.convert(demo / "photos", tmp_path / "first", recipe=CROP, workers=0, labels="none", split="aa=0.5,bb=0.5")
+    shardctl.convert(
+        demo / "photos",
+        tmp_path / "first",
+        recipe=CROP,
+        workers=0,
+        labels="none",
+        split="aa=0.5,bb=0.5",
+    )
     shardctl.export(tmp_path / "first", tmp_path / "mds", "mds")
     shardctl.convert(tmp_path / "mds", tmp_path / "out", workers=0)
     before = sums(tmp_path / "out")
@@ -435,17 +530,28 @@ def own_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "imported"
 
 
-def test_no_code_is_run_that_only_the_dataset_names(made: Path, tmp_path: Path, own_function: Path) -> None:
-    recipe: dict[str, Any] = {"store": "jpeg", "transform": [{"name": "custom", "target": "dim_steps:dim"}]}
+def test_no_code_is_run_that_only_the_dataset_names(
+    made: Path, tmp_path: Path, own_function: Path
+) -> None:
+    recipe: dict[str, Any] = {
+        "store": "jpeg",
+        "transform": [{"name": "custom", "target": "dim_steps:dim"}],
+    }
     shardctl.convert(made / "in", tmp_path / "out", recipe=recipe, workers=0)
     good = sums(tmp_path / "out")
     own_function.unlink()
     sys.modules.pop("dim_steps")
     flip(tmp_path / "out" / SHARD)
-    with pytest.raises(UsageError, match=r"runs no code only because the dataset names it; .*transforms=\['dim_steps:dim'\]"):
+    with pytest.raises(
+        UsageError,
+        match=r"runs no code only because the dataset names it; .*transforms=\['dim_steps:dim'\]",
+    ):
         shardctl.repair(tmp_path / "out", workers=1)
     assert not own_function.exists()
-    assert shardctl.repair(tmp_path / "out", transforms=["dim_steps:dim"], workers=1).status == "repaired"
+    assert (
+        shardctl.repair(tmp_path / "out", transforms=["dim_steps:dim"], workers=1).status
+        == "repaired"
+    )
     assert sums(tmp_path / "out") == good
 
 
@@ -457,7 +563,10 @@ def test_what_other_versions_make_differently_is_not_taken_for_the_original(
     real = image.to_rgb
     monkeypatch.setattr(image, "to_rgb", lambda picture, *_: ImageOps.invert(real(picture)))
     result = shardctl.repair(here / "out", workers=0)
-    what = "the rebuilt file differs from the recorded one: its sources are unchanged, but other versions of shardctl or of"
+    what = (
+        "the rebuilt file differs from the recorded one: its sources are unchanged, but other "
+        "versions of shardctl or of"
+    )
     assert result.unrepaired[0].message.startswith(what)
     assert (here / "out" / SHARD).read_bytes() == before
 
@@ -472,7 +581,9 @@ def test_what_other_versions_make_differently_is_not_taken_for_the_original(
         {"settings": {"labels": "none", "lenient_labels": 3, "split": 5, "shuffle": "x"}},
     ],
 )
-def test_a_manifest_that_says_nonsense_of_its_making_is_refused(here: Path, change: dict[str, Any]) -> None:
+def test_a_manifest_that_says_nonsense_of_its_making_is_refused(
+    here: Path, change: dict[str, Any]
+) -> None:
     record = {**json.loads((here / "out" / "manifest.json").read_text()), **change}
     (here / "out" / "manifest.json").write_text(signed(record))
     (here / "out" / "plan.arrow").unlink()
@@ -492,7 +603,10 @@ def test_what_cannot_be_repaired_at_all_is_said(here: Path, tmp_path: Path) -> N
         shardctl.repair(here / "out", sources=[tmp_path / "absent"])
     (here / "out" / "manifest.json").unlink()
     flip(here / "out" / "shards.arrow")
-    with pytest.raises(DatasetError, match=r"manifest.json is lost, and shards.arrow or SHA256SUMS is damaged as well"):
+    with pytest.raises(
+        DatasetError,
+        match=r"manifest.json is lost, and shards.arrow or SHA256SUMS is damaged as well",
+    ):
         shardctl.repair(here / "out")
 
 
@@ -503,19 +617,29 @@ def test_sources_that_are_gone_are_named(here: Path, made: Path) -> None:
         result = shardctl.repair(here / "out", workers=0)
         assert len(result.lost) == 8
         assert "--source says where the sources are now" in result.unrepaired[0].message
-        assert shardctl.repair(here / "out", sources=[made / "away"], workers=0).status == "repaired"
+        assert (
+            shardctl.repair(here / "out", sources=[made / "away"], workers=0).status == "repaired"
+        )
     finally:
         (made / "away").rename(made / "in")
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("names", [("plan.arrow", SHARD), ("shards.arrow", "rejects.jsonl"), ("SHA256SUMS", "notes.txt")])
-def test_files_that_may_not_be_read_are_replaced(here: Path, made: Path, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "names", [("plan.arrow", SHARD), ("shards.arrow", "rejects.jsonl"), ("SHA256SUMS", "notes.txt")]
+)
+def test_files_that_may_not_be_read_are_replaced(
+    here: Path, made: Path, names: tuple[str, ...]
+) -> None:
     (here / "out" / "notes.txt").write_text("mine")
     for name in names:
         (here / "out" / name).chmod(0)
     ran = without_privileges("repair", here / "out", "--json")
-    read = f"the manifest names these sources, which are read: {made / 'in'}\n" if "SHA256SUMS" not in names else ""
+    read = (
+        f"the manifest names these sources, which are read: {made / 'in'}\n"
+        if "SHA256SUMS" not in names
+        else ""
+    )
     assert (ran.returncode, ran.stderr) == (0, read)
     told = json.loads(ran.stdout)
     assert (told["status"], set(told["repaired"])) == ("repaired", set(names) - {"notes.txt"})
@@ -524,7 +648,10 @@ def test_files_that_may_not_be_read_are_replaced(here: Path, made: Path, names: 
     assert sums(here / "out") == sums(made / "out")
     assert shardctl.verify(here / "out").findings == ()
     if SHARD in names:
-        what = f"{SHARD} could not be read (Permission denied) and counts as damaged; check its disk or server"
+        what = (
+            f"{SHARD} could not be read (Permission denied) and counts as damaged; check its "
+            "disk or server"
+        )
         assert what in told["notices"]
 
 
@@ -539,17 +666,20 @@ def test_a_manifest_that_may_not_be_read_is_not_replaced(here: Path) -> None:
 
 
 def test_samples_in_a_shard_that_cannot_be_read_are_not_dropped(here: Path, made: Path) -> None:
-    """They may all be there once its disk is back, or for a user with the permission. `drop_lost` cannot be undone."""
+    """They may all be there once its disk is back, or for a user with the permission. `drop_lost`
+    cannot be undone."""
     (here / "out" / SHARD).chmod(0)
     (here / "out" / OTHER).unlink()
     before = sorted(path.name for path in (here / "out").iterdir())
     ran = without_privileges("repair", here / "out", "--drop-lost")
     assert ran.returncode == 3
     assert (
-        "cannot be read (Permission denied). Its samples may still exist, so that --drop-lost does not remove them"
-        in ran.stderr
+        "cannot be read (Permission denied). Its samples may still exist, so that --drop-lost does "
+        "not remove them" in ran.stderr
     )
-    assert sorted(path.name for path in (here / "out").iterdir() if path.name != ".shardctl") == before
+    assert (
+        sorted(path.name for path in (here / "out").iterdir() if path.name != ".shardctl") == before
+    )
     (here / "out" / SHARD).chmod(0o644)
     assert shardctl.repair(here / "out", drop_lost=True, workers=0).repaired == (OTHER,)
     assert sums(here / "out") == sums(made / "out")
@@ -580,7 +710,10 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_done(
     (here / "out" / OTHER).unlink()
     ran = cli("repair", here / "out")
     assert ran.code == 3
-    assert f"{name}: a folder, where a file" in ran.err or f"{name} cannot be read (Is a directory)" in ran.err
+    assert (
+        f"{name}: a folder, where a file" in ran.err
+        or f"{name} cannot be read (Is a directory)" in ran.err
+    )
     assert "move it away" in ran.err
     assert not (here / "out" / OTHER).exists()
     (here / "out" / name).rmdir()
@@ -604,7 +737,11 @@ def lines_of(path: Path, count: int = 1000, bad: tuple[int, ...] = (10, 11, 700)
     return path
 
 
-@pytest.fixture(scope="module", params=[{}, {"shuffle": 3}, {"split": "train=0.8,val=0.2"}], ids=["plain", "shuffle", "shares"])
+@pytest.fixture(
+    scope="module",
+    params=[{}, {"shuffle": 3}, {"split": "train=0.8,val=0.2"}],
+    ids=["plain", "shuffle", "shares"],
+)
 def lines_made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """in/ with two files of lines, and out/, its dataset."""
     root = tmp_path_factory.mktemp("lines")
@@ -615,7 +752,14 @@ def lines_made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return root
 
 
-TABLES_OF_LINES = ("manifest.json", "files.arrow", "plan.arrow", "rejects.jsonl", "shards.arrow", "SHA256SUMS")
+TABLES_OF_LINES = (
+    "manifest.json",
+    "files.arrow",
+    "plan.arrow",
+    "rejects.jsonl",
+    "shards.arrow",
+    "SHA256SUMS",
+)
 LOST_OF_LINES = [(name,) for name in (*TABLES_OF_LINES, "train-00001.arrow")] + [
     TABLES_OF_LINES[1:],
     ("plan.arrow", "rejects.jsonl", "train-00000.arrow"),
@@ -626,7 +770,9 @@ LOST_OF_LINES = [(name,) for name in (*TABLES_OF_LINES, "train-00001.arrow")] + 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("names", LOST_OF_LINES, ids=" ".join)
-def test_a_dataset_of_lines_comes_back_with_the_same_bytes(lines_made: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_a_dataset_of_lines_comes_back_with_the_same_bytes(
+    lines_made: Path, tmp_path: Path, names: tuple[str, ...]
+) -> None:
     shutil.copytree(lines_made / "out", tmp_path / "out")
     for name in names:
         (tmp_path / "out" / name).unlink()
@@ -636,11 +782,15 @@ def test_a_dataset_of_lines_comes_back_with_the_same_bytes(lines_made: Path, tmp
     assert shardctl.verify(tmp_path / "out").findings == ()
 
 
-def test_a_unit_whose_file_changed_is_lost_as_a_whole_and_counted(lines_made: Path, tmp_path: Path) -> None:
+def test_a_unit_whose_file_changed_is_lost_as_a_whole_and_counted(
+    lines_made: Path, tmp_path: Path
+) -> None:
     shutil.copytree(lines_made, tmp_path / "copy")
     source, out = tmp_path / "copy" / "in", tmp_path / "copy" / "out"
     before = {sample["key"]: sample["n"] for sample in shardctl.open(out)}
-    (source / "b.jsonl").write_bytes((source / "b.jsonl").read_bytes().replace(b"line 5 of", b"line 6 of"))
+    (source / "b.jsonl").write_bytes(
+        (source / "b.jsonl").read_bytes().replace(b"line 5 of", b"line 6 of")
+    )
     for path in out.glob("*-0*.arrow"):
         path.unlink()
     result = shardctl.repair(out, [source], workers=0)
@@ -651,7 +801,9 @@ def test_a_unit_whose_file_changed_is_lost_as_a_whole_and_counted(lines_made: Pa
     assert (dropped.status, dropped.lost_samples) == ("dropped", 997)
     assert shardctl.verify(out, "deep").findings == ()
     ds = shardctl.open(out)
-    assert {sample["key"]: sample["n"] for sample in ds} == {key: n for key, n in before.items() if key.startswith("a.jsonl#")}
+    assert {sample["key"]: sample["n"] for sample in ds} == {
+        key: n for key, n in before.items() if key.startswith("a.jsonl#")
+    }
     assert (ds.manifest.rejected, ds.manifest.dropped, ds.manifest.inputs) == (1003, 997, 2000)
     rejects = list(read_rejects(LocalFolder(out)))
     assert sum(reject.records for reject in rejects) == 1003
@@ -661,7 +813,9 @@ def test_a_unit_whose_file_changed_is_lost_as_a_whole_and_counted(lines_made: Pa
     }
     whole = sums(out)
     (out / "train-00000.arrow").unlink()
-    assert shardctl.repair(out, [source], workers=0).status == "repaired", "a dataset that lost samples can be repaired again"
+    assert shardctl.repair(out, [source], workers=0).status == "repaired", (
+        "a dataset that lost samples can be repaired again"
+    )
     assert sums(out) == whole
 
 
@@ -677,20 +831,27 @@ def fatal(sample):
 """
 
 
-def test_a_record_that_a_worker_died_of_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_a_worker_died_of_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "fatal_step.py").write_text(FATAL_STEP)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("FATAL_LOG", str(tmp_path / "log"))
     lines_of(tmp_path / "in" / "a.jsonl", 500)
     recipe = {"kind": "text", "transform": [{"name": "custom", "target": "fatal_step:fatal"}]}
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=recipe, workers=1, samples_per_shard=500)
+    result = shardctl.convert(
+        tmp_path / "in", tmp_path / "out", recipe=recipe, workers=1, samples_per_shard=500
+    )
     assert (result.samples, result.rejected) == (496, 4)
     made = sums(tmp_path / "out")
     for lost in (("train-00000.arrow",), ("plan.arrow", "train-00000.arrow")):
         for name in lost:
             (tmp_path / "out" / name).unlink()
         (tmp_path / "log").unlink()
-        assert shardctl.repair(tmp_path / "out", transforms=["fatal_step:fatal"], workers=1).status == "repaired"
+        assert (
+            shardctl.repair(tmp_path / "out", transforms=["fatal_step:fatal"], workers=1).status
+            == "repaired"
+        )
         assert sums(tmp_path / "out") == made
         tried = (tmp_path / "log").read_text().split()
         assert len(tried) == 496
@@ -722,7 +883,13 @@ def test_a_dataset_of_which_files_are_lost_is_not_up_to_date(
     convert = ("convert", source, out, "--workers", "0", "--samples-per-shard", "10")
     assert cli(*convert).code == 0
     damage(out / name)
-    for command in (convert, (*convert, "--dry-run"), (*convert, "--update"), ("compact", out), ("compact", out, "--dry-run")):
+    for command in (
+        convert,
+        (*convert, "--dry-run"),
+        (*convert, "--update"),
+        ("compact", out),
+        ("compact", out, "--dry-run"),
+    ):
         result = cli(*command)
         assert result.code == 3, command
         assert name in result.err
@@ -749,7 +916,9 @@ def test_a_dataset_whose_files_are_links_is_up_to_date(tmp_path: Path, cli: Any)
 
 
 @pytest.mark.parametrize("left", ["nothing", "no history"])
-def test_a_manifest_made_anew_follows_the_generations_that_are_kept(left: str, here: Path, made: Path) -> None:
+def test_a_manifest_made_anew_follows_the_generations_that_are_kept(
+    left: str, here: Path, made: Path
+) -> None:
     source, out, manifest = here / "in", here / "out", here / "out" / "manifest.json"
     shutil.copytree(made / "in", source)
     shutil.rmtree(out)
@@ -761,7 +930,11 @@ def test_a_manifest_made_anew_follows_the_generations_that_are_kept(left: str, h
     record = json.loads(manifest.read_text())
     manifest.unlink()
     if left == "no history":
-        manifest.write_text(json.dumps({name: value for name, value in record.items() if name not in ("history", "keep")}))
+        manifest.write_text(
+            json.dumps(
+                {name: value for name, value in record.items() if name not in ("history", "keep")}
+            )
+        )
     assert shardctl.repair(out, sources=[source], workers=0).status == "repaired"
     assert [len(shardctl.open(out, generation=number)) for number in (1, 2, 3)] == counts
     at = shardctl.open(out).manifest
@@ -769,11 +942,16 @@ def test_a_manifest_made_anew_follows_the_generations_that_are_kept(left: str, h
     assert (at.generation.digest, at.keep) == (record["history"][2]["digest"], 2)
     assert shardctl.verify(out).findings == ()
     if left == "nothing":
-        with pytest.raises(DatasetError, match="rebuilt its manifest without the fingerprint of its inputs and options"):
+        with pytest.raises(
+            DatasetError,
+            match="rebuilt its manifest without the fingerprint of its inputs and options",
+        ):
             shardctl.convert(source, out, recipe=CROP, workers=0, update=True)
 
 
-def test_a_manifest_is_not_made_anew_beside_a_kept_generation_that_is_damaged(here: Path, made: Path) -> None:
+def test_a_manifest_is_not_made_anew_beside_a_kept_generation_that_is_damaged(
+    here: Path, made: Path
+) -> None:
     out = here / "out"
     shutil.copytree(made / "in", here / "in")
     shutil.rmtree(out)
@@ -784,6 +962,9 @@ def test_a_manifest_is_not_made_anew_beside_a_kept_generation_that_is_damaged(he
         path.write_text("{")
     with pytest.raises(DatasetError, match=r"generations/00001"):
         shardctl.repair(out, sources=[here / "in"], workers=0)
-    assert shardctl.repair(out / "generations" / "00001", sources=[here / "in"], workers=0).status == "repaired"
+    assert (
+        shardctl.repair(out / "generations" / "00001", sources=[here / "in"], workers=0).status
+        == "repaired"
+    )
     assert shardctl.repair(out, sources=[here / "in"], workers=0).status == "repaired"
     assert shardctl.open(out).generation.number == 2

@@ -31,14 +31,26 @@ from shardctl.system.files import sha256_of
 from shardctl.system.scratch import scratch_folder
 
 COMMAND = [
-    *(sys.executable, "-m", "shardctl", "convert", "in", "out", "--transform", "steps:held", "--store", "png"),
+    *(
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        "in",
+        "out",
+        "--transform",
+        "steps:held",
+        "--store",
+        "png",
+    ),
     *("--workers", "2", "--samples-per-shard", "4"),
 ]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """in/ with 40 images, the function steps:held, and whole/, the dataset of a conversion without interruption."""
+    """in/ with 40 images, the function steps:held, and whole/, the dataset of a conversion without
+    interruption."""
     root = tmp_path_factory.mktemp("resume")
     images(root / "in", *(f"{n:02d}.png" for n in range(40)))
     (root / "steps.py").write_text(HELD)
@@ -61,7 +73,12 @@ def running(here: Path, shards: int) -> Iterator[subprocess.Popen[str]]:
     """Start the command, and give it when so many shards are done; the others are held."""
     (here / "hold").write_text(str(4 * shards))
     with subprocess.Popen(
-        COMMAND, cwd=here, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        COMMAND,
+        cwd=here,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     ) as parent:
         while len(list(here.glob("out/.shardctl/*/done/*.arrow"))) < shards:
             assert parent.poll() is None, "it ended before it could be disturbed"
@@ -70,7 +87,9 @@ def running(here: Path, shards: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def children_of(parent: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    return [
+        int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    ]
 
 
 def workers_of(parent: int) -> list[int]:
@@ -107,7 +126,9 @@ def test_a_killed_process_group_goes_on(here: Path) -> None:
     resume(here)
 
 
-@pytest.mark.parametrize("victims", [workers_of, children_of], ids=["workers", "the process that they are forked from"])
+@pytest.mark.parametrize(
+    "victims", [workers_of, children_of], ids=["workers", "the process that they are forked from"]
+)
 def test_a_killed_worker_costs_nothing(here: Path, victims: Callable[[int], list[int]]) -> None:
     with running(here, 2) as parent:
         killed = victims(parent.pid)
@@ -149,9 +170,13 @@ cli.main()
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_that_an_import_turns_into_an_error_is_one_all_the_same(sent: signal.Signals) -> None:
+def test_an_interrupt_that_an_import_turns_into_an_error_is_one_all_the_same(
+    sent: signal.Signals,
+) -> None:
     """Compiled modules do so: `partially initialized module has no attribute`."""
-    ran = subprocess.run([sys.executable, "-c", IMPORTING, str(int(sent))], capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORTING, str(int(sent))], capture_output=True, text=True
+    )
     assert (ran.returncode, ran.stderr) == (130, "shardctl: interrupted\n")
 
 
@@ -169,10 +194,20 @@ runpy.run_module("shardctl", run_name="__main__", alter_sys=True)
 
 
 def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback() -> None:
-    ran = subprocess.run([sys.executable, "-c", IMPORTING_CLICK, "--version"], capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORTING_CLICK, "--version"], capture_output=True, text=True
+    )
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "shardctl: interrupted\n")
-    ran = subprocess.run([sys.executable, "-c", IMPORTING_CLICK, "verify", "out", "--json"], capture_output=True, text=True)
-    assert (ran.returncode, json.loads(ran.stdout), ran.stderr) == (130, {"error": "interrupted", "exit_code": 130}, "")
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORTING_CLICK, "verify", "out", "--json"],
+        capture_output=True,
+        text=True,
+    )
+    assert (ran.returncode, json.loads(ran.stdout), ran.stderr) == (
+        130,
+        {"error": "interrupted", "exit_code": 130},
+        "",
+    )
 
 
 def test_an_interrupted_demo_is_removed_and_can_be_made_again(
@@ -204,7 +239,9 @@ def broken_off(source: Path, out: Path, **options: Any) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt, match="of 8 shards are done"):
-        shardctl.convert(source, out, workers=0, samples_per_shard=2, listener=Listener(progress=stop), **options)
+        shardctl.convert(
+            source, out, workers=0, samples_per_shard=2, listener=Listener(progress=stop), **options
+        )
 
 
 @pytest.mark.parametrize("tear", ["marker", "shard", "no shard"])
@@ -219,50 +256,103 @@ def test_what_a_power_failure_tore_is_built_again(tmp_path: Path, tear: str) -> 
     else:
         victim.write_bytes(victim.read_bytes()[:100])
     (job / "new" / "train-00007.arrow.12345678.partial").write_bytes(b"left by a killed worker")
-    assert shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2).status == "resumed"
+    assert (
+        shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2).status
+        == "resumed"
+    )
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
 
 JOB_KEYS = {
-    *("roots", "recipe", "layout", "splits", "fields", "by_field", "draw", "shuffle", "recorded", "url", "base"),
+    *(
+        "roots",
+        "recipe",
+        "layout",
+        "splits",
+        "fields",
+        "by_field",
+        "draw",
+        "shuffle",
+        "recorded",
+        "url",
+        "base",
+    ),
     *("parts", "beside", "updates", "kept_records", "changes", "warnings"),
-    *("sample_bytes", "samples_per_record", "record_seconds", "shard_bytes", "probed", "probe_rejects"),
+    *(
+        "sample_bytes",
+        "samples_per_record",
+        "record_seconds",
+        "shard_bytes",
+        "probed",
+        "probe_rejects",
+    ),
 }
 
 
-def test_other_versions_go_on_with_a_job_that_has_the_same_keys_and_no_others(tmp_path: Path) -> None:
-    """An older version finds all of its keys in job.json; what a newer one says there is not overlooked."""
+def test_other_versions_go_on_with_a_job_that_has_the_same_keys_and_no_others(
+    tmp_path: Path,
+) -> None:
+    """An older version finds all of its keys in job.json; what a newer one says there is not
+    overlooked."""
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
     broken_off(source, tmp_path / "out")
     (path,) = (tmp_path / "out" / ".shardctl").glob("*/job.json")
     job = json.loads(path.read_bytes())
     assert job.keys() == JOB_KEYS
     path.write_text(json.dumps({**job, "newer": 1}))
-    with pytest.raises(DatasetError, match=r"an unfinished conversion of another version of shardctl: \d shards? "):
+    with pytest.raises(
+        DatasetError, match=r"an unfinished conversion of another version of shardctl: \d shards? "
+    ):
         shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2)
-    needless = {"kept_records", "changes", "warnings", "probed", "probe_rejects", "shard_bytes", "url", "base"}
+    needless = {
+        "kept_records",
+        "changes",
+        "warnings",
+        "probed",
+        "probe_rejects",
+        "shard_bytes",
+        "url",
+        "base",
+    }
     path.write_text(json.dumps({key: value for key, value in job.items() if key not in needless}))
-    assert shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2).status == "resumed"
+    assert (
+        shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2).status
+        == "resumed"
+    )
 
 
 def test_finished_work_of_another_conversion_is_not_thrown_away(tmp_path: Path) -> None:
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
     broken_off(source, tmp_path / "out")
-    with pytest.raises(DatasetError, match=r"that differs in its recipe and settings: \d of 8 shards are done"):
+    with pytest.raises(
+        DatasetError, match=r"that differs in its recipe and settings: \d of 8 shards are done"
+    ):
         shardctl.convert(source, tmp_path / "out", recipe=CROP, workers=0)
-    assert shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2).status == "resumed"
+    assert (
+        shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2).status
+        == "resumed"
+    )
     broken_off(source, tmp_path / "other")
-    assert shardctl.convert(source, tmp_path / "other", recipe=CROP, workers=0, overwrite=True).status == "created"
-    assert sorted(os.listdir(tmp_path / "other"))[0] == "SHA256SUMS", "nothing is left of the other one"
+    assert (
+        shardctl.convert(source, tmp_path / "other", recipe=CROP, workers=0, overwrite=True).status
+        == "created"
+    )
+    assert sorted(os.listdir(tmp_path / "other"))[0] == "SHA256SUMS", (
+        "nothing is left of the other one"
+    )
 
 
 def test_a_higher_limit_of_rejects_goes_on(tmp_path: Path) -> None:
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(12)))
     for number in range(0, 12, 3):
         (source / f"{number:02d}.png").write_bytes(b"bad")
-    with pytest.raises(shardctl.errors.TooManyRejectsError, match="run the same command with a higher limit"):
+    with pytest.raises(
+        shardctl.errors.TooManyRejectsError, match="run the same command with a higher limit"
+    ):
         shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=3, max_rejects="1")
-    result = shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=3, max_rejects="4")
+    result = shardctl.convert(
+        source, tmp_path / "out", workers=0, samples_per_shard=3, max_rejects="4"
+    )
     assert (result.status, result.samples, result.rejected) == ("resumed", 8, 4)
 
 
@@ -304,15 +394,23 @@ def test_a_dataset_takes_its_place_file_by_file_wherever_that_is_stopped(
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_folders_are_exchanged_wherever_that_is_stopped(
-    replacing: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    replacing: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
 ) -> None:
     assert states_when_stopped(replacing, tmp_path, monkeypatch, True, how) == {"old", "new"}
 
 
 def states_when_stopped(
-    replacing: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bool, how: str
+    replacing: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    old: bool,
+    how: str,
 ) -> set[str]:
-    """Stop a conversion that is ready to take its place at every change. Return what was found; each time it is completed."""
+    """Stop a conversion that is ready to take its place at every change. Return what was found;
+    each time it is completed."""
     source, options = replacing
 
     def convert(out: Path, overwrite: bool) -> None:
@@ -344,9 +442,13 @@ def states_when_stopped(
 
 @pytest.mark.thorough
 def test_a_replacement_that_was_stopped_is_completed_or_undone_whatever_comes_next(
-    replacing: tuple[Path, dict[str, Any]], not_exchanged: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    replacing: tuple[Path, dict[str, Any]],
+    not_exchanged: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By repair, by the command that made the old dataset, and by one that makes yet another one."""
+    """By repair, by the command that made the old dataset, and by one that makes yet another
+    one."""
     source, options = replacing
 
     def stop_and(what: str, change: int) -> tuple[str, Path]:
@@ -362,7 +464,9 @@ def test_a_replacement_that_was_stopped_is_completed_or_undone_whatever_comes_ne
         assert state_of(out, tmp_path) == {"old": "old", "none": "new", "new": "new"}[found]
         found, out = stop_and("old", change)
         if found == "old":
-            assert shardctl.convert(source, out, workers=0, samples_per_shard=2).status == "up-to-date"
+            assert (
+                shardctl.convert(source, out, workers=0, samples_per_shard=2).status == "up-to-date"
+            )
             assert state_of(out, tmp_path) == "old"
         else:
             with pytest.raises(DatasetError, match="that differs in its recipe and settings"):
@@ -377,7 +481,9 @@ def test_a_replacement_that_was_stopped_is_completed_or_undone_whatever_comes_ne
 def state_of(out: Path, where: Path) -> str:
     """Return which dataset is at `out`: the old one or the new one, whole, or none."""
     if not (out / "manifest.json").exists():
-        with pytest.raises(DatasetError, match=r"unfinished conversion|its files are being replaced"):
+        with pytest.raises(
+            DatasetError, match=r"unfinished conversion|its files are being replaced"
+        ):
             shardctl.open(out)
         return "none"
     found = sums(out)
@@ -396,12 +502,15 @@ def test_whoever_overwrites_the_folder_that_he_stands_in_stands_in_the_new_datas
 
 
 def test_a_reader_finds_the_old_or_the_new_dataset_while_it_is_overwritten(here: Path) -> None:
-    """A reader that opens and verifies all the time, while a real process overwrites the dataset again and again."""
+    """A reader that opens and verifies all the time, while a real process overwrites the dataset
+    again and again."""
     shutil.copytree(here / "whole", here / "out")
     wholes = {sums(here / "whole")}
     command = [*COMMAND, "--overwrite", "--workers", "0"]
     kept = sha256_of(here / "out" / "train-00000.arrow")
-    with subprocess.Popen(command, cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as writer:
+    with subprocess.Popen(
+        command, cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as writer:
         while writer.poll() is None:
             assert len(shardctl.open(here / "out")) == 40
             assert (here / "out" / "SHA256SUMS").read_bytes() in wholes
@@ -423,7 +532,12 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def killed_in(code: str, *arguments: Path) -> None:
     """Run Python code that kills its own process with SIGKILL."""
     code = f"import os, signal, sys\ndie = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n{code}"
-    ran = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert ran.returncode == -signal.SIGKILL, ran.stderr
 
 
@@ -441,18 +555,35 @@ def test_the_scratch_folder_of_a_killed_conversion_is_removed_by_the_next_one(
     assert list(temporary.iterdir()) == []
 
 
-def test_a_pipe_in_a_scratch_folder_holds_nothing_up(photos: Path, tmp_path: Path, temporary: Path) -> None:
+def test_a_pipe_in_a_scratch_folder_holds_nothing_up(
+    photos: Path, tmp_path: Path, temporary: Path
+) -> None:
     (temporary / "shardctl-scratch-abc").mkdir()
     os.mkfifo(temporary / "shardctl-scratch-abc" / "owner")
-    command = [sys.executable, "-m", "shardctl", "convert", photos, tmp_path / "out", "--workers", "0"]
-    ran = subprocess.run(command, env={**os.environ, "TMPDIR": str(temporary)}, timeout=120, capture_output=True)
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        photos,
+        tmp_path / "out",
+        "--workers",
+        "0",
+    ]
+    ran = subprocess.run(
+        command, env={**os.environ, "TMPDIR": str(temporary)}, timeout=120, capture_output=True
+    )
     assert ran.returncode == 0, ran.stderr
     assert [path.name for path in temporary.iterdir()] == ["shardctl-scratch-abc"]
 
 
 def test_scratch_folders_that_may_be_in_use_stay(tmp_path: Path, temporary: Path) -> None:
-    """Of a process that lives, of another machine, and folders of the same name that shardctl has not made."""
-    killed_in("from shardctl.system.scratch import scratch_folder\nheld = scratch_folder()\nheld.__enter__()\ndie()")
+    """Of a process that lives, of another machine, and folders of the same name that shardctl has
+    not made."""
+    killed_in(
+        "from shardctl.system.scratch import scratch_folder\nheld = "
+        "scratch_folder()\nheld.__enter__()\ndie()"
+    )
     (elsewhere,) = temporary.iterdir()
     (elsewhere / "owner").write_text("another boot")
     (temporary / "shardctl-scratch-data").mkdir()

@@ -1,11 +1,14 @@
-"""Conversions write the same bytes as the version that digests.json was recorded with: recipes x sources, by the command line.
+"""Conversions write the same bytes as the version that digests.json was recorded with: recipes x
+sources, by the command line.
 
-Each case makes a small source (digest_inputs.py), runs commands in a folder of its own, and compares every file of SHA256SUMS
-with the record. All of SHA256SUMS counts: shards, shards.arrow, files.arrow, plan.arrow and rejects. manifest.json and
-update.arrows have dates, paths and times of change, and are not in SHA256SUMS.
+Each case makes a small source (digest_inputs.py), runs commands in a folder of its own, and
+compares every file of SHA256SUMS with the record. All of SHA256SUMS counts: shards, shards.arrow,
+files.arrow, plan.arrow and rejects. manifest.json and update.arrows have dates, paths and times of
+change, and are not in SHA256SUMS.
 
-A case skips where a package that it depends on has another version than the recorded one. Record all cases anew, for instance
-after a new pyarrow or after a change of the format that is meant, from a version that is known to be good:
+A case skips where a package that it depends on has another version than the recorded one. Record
+all cases anew, for instance after a new pyarrow or after a change of the format that is meant, from
+a version that is known to be good:
 
     python tests/build/test_same_digests.py --record
 """
@@ -49,7 +52,8 @@ ROOT = Path(shardctl.__file__).parents[1]
 Step = str | Callable[[], object]
 
 IMAGES = ("imaging", "machine", "libjpeg-turbo", "libtiff", "libwebp", "pillow zlib", "simplejpeg")
-"""What decides the bytes of images. machine: numbers with fractions may differ between kinds of processors."""
+"""What decides the bytes of images. machine: numbers with fractions may differ between kinds of
+processors."""
 
 ALL = ("numpy", "pyarrow")
 
@@ -58,8 +62,9 @@ ALL = ("numpy", "pyarrow")
 class Case:
     """Commands after each other, and the datasets and exports that they leave.
 
-    `steps` are command lines of shardctl, or functions that change files between them. `needs` names packages whose bytes or
-    values go into the result. `record` is the name of the case whose record counts: some cases must give what another one gave.
+    `steps` are command lines of shardctl, or functions that change files between them. `needs`
+    names packages whose bytes or values go into the result. `record` is the name of the case whose
+    record counts: some cases must give what another one gave.
     """
 
     name: str
@@ -75,12 +80,24 @@ class Case:
         return self.record or self.name
 
 
-def case(name: str, make: Callable[[Path], object], options: str, *needs: str, before: tuple[Step, ...] = ()) -> Case:
+def case(
+    name: str,
+    make: Callable[[Path], object],
+    options: str,
+    *needs: str,
+    before: tuple[Step, ...] = (),
+) -> Case:
     """Return a case of one conversion of `in` to `out`."""
     return Case(name, make, (*before, f"convert in out {options}"), needs)
 
 
-def images(name: str, make: Callable[[Path], object], options: str, *needs: str, before: tuple[Step, ...] = ()) -> Case:
+def images(
+    name: str,
+    make: Callable[[Path], object],
+    options: str,
+    *needs: str,
+    before: tuple[Step, ...] = (),
+) -> Case:
     """Return a case of one conversion of images."""
     return case(name, make, options, *IMAGES, *needs, before=before)
 
@@ -126,30 +143,53 @@ def damage() -> None:
 
 def write_samples() -> None:
     """Make a dataset by `shardctl.write`."""
-    samples = {split: [inputs.row(n) for n in numbers] for split, numbers in (("train", range(20)), ("val", range(20, 26)))}
+    samples = {
+        split: [inputs.row(n) for n in numbers]
+        for split, numbers in (("train", range(20)), ("val", range(20, 26)))
+    }
     shardctl.write("out", samples, samples_per_shard=6)
 
 
 def write_parts() -> None:
     """Make a dataset of images and arrays by `shardctl.write`, in parts, by two processes."""
-    shardctl.write("out", samples_of, parts=list(range(4)), workers=2, split="train=0.7,val=0.3", samples_per_shard=5)
+    shardctl.write(
+        "out",
+        samples_of,
+        parts=list(range(4)),
+        workers=2,
+        split="train=0.7,val=0.3",
+        samples_per_shard=5,
+    )
 
 
 def samples_of(part: int) -> Iterable[dict[str, object]]:
     """Yield the samples of a part."""
     for number in range(part * 5, part * 5 + 5):
-        yield {"key": f"k{number}", "pixels": inputs.pixels(number), "number": number, "text": inputs.sentence(number)}
+        yield {
+            "key": f"k{number}",
+            "pixels": inputs.pixels(number),
+            "number": number,
+            "text": inputs.sentence(number),
+        }
 
 
 def take_snapshot() -> None:
     """Make the dataset of the case `raw x photos` by `shardctl.snapshot`."""
-    recipe = {"store": "raw", "transform": [{"name": "resize", "size": 16}, {"name": "crop", "size": "16x12"}]}
-    shardctl.snapshot("out", source="in", recipe=recipe, samples_per_shard=5, workers=0, progress=False)
+    recipe = {
+        "store": "raw",
+        "transform": [{"name": "resize", "size": 16}, {"name": "crop", "size": "16x12"}],
+    }
+    shardctl.snapshot(
+        "out", source="in", recipe=recipe, samples_per_shard=5, workers=0, progress=False
+    )
 
 
 # --- recipes ---
 
-CROPS = "--resize 20 --random-crop 16 --flip 0.5 --variants 2 --store jpeg:90 --split train=0.7,val=0.3 --shuffle 1 --seed 7 "
+CROPS = (
+    "--resize 20 --random-crop 16 --flip 0.5 --variants 2 --store jpeg:90 --split "
+    "train=0.7,val=0.3 --shuffle 1 --seed 7 "
+)
 CROPS += "--samples-per-shard 6"
 
 OWN_STEP = """def darker(sample, rng):
@@ -181,11 +221,16 @@ def recipe(head: str, *steps: str) -> Step:
     text = head.replace("; ", "\n") + "\n"
     for step in steps:
         name, _, settings = step.partition(" ")
-        text += f'\n[[transform]]\nname = "{name}"\n' + "".join(f"{each}\n" for each in settings.split("; ") if each)
+        text += f'\n[[transform]]\nname = "{name}"\n' + "".join(
+            f"{each}\n" for each in settings.split("; ") if each
+        )
     return file("recipe.toml", text)
 
 
-MEANS = (file("own.py", OWN_ENCODER), recipe('store = "none"', "resize size='8x8'", "model target='own:Means'; batch=5"))
+MEANS = (
+    file("own.py", OWN_ENCODER),
+    recipe('store = "none"', "resize size='8x8'", "model target='own:Means'; batch=5"),
+)
 
 GEOMETRY = recipe(
     'store = "png"; seed = 3; variants = 2',
@@ -220,12 +265,19 @@ COLOURS = recipe(
 POLICIES = recipe(
     'store = "png"; seed = 5; variants = 4',
     "resize size='20x20'",
-    "choice steps=[{name='rand_augment'}, {name='trivial_augment'}, {name='auto_augment'}, {name='aug_mix'}]",
+    "choice steps=[{name='rand_augment'}, {name='trivial_augment'}, {name='auto_augment'}, "
+    "{name='aug_mix'}]",
     "maybe p=0.5; steps=[{name='hflip'}, {name='rotate', angle=90}]",
 )
 
-CLEAN = "--kind text --text-field body --strip-html --unicode NFKC --strip-control-chars --whitespace --redact email,ip,phone "
-CLEAN += "--min-chars 20 --filter-quality gopher --filter-quality c4 --filter-quality fineweb --max-rejects 100%"
+CLEAN = (
+    "--kind text --text-field body --strip-html --unicode NFKC --strip-control-chars "
+    "--whitespace --redact email,ip,phone "
+)
+CLEAN += (
+    "--min-chars 20 --filter-quality gopher --filter-quality c4 --filter-quality fineweb "
+    "--max-rejects 100%"
+)
 
 TRAIN = "tokenizer train in tokenizer.json --vocab-size 320 --workers 0"
 
@@ -239,7 +291,11 @@ MOVED = "--resize 30 --crop 20x14 --flip 0.5 --seed 2 --store png --samples-per-
 FORMS = ("parquet", "webdataset", "tfrecord", "tfds", "mds", "array-record", "files")
 """Forms of export that are converted back."""
 
-FORM_NEEDS = {"tfrecord": ("protobuf",), "tfds": ("protobuf",), "array-record": ("array_record", "protobuf")}
+FORM_NEEDS = {
+    "tfrecord": ("protobuf",),
+    "tfds": ("protobuf",),
+    "array-record": ("array_record", "protobuf"),
+}
 
 CASES = [
     # The first ones run in `make test` too.
@@ -249,7 +305,11 @@ CASES = [
         inputs.texts,
         "--tokenizer bytes --block-length 64 --split train=0.8,val=0.2 --samples-per-shard 20",
     ),
-    case("table x csv", inputs.csv_files, "--kind table --text-field body --label-field category --null-values NA"),
+    case(
+        "table x csv",
+        inputs.csv_files,
+        "--kind table --text-field body --label-field category --null-values NA",
+    ),
     case("plain x parquet", inputs.parquet, "--shuffle 3 --samples-per-shard 7"),
     images("plain x webdataset", inputs.webdataset, "--samples-per-shard 4", "zlib", "zstandard"),
     images("boxes moved x coco", inputs.coco, f"--labels coco:in/instances.json {MOVED}"),
@@ -262,9 +322,19 @@ CASES = [
         IMAGES,
     ),
     Case("snapshot x photos", inputs.photos, (take_snapshot,), IMAGES, record="raw x photos"),
-    images("several blocks x photos", inputs.plain_photos, "--resize 600x600 --store raw --shuffle 2"),
-    images("png zstd x photos", inputs.photos, "--resize 15x13 --store png --compression zstd:5 --truncated keep"),
-    images("webp lz4 x photos", inputs.photos, "--crop 14 --store webp:80 --compression lz4 --max-pixels 1000"),
+    images(
+        "several blocks x photos", inputs.plain_photos, "--resize 600x600 --store raw --shuffle 2"
+    ),
+    images(
+        "png zstd x photos",
+        inputs.photos,
+        "--resize 15x13 --store png --compression zstd:5 --truncated keep",
+    ),
+    images(
+        "webp lz4 x photos",
+        inputs.photos,
+        "--crop 14 --store webp:80 --compression lz4 --max-pixels 1000",
+    ),
     images("geometry x photos", inputs.photos, "--recipe recipe.toml", before=(GEOMETRY,)),
     images("colours x photos", inputs.photos, "--recipe recipe.toml", before=(COLOURS,)),
     images("policies x photos", inputs.photos, "--recipe recipe.toml", before=(POLICIES,)),
@@ -273,15 +343,34 @@ CASES = [
         inputs.photos,
         "--step 'filter_size min_width=25' --step 'five_crop size=10' --store png",
     ),
-    images("own function x photos", inputs.plain_photos, "--transform own:darker", before=(file("own.py", OWN_STEP),)),
+    images(
+        "own function x photos",
+        inputs.plain_photos,
+        "--transform own:darker",
+        before=(file("own.py", OWN_STEP),),
+    ),
     images("model of images x photos", inputs.plain_photos, "--recipe recipe.toml", before=MEANS),
-    images("labels.csv x photos", inputs.labelled_photos, "--null-values NA --samples-per-shard 3 --drop-columns count"),
-    images("folders of splits x photos", inputs.split_photos, "--split folder --shuffle 2 --shard-size 4KiB"),
+    images(
+        "labels.csv x photos",
+        inputs.labelled_photos,
+        "--null-values NA --samples-per-shard 3 --drop-columns count",
+    ),
+    images(
+        "folders of splits x photos",
+        inputs.split_photos,
+        "--split folder --shuffle 2 --shard-size 4KiB",
+    ),
     images("exact duplicates x photos", inputs.repeated_photos, "--duplicates exact --labels none"),
-    images("similar duplicates x photos", inputs.repeated_photos, "--duplicates similar:5 --labels none"),
+    images(
+        "similar duplicates x photos",
+        inputs.repeated_photos,
+        "--duplicates similar:5 --labels none",
+    ),
     # Annotations
     images(
-        "all labels x coco", inputs.coco, "--labels coco:in/instances.json --labels coco:in/captions.json --boxes-outside clip"
+        "all labels x coco",
+        inputs.coco,
+        "--labels coco:in/instances.json --labels coco:in/captions.json --boxes-outside clip",
     ),
     Case(
         "boxes x yolo",
@@ -289,20 +378,48 @@ CASES = [
         (f"convert in/images out --labels yolo:in/data.yaml --split folder {MOVED}",),
         (*IMAGES, "PyYAML"),
     ),
-    images("polygons x yolo", inputs.yolo_polygons, f"--labels yolo:in/labels --keep-objects center {MOVED}"),
-    images("boxes and masks x voc", inputs.voc, "--labels voc:in --labels masks+ignore=255:in/SegmentationClass"),
-    images("boxes and masks moved x voc", inputs.voc, f"--labels voc:in --labels masks:in/SegmentationClass {MOVED}"),
+    images(
+        "polygons x yolo",
+        inputs.yolo_polygons,
+        f"--labels yolo:in/labels --keep-objects center {MOVED}",
+    ),
+    images(
+        "boxes and masks x voc",
+        inputs.voc,
+        "--labels voc:in --labels masks+ignore=255:in/SegmentationClass",
+    ),
+    images(
+        "boxes and masks moved x voc",
+        inputs.voc,
+        f"--labels voc:in --labels masks:in/SegmentationClass {MOVED}",
+    ),
     images("captions x photos", inputs.captions, "--labels captions:"),
     images("classes x imagenet", inputs.imagenet, "--labels imagenet:in"),
     images("objects x image folder", inputs.image_folder, MOVED),
     images("masks and objects moved x parquet", inputs.image_table, MOVED),
     # Text
-    case("files x texts", inputs.texts, "--split train=0.6,val=0.4 --shuffle 4 --samples-per-shard 4"),
     case(
-        "lines x compressed texts", inputs.packed_texts, "--record line --shuffle 1 --samples-per-shard 30", "zlib", "zstandard"
+        "files x texts", inputs.texts, "--split train=0.6,val=0.4 --shuffle 4 --samples-per-shard 4"
     ),
-    case("paragraphs x compressed texts", inputs.packed_texts, "--record paragraph --compression none", "zlib", "zstandard"),
-    case("gbk x texts", partial(inputs.encoded_texts, encodings=("gbk",)), "--encoding gbk --record line"),
+    case(
+        "lines x compressed texts",
+        inputs.packed_texts,
+        "--record line --shuffle 1 --samples-per-shard 30",
+        "zlib",
+        "zstandard",
+    ),
+    case(
+        "paragraphs x compressed texts",
+        inputs.packed_texts,
+        "--record paragraph --compression none",
+        "zlib",
+        "zstandard",
+    ),
+    case(
+        "gbk x texts",
+        partial(inputs.encoded_texts, encodings=("gbk",)),
+        "--encoding gbk --record line",
+    ),
     case(
         "detected encodings x texts",
         partial(inputs.encoded_texts, encodings=("gbk", "shift_jis", "cp1251", "utf-16")),
@@ -319,7 +436,11 @@ CASES = [
         "unicode",
     ),
     *(
-        case(f"{way} duplicates x texts", inputs.repeated_texts, f"--duplicates {way} --samples-per-shard 5")
+        case(
+            f"{way} duplicates x texts",
+            inputs.repeated_texts,
+            f"--duplicates {way} --samples-per-shard 5",
+        )
         for way in ("exact", "near:0.8", "line", "paragraph")
     ),
     case("words of Chinese x lines", inputs.chinese, "--record line --segment zh", "rjieba"),
@@ -330,7 +451,11 @@ CASES = [
         "tokenizers",
         before=(TRAIN,),
     ),
-    case("documents x texts", inputs.texts, "--tokenizer bytes --pack none --block-length 50 --step 'lower_case'"),
+    case(
+        "documents x texts",
+        inputs.texts,
+        "--tokenizer bytes --pack none --block-length 50 --step 'lower_case'",
+    ),
     case(
         "list of words x texts",
         inputs.texts,
@@ -351,7 +476,12 @@ CASES = [
         "tiktoken",
         before=(lambda: inputs.tiktoken_ranks(Path("x.tiktoken")),),
     ),
-    case("chats x json lines", inputs.chats, "--tokenizer bytes --chat-template chatml --block-length 128", "jinja2"),
+    case(
+        "chats x json lines",
+        inputs.chats,
+        "--tokenizer bytes --chat-template chatml --block-length 128",
+        "jinja2",
+    ),
     case(
         "model x texts",
         inputs.texts,
@@ -382,23 +512,44 @@ CASES = [
         "--compression none --shard-size 3MiB --shuffle none",
         "zlib",
     ),
-    case("best fit x large json lines", inputs.large_json_lines, "--tokenizer bytes --block-length 512 --pack bfd", "zlib"),
+    case(
+        "best fit x large json lines",
+        inputs.large_json_lines,
+        "--tokenizer bytes --block-length 512 --pack bfd",
+        "zlib",
+    ),
     case(
         "schema x json lines",
         inputs.json_lines,
         "--kind table --schema id:string,count:int64,share:float64 --compression zstd:9",
         "zlib",
     ),
-    case("fields x parquet", inputs.parquet, "--fields name=id,share=share,tags=tags --compression lz4 --key-field id"),
+    case(
+        "fields x parquet",
+        inputs.parquet,
+        "--fields name=id,share=share,tags=tags --compression lz4 --key-field id",
+    ),
     case("plain x arrow", inputs.arrow, "--samples-per-shard 7"),
     # Formats of others
     images("plain x hugging face", inputs.hugging_face, "--samples-per-shard 4"),
     case("plain x saved to disk", inputs.saved_to_disk, "--samples-per-shard 4"),
-    images("fields x webdataset", inputs.webdataset, f"--fields image=jpg,label=cls,name=__key__ {MOVED}", "zlib", "zstandard"),
+    images(
+        "fields x webdataset",
+        inputs.webdataset,
+        f"--fields image=jpg,label=cls,name=__key__ {MOVED}",
+        "zlib",
+        "zstandard",
+    ),
     images("plain x mds", inputs.mds, "--samples-per-shard 5", "zstandard"),
     images("plain x tfrecord", inputs.tfrecord, "--samples-per-shard 5", "protobuf", "zlib"),
     images("plain x tfds", inputs.tfds, "--samples-per-shard 5", "protobuf"),
-    images("plain x array record", inputs.array_record, "--samples-per-shard 5", "array_record", "protobuf"),
+    images(
+        "plain x array record",
+        inputs.array_record,
+        "--samples-per-shard 5",
+        "array_record",
+        "protobuf",
+    ),
     case("plain x hdf5", inputs.hdf5, "--samples-per-shard 5", "h5py"),
     case("plain x npy", inputs.arrays, "--shuffle 2 --samples-per-shard 6"),
     case("plain x npz", inputs.structured_arrays, "--samples-per-shard 6"),
@@ -407,7 +558,13 @@ CASES = [
     case("plain x megatron", inputs.megatron, "--samples-per-shard 6"),
     images("plain x recordio", inputs.recordio, "--samples-per-shard 5"),
     # The same dataset in other ways
-    Case("two workers x photos", inputs.photos, (f"convert in out {CROPS} --workers 2",), IMAGES, record="crops x photos"),
+    Case(
+        "two workers x photos",
+        inputs.photos,
+        (f"convert in out {CROPS} --workers 2",),
+        IMAGES,
+        record="crops x photos",
+    ),
     Case(
         "three parts x photos",
         inputs.photos,
@@ -416,7 +573,11 @@ CASES = [
         record="crops x photos",
     ),
     Case(
-        "repaired x photos", inputs.photos, (f"convert in out {CROPS}", damage, "repair out"), IMAGES, record="crops x photos"
+        "repaired x photos",
+        inputs.photos,
+        (f"convert in out {CROPS}", damage, "repair out"),
+        IMAGES,
+        record="crops x photos",
     ),
     Case(
         "overwritten x photos",
@@ -460,15 +621,30 @@ CASES = [
         IMAGES,
         ("out", "out/generations/00001"),
     ),
-    Case("updated, compacted x photos", inputs.photos, (UPDATED, change_photos, f"{UPDATED} --update", "compact out"), IMAGES),
-    Case("pruned x photos", inputs.photos, (UPDATED, "prune out --key cat/0.jpg --key owl/2.png"), IMAGES),
+    Case(
+        "updated, compacted x photos",
+        inputs.photos,
+        (UPDATED, change_photos, f"{UPDATED} --update", "compact out"),
+        IMAGES,
+    ),
+    Case(
+        "pruned x photos",
+        inputs.photos,
+        (UPDATED, "prune out --key cat/0.jpg --key owl/2.png"),
+        IMAGES,
+    ),
     Case(
         "pruned, updated x photos",
         inputs.photos,
         (UPDATED, "prune out --key cat/0.jpg", change_photos, f"{UPDATED} --update"),
         IMAGES,
     ),
-    Case("updated x json lines", inputs.json_lines, (LINES, change_lines, f"{LINES} --update"), ("zlib",)),
+    Case(
+        "updated x json lines",
+        inputs.json_lines,
+        (LINES, change_lines, f"{LINES} --update"),
+        ("zlib",),
+    ),
     Case(
         "pruned, compacted x json lines",
         inputs.json_lines,
@@ -503,7 +679,8 @@ CASES = [
         inputs.photos,
         (
             "convert in out --resize 16x12 --store raw --samples-per-shard 5",
-            "export out form --to webdataset --compression gzip --store jpeg:80 --rename label=l --where 'label == \"dog\"'",
+            "export out form --to webdataset --compression gzip --store jpeg:80 --rename label=l "
+            "--where 'label == \"dog\"'",
         ),
         (*IMAGES, "zlib"),
         ("form",),
@@ -513,7 +690,8 @@ CASES = [
         inputs.json_lines,
         (
             LINES,
-            "export out form --to tfrecord --compression gzip --on-loss json --columns text,count,tags",
+            "export out form --to tfrecord --compression gzip --on-loss json --columns "
+            "text,count,tags",
             "convert form back",
         ),
         ("zlib", "protobuf"),
@@ -560,8 +738,9 @@ CASES = [
 BY_NAME = {each.name: each for each in CASES}
 
 UNSTEADY = {"plain x lance": ("files.arrow", "plan.arrow")}
-"""Files that are not the same in every run, because the source is not: Lance puts random names and the time into its manifest,
-so its size and its digest differ. Of these tables all columns but `size` and `digest` count."""
+"""Files that are not the same in every run, because the source is not: Lance puts random names and
+the time into its manifest, so its size and its digest differ. Of these tables all columns but
+`size` and `digest` count."""
 
 
 # --- running and comparing ---
@@ -570,7 +749,9 @@ so its size and its digest differ. Of these tables all columns but `size` and `d
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of all that decides the bytes of some case."""
-    dists = {re.sub(r"[-_.]+", "-", name or "").lower(): version for name, version in _distributions()}
+    dists = {
+        re.sub(r"[-_.]+", "-", name or "").lower(): version for name, version in _distributions()
+    }
     imaging = "pillow-simd" if "pillow-simd" in dists else "pillow"
     packages = {name for each in CASES for name in each.needs} | set(ALL)
     found = {name: dists.get(name.lower().replace("_", "-"), "none") for name in packages}
@@ -594,7 +775,9 @@ def _distributions() -> Iterable[tuple[str, str]]:
 @cache
 def recorded() -> dict[str, dict[str, dict[str, str]]]:
     """Return the record: versions, and by case the digests of files."""
-    record: dict[str, dict[str, dict[str, str]]] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    record: dict[str, dict[str, dict[str, str]]] = (
+        json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    )
     return record
 
 
@@ -604,7 +787,9 @@ def save(name: str, found: dict[str, str]) -> None:
     record.setdefault("cases", {})[name] = found
     record["versions"] = versions()
     names = [each.name for each in CASES if each.name in record["cases"]]
-    cases = ",\n".join(f"    {json.dumps(each)}: {json.dumps(record['cases'][each])}" for each in names)
+    cases = ",\n".join(
+        f"    {json.dumps(each)}: {json.dumps(record['cases'][each])}" for each in names
+    )
     said = json.dumps(record["versions"], indent=4).replace("}", "  }")
     RECORD.write_text(f'{{\n  "versions": {said},\n  "cases": {{\n{cases}\n  }}\n}}\n')
 
@@ -618,14 +803,19 @@ def skip_unless_same_versions(chosen: Case) -> None:
 
 
 def digests(folder: Path, unsteady: Iterable[str] = ()) -> dict[str, str]:
-    """Return the digest of SHA256SUMS, and of each file in it (its beginning), after a look at the files themselves."""
+    """Return the digest of SHA256SUMS, and of each file in it (its beginning), after a look at the
+    files themselves."""
     found, lines = {}, []
     for line in (folder / "SHA256SUMS").read_text().splitlines():
         said, name = line.split("  ", 1)
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == said, name
         if name in unsteady:
             columns = pa.ipc.open_file(str(folder / name)).read_all().to_pydict()
-            steady = {column: values for column, values in columns.items() if column not in ("size", "digest")}
+            steady = {
+                column: values
+                for column, values in columns.items()
+                if column not in ("size", "digest")
+            }
             said = hashlib.sha256(json.dumps(steady).encode()).hexdigest()
         lines.append(f"{said}  {name}\n")
         found[name] = said[:8]
@@ -644,7 +834,11 @@ def results_of(chosen: Case) -> dict[str, str]:
             words += ["--workers", "0"]
         assert run(words) == 0, f"{step}: see what it printed"
     unsteady = UNSTEADY.get(chosen.name, ())
-    return {f"{name}/{file}": said for name in chosen.results for file, said in digests(Path(name), unsteady).items()}
+    return {
+        f"{name}/{file}": said
+        for name in chosen.results
+        for file, said in digests(Path(name), unsteady).items()
+    }
 
 
 def compare(chosen: Case, found: dict[str, str]) -> None:
@@ -726,4 +920,6 @@ if __name__ == "__main__":
     RECORD.unlink(missing_ok=True)
     variables = {**os.environ, RECORDING: "yes", "SHARDCTL_THOROUGH": "yes"}
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", __file__]
-    raise SystemExit(subprocess.run(command, env=variables, cwd=Path(__file__).parents[2]).returncode)
+    raise SystemExit(
+        subprocess.run(command, env=variables, cwd=Path(__file__).parents[2]).returncode
+    )

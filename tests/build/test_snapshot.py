@@ -1,4 +1,5 @@
-"""The dataset of a training script: one process makes it, all open it, and nothing is done where nothing has changed."""
+"""The dataset of a training script: one process makes it, all open it, and nothing is done where
+nothing has changed."""
 
 from __future__ import annotations
 
@@ -22,7 +23,16 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 from custom_steps import SLOW
-from snapshots import SMALL, TRAINING, first_file, ranks, shards_done, slow_recipe, snapshot, touched
+from snapshots import (
+    SMALL,
+    TRAINING,
+    first_file,
+    ranks,
+    shards_done,
+    slow_recipe,
+    snapshot,
+    touched,
+)
 
 import shardctl
 from shardctl.build.convert import Listener
@@ -46,7 +56,9 @@ def test_it_is_made_once_and_then_opened(source: Path, tmp_path: Path) -> None:
     assert shardctl.verify(tmp_path / "out").ok
 
 
-def test_nothing_is_written_and_no_process_started_where_nothing_has_changed(source: Path, tmp_path: Path) -> None:
+def test_nothing_is_written_and_no_process_started_where_nothing_has_changed(
+    source: Path, tmp_path: Path
+) -> None:
     """No list of the inputs either, though there are other files beside them."""
     snapshot(source, tmp_path / "out")
     for name in ("README.md", ".hidden", "notes.pdf", "paper.tar"):
@@ -62,7 +74,9 @@ def test_nothing_is_written_and_no_process_started_where_nothing_has_changed(sou
         recipe = {SMALL!r}
         shardctl.snapshot({str(tmp_path / "out")!r}, {str(source)!r}, recipe, samples_per_shard=6)
     """
-    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
+    )
     assert (ran.stdout, ran.stderr) == ("", "")
 
 
@@ -78,28 +92,56 @@ CHANGES: dict[str, tuple[int, Callable[[Path], object]]] = {
     "an empty folder": (0, lambda source: (source / "apples").mkdir()),
     "a file that is no input": (0, lambda source: (source / "notes.pdf").write_bytes(b"x")),
     "a text beside the images": (0, lambda source: (source / "README.md").write_text("x")),
-    "no image by its content": (0, lambda source: (first_file(source).parent / "checkpoint").write_bytes(b"x")),
+    "no image by its content": (
+        0,
+        lambda source: (first_file(source).parent / "checkpoint").write_bytes(b"x"),
+    ),
     "a pipe": (0, lambda source: os.mkfifo(source / "pipe")),
     "a link to a folder above": (0, lambda source: (source / "loop").symlink_to(source)),
-    "a file again": (0, lambda source: os.utime(first_file(source), ns=(1, first_file(source).stat().st_mtime_ns))),
+    "a file again": (
+        0,
+        lambda source: os.utime(first_file(source), ns=(1, first_file(source).stat().st_mtime_ns)),
+    ),
     "touched": (1, lambda source: touched(first_file(source))),
     "gone": (1, lambda source: first_file(source).unlink()),
-    "renamed": (1, lambda source: first_file(source).rename(first_file(source).with_name("zz.jpg"))),
-    "new": (1, lambda source: (first_file(source).parent / "zz.jpg").write_bytes(first_file(source).read_bytes())),
-    "new by its content": (1, lambda source: (first_file(source).parent / "zz").write_bytes(first_file(source).read_bytes())),
-    "a new link": (1, lambda source: (first_file(source).parent / "zz.jpg").symlink_to(first_file(source))),
+    "renamed": (
+        1,
+        lambda source: first_file(source).rename(first_file(source).with_name("zz.jpg")),
+    ),
+    "new": (
+        1,
+        lambda source: (first_file(source).parent / "zz.jpg").write_bytes(
+            first_file(source).read_bytes()
+        ),
+    ),
+    "new by its content": (
+        1,
+        lambda source: (first_file(source).parent / "zz").write_bytes(
+            first_file(source).read_bytes()
+        ),
+    ),
+    "a new link": (
+        1,
+        lambda source: (first_file(source).parent / "zz.jpg").symlink_to(first_file(source)),
+    ),
     "a name that is not UTF-8": (
         1,
-        lambda source: Path(os.fsdecode(os.fsencode(first_file(source).parent) + b"/\xff.jpg")).write_bytes(b"x"),
+        lambda source: Path(
+            os.fsdecode(os.fsencode(first_file(source).parent) + b"/\xff.jpg")
+        ).write_bytes(b"x"),
     ),
-    "a link to nothing": (1, lambda source: (first_file(source).parent / "zz.jpg").symlink_to("nowhere.jpg")),
+    "a link to nothing": (
+        1,
+        lambda source: (first_file(source).parent / "zz.jpg").symlink_to("nowhere.jpg"),
+    ),
     "a folder in the place of a file": (1, lambda source: folder_instead(first_file(source))),
 }
 
 
 @pytest.mark.thorough
 def test_the_check_does_not_import_pandas(source: Path, tmp_path: Path) -> None:
-    """Many calls of Arrow do, where it is installed; that takes ten times as long as the check of a few thousand files."""
+    """Many calls of Arrow do, where it is installed; that takes ten times as long as the check of a
+    few thousand files."""
     (tmp_path / "modules" / "pandas").mkdir(parents=True)
     (tmp_path / "modules" / "pandas" / "__init__.py").write_text("raise RuntimeError('imported')")
     snapshot(source, tmp_path / "out")
@@ -113,7 +155,9 @@ except RuntimeError:
     print("would be noticed")
 """
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "modules")}
-    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True
+    )
     assert (ran.returncode, ran.stdout.strip()) == (0, "would be noticed"), ran.stderr
 
 
@@ -130,7 +174,9 @@ def test_it_follows_its_source_as_an_update_does(change: str, source: Path, tmp_
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("change", ["nothing", "touched", "gone", "new", "a text beside the images"])
+@pytest.mark.parametrize(
+    "change", ["nothing", "touched", "gone", "new", "a text beside the images"]
+)
 def test_a_slow_disk_is_asked_for_several_files_at_a_time(
     change: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,18 +197,23 @@ def test_a_slow_disk_is_asked_for_several_files_at_a_time(
     do(source)
     snapshot(source, tmp_path / "out")
     assert generations(tmp_path / "out") - 1 == made
-    assert len(threads) > 1 or made  # a change may be found before it is known that the disk is slow
+    # a change may be found before it is known that the disk is slow
+    assert len(threads) > 1 or made
 
 
 def test_labels_files_count_by_their_content(source: Path, tmp_path: Path) -> None:
-    names = sorted(path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file())
+    names = sorted(
+        path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()
+    )
     table = source / "labels.csv"
     table.write_text("file_name,grade\n" + "".join(f"{name},{len(name)}\n" for name in names))
     first = snapshot(source, tmp_path / "out")
     snapshot(source, tmp_path / "out")
     assert generations(tmp_path / "out") == 1
     status = table.stat()
-    table.write_text(table.read_text().replace(f"{names[0]},{len(names[0])}", f"{names[0]},{len(names[0]) + 1}"))
+    table.write_text(
+        table.read_text().replace(f"{names[0]},{len(names[0])}", f"{names[0]},{len(names[0]) + 1}")
+    )
     os.utime(table, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert snapshot(source, tmp_path / "out")[0]["grade"] == first[0]["grade"] + 1
 
@@ -189,7 +240,9 @@ def test_what_may_be_done_with_another_dataset_is_said(source: Path, tmp_path: P
     with pytest.raises(DatasetError, match=r"differs in its recipe, settings or code"):
         snapshot(source, out, recipe={"kind": "text"}, trust=True)
     touched(first_file(source))
-    with pytest.raises(DatasetError, match=r"differs in its inputs; update=True brings it up to date"):
+    with pytest.raises(
+        DatasetError, match=r"differs in its inputs; update=True brings it up to date"
+    ):
         snapshot(source, out, update=False)
     assert snapshot(source, out, recipe=other, overwrite=True).manifest.recipe["store"] == "png"
     assert generations(out) == 1
@@ -235,12 +288,15 @@ def test_too_many_rejects_are_an_error_each_time(source: Path, tmp_path: Path) -
 
 def test_a_split_of_it_is_chosen(source: Path, tmp_path: Path) -> None:
     whole = snapshot(source, tmp_path / "out", split="train=0.7,val=0.3")
-    assert {each["key"] for split in ("train", "val") for each in whole.in_split(split)} == {each["key"] for each in whole}
+    assert {each["key"] for split in ("train", "val") for each in whole.in_split(split)} == {
+        each["key"] for each in whole
+    }
     with pytest.raises(UsageError, match="in_split takes a whole dataset"):
         whole.in_split("val").in_split("val")
     touched(first_file(source))
     snapshot(source, tmp_path / "out", split="train=0.7,val=0.3")
-    assert whole.in_split("val").generation.digest == whole.generation.digest  # the same bytes: only the time had changed
+    # the same bytes: only the time had changed
+    assert whole.in_split("val").generation.digest == whole.generation.digest
     whole = shardctl.open(tmp_path / "out")
     first_file(source).unlink()
     snapshot(source, tmp_path / "out", split="train=0.7,val=0.3", keep_generations=0)
@@ -248,8 +304,11 @@ def test_a_split_of_it_is_chosen(source: Path, tmp_path: Path) -> None:
         whole.in_split("val")
 
 
-def test_a_job_that_reads_it_goes_on_while_another_one_brings_it_up_to_date(source: Path, tmp_path: Path) -> None:
-    """From where the generation is kept that it has opened: in this process, and in others that it starts later."""
+def test_a_job_that_reads_it_goes_on_while_another_one_brings_it_up_to_date(
+    source: Path, tmp_path: Path
+) -> None:
+    """From where the generation is kept that it has opened: in this process, and in others that it
+    starts later."""
     ds = snapshot(source, tmp_path / "out")
     keys = [sample["key"] for sample in ds]
     batches = iter(ds.loader(batch_size=7, mmap=False))
@@ -259,7 +318,9 @@ def test_a_job_that_reads_it_goes_on_while_another_one_brings_it_up_to_date(sour
     assert len(snapshot(source, tmp_path / "out")) < len(keys)
     assert [*first, *(key for batch in batches for key in batch["key"])] == keys
     assert [sample["key"] for sample in ds] == keys
-    assert [key for batch in pickle.loads(pickle.dumps(ds)).loader(batch_size=7) for key in batch["key"]] == keys
+    assert [
+        key for batch in pickle.loads(pickle.dumps(ds)).loader(batch_size=7) for key in batch["key"]
+    ] == keys
     pickled = pickle.dumps(ds)
     first_file(source).unlink()
     snapshot(source, tmp_path / "out")
@@ -273,11 +334,20 @@ def test_a_job_that_reads_it_goes_on_while_another_one_brings_it_up_to_date(sour
         ({}, {"rank": 3, "world_size": 2}, r"rank 3 must be below world_size \(2\)"),
         ({}, {"rank": -1}, "rank must be at least 0"),
         ({}, {"world_size": 2}, "world_size needs a rank"),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, {}, r"RANK='x' and WORLD_SIZE='2', which is not a valid rank"),
+        (
+            {"RANK": "x", "WORLD_SIZE": "2"},
+            {},
+            r"RANK='x' and WORLD_SIZE='2', which is not a valid rank",
+        ),
     ],
 )
 def test_a_rank_that_cannot_be_is_wrong_usage(
-    environment: dict[str, str], given: dict[str, int], said: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str],
+    given: dict[str, int],
+    said: str,
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -305,8 +375,11 @@ def test_the_first_rank_makes_it_and_the_others_wait(source: Path, tmp_path: Pat
 
 
 @pytest.mark.thorough
-def test_where_the_one_that_makes_it_is_killed_another_goes_on(source: Path, tmp_path: Path) -> None:
-    """Twice: first the first rank, then the one that has taken over. Nothing that was done is lost."""
+def test_where_the_one_that_makes_it_is_killed_another_goes_on(
+    source: Path, tmp_path: Path
+) -> None:
+    """Twice: first the first rank, then the one that has taken over. Nothing that was done is
+    lost."""
     out = tmp_path / "out"
     with ranks(4, source, out, tmp_path) as processes:
         killed: list[int] = []
@@ -342,16 +415,23 @@ def step(sample):
 
 
 @pytest.mark.thorough
-def test_of_a_declared_function_the_version_counts_and_not_the_file(source: Path, tmp_path: Path) -> None:
+def test_of_a_declared_function_the_version_counts_and_not_the_file(
+    source: Path, tmp_path: Path
+) -> None:
     """Each call is a process of its own, as each run of a training script is."""
-    recipe = {**SMALL, "transform": [*SMALL["transform"], {"name": "custom", "target": "own_step:step"}]}
+    recipe = {
+        **SMALL,
+        "transform": [*SMALL["transform"], {"name": "custom", "target": "own_step:step"}],
+    }
     call = f"shardctl.snapshot({str(tmp_path / 'out')!r}, {str(source)!r}, {recipe!r}, workers=0)"
     script = f"import shardctl; print({call}[0]['value'])"
     module, helper = tmp_path / "own_step.py", tmp_path / "helper.py"
 
     def run() -> tuple[int, str, str]:
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+        ran = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True
+        )
         return ran.returncode, ran.stdout.strip(), ran.stderr
 
     module.write_text(VERSIONED.format(version="1"))
@@ -365,7 +445,10 @@ def test_of_a_declared_function_the_version_counts_and_not_the_file(source: Path
     helper.write_text("def value(): return 1")
     module.write_text(VERSIONED.format(version="2"))
     assert "differs in its code" in run()[2]
-    explain = f"shardctl.convert({str(source)!r}, {str(tmp_path / 'out')!r}, {recipe!r}, workers=0, explain=True)"
+    explain = (
+        f"shardctl.convert({str(source)!r}, {str(tmp_path / 'out')!r}, {recipe!r}, "
+        "workers=0, explain=True)"
+    )
     ran = subprocess.run(
         [sys.executable, "-c", f"import shardctl; print({explain}.explanation.differences)"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
@@ -393,14 +476,20 @@ def test_a_wrong_declaration_is_wrong_usage(given: dict[str, Any], said: str) ->
 
 def test_the_page_about_it_works_as_it_is_written(photos: Path, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "snapshot.md").read_text(encoding="utf-8")
-    training, _, step, arriving = re.findall(r"```python\n(.*?)```", page, re.DOTALL)  # of one: test_snapshot_on_store.py
+    # of one: test_snapshot_on_store.py
+    training, _, step, arriving = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     shutil.copytree(photos, tmp_path / "photos")
     (tmp_path / "my_helpers.py").write_text("def edges(image): return int(image[0, 0, 0])")
     (tmp_path / "my_steps.py").write_text(step)
     own = {"transform": [{"name": "custom", "target": "my_steps:add_edges"}]}
-    more = f"print(ds.is_complete)\nprint('edges' in shardctl.snapshot('own', 'photos', {own!r}, workers=0)[0])"
+    more = (
+        f"print(ds.is_complete)\nprint('edges' in shardctl.snapshot('own', 'photos', {own!r}, "
+        "workers=0)[0])"
+    )
     script = f"{training}\nprint(images.shape[1:])\n{arriving}\n{more}"
-    ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True
+    )
     assert (ran.returncode, ran.stdout) == (0, "(224, 224, 3)\nTrue\nTrue\n"), ran.stderr
 
 
@@ -417,7 +506,9 @@ distributed.destroy_process_group()
 """
 
 
-def test_four_ranks_of_torch_train_on_it_though_the_one_that_makes_it_is_killed(source: Path, tmp_path: Path) -> None:
+def test_four_ranks_of_torch_train_on_it_though_the_one_that_makes_it_is_killed(
+    source: Path, tmp_path: Path
+) -> None:
     """The launcher starts the rank again, which opens what another one has made."""
     pytest.importorskip("torch")
     out = tmp_path / "out"
@@ -436,7 +527,9 @@ def test_four_ranks_of_torch_train_on_it_though_the_one_that_makes_it_is_killed(
 
     def start(rank: int) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", script]
-        return subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command, env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+        )
 
     processes = [start(rank) for rank in range(4)]
     try:
@@ -456,10 +549,14 @@ def test_four_ranks_of_torch_train_on_it_though_the_one_that_makes_it_is_killed(
             process.communicate()
     assert all(each == printed[0] for each in printed)
     assert len({digest for digest, _ in printed[0]}) == 1
-    assert sorted(key for _, keys in printed[0] for key in keys) == sorted(sample["key"] for sample in shardctl.open(out))
+    assert sorted(key for _, keys in printed[0] for key in keys) == sorted(
+        sample["key"] for sample in shardctl.open(out)
+    )
 
 
-def test_an_input_that_changes_while_it_is_made_comes_with_the_next_call(source: Path, tmp_path: Path) -> None:
+def test_an_input_that_changes_while_it_is_made_comes_with_the_next_call(
+    source: Path, tmp_path: Path
+) -> None:
     changing, key = first_file(source), first_file(source).relative_to(source).as_posix()
 
     def change(_: object) -> None:
@@ -489,8 +586,12 @@ def test_a_neighbour_may_decide_what_a_file_is(case: str, source: Path, tmp_path
     if name.endswith(".parquet"):
         parquet.write_table(pa.table({"text": ["one", "two"]}), folder / name)
     else:
-        (folder / name).write_bytes(b"text" if name.endswith(".txt") else first_file(source).read_bytes())
-    (folder / f"z{Path(name).suffix if name != 's.mds.zstd' else '.jpg'}").write_bytes((folder / name).read_bytes())
+        (folder / name).write_bytes(
+            b"text" if name.endswith(".txt") else first_file(source).read_bytes()
+        )
+    (folder / f"z{Path(name).suffix if name != 's.mds.zstd' else '.jpg'}").write_bytes(
+        (folder / name).read_bytes()
+    )
     before = snapshot(folder, tmp_path / "out", recipe=recipe)
     (folder / neighbour).parent.mkdir(exist_ok=True)
     (folder / neighbour).write_bytes(b"{}")
@@ -501,7 +602,9 @@ def test_a_neighbour_may_decide_what_a_file_is(case: str, source: Path, tmp_path
 
 
 @pytest.mark.thorough
-def test_inputs_that_came_while_it_waited_are_in_what_it_opens(source: Path, tmp_path: Path) -> None:
+def test_inputs_that_came_while_it_waited_are_in_what_it_opens(
+    source: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     with ranks(1, source, out, tmp_path) as (process,):
         until = time.monotonic() + 60
@@ -510,7 +613,9 @@ def test_inputs_that_came_while_it_waited_are_in_what_it_opens(source: Path, tmp
             time.sleep(0.01)
         (first_file(source).parent / "late.jpg").write_bytes(first_file(source).read_bytes())
         script = TRAINING.format(out=str(out), source=str(source), recipe=slow_recipe())
-        ran = subprocess.run([sys.executable, "-c", script], env=with_path(tmp_path), capture_output=True, text=True)
+        ran = subprocess.run(
+            [sys.executable, "-c", script], env=with_path(tmp_path), capture_output=True, text=True
+        )
         assert process.wait(60) == 0
     assert ran.returncode == 0, ran.stderr
     assert len(json.loads(ran.stdout)[1]) == 61
@@ -525,18 +630,35 @@ def test_a_script_that_would_wait_for_itself_is_told_so(source: Path, tmp_path: 
     """It holds the function, so that it is imported by its own call."""
     recipe = {"transform": [{"name": "custom", "target": "training:mine"}]}
     call = f"shardctl.snapshot({str(tmp_path / 'out')!r}, {str(source)!r}, {recipe!r})"
-    (tmp_path / "training.py").write_text(f"import shardctl\ndef mine(sample):\n    return sample\n{call}\n")
-    ran = subprocess.run([sys.executable, "training.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    (tmp_path / "training.py").write_text(
+        f"import shardctl\ndef mine(sample):\n    return sample\n{call}\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "training.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert ran.returncode == 1
-    assert 'Put the call under `if __name__ == "__main__":`, or the function into a file of its own' in ran.stderr
+    assert (
+        'Put the call under `if __name__ == "__main__":`, or the function into a file of its own'
+        in ran.stderr
+    )
     guarded = f"if __name__ == '__main__':\n    {call}\n"
-    (tmp_path / "training.py").write_text(f"import shardctl\ndef mine(sample):\n    return sample\n{guarded}")
-    subprocess.run([sys.executable, "training.py"], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    (tmp_path / "training.py").write_text(
+        f"import shardctl\ndef mine(sample):\n    return sample\n{guarded}"
+    )
+    subprocess.run(
+        [sys.executable, "training.py"], cwd=tmp_path, check=True, capture_output=True, timeout=60
+    )
     with pytest.raises(UsageError, match="put it into a file of its own"):
-        snapshot(source, tmp_path / "new", recipe={"transform": [{"name": "custom", "target": "__main__:mine"}]})
+        snapshot(
+            source,
+            tmp_path / "new",
+            recipe={"transform": [{"name": "custom", "target": "__main__:mine"}]},
+        )
 
 
-def test_what_is_left_out_is_said(source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_left_out_is_said(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     first_file(source).write_bytes(b"no image")
     (source / "notes.xyz").write_bytes(b"x")
     (source / ".hidden").write_bytes(b"x")
@@ -577,7 +699,9 @@ def test_a_file_of_lines_that_grows_does_not_add_empty_shards(tmp_path: Path) ->
         {"copy_rejects": "x"},
     ],
 )
-def test_values_of_other_types_are_wrong_usage(options: dict[str, Any], source: Path, tmp_path: Path) -> None:
+def test_values_of_other_types_are_wrong_usage(
+    options: dict[str, Any], source: Path, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError):
         snapshot(source, tmp_path / "out", **options)
 

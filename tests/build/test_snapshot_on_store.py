@@ -1,4 +1,5 @@
-"""Snapshots whose destination is on an object store: one of all processes makes the dataset, and all open it."""
+"""Snapshots whose destination is on an object store: one of all processes makes the dataset, and
+all open it."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def url(bucket: str) -> str:
 
 def snapshot(source: Path, url: str, **options: Any) -> Any:
     return shardctl.snapshot(
-        url, source, **{"recipe": RECIPE, "workers": 0, "samples_per_shard": 6, "progress": False, **options}
+        url,
+        source,
+        **{"recipe": RECIPE, "workers": 0, "samples_per_shard": 6, "progress": False, **options},
     )
 
 
@@ -49,7 +52,9 @@ def asked_of(server: ObjectServer) -> Counter[str]:
     return Counter(entry["method"] for entry in server.log())
 
 
-def test_it_is_made_once_and_then_opened_with_few_requests(source: Path, url: str, object_server: ObjectServer) -> None:
+def test_it_is_made_once_and_then_opened_with_few_requests(
+    source: Path, url: str, object_server: ObjectServer
+) -> None:
     made = snapshot(source, url)
     assert len(made) == 60
     assert made.location == url
@@ -78,13 +83,22 @@ print(json.dumps([ds.generation.digest, keys]))
 """
 
 
-def start(stack: ExitStack, source: Path, url: str, folder: Path, recipe: dict[str, Any]) -> subprocess.Popen[str]:
+def start(
+    stack: ExitStack, source: Path, url: str, folder: Path, recipe: dict[str, Any]
+) -> subprocess.Popen[str]:
     """Start a training script, which begins when its standard input has a line."""
     script = TRAINING.format(url=url, source=str(source), recipe=recipe)
     piped: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    environment = {**os.environ, "PYTHONPATH": str(folder), "SHARDCTL_STORE_RETRY": "20", "TMPDIR": "tmp"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(folder),
+        "SHARDCTL_STORE_RETRY": "20",
+        "TMPDIR": "tmp",
+    }
     (folder / "tmp").mkdir(exist_ok=True)
-    process = subprocess.Popen([sys.executable, "-c", script], cwd=folder, env=environment, text=True, **piped)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=folder, env=environment, text=True, **piped
+    )
     stack.enter_context(process)
     stack.callback(process.kill)
     return process
@@ -118,21 +132,29 @@ def test_of_two_processes_that_begin_at_once_one_makes_it(
     nothing_is_left(url)
 
 
-def test_it_follows_its_source_and_says_what_it_may_not_do(source: Path, url: str, object_server: ObjectServer) -> None:
+def test_it_follows_its_source_and_says_what_it_may_not_do(
+    source: Path, url: str, object_server: ObjectServer
+) -> None:
     before = snapshot(source, url)
     gone = sorted(path for path in source.rglob("*") if path.is_file())[7]
     gone.unlink()
-    with pytest.raises(DatasetError, match=rf"^{url}: holds a dataset that differs in its inputs; update=True brings it up"):
+    with pytest.raises(
+        DatasetError,
+        match=rf"^{url}: holds a dataset that differs in its inputs; update=True brings it up",
+    ):
         snapshot(source, url, update=False)
     assert len(snapshot(source, url, trust=True)) == 60
     object_server.clear()
     after = snapshot(source, url)
     assert len(after) == 59
     assert asked_of(object_server)["COPY"] >= 7, "shards whose inputs stay are copied"
-    assert len([sample["key"] for sample in before]) == 60, "who reads the dataset of before goes on"
+    assert len([sample["key"] for sample in before]) == 60, (
+        "who reads the dataset of before goes on"
+    )
     other = {**RECIPE, "store": "png"}
     with pytest.raises(
-        DatasetError, match=rf"^{url}: holds a dataset that differs in its recipe; overwrite=True makes it again"
+        DatasetError,
+        match=rf"^{url}: holds a dataset that differs in its recipe; overwrite=True makes it again",
     ):
         snapshot(source, url, recipe=other)
     assert snapshot(source, url, recipe=other, overwrite=True).manifest.recipe["store"] == "png"
@@ -145,9 +167,13 @@ def test_a_file_that_was_only_touched_changes_no_sample(source: Path, url: str) 
     assert snapshot(source, url).generation.digest == digest
 
 
-def test_what_was_read_once_comes_from_the_cache(source: Path, url: str, tmp_path: Path, object_server: ObjectServer) -> None:
+def test_what_was_read_once_comes_from_the_cache(
+    source: Path, url: str, tmp_path: Path, object_server: ObjectServer
+) -> None:
     given: dict[str, Any] = {"cache": tmp_path / "cache", "cache_limit": "64MiB"}
-    keys_before = [key for batch in snapshot(source, url, **given).loader(batch_size=8) for key in batch["key"]]
+    keys_before = [
+        key for batch in snapshot(source, url, **given).loader(batch_size=8) for key in batch["key"]
+    ]
     object_server.clear()
     loader = snapshot(source, url, **given).loader(batch_size=8)
     assert [key for batch in loader for key in batch["key"]] == keys_before
@@ -174,7 +200,8 @@ def test_another_process_goes_on_where_the_one_that_makes_it_is_killed(
         builder.kill()
         builder.wait()
     (tmp_path / "hold").unlink()
-    monkeypatch.setattr(destination, "PACE", LeaseTiming(heartbeat=0.1, stale=1, ask=0.05))  # its lease stands still
+    # its lease stands still
+    monkeypatch.setattr(destination, "PACE", LeaseTiming(heartbeat=0.1, stale=1, ask=0.05))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     ds = shardctl.snapshot(url, source, recipe, samples_per_shard=4, workers=0)
@@ -186,7 +213,11 @@ def test_another_process_goes_on_where_the_one_that_makes_it_is_killed(
 
 
 def test_who_waits_goes_on_when_the_dataset_is_there_and_needs_no_lease(
-    source: Path, url: str, bucket: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+    source: Path,
+    url: str,
+    bucket: str,
+    object_server: ObjectServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a thousand ranks, none waits for its turn to hold the lease."""
     monkeypatch.setattr(OnAStore, "look_seconds", 0.05)
@@ -195,14 +226,20 @@ def test_who_waits_goes_on_when_the_dataset_is_there_and_needs_no_lease(
     found: list[int] = []
     with store_lease.hold(here, destination.LEASE_KEY, None):
         object_server.clear()
-        waiting = threading.Thread(target=lambda: found.append(len(snapshot(source, url))), daemon=True)
+        waiting = threading.Thread(
+            target=lambda: found.append(len(snapshot(source, url))), daemon=True
+        )
         waiting.start()
         until = time.monotonic() + 60
-        while not any(entry["method"] == "GET" and "lease.json" in entry["key"] for entry in object_server.log()):
+        while not any(
+            entry["method"] == "GET" and "lease.json" in entry["key"]
+            for entry in object_server.log()
+        ):
             assert waiting.is_alive()
             assert time.monotonic() < until
             select.select([], [], [], 0.02)
-        for key in sorted(keys(f"{bucket}/elsewhere"), key=lambda key: key == "manifest.json"):  # the manifest last
+        # the manifest last
+        for key in sorted(keys(f"{bucket}/elsewhere"), key=lambda key: key == "manifest.json"):
             here.put(key, elsewhere.get(key).to_pybytes())
         waiting.join(30)
         assert found == [60], "the lease is still held"
@@ -232,14 +269,32 @@ def test_where_nothing_may_be_written_a_dataset_that_is_there_is_opened(
     object_server.fault("403", method="PUT", times=1000)
     assert len(snapshot(source, url)) == 60
     first_file(source).unlink()
-    with pytest.raises(StorageError, match="the dataset is not up to date with its sources, and cannot be made here"):
+    with pytest.raises(
+        StorageError,
+        match="the dataset is not up to date with its sources, and cannot be made here",
+    ):
         snapshot(source, url)
 
 
-def test_the_page_about_it_works_as_it_is_written(photos: Path, bucket: str, tmp_path: Path) -> None:
+def test_the_page_about_it_works_as_it_is_written(
+    photos: Path, bucket: str, tmp_path: Path
+) -> None:
     page = (Path(__file__).parents[2] / "docs" / "snapshot.md").read_text(encoding="utf-8")
-    (example,) = [part.split("```")[0] for part in page.split("```python\n") if "s3://" in part.split("```")[0]]
+    (example,) = [
+        part.split("```")[0]
+        for part in page.split("```python\n")
+        if "s3://" in part.split("```")[0]
+    ]
     (tmp_path / "photos").symlink_to(photos)
-    script = textwrap.dedent(example).replace("s3://bucket", bucket).replace("/nvme/cache", str(tmp_path / "cache"))
-    ran = subprocess.run([sys.executable, "-c", script + "\nprint(len(ds))"], cwd=tmp_path, capture_output=True, text=True)
+    script = (
+        textwrap.dedent(example)
+        .replace("s3://bucket", bucket)
+        .replace("/nvme/cache", str(tmp_path / "cache"))
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script + "\nprint(len(ds))"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
     assert (ran.returncode, ran.stdout) == (0, "60\n"), ran.stderr

@@ -66,7 +66,9 @@ def splits(result: shardctl.build.convert.ConvertResult) -> dict[str, int]:
         ("train", "validate"),
     ],
 )
-def test_folders_on_top_that_are_named_as_splits_are_the_splits(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_folders_on_top_that_are_named_as_splits_are_the_splits(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
     source = tree(tmp_path / "in", *(f"{name}/{place}.png" for place, name in enumerate(names)))
     result = planned(source, tmp_path / "out")
     assert splits(result) == dict.fromkeys(names, 1)
@@ -81,33 +83,72 @@ def test_class_folders_whose_name_contains_a_split_word_are_classes() -> None:
     assert named_as_splits({"train", "car", "bus"}) == {"train"}
     assert named_as_splits({"train", "bullet_train"}) == {"train"}
     assert split_word("протест") is None
-    others = ("contest", "latest", "attest", "protest", "devices", "evaluator", "testimony", "values", "valid_until", "trains")
+    others = (
+        "contest",
+        "latest",
+        "attest",
+        "protest",
+        "devices",
+        "evaluator",
+        "testimony",
+        "values",
+        "valid_until",
+        "trains",
+    )
     assert [name for name in others if split_word(name)] == []
-    assert sorted(["test", "other", "val2", "val1", "train"], key=rank) == ["train", "val1", "val2", "test", "other"]
+    assert sorted(["test", "other", "val2", "val1", "train"], key=rank) == [
+        "train",
+        "val1",
+        "val2",
+        "test",
+        "other",
+    ]
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("train/1.png", "val/2.png", "stray/3.png"), "train, val are named as splits, but these beside them are not: stray"),
-        (("train/1.png", "other/2.png"), "train is named as a split, but these beside them are not: other"),
-        (("train/1.png", "val/2.png", "logo.png"), r"1 input \(logo.png\) is in no folder. Move such files"),
-        (("coco/train2017/1.png", "coco/val2017/2.png"), "further down are named as splits .*coco/train2017 and coco/val2017"),
-        (("cat/train/1.png", "cat/test/2.png", "dog/train/3.png"), "further down are named as splits"),
+        (
+            ("train/1.png", "val/2.png", "stray/3.png"),
+            "train, val are named as splits, but these beside them are not: stray",
+        ),
+        (
+            ("train/1.png", "other/2.png"),
+            "train is named as a split, but these beside them are not: other",
+        ),
+        (
+            ("train/1.png", "val/2.png", "logo.png"),
+            r"1 input \(logo.png\) is in no folder. Move such files",
+        ),
+        (
+            ("coco/train2017/1.png", "coco/val2017/2.png"),
+            "further down are named as splits .*coco/train2017 and coco/val2017",
+        ),
+        (
+            ("cat/train/1.png", "cat/test/2.png", "dog/train/3.png"),
+            "further down are named as splits",
+        ),
         (("train-256/1.png", "val-256/2.png"), "train-256, val-256 cannot name a split"),
         (
             ("seg_train/1.png", "seg_test/2.png", "seg_pred/3.png"),
             "seg_train, seg_test are named as splits, but these beside them are not",
         ),
-        (("train.jsonl", "more.jsonl"), "train is named as a split, but these beside them are not: more"),
+        (
+            ("train.jsonl", "more.jsonl"),
+            "train is named as a split, but these beside them are not: more",
+        ),
     ],
 )
-def test_folders_of_splits_beside_others_are_refused(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
+def test_folders_of_splits_beside_others_are_refused(
+    tmp_path: Path, names: tuple[str, ...], message: str
+) -> None:
     source = tree(tmp_path / "in", *names)
     with pytest.raises(InputError, match=message) as caught:
         planned(source, tmp_path / "out")
     assert "split='none'" in str(caught.value)
-    assert splits(planned(source, tmp_path / "out", split="none", labels="none")) == {"train": len(names)}
+    assert splits(planned(source, tmp_path / "out", split="none", labels="none")) == {
+        "train": len(names)
+    }
 
 
 def test_split_folder_makes_a_split_of_every_folder_on_top(tmp_path: Path) -> None:
@@ -117,17 +158,29 @@ def test_split_folder_makes_a_split_of_every_folder_on_top(tmp_path: Path) -> No
 
 def test_sources_that_are_named_as_splits_are_the_splits(tmp_path: Path, cli: Any) -> None:
     tree(tmp_path / "sp", "train/cat/1.png", "train/dog/2.png", "val/cat/3.png")
-    ran = cli("convert", tmp_path / "sp" / "train", tmp_path / "sp" / "val", tmp_path / "out", "--workers", "0")
+    ran = cli(
+        "convert",
+        tmp_path / "sp" / "train",
+        tmp_path / "sp" / "val",
+        tmp_path / "out",
+        "--workers",
+        "0",
+    )
     assert ran.code == 0
     assert "note: the sources are the splits: train, val" in ran.err
-    assert [sample["key"] for sample in shardctl.open(tmp_path / "out", split="val")] == ["cat/3.png"]
+    assert [sample["key"] for sample in shardctl.open(tmp_path / "out", split="val")] == [
+        "cat/3.png"
+    ]
     assert shardctl.open(tmp_path / "out").classes == ("cat", "dog")
 
 
 def test_the_same_sources_under_other_names_are_another_dataset(tmp_path: Path) -> None:
     tree(tmp_path, "train/a.png", "val/b.png")
     shardctl.convert([tmp_path / "train", tmp_path / "val"], tmp_path / "out", workers=0)
-    assert shardctl.convert([tmp_path / "train", tmp_path / "val"], tmp_path / "out", workers=0).status == "up-to-date"
+    assert (
+        shardctl.convert([tmp_path / "train", tmp_path / "val"], tmp_path / "out", workers=0).status
+        == "up-to-date"
+    )
     (tmp_path / "val").rename(tmp_path / "test")
     with pytest.raises(shardctl.errors.DatasetError, match="that differs in its inputs"):
         shardctl.convert([tmp_path / "train", tmp_path / "test"], tmp_path / "out", workers=0)
@@ -136,7 +189,10 @@ def test_the_same_sources_under_other_names_are_another_dataset(tmp_path: Path) 
 def test_a_source_named_as_a_split_beside_one_that_is_not_is_refused(tmp_path: Path) -> None:
     tree(tmp_path, "train/a.png", "more/b.png")
     both = [tmp_path / "train", tmp_path / "more"]
-    with pytest.raises(InputError, match=r"of the sources train is named as a split, but more is not\. Use split='source'"):
+    with pytest.raises(
+        InputError,
+        match=r"of the sources train is named as a split, but more is not\. Use split='source'",
+    ):
         planned(both, tmp_path / "out")
     assert splits(planned(both, tmp_path / "out", split="source")) == {"train": 1, "more": 1}
     assert splits(planned(both, tmp_path / "out", split="none")) == {"train": 2}
@@ -149,7 +205,12 @@ def test_sources_and_folders_that_are_both_named_as_splits_are_refused(tmp_path:
 
 
 def test_files_of_lines_that_are_named_as_splits_are_the_splits(tmp_path: Path) -> None:
-    source = tree(tmp_path / "in", "train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl", "test-00000-of-00001.jsonl")
+    source = tree(
+        tmp_path / "in",
+        "train-00000-of-00002.jsonl",
+        "train-00001-of-00002.jsonl",
+        "test-00000-of-00001.jsonl",
+    )
     assert splits(planned(source, tmp_path / "out")) == {"train": 2, "test": 1}
     files = [source / "train-00000-of-00002.jsonl", source / "test-00000-of-00001.jsonl"]
     assert splits(planned(files, tmp_path / "out")) == {"train": 1, "test": 1}
@@ -171,7 +232,17 @@ def test_files_of_lines_that_are_named_as_splits_are_the_splits(tmp_path: Path) 
         (("train.jsonl",), {"train": 1}),
         (("training.jsonl",), {"train": 1}),
         (("more.jsonl", "attest.jsonl", "dev_log.jsonl"), {"train": 3}),
-        (("a.jsonl", "contest.jsonl", "eval_scores.jsonl", "valid_until.jsonl", "devices.jsonl", "vals.jsonl"), {"train": 6}),
+        (
+            (
+                "a.jsonl",
+                "contest.jsonl",
+                "eval_scores.jsonl",
+                "valid_until.jsonl",
+                "devices.jsonl",
+                "vals.jsonl",
+            ),
+            {"train": 6},
+        ),
         (("trainset.jsonl", "testset.jsonl"), {"train": 1, "test": 1}),
         (("traindata/1.jsonl", "testdata/1.jsonl"), {"traindata": 1, "testdata": 1}),
         (("trainset/cat/1.png", "testset/cat/2.png"), {"trainset": 1, "testset": 1}),
@@ -189,7 +260,9 @@ def test_a_set_within_a_source_is_a_split_of_its_own_whether_file_or_folder(
 
 def with_column(root: Path, rows: dict[str, str], **more: str) -> Path:
     tree(root, *rows)
-    (root / "labels.csv").write_text("filename,split\n" + "".join(f"{name},{split}\n" for name, split in rows.items()))
+    (root / "labels.csv").write_text(
+        "filename,split\n" + "".join(f"{name},{split}\n" for name, split in rows.items())
+    )
     return root
 
 
@@ -200,16 +273,24 @@ def test_a_column_split_of_the_labels_file_decides(tmp_path: Path) -> None:
     assert [split.name for split in ds.manifest.splits] == ["train", "test"]
     assert [sample["key"] for sample in shardctl.open(tmp_path / "out", split="test")] == ["1.png"]
     assert "split" not in ds.schema.names
-    assert any("the column split are the splits: train, test" in notice for notice in result.notices)
+    assert any(
+        "the column split are the splits: train, test" in notice for notice in result.notices
+    )
 
 
 @pytest.mark.parametrize("split", ["none", "train=0.5,val=0.5"])
 def test_an_option_goes_before_the_column_split_which_is_kept(tmp_path: Path, split: str) -> None:
     source = with_column(tmp_path / "in", {"1.png": "test", "2.png": "train"})
     result = shardctl.convert(source, tmp_path / "out", split=split, workers=0)
-    assert {sample["key"]: sample["split"] for sample in shardctl.open(tmp_path / "out")} == {"1.png": "test", "2.png": "train"}
+    assert {sample["key"]: sample["split"] for sample in shardctl.open(tmp_path / "out")} == {
+        "1.png": "test",
+        "2.png": "train",
+    }
     assert any(f"split={split!r} decides the splits" in notice for notice in result.notices)
-    mixed = "the values of the column split are splits (train, test), but split='train=0.5,val=0.5' divides all"
+    mixed = (
+        "the values of the column split are splits (train, test), but "
+        "split='train=0.5,val=0.5' divides all"
+    )
     assert sum(mixed in warning for warning in result.warnings) == (split != "none")
 
 
@@ -218,7 +299,10 @@ def test_a_column_split_that_cannot_divide_the_inputs_is_refused(tmp_path: Path)
     with pytest.raises(InputError, match=r"the column split names no split for 1 input \(2.png\)"):
         planned(source, tmp_path / "out")
     folds = with_column(tmp_path / "folds", {"1.png": "0", "2.png": "1"})
-    with pytest.raises(InputError, match=r"the column split holds int64, not names of splits; split='none' keeps it"):
+    with pytest.raises(
+        InputError,
+        match=r"the column split holds int64, not names of splits; split='none' keeps it",
+    ):
         planned(folds, tmp_path / "out")
     bare = tree(tmp_path / "bare", "1.png")
     with pytest.raises(InputError, match="no labels file with a column called split"):
@@ -227,20 +311,29 @@ def test_a_column_split_that_cannot_divide_the_inputs_is_refused(tmp_path: Path)
 
 def test_a_column_split_and_folders_that_disagree_are_refused(tmp_path: Path) -> None:
     source = with_column(tmp_path / "in", {"train/1.png": "train", "val/2.png": "test"})
-    with pytest.raises(InputError, match=r"puts 1 input into another split .*\(val/2.png\); say which is right"):
+    with pytest.raises(
+        InputError, match=r"puts 1 input into another split .*\(val/2.png\); say which is right"
+    ):
         planned(source, tmp_path / "out")
     assert splits(planned(source, tmp_path / "out", split="column")) == {"train": 1, "test": 1}
     assert splits(planned(source, tmp_path / "out", split="folder")) == {"train": 1, "val": 1}
-    agreeing = with_column(tmp_path / "agreeing", {"train/1.png": "train", "val/2.png": "validation"})
+    agreeing = with_column(
+        tmp_path / "agreeing", {"train/1.png": "train", "val/2.png": "validation"}
+    )
     assert splits(planned(agreeing, tmp_path / "out")) == {"train": 1, "validation": 1}
 
 
 @pytest.mark.parametrize("stray", ["logo.png", "train/logo.png"])
-def test_one_stray_image_beside_class_folders_does_not_take_all_labels(tmp_path: Path, stray: str) -> None:
+def test_one_stray_image_beside_class_folders_does_not_take_all_labels(
+    tmp_path: Path, stray: str
+) -> None:
     top = stray.rpartition("/")[0]
     names = [f"{top}/{name}".lstrip("/") for name in ("cat/1.png", "dog/2.png")]
     source = tree(tmp_path / "in", *names, stray)
-    with pytest.raises(InputError, match=rf"1 input \({stray}\) beside 2 class folders \(cat, dog\) would have no label"):
+    with pytest.raises(
+        InputError,
+        match=rf"1 input \({stray}\) beside 2 class folders \(cat, dog\) would have no label",
+    ):
         planned(source, tmp_path / "out")
     result = shardctl.convert(source, tmp_path / "out", labels="folder", workers=0)
     files = open_table(*file_at(tmp_path / "out" / "files.arrow"))
@@ -249,7 +342,10 @@ def test_one_stray_image_beside_class_folders_does_not_take_all_labels(tmp_path:
         names[1]: 1,
         stray: None,
     }
-    assert any(f"1 input ({stray}) beside 2 class folders (cat, dog): no label" in notice for notice in result.notices)
+    assert any(
+        f"1 input ({stray}) beside 2 class folders (cat, dog): no label" in notice
+        for notice in result.notices
+    )
     assert "label" not in {name for name, _ in planned_schema(source, tmp_path / "none")}
 
 
@@ -263,14 +359,19 @@ def test_split_folders_are_no_classes_when_they_are_no_splits(tmp_path: Path) ->
     result = planned(source, tmp_path / "out", split="train=0.5,val=0.5")
     assert result.estimate is not None
     assert result.estimate.classes is None
-    assert any("train2017, val2017 are names of splits, not classes" in notice for notice in result.notices)
+    assert any(
+        "train2017, val2017 are names of splits, not classes" in notice for notice in result.notices
+    )
 
 
 def test_what_was_decided_is_said_in_json_too(tmp_path: Path, cli: Any) -> None:
     source = tree(tmp_path / "in", "train2017/a/1.png", "val2017/b/2.png")
     for more in (("--dry-run",), ()):
         ran = cli("convert", source, tmp_path / "out", "--workers", "0", "--json", *more)
-        assert "the top-level folders or files are the splits: train2017, val2017" in ran.json["notices"][0]
+        assert (
+            "the top-level folders or files are the splits: train2017, val2017"
+            in ran.json["notices"][0]
+        )
 
 
 def test_a_split_rule_is_read_or_refused() -> None:
@@ -278,12 +379,18 @@ def test_a_split_rule_is_read_or_refused() -> None:
 
     for text in ("auto", "folder", "source", "column", "none", "train=0.9,val=0.1"):
         assert str(SplitRule.parse(text)) == text
-    with pytest.raises(UsageError, match=r"not of the form train=0.9,val=0.1, and not one of auto, folder"):
+    with pytest.raises(
+        UsageError, match=r"not of the form train=0.9,val=0.1, and not one of auto, folder"
+    ):
         SplitRule.parse("folders")
 
 
 def test_shares_are_recorded_exactly() -> None:
     """repair and the fingerprint read what was recorded."""
-    for text in ("train=0.6666667,val=0.1666667,test=0.1666666", "train=0.12345649,val=0.87654351", "train=0.9,val=0.1"):
+    for text in (
+        "train=0.6666667,val=0.1666667,test=0.1666666",
+        "train=0.12345649,val=0.87654351",
+        "train=0.9,val=0.1",
+    ):
         assert SplitRule.parse(str(SplitRule.parse(text))) == SplitRule.parse(text)
     assert str(SplitRule.parse("train=0.9,val=0.1")) == "train=0.9,val=0.1"

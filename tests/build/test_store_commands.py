@@ -1,4 +1,5 @@
-"""verify, inspect, export and repair of a dataset on a store: what they find and show is what they do of a local folder."""
+"""verify, inspect, export and repair of a dataset on a store: what they find and show is what they
+do of a local folder."""
 
 from __future__ import annotations
 
@@ -38,10 +39,14 @@ BASE = "0123456789ab/"
 
 
 def put(folder: Path, url: str, base: str = "") -> str:
-    """Make what is at a URL what is in a folder: all but the manifest below `base`. Returns the URL."""
+    """Make what is at a URL what is in a folder: all but the manifest below `base`. Returns the
+    URL."""
     store = open_store(url)
     here = {entry.name for page in store.pages() for entry in page}
-    there = {(name if name == "manifest.json" else base + name): folder / name for name in os.listdir(folder)}
+    there = {
+        (name if name == "manifest.json" else base + name): folder / name
+        for name in os.listdir(folder)
+    }
     store.delete(here - there.keys())
     for key, path in there.items():
         store.put(key, path)
@@ -54,7 +59,9 @@ def with_base(folder: Path) -> None:
 
     from shardctl.format.manifest import Manifest
 
-    (folder / "manifest.json").write_text(replace(Manifest.load(LocalFolder(folder)), base=BASE).to_json())
+    (folder / "manifest.json").write_text(
+        replace(Manifest.load(LocalFolder(folder)), base=BASE).to_json()
+    )
 
 
 @pytest.fixture(params=["plain", "base"])
@@ -68,7 +75,8 @@ def placed(request: pytest.FixtureRequest, bucket: str, dataset: Path) -> tuple[
 
 @pytest.fixture(scope="module")
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder for temporary files: one for all tests, so that they share the processes that workers are forked from."""
+    """The folder for temporary files: one for all tests, so that they share the processes that
+    workers are forked from."""
     folder = tmp_path_factory.mktemp("temporary")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
@@ -93,25 +101,43 @@ def many_shards(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def gets(server: ObjectServer, *endings: str) -> list[dict[str, Any]]:
-    return [each for each in server.log() if each["method"] == "GET" and each["key"].endswith(endings)]
+    return [
+        each for each in server.log() if each["method"] == "GET" and each["key"].endswith(endings)
+    ]
 
 
 def told(result: Any, url: str, base: str, folder: Path) -> list[tuple[Any, ...]]:
     """Return findings, with the places that a store has in the place of local ones.
 
-    Of a manifest that cannot be read a store has another advice: what is between may have sent something else.
+    Of a manifest that cannot be read a store has another advice: what is between may have sent
+    something else.
     """
     found = []
     for each in result.findings:
         message = each.message.replace(f"{folder}/manifest.json", f"{url}/manifest.json")
         message = message.replace(f"{folder}/", f"{url}/{base}").replace(str(folder), url)
         message = message.partition("; ")[0] if each.kind == "damaged-manifest" else message
-        found.append((each.severity, each.shard, each.block, each.row, each.key, each.kind, message, each.source))
+        found.append(
+            (
+                each.severity,
+                each.shard,
+                each.block,
+                each.row,
+                each.key,
+                each.kind,
+                message,
+                each.source,
+            )
+        )
     return found
 
 
 CASES = [(level, damage, "") for level, damage, _, _ in DAMAGE]
-CASES += [(level, damage, BASE) for level, damage, kind, _ in DAMAGE if kind in ("damaged-manifest", "missing-shard")]
+CASES += [
+    (level, damage, BASE)
+    for level, damage, kind, _ in DAMAGE
+    if kind in ("damaged-manifest", "missing-shard")
+]
 
 
 @pytest.mark.thorough(after=3)
@@ -122,7 +148,10 @@ def test_damage_is_found_as_in_a_folder(
     if base:
         with_base(dataset)
     damage(dataset)
-    here, there = shardctl.verify(dataset, level), shardctl.verify(put(dataset, bucket, base), level)
+    here, there = (
+        shardctl.verify(dataset, level),
+        shardctl.verify(put(dataset, bucket, base), level),
+    )
     assert told(there, bucket, base, dataset) == told(here, bucket, base, dataset)
     assert (there.ok, there.shards, there.samples) == (False, here.shards, here.samples)
     assert SCRATCH not in repr(there)
@@ -133,7 +162,9 @@ def test_damage_is_found_as_in_a_folder(
 def test_a_whole_dataset_is_whole(placed: tuple[str, str], dataset: Path, level: str) -> None:
     url, base = placed
     heard: list[tuple[int, int]] = []
-    result = shardctl.verify(put(dataset, url, base), level, lambda done, total: heard.append((done, total)))
+    result = shardctl.verify(
+        put(dataset, url, base), level, lambda done, total: heard.append((done, total))
+    )
     assert (result.ok, result.findings, result.samples) == (True, (), 60)
     assert heard == [(number, result.shards) for number in range(1, result.shards + 1)]
 
@@ -153,7 +184,9 @@ def test_a_dataset_that_lost_its_manifest_is_damaged(bucket: str, dataset: Path)
     assert shardctl.verify(put(dataset, bucket)).findings == shardctl.verify(dataset).findings
 
 
-def test_the_quick_check_reads_ends_and_lists_once(placed: tuple[str, str], dataset: Path, object_server: ObjectServer) -> None:
+def test_the_quick_check_reads_ends_and_lists_once(
+    placed: tuple[str, str], dataset: Path, object_server: ObjectServer
+) -> None:
     url, base = placed
     put(dataset, url, base)
     object_server.clear()
@@ -168,12 +201,16 @@ def test_the_quick_check_reads_ends_and_lists_once(placed: tuple[str, str], data
         assert int(last) - int(first) + 1 <= 16 << 10 < smallest
     methods = [each["method"] for each in object_server.log() if each["key"] != "manifest.json"]
     assert methods.count("LIST") == 1
-    assert "HEAD" not in [each["method"] for each in object_server.log() if each["key"].endswith(".arrow")]
+    assert "HEAD" not in [
+        each["method"] for each in object_server.log() if each["key"].endswith(".arrow")
+    ]
 
 
 def test_a_long_footer_takes_a_second_request() -> None:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, pa.schema([("a", pa.int64())], metadata={"long": "x" * 100_000})) as writer:
+    with pa.ipc.new_file(
+        sink, pa.schema([("a", pa.int64())], metadata={"long": "x" * 100_000})
+    ) as writer:
         writer.write_batch(pa.record_batch([pa.array(range(1000))], names=["a"]))
     data = sink.getvalue().to_pybytes()
     asked: list[tuple[int, int]] = []
@@ -186,10 +223,15 @@ def test_a_long_footer_takes_a_second_request() -> None:
     assert data.endswith(tail)
     assert len(data) > len(tail) == footer_bytes(data) > 100_000
     assert len(asked) == 2
-    assert pa.ipc.open_file(pa.PythonFile(OpenFile(RemoteFile(len(data), get)))).read_all().num_rows == 1000
+    assert (
+        pa.ipc.open_file(pa.PythonFile(OpenFile(RemoteFile(len(data), get)))).read_all().num_rows
+        == 1000
+    )
 
 
-def test_the_full_check_reads_each_shard_once(bucket: str, dataset: Path, object_server: ObjectServer) -> None:
+def test_the_full_check_reads_each_shard_once(
+    bucket: str, dataset: Path, object_server: ObjectServer
+) -> None:
     put(dataset, bucket)
     object_server.clear()
     assert shardctl.verify(bucket, "full").ok
@@ -213,14 +255,22 @@ VIEWS: list[tuple[str, ...]] = [
 
 @pytest.mark.thorough(after=3)
 @pytest.mark.parametrize("view", VIEWS, ids=" ".join)
-def test_inspect_shows_what_it_does_of_a_folder(cli: Any, bucket: str, raw_dataset: Path, view: tuple[str, ...]) -> None:
+def test_inspect_shows_what_it_does_of_a_folder(
+    cli: Any, bucket: str, raw_dataset: Path, view: tuple[str, ...]
+) -> None:
     put(raw_dataset, f"{bucket}/out")
     here, there = cli("inspect", raw_dataset, *view), cli("inspect", f"{bucket}/out", *view)
-    assert (there.code, there.out) == (here.code, here.out.replace(str(raw_dataset), f"{bucket}/out")) == (0, there.out)
+    assert (
+        (there.code, there.out)
+        == (here.code, here.out.replace(str(raw_dataset), f"{bucket}/out"))
+        == (0, there.out)
+    )
     assert (there.err, here.err) == ("", "")
 
 
-def test_one_sample_costs_one_block(cli: Any, bucket: str, raw_dataset: Path, object_server: ObjectServer) -> None:
+def test_one_sample_costs_one_block(
+    cli: Any, bucket: str, raw_dataset: Path, object_server: ObjectServer
+) -> None:
     put(raw_dataset, f"{bucket}/out")
     key = shardctl.open(raw_dataset).take([31], columns=["key"])["key"][0]
     here = cli("inspect", raw_dataset, "--key", key, "--json").json
@@ -228,30 +278,62 @@ def test_one_sample_costs_one_block(cli: Any, bucket: str, raw_dataset: Path, ob
     there = cli("inspect", f"{bucket}/out", "--key", key, "--json").json
     assert there == here
     read = [each["key"] for each in gets(object_server, ".arrow")]
-    assert sorted(read) == sorted(["out/shards.arrow", "out/files.arrow", "out/plan.arrow", *[f"out/{here['shard']}"] * 2])
+    assert sorted(read) == sorted(
+        ["out/shards.arrow", "out/files.arrow", "out/plan.arrow", *[f"out/{here['shard']}"] * 2]
+    )
 
 
-def test_inspect_writes_the_same_files(cli: Any, bucket: str, raw_dataset: Path, tmp_path: Path) -> None:
+def test_inspect_writes_the_same_files(
+    cli: Any, bucket: str, raw_dataset: Path, tmp_path: Path
+) -> None:
     put(raw_dataset, f"{bucket}/out")
     written = {}
     for place, name in ((raw_dataset, "here"), (f"{bucket}/out", "there")):
         folder = tmp_path / name
         folder.mkdir()
-        assert cli("inspect", place, "--head", "4", "--save", folder / "saved", "--images", folder / "sheet.png").code == 0
+        assert (
+            cli(
+                "inspect",
+                place,
+                "--head",
+                "4",
+                "--save",
+                folder / "saved",
+                "--images",
+                folder / "sheet.png",
+            ).code
+            == 0
+        )
         assert cli("inspect", place, "--html", folder / "page.html").code == 0
-        written[name] = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        written[name] = {
+            path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()
+        }
     here, there = written["here"], written["there"]
-    there["page.html"] = there["page.html"].replace(f"{bucket}/out".encode(), str(raw_dataset).encode())
+    there["page.html"] = there["page.html"].replace(
+        f"{bucket}/out".encode(), str(raw_dataset).encode()
+    )
     assert there == here
 
 
 @pytest.mark.thorough
-def test_two_datasets_on_a_store_are_compared(cli: Any, bucket: str, raw_dataset: Path, dataset: Path) -> None:
+def test_two_datasets_on_a_store_are_compared(
+    cli: Any, bucket: str, raw_dataset: Path, dataset: Path
+) -> None:
     put(raw_dataset, f"{bucket}/a")
     put(dataset, f"{bucket}/b")
     here = cli("inspect", raw_dataset, "--diff", dataset, "--json")
-    command = [sys.executable, "-m", "shardctl", "inspect", f"{bucket}/a", "--diff", f"{bucket}/b", "--json"]
-    there = subprocess.run(command, capture_output=True, text=True)  # what it leaves to its end is to be gone, too
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "inspect",
+        f"{bucket}/a",
+        "--diff",
+        f"{bucket}/b",
+        "--json",
+    ]
+    # what it leaves to its end is to be gone, too
+    there = subprocess.run(command, capture_output=True, text=True)
     assert (there.returncode, json.loads(there.stdout)) == (here.code, here.json)
 
 
@@ -265,12 +347,15 @@ def test_a_shard_on_its_own(cli: Any, bucket: str, dataset: Path, command: str) 
     assert f"{bucket}/out/train-00077.arrow: there is no such object" in ran.err
     ran = cli(command, f"{bucket}/out/plan.arrow")
     assert (
-        f"{bucket}/out/plan.arrow: a table of a dataset, not a shard; give the folder of the dataset, {bucket}/out" in ran.err
+        f"{bucket}/out/plan.arrow: a table of a dataset, not a shard; give the folder of the "
+        f"dataset, {bucket}/out" in ran.err
     )
 
 
 @pytest.mark.parametrize("command", ["verify", "inspect"])
-def test_a_shard_is_found_below_the_folder_that_the_manifest_names(cli: Any, bucket: str, dataset: Path, command: str) -> None:
+def test_a_shard_is_found_below_the_folder_that_the_manifest_names(
+    cli: Any, bucket: str, dataset: Path, command: str
+) -> None:
     with_base(dataset)
     put(dataset, f"{bucket}/out", BASE)
     ran, exact = cli(command, f"{bucket}/out/{SHARD}"), cli(command, f"{bucket}/out/{BASE}{SHARD}")
@@ -279,16 +364,29 @@ def test_a_shard_is_found_below_the_folder_that_the_manifest_names(cli: Any, buc
     assert (ran.code, ran.err.count("\n")) == (3, 1)
     assert "train-00077.arrow: there is no such object" in ran.err
     ran = cli(command, f"{bucket}/out/plan.arrow")
-    assert f"a table of a dataset, not a shard; give the folder of the dataset, {bucket}/out" in ran.err
+    assert (
+        f"a table of a dataset, not a shard; give the folder of the dataset, {bucket}/out"
+        in ran.err
+    )
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize(("to", "workers", "base"), [("webdataset", 2, ""), ("files", 0, BASE)])
 def test_an_export_is_that_of_a_folder(
-    bucket: str, dataset: Path, tmp_path: Path, to: str, workers: int, base: str, object_server: ObjectServer
+    bucket: str,
+    dataset: Path,
+    tmp_path: Path,
+    to: str,
+    workers: int,
+    base: str,
+    object_server: ObjectServer,
 ) -> None:
     if base:
         with_base(dataset)
@@ -298,31 +396,46 @@ def test_an_export_is_that_of_a_folder(
     there = shardctl.export(url, tmp_path / "there", to, workers=workers)
     assert files_in(tmp_path / "there") == files_in(tmp_path / "here")
     assert (there.samples, there.bytes, there.counts) == (here.samples, here.bytes, here.counts)
-    read = [each["key"] for each in gets(object_server, *(path.name for path in dataset.glob("train-*")))]
+    read = [
+        each["key"]
+        for each in gets(object_server, *(path.name for path in dataset.glob("train-*")))
+    ]
     assert len(read) == len(set(read)) == 7
 
 
 @pytest.mark.thorough
 def test_an_export_that_was_stopped_goes_on(
-    bucket: str, many_shards: Path, tmp_path: Path, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+    bucket: str,
+    many_shards: Path,
+    tmp_path: Path,
+    object_server: ObjectServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """There is so little room that shards are brought again for each look that the plan takes, and to be written."""
+    """There is so little room that shards are brought again for each look that the plan takes, and
+    to be written."""
     monkeypatch.setenv("SHARDCTL_SCRATCH_LIMIT", "10kB")
     put(many_shards, bucket)
 
     def break_off(plan: object) -> None:
         object_server.fault("403", method="GET", key="train-00015.arrow")
 
-    with pytest.raises(StoreError, match=r"train-00015.arrow: reading is not permitted .*\. 15 of 30 parts are done"):
+    with pytest.raises(
+        StoreError,
+        match=r"train-00015.arrow: reading is not permitted .*\. 15 of 30 parts are done",
+    ):
         shardctl.export(bucket, tmp_path / "out", "mds", workers=0, on_plan=break_off)
     object_server.clear()
     shardctl.export(bucket, tmp_path / "out", "mds", workers=0)
-    assert len(gets(object_server, "train-00003.arrow")) < len(gets(object_server, "train-00018.arrow"))
+    assert len(gets(object_server, "train-00003.arrow")) < len(
+        gets(object_server, "train-00018.arrow")
+    )
     shardctl.export(many_shards, tmp_path / "here", "mds", workers=0)
     assert files_in(tmp_path / "out") == files_in(tmp_path / "here")
 
 
-def test_a_dataset_that_is_replaced_while_it_is_exported(bucket: str, dataset: Path, tmp_path: Path) -> None:
+def test_a_dataset_that_is_replaced_while_it_is_exported(
+    bucket: str, dataset: Path, tmp_path: Path
+) -> None:
     put(dataset, bucket)
 
     def replace_it(plan: object) -> None:
@@ -365,25 +478,37 @@ REPAIRS: list[tuple[Callable[[Path], object], str]] = [
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("damage", "base"), REPAIRS)
-def test_repair_brings_back_the_bytes(bucket: str, dataset: Path, damage: Callable[[Path], object], base: str) -> None:
+def test_repair_brings_back_the_bytes(
+    bucket: str, dataset: Path, damage: Callable[[Path], object], base: str
+) -> None:
     if base:
         with_base(dataset)
-    before = {name if name == "manifest.json" else base + name: data for name, data in files_in(dataset).items()}
+    before = {
+        name if name == "manifest.json" else base + name: data
+        for name, data in files_in(dataset).items()
+    }
     damage(dataset)
     put(dataset, bucket, base)
     result = shardctl.repair(bucket, workers=0)
     assert (result.status, result.unrepaired) == ("repaired", ())
     store = open_store(bucket)
-    after = {entry.name: store.get(entry.name).to_pybytes() for page in store.pages() for entry in page}
+    after = {
+        entry.name: store.get(entry.name).to_pybytes() for page in store.pages() for entry in page
+    }
     after.pop("lost.arrow", None)
-    without = [{key: data for key, data in found.items() if key != "manifest.json"} for found in (before, after)]
+    without = [
+        {key: data for key, data in found.items() if key != "manifest.json"}
+        for found in (before, after)
+    ]
     assert without[1] == without[0]
     assert shardctl.verify(bucket).ok
     assert SCRATCH not in repr(result)
     assert shardctl.repair(bucket, workers=0).status == "whole"
 
 
-def test_a_repair_that_is_not_needed_writes_nothing(bucket: str, dataset: Path, object_server: ObjectServer) -> None:
+def test_a_repair_that_is_not_needed_writes_nothing(
+    bucket: str, dataset: Path, object_server: ObjectServer
+) -> None:
     put(dataset, bucket)
     object_server.clear()
     assert shardctl.repair(bucket).status == "whole"
@@ -402,11 +527,16 @@ def test_repair_waits_for_who_writes(bucket: str, dataset: Path) -> None:
             heard.append(owner)
             stack.close()
 
-        assert shardctl.repair(bucket, workers=0, listener=Listener(waiting=waiting)).status == "repaired"
+        assert (
+            shardctl.repair(bucket, workers=0, listener=Listener(waiting=waiting)).status
+            == "repaired"
+        )
     assert len(heard) == 1
 
 
-def test_what_is_lost_is_told_and_nothing_is_put(bucket: str, dataset: Path, cli: Any, photos: Path, tmp_path: Path) -> None:
+def test_what_is_lost_is_told_and_nothing_is_put(
+    bucket: str, dataset: Path, cli: Any, photos: Path, tmp_path: Path
+) -> None:
     shutil.copytree(photos, tmp_path / "moved")
     victim = shardctl.open(dataset).take([17], columns=["key"])["key"][0]
     (tmp_path / "moved" / victim).unlink()
@@ -425,27 +555,45 @@ def test_what_is_no_dataset_is_said(cli: Any, bucket: str, dataset: Path) -> Non
         ran = cli(command[0], f"{bucket}/none", *rest, *command[1:])
         assert (ran.code, ran.out) == (3, "")
         assert ran.err == (
-            f"shardctl: {bucket}/none: no dataset (there is no manifest.json); check the URL, and that its conversion is done\n"
+            f"shardctl: {bucket}/none: no dataset (there is no manifest.json); check the URL, and "
+            "that its conversion is done\n"
         )
         ran = cli(command[0], "s3://no-such-bucket-here/out", *rest, *command[1:])
         assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
         assert "there is no such bucket" in ran.err
         ran = cli(command[0], "s3://", *rest, *command[1:])
-        assert (ran.code, ran.err) == (2, "shardctl: s3://: names no bucket; write s3://bucket/prefix\n")
+        assert (ran.code, ran.err) == (
+            2,
+            "shardctl: s3://: names no bucket; write s3://bucket/prefix\n",
+        )
     open_store(bucket).put("begun/.shardctl/job/job.json", b"{}")
     assert "an unfinished conversion" in cli("verify", f"{bucket}/begun").err
 
 
 FAULTS = [
     ("quick", "403", "LIST", "*", "listing is not permitted (s3:ListBucket)"),
-    ("full", "403", "GET", "*train-00003.arrow", "train-00003.arrow: reading is not permitted (s3:GetObject)"),
+    (
+        "full",
+        "403",
+        "GET",
+        "*train-00003.arrow",
+        "train-00003.arrow: reading is not permitted (s3:GetObject)",
+    ),
     ("quick", "expired", "GET", "*train-00003.arrow", "the credentials have expired"),
 ]
 
 
 @pytest.mark.parametrize(("level", "kind", "method", "key", "said"), FAULTS)
 def test_a_store_that_refuses_ends_the_check(
-    cli: Any, bucket: str, dataset: Path, object_server: ObjectServer, level: str, kind: str, method: str, key: str, said: str
+    cli: Any,
+    bucket: str,
+    dataset: Path,
+    object_server: ObjectServer,
+    level: str,
+    kind: str,
+    method: str,
+    key: str,
+    said: str,
 ) -> None:
     put(dataset, f"{bucket}/out")
     object_server.fault(kind, method=method, key=key)
@@ -455,7 +603,9 @@ def test_a_store_that_refuses_ends_the_check(
     assert f"{bucket}/out" in ran.err
 
 
-def test_faults_that_pass_change_nothing(bucket: str, dataset: Path, tmp_path: Path, object_server: ObjectServer) -> None:
+def test_faults_that_pass_change_nothing(
+    bucket: str, dataset: Path, tmp_path: Path, object_server: ObjectServer
+) -> None:
     flip(dataset / SHARD, middle(dataset, SHARD))
     put(dataset, bucket)
     for kind in ("503", "cut", "reset"):
@@ -470,7 +620,9 @@ def test_a_shard_that_is_written_anew_after_it_was_listed(bucket: str, dataset: 
     with open_place(put(dataset, bucket), listed=True) as place:
         flip(dataset / SHARD, -5)
         put(dataset, bucket)
-        with pytest.raises(ObjectChangedError, match=f"{bucket}/{SHARD}: has changed since it was first read"):
+        with pytest.raises(
+            ObjectChangedError, match=f"{bucket}/{SHARD}: has changed since it was first read"
+        ):
             hash_file(place.folder, SHARD)
 
 
@@ -493,7 +645,9 @@ def test_the_disk_that_is_used_is_bounded(
 
 
 @pytest.mark.thorough(after=4)
-@pytest.mark.parametrize("what", ["*-00001.arrow", "*/shards.arrow", "*/plan.arrow", "*/manifest.json"])
+@pytest.mark.parametrize(
+    "what", ["*-00001.arrow", "*/shards.arrow", "*/plan.arrow", "*/manifest.json"]
+)
 @pytest.mark.parametrize("kind", ["garbled", "page", "short", "cut"])
 def test_a_wrong_answer_is_asked_for_once_more(
     object_server: ObjectServer, bucket: str, dataset: Path, tmp_path: Path, kind: str, what: str
@@ -511,18 +665,28 @@ def test_a_wrong_answer_is_asked_for_once_more(
     shardctl.export(url, tmp_path / "exported", to="parquet")
     shardctl.export(dataset, tmp_path / "expected", to="parquet")
     for path in sorted((tmp_path / "expected").rglob("*.parquet")):
-        assert (tmp_path / "exported" / path.relative_to(tmp_path / "expected")).read_bytes() == path.read_bytes()
+        assert (
+            tmp_path / "exported" / path.relative_to(tmp_path / "expected")
+        ).read_bytes() == path.read_bytes()
     once()
     shardctl.inspect(url)
 
 
-def test_a_shard_that_is_damaged_on_the_store_is_fetched_twice(object_server: ObjectServer, bucket: str, dataset: Path) -> None:
+def test_a_shard_that_is_damaged_on_the_store_is_fetched_twice(
+    object_server: ObjectServer, bucket: str, dataset: Path
+) -> None:
     shard = dataset / "train-00001.arrow"
     data = bytearray(shard.read_bytes())
-    data[len(data) // 4 : len(data) // 2 : 64] = bytes(len(data[len(data) // 4 : len(data) // 2 : 64]))
+    data[len(data) // 4 : len(data) // 2 : 64] = bytes(
+        len(data[len(data) // 4 : len(data) // 2 : 64])
+    )
     shard.write_bytes(data)
     url = put(dataset, f"{bucket}/out")
     object_server.clear()
     assert not shardctl.verify(url).ok
-    taken = [entry for entry in object_server.log() if entry["method"] == "GET" and entry["key"].endswith(shard.name)]
+    taken = [
+        entry
+        for entry in object_server.log()
+        if entry["method"] == "GET" and entry["key"].endswith(shard.name)
+    ]
     assert len(taken) <= 4

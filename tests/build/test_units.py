@@ -1,4 +1,5 @@
-"""What becomes of the records of files that hold many: each one is a sample or a reject, once, in its own split."""
+"""What becomes of the records of files that hold many: each one is a sample or a reject, once, in
+its own split."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ GOOD, BAD, BLANK = "good", "bad", "blank"
 
 @dataclass(frozen=True)
 class Content:
-    """A file of records: its name, its bytes before compression, and what every record of it is (by number, from 1)."""
+    """A file of records: its name, its bytes before compression, and what every record of it is (by
+    number, from 1)."""
 
     name: str
     data: bytes
@@ -61,7 +63,9 @@ def contents(draw: st.DrawFn, form: str, place: int) -> Content:
         if kind == BLANK:
             lines.append(b"")
         elif form == "jsonl":
-            lines.append(b'{"text": ' if kind == BAD else json.dumps({"text": value, "n": number}).encode())
+            lines.append(
+                b'{"text": ' if kind == BAD else json.dumps({"text": value, "n": number}).encode()
+            )
         elif form == "csv":
             lines.append(b"a,b,c,d" if kind == BAD else f"{value},{number}".encode())
         else:
@@ -82,7 +86,11 @@ def sources(draw: st.DrawFn) -> tuple[str, list[Content]]:
 
 
 def settings_of(form: str) -> dict[str, Any]:
-    return {"jsonl": {"kind": "text"}, "csv": {"kind": "table"}, "lines": {"kind": "text", "record": "line"}}[form]
+    return {
+        "jsonl": {"kind": "text"},
+        "csv": {"kind": "table"},
+        "lines": {"kind": "text", "record": "line"},
+    }[form]
 
 
 def write_all(folder: Path, files: list[Content]) -> Path:
@@ -94,9 +102,13 @@ def write_all(folder: Path, files: list[Content]) -> Path:
 
 
 def splits_of(dataset: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Return of every sample, and of every rejected record, its split by its key, having checked all sums."""
+    """Return of every sample, and of every rejected record, its split by its key, having checked
+    all sums."""
     manifest = Manifest.load(LocalFolder(dataset))
-    plan, shards = open_table(LocalFolder(dataset), PLAN).to_pylist(), open_table(LocalFolder(dataset), SHARDS).to_pylist()
+    plan, shards = (
+        open_table(LocalFolder(dataset), PLAN).to_pylist(),
+        open_table(LocalFolder(dataset), SHARDS).to_pylist(),
+    )
     rejects = list(read_rejects(LocalFolder(dataset)))
     samples: list[tuple[str, str]] = []
     rejected: list[tuple[str, str]] = []
@@ -133,11 +145,24 @@ def splits_of(dataset: Path) -> tuple[dict[str, str], dict[str, str]]:
 )
 @examples(8)
 def test_every_record_is_one_sample_or_one_reject_in_its_split(
-    given_files: tuple[str, list[Content]], split: str, samples_per_shard: int | None, shuffle: int | None
+    given_files: tuple[str, list[Content]],
+    split: str,
+    samples_per_shard: int | None,
+    shuffle: int | None,
 ) -> None:
     form, files = given_files
-    good = {f"{file.name}#{number}" for file in files for number, kind in enumerate(file.records, 1) if kind == GOOD}
-    bad = {f"{file.name}#{number}" for file in files for number, kind in enumerate(file.records, 1) if kind == BAD}
+    good = {
+        f"{file.name}#{number}"
+        for file in files
+        for number, kind in enumerate(file.records, 1)
+        if kind == GOOD
+    }
+    bad = {
+        f"{file.name}#{number}"
+        for file in files
+        for number, kind in enumerate(file.records, 1)
+        if kind == BAD
+    }
     if not good:
         return
     with tempfile.TemporaryDirectory() as scratch:
@@ -145,7 +170,12 @@ def test_every_record_is_one_sample_or_one_reject_in_its_split(
         found = []
         for number, per_shard in enumerate((samples_per_shard, None)):
             out = Path(scratch) / f"out{number}"
-            options = {"samples_per_shard": per_shard, "shuffle": shuffle, "split": split, "workers": 0}
+            options = {
+                "samples_per_shard": per_shard,
+                "shuffle": shuffle,
+                "split": split,
+                "workers": 0,
+            }
             shardctl.convert(source, out, recipe=settings_of(form), **options)
             assert number or shardctl.verify(out).findings == ()
             samples, rejected = splits_of(out)
@@ -156,22 +186,35 @@ def test_every_record_is_one_sample_or_one_reject_in_its_split(
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
-def test_records_that_do_not_fit_a_given_schema_are_rejected_and_no_others(tmp_path: Path, form: str) -> None:
+def test_records_that_do_not_fit_a_given_schema_are_rejected_and_no_others(
+    tmp_path: Path, form: str
+) -> None:
     """Wherever they are in their unit, and however many shards share it."""
-    values = [str(number) if number not in (5, 700, 701, 1500) else "word" for number in range(1, 1601)]
+    values = [
+        str(number) if number not in (5, 700, 701, 1500) else "word" for number in range(1, 1601)
+    ]
     source = tmp_path / f"in.{form}"
     if form == "csv":
         source.write_text("a,b\n" + "".join(f"{value},x\n" for value in values))
     elif form == "jsonl":
         source.write_text(
-            "".join(json.dumps({"a": value if value == "word" else int(value), "b": "x"}) + "\n" for value in values)
+            "".join(
+                json.dumps({"a": value if value == "word" else int(value), "b": "x"}) + "\n"
+                for value in values
+            )
         )
     else:
         numbers = [1.5 if value == "word" else float(value) for value in values]
         pq.write_table(pa.table({"a": numbers, "b": ["x"] * len(numbers)}), source)
     for number, options in enumerate(({}, {"samples_per_shard": 100})):
         out = tmp_path / f"out{number}"
-        shardctl.convert(source, out, recipe={"kind": "table", "schema": "a:int64,b:string"}, workers=0, **options)
+        shardctl.convert(
+            source,
+            out,
+            recipe={"kind": "table", "schema": "a:int64,b:string"},
+            workers=0,
+            **options,
+        )
         samples, rejected = splits_of(out)
         assert sorted(int(key.rpartition("#")[2]) for key in rejected) == [5, 700, 701, 1500]
         assert len(samples) == 1596
@@ -182,7 +225,9 @@ def test_a_column_of_text_where_a_schema_has_numbers_is_one_reject(tmp_path: Pat
     pq.write_table(pa.table({"a": ["x"] * 5000}), tmp_path / "in/bad.parquet")
     pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "in/good.parquet")
     options: dict[str, Any] = {"samples_per_shard": 10_000, "workers": 0, "max_rejects": "100%"}
-    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"kind": "table", "schema": "a:int64"}, **options)
+    shardctl.convert(
+        tmp_path / "in", tmp_path / "out", recipe={"kind": "table", "schema": "a:int64"}, **options
+    )
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.source, reject.error, reject.records) == ("bad.parquet", "other-type", 5000)
     assert "values of type string do not fit int64" in reject.message
@@ -192,7 +237,8 @@ def test_a_column_of_text_where_a_schema_has_numbers_is_one_reject(tmp_path: Pat
 def test_a_record_of_another_type_after_rows_were_written_costs_one_reject_and_few_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: bool
 ) -> None:
-    """The shard is built again, with this unit read in parts. What was told of its progress before is taken back."""
+    """The shard is built again, with this unit read in parts. What was told of its progress before
+    is taken back."""
     monkeypatch.setattr(task, "REPORT_SECONDS", 0.0)
     reads: list[Any] = []
 
@@ -205,7 +251,10 @@ def test_a_record_of_another_type_after_rows_were_written_costs_one_reject_and_f
     monkeypatch.setattr(record_units, "read_unit", read)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text('{"n": 1}\n' * 9 + "{broken\n" * 3)
-    rows = [json.dumps({"n": "word" if number == 380 else number, "t": "x" * 7500}) for number in range(400)]
+    rows = [
+        json.dumps({"n": "word" if number == 380 else number, "t": "x" * 7500})
+        for number in range(400)
+    ]
     (tmp_path / "in" / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(rows).encode(), 1))
     told: list[WorkDone] = []
     result = shardctl.convert(
@@ -219,15 +268,33 @@ def test_a_record_of_another_type_after_rows_were_written_costs_one_reject_and_f
     )
     assert (result.samples, result.rejected) == (408, 4)
     assert any(progress.samples < 0 for progress in told), "rows were written before"
-    assert (sum(progress.samples for progress in told), sum(progress.rejected for progress in told)) == (408, 4)
+    assert (
+        sum(progress.samples for progress in told),
+        sum(progress.rejected for progress in told),
+    ) == (408, 4)
     assert memory or len(reads) < 40
-    assert sorted(splits_of(tmp_path / "out")[1]) == [*(f"a.jsonl#{n}" for n in (10, 11, 12)), "b.jsonl.gz#381"]
+    assert sorted(splits_of(tmp_path / "out")[1]) == [
+        *(f"a.jsonl#{n}" for n in (10, 11, 12)),
+        "b.jsonl.gz#381",
+    ]
 
 
-def test_a_record_of_another_type_is_no_crash_where_records_are_tried_beforehand(tmp_path: Path, cli: Any) -> None:
-    rows = [json.dumps({"n": "word" if number == 380 else number, "t": "x" * 7500}) for number in range(400)]
+def test_a_record_of_another_type_is_no_crash_where_records_are_tried_beforehand(
+    tmp_path: Path, cli: Any
+) -> None:
+    rows = [
+        json.dumps({"n": "word" if number == 380 else number, "t": "x" * 7500})
+        for number in range(400)
+    ]
     (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress("\n".join(rows).encode(), 1))
-    ran = cli("convert", tmp_path / "in.jsonl.gz", tmp_path / "out", "--schema", "n:int64,t:string", "--dry-run")
+    ran = cli(
+        "convert",
+        tmp_path / "in.jsonl.gz",
+        tmp_path / "out",
+        "--schema",
+        "n:int64,t:string",
+        "--dry-run",
+    )
     assert ran.code == 0, ran.err
 
 
@@ -254,7 +321,8 @@ def test_the_order_of_fields_is_that_of_the_first_records_then_by_name(
 def test_a_class_that_is_met_when_records_are_tried_beforehand_is_found(
     tmp_path: Path, dry_run: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The types are taken from one unit of three, and the records that are tried come from all of them."""
+    """The types are taken from one unit of three, and the records that are tried come from all of
+    them."""
     monkeypatch.setattr(discover, "TYPED_UNITS", 1)
     (tmp_path / "in").mkdir()
     for number, label in enumerate(("cat", "dog", "bird")):
@@ -267,26 +335,75 @@ def test_a_class_that_is_met_when_records_are_tried_beforehand_is_found(
         assert shardctl.open(tmp_path / "out").classes == ("bird", "cat", "dog")
 
 
-CELLS = ("", "1", "-7", "0.5", "0.50", "1.25", "007", "nan", "inf", "a", "9007199254740993", "99999999999999999999", "1e-05")
-VALUES = (None, 1, 0.5, 2**53 + 1, 2**70, "a", "1", True, [], [1], [0.5], [[]], {}, {"b": 1}, {"b": "c"}, {"d": None})
+CELLS = (
+    "",
+    "1",
+    "-7",
+    "0.5",
+    "0.50",
+    "1.25",
+    "007",
+    "nan",
+    "inf",
+    "a",
+    "9007199254740993",
+    "99999999999999999999",
+    "1e-05",
+)
+VALUES = (
+    None,
+    1,
+    0.5,
+    2**53 + 1,
+    2**70,
+    "a",
+    "1",
+    True,
+    [],
+    [1],
+    [0.5],
+    [[]],
+    {},
+    {"b": 1},
+    {"b": "c"},
+    {"d": None},
+)
 
 
 @examples(10)
-@given(st.lists(st.lists(st.sampled_from(CELLS), min_size=1, max_size=3), min_size=2, max_size=4), st.booleans())
-def test_types_of_some_cells_give_the_bytes_of_the_types_of_all(files: list[list[str]], mixed: bool) -> None:
+@given(
+    st.lists(st.lists(st.sampled_from(CELLS), min_size=1, max_size=3), min_size=2, max_size=4),
+    st.booleans(),
+)
+def test_types_of_some_cells_give_the_bytes_of_the_types_of_all(
+    files: list[list[str]], mixed: bool
+) -> None:
     lines = [["c,d"] + [f"{cell},{cell if mixed else 'x'}" for cell in cells] for cells in files]
-    assert_types_may_be_sampled({f"{number}.csv": "\n".join(of_file) for number, of_file in enumerate(lines)})
+    assert_types_may_be_sampled(
+        {f"{number}.csv": "\n".join(of_file) for number, of_file in enumerate(lines)}
+    )
 
 
 @examples(10)
-@given(st.lists(st.lists(st.sampled_from(VALUES), min_size=1, max_size=3), min_size=2, max_size=4), st.booleans())
-def test_types_of_some_values_give_the_bytes_of_the_types_of_all(files: list[list[Any]], mixed: bool) -> None:
-    lines = [[json.dumps({"c": value, **({f"d{value}": 1} if mixed else {})}) for value in values] for values in files]
-    assert_types_may_be_sampled({f"{number}.jsonl": "\n".join(of_file) for number, of_file in enumerate(lines)})
+@given(
+    st.lists(st.lists(st.sampled_from(VALUES), min_size=1, max_size=3), min_size=2, max_size=4),
+    st.booleans(),
+)
+def test_types_of_some_values_give_the_bytes_of_the_types_of_all(
+    files: list[list[Any]], mixed: bool
+) -> None:
+    lines = [
+        [json.dumps({"c": value, **({f"d{value}": 1} if mixed else {})}) for value in values]
+        for values in files
+    ]
+    assert_types_may_be_sampled(
+        {f"{number}.jsonl": "\n".join(of_file) for number, of_file in enumerate(lines)}
+    )
 
 
 def assert_types_may_be_sampled(files: dict[str, str]) -> None:
-    """Convert files with the types of all records, and with those of one file, whatever is in the others."""
+    """Convert files with the types of all records, and with those of one file, whatever is in the
+    others."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         source = Path(folder) / "in"
         source.mkdir()
@@ -295,7 +412,13 @@ def assert_types_may_be_sampled(files: dict[str, str]) -> None:
         sums = []
         for units in (1000, 1):
             patch.setattr(discover, "TYPED_UNITS", units)
-            shardctl.convert(source, Path(folder) / f"{units}", recipe={"kind": "table"}, labels="none", workers=0)
+            shardctl.convert(
+                source,
+                Path(folder) / f"{units}",
+                recipe={"kind": "table"},
+                labels="none",
+                workers=0,
+            )
             sums.append((Path(folder) / f"{units}" / "SHA256SUMS").read_text())
         assert sums[0] == sums[1]
 
@@ -328,7 +451,12 @@ def test_a_file_that_changes_before_it_is_read_costs_its_own_records(
             pq.write_table(pa.Table.from_pylist(rows), file)
         else:
             file.write_bytes(gzip.compress(lines) if form == "jsonl.gz" else lines)
-    options: dict[str, Any] = {"recipe": {"kind": "table"}, "split": "one=0.5,two=0.5", "samples_per_shard": 20, "workers": 0}
+    options: dict[str, Any] = {
+        "recipe": {"kind": "table"},
+        "split": "one=0.5,two=0.5",
+        "samples_per_shard": 20,
+        "workers": 0,
+    }
     shardctl.convert(tmp_path / "in", tmp_path / "whole", **options)
     splits, _ = splits_of(tmp_path / "whole")
     listener = Listener(announce=lambda _: change(tmp_path / "in" / f"a.{form}"))
@@ -338,38 +466,51 @@ def test_a_file_that_changes_before_it_is_read_costs_its_own_records(
     rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
     assert (result.samples, result.rejected) == (100, 100)
     assert {reject.error for reject in rejects} <= {"changed", "vanished"}
-    assert Counter(splits[reject.key] for reject in rejects for _ in range(reject.records)) == Counter(
-        split for key, split in splits.items() if key.startswith("a")
-    )
+    assert Counter(
+        splits[reject.key] for reject in rejects for _ in range(reject.records)
+    ) == Counter(split for key, split in splits.items() if key.startswith("a"))
     assert shardctl.verify(tmp_path / "out").findings == ()
 
 
-def test_types_that_differ_while_several_workers_build_shards_are_found_again(tmp_path: Path) -> None:
-    """The other worker is in the middle of a shard then: what it answers is of the attempt that was given up."""
+def test_types_that_differ_while_several_workers_build_shards_are_found_again(
+    tmp_path: Path,
+) -> None:
+    """The other worker is in the middle of a shard then: what it answers is of the attempt that was
+    given up."""
     odd = 40_011
     with open(tmp_path / "in.jsonl", "w") as lines:
         for number in range(60_000):
-            lines.write(json.dumps({"n": number + 0.5 if number == odd else number, "text": f"{number:>500}"}) + "\n")
+            lines.write(
+                json.dumps(
+                    {"n": number + 0.5 if number == odd else number, "text": f"{number:>500}"}
+                )
+                + "\n"
+            )
     shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=2, samples_per_shard=8000)
     dataset = shardctl.open(tmp_path / "out")
     assert (len(dataset), dataset[odd]["n"], dataset[0]["n"]) == (60_000, odd + 0.5, 0.0)
 
 
-def test_tables_do_not_depend_on_how_many_shards_are_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_do_not_depend_on_how_many_shards_are_held_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = (json.dumps({"text": f"{number}"}) if number % 5 else "" for number in range(40))
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     sums = []
     for name, shards in (("many", 1000), ("few", 2)):
         monkeypatch.setattr(tables, "SPOOLED_ROWS", shards)
         monkeypatch.setattr(table_writer, "JOINED_SHARDS", shards)
-        result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / name, samples_per_shard=3, workers=0, labels="none")
+        result = shardctl.convert(
+            tmp_path / "in.jsonl", tmp_path / name, samples_per_shard=3, workers=0, labels="none"
+        )
         assert result.shards > 10
         sums.append((tmp_path / name / "SHA256SUMS").read_text())
     assert sums[0] == sums[1]
 
 
 class LastFirst(InProcess):
-    """An engine whose answers come in another order than they were asked for, as those of several processes may."""
+    """An engine whose answers come in another order than they were asked for, as those of several
+    processes may."""
 
     def examine(self, tasks: Sequence[ScanTask], on_found: OnFound) -> None:
         for number in reversed(range(len(tasks))):
@@ -379,12 +520,16 @@ class LastFirst(InProcess):
 def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files of several pieces, one that must be scanned as one piece, one that cannot be read, one without records."""
+    """Files of several pieces, one that must be scanned as one piece, one that cannot be read, one
+    without records."""
     for where in (discover, scan):
         monkeypatch.setattr(where, "find_format", lambda *_: DelimitedFile(cell=8, piece=16))
     monkeypatch.setattr(discover, "MOST_RANGES", 2)
     (tmp_path / "in").mkdir()
-    contents = [f"b,a\n{''.join(f'{row},x{row}{number}' + chr(10) for row in range(9))}" for number in range(4)]
+    contents = [
+        f"b,a\n{''.join(f'{row},x{row}{number}' + chr(10) for row in range(9))}"
+        for number in range(4)
+    ]
     contents += ['c,a\nx"y,"\n",",1\nab"c,2\n', "c,a\n", "d,a\n1,2\n", "\x1f\x8b\x08 not text"]
     for number, content in enumerate(contents):
         (tmp_path / "in" / f"{number}.csv").write_bytes(content.encode("latin-1"))
@@ -405,7 +550,9 @@ def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at
         faults = {number: str(fault) for number, fault in units.faults.items()}
         types = discovery.find_types(units, True)
         assert types is not None
-        found.append((np.array(columns).tolist(), faults, types.schema(), discovery.first_fields(units)))
+        found.append(
+            (np.array(columns).tolist(), faults, types.schema(), discovery.first_fields(units))
+        )
     assert found[0] == found[1]
     (file, *_), faults, schema, _ = found[0]
     assert sorted(set(file)) == [0, 1, 2, 3, 4, 6, 7]

@@ -1,4 +1,5 @@
-"""A dataset that follows its sources has the samples that a conversion of them would have, and builds no more than it must."""
+"""A dataset that follows its sources has the samples that a conversion of them would have, and
+builds no more than it must."""
 
 from __future__ import annotations
 
@@ -52,13 +53,24 @@ def numbers(result: ConvertResult) -> tuple[int, int, int, int, int]:
 
 
 def expect_as_fresh(source: Path, out: Path, fresh: Path, **options: Any) -> None:
-    """Expect the dataset to be whole, up to date, and to have what a conversion of the source as it is now has."""
+    """Expect the dataset to be whole, up to date, and to have what a conversion of the source as it
+    is now has."""
     assert shardctl.verify(out).findings == ()
     convert(source, fresh, **options)
     assert samples_of(out) == samples_of(fresh)
     assert convert(source, out, **options).status == "up-to-date"
     one, other = (json.loads((root / "manifest.json").read_text()) for root in (out, fresh))
-    for name in ("samples", "inputs", "rejected", "class_counts", "fields", "objects", "jpeg", "steps", "fingerprint"):
+    for name in (
+        "samples",
+        "inputs",
+        "rejected",
+        "class_counts",
+        "fields",
+        "objects",
+        "jpeg",
+        "steps",
+        "fingerprint",
+    ):
         assert one.get(name) == other.get(name), name
 
 
@@ -69,10 +81,15 @@ def _png_beside(source: Path) -> None:
 
 def _coco(source: Path) -> None:
     names = [path.relative_to(source).as_posix() for path in files_of(source)[:3]]
-    images = [{"id": number, "file_name": name, "width": 8, "height": 8} for number, name in enumerate(names)]
+    images = [
+        {"id": number, "file_name": name, "width": 8, "height": 8}
+        for number, name in enumerate(names)
+    ]
     boxes = [{"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 4, 4]}]
     categories = [{"id": 1, "name": "dune"}]
-    (source / "instances.json").write_text(json.dumps({"images": images, "annotations": boxes, "categories": categories}))
+    (source / "instances.json").write_text(
+        json.dumps({"images": images, "annotations": boxes, "categories": categories})
+    )
 
 
 def _capital(source: Path) -> None:
@@ -96,13 +113,21 @@ BESIDE_INPUTS: dict[str, Any] = {
     "masks": _png_beside,
     "names that differ by case": _capital,
     "capital letters": _capitals,
-    "a folder of tests": lambda source: next(iter(sorted(source.iterdir()))).rename(source / "test_images"),
-    "files of a series": lambda source: files_of(source)[0].rename(files_of(source)[0].with_name("a-00001-of-00004.jpg")),
+    "a folder of tests": lambda source: next(iter(sorted(source.iterdir()))).rename(
+        source / "test_images"
+    ),
+    "files of a series": lambda source: files_of(source)[0].rename(
+        files_of(source)[0].with_name("a-00001-of-00004.jpg")
+    ),
     "texts of a series": lambda source: [
         path.touch() for path in (source / "a-00000-of-00003.txt", source / "b-00001-of-00003.json")
     ],
-    "tables beside tars": lambda source: [(source / f"00000.{ending}").write_bytes(b"x") for ending in ("tar", "parquet")],
-    "images without an ending": lambda source: [path.rename(path.with_suffix("")) for path in files_of(source)[:5]],
+    "tables beside tars": lambda source: [
+        (source / f"00000.{ending}").write_bytes(b"x") for ending in ("tar", "parquet")
+    ],
+    "images without an ending": lambda source: [
+        path.rename(path.with_suffix("")) for path in files_of(source)[:5]
+    ],
 }
 
 
@@ -118,7 +143,10 @@ def test_the_quick_look_says_what_a_list_of_the_inputs_says(
     BESIDE_INPUTS[beside](source)
     out = tmp_path / "out"
     convert(source, out, recipe=SMALL)
-    quick = [replace(convert(source, out, recipe=SMALL, update=update), seconds=0.0) for update in (False, True)]
+    quick = [
+        replace(convert(source, out, recipe=SMALL, update=update), seconds=0.0)
+        for update in (False, True)
+    ]
     monkeypatch.setattr(ExistingDataset, "known", lambda existing, request: None)
     listed = replace(convert(source, out, recipe=SMALL), seconds=0.0)
     assert quick == [listed, listed]
@@ -166,17 +194,28 @@ def _no_folder(source: Path) -> None:
 def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have files compared as where there are many."""
     if request.param:
-        for name, number in {"MANY_FILES": 0, "FEW_NAMES": 2, "PART_NAMES": 3, "MOST_PARTS": 2}.items():
+        for name, number in {
+            "MANY_FILES": 0,
+            "FEW_NAMES": 2,
+            "PART_NAMES": 3,
+            "MOST_PARTS": 2,
+        }.items():
             monkeypatch.setattr(rechecking, name, number)
         monkeypatch.setattr(rechecking, "usable_cores", lambda: 2)
 
 
 @pytest.mark.thorough(after=5)
 @pytest.mark.usefixtures("many")
-@pytest.mark.parametrize("happens", [_touched, _another_image, _replaced, _new_folder, _empty_folder, _no_folder])
+@pytest.mark.parametrize(
+    "happens", [_touched, _another_image, _replaced, _new_folder, _empty_folder, _no_folder]
+)
 @pytest.mark.parametrize("beside", BESIDE_INPUTS)
 def test_the_quick_look_of_an_update_makes_what_a_list_makes(
-    beside: str, happens: Callable[[Path], None], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    beside: str,
+    happens: Callable[[Path], None],
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The same bytes, and the same words about them."""
     BESIDE_INPUTS[beside](source)
@@ -195,14 +234,20 @@ def test_the_quick_look_of_an_update_makes_what_a_list_makes(
     assert convert(source, quick, recipe=SMALL, split="train=0.7,val=0.3").status == "up-to-date"
 
 
-def test_an_update_of_usual_images_makes_no_list(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_of_usual_images_makes_no_list(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, listed = tmp_path / "out", list[int]()
     convert(source, out, recipe=SMALL)
-    monkeypatch.setattr("shardctl.build.convert.inputs.list_files", lambda *_: pytest.fail("it made a list"))
+    monkeypatch.setattr(
+        "shardctl.build.convert.inputs.list_files", lambda *_: pytest.fail("it made a list")
+    )
     _another_image(source)
     assert numbers(update(source, out, recipe=SMALL))[:3] == (0, 0, 2)
     _replaced(source)
-    assert numbers(update(source, out, recipe=SMALL, listener=Listener(listing=listed.append)))[:2] == (8, 5)
+    assert numbers(update(source, out, recipe=SMALL, listener=Listener(listing=listed.append)))[
+        :2
+    ] == (8, 5)
     assert listed == [63]
 
 
@@ -217,7 +262,9 @@ def test_more_new_inputs_than_are_kept_in_memory_are_listed(
     expect_as_fresh(source, out, tmp_path / "fresh", recipe=SMALL)
 
 
-def test_a_new_input_with_the_path_of_another_source_is_refused(source: Path, tmp_path: Path) -> None:
+def test_a_new_input_with_the_path_of_another_source_is_refused(
+    source: Path, tmp_path: Path
+) -> None:
     other, out = tmp_path / "other", tmp_path / "out"
     other.mkdir()
     shutil.copyfile(files_of(source)[0], other / "one.jpg")
@@ -228,7 +275,9 @@ def test_a_new_input_with_the_path_of_another_source_is_refused(source: Path, tm
 
 
 @pytest.mark.usefixtures("many")
-@pytest.mark.parametrize("change", ["touched", "another size", "renamed", "gone", "new", "a folder", "a link to nothing"])
+@pytest.mark.parametrize(
+    "change", ["touched", "another size", "renamed", "gone", "new", "a folder", "a link to nothing"]
+)
 def test_a_changed_input_is_seen(change: str, source: Path, tmp_path: Path) -> None:
     out, last = tmp_path / "out", files_of(source)[-1]
     convert(source, out, recipe=SMALL)
@@ -268,7 +317,9 @@ def change_to(path: Path, data: bytes) -> None:
     os.utime(path, ns=(1, path.stat().st_mtime_ns + 1_000_000_007))
 
 
-def test_only_shards_of_which_inputs_changed_are_rebuilt(source: Path, tmp_path: Path, cli: Any) -> None:
+def test_only_shards_of_which_inputs_changed_are_rebuilt(
+    source: Path, tmp_path: Path, cli: Any
+) -> None:
     out = tmp_path / "out"
     options = {"recipe": SMALL, "split": "train=0.7,val=0.3"}
     convert(source, out, **options)
@@ -286,7 +337,9 @@ def test_only_shards_of_which_inputs_changed_are_rebuilt(source: Path, tmp_path:
     after = shards_of(out)
     same = [name for name in before if after.get(name) == before[name]]
     assert len(same) >= len(before) - 3
-    assert all((out / name).stat().st_ino == inodes[name] for name in same), "shards that are kept are not copied"
+    assert all((out / name).stat().st_ino == inodes[name] for name in same), (
+        "shards that are kept are not copied"
+    )
     expect_as_fresh(source, out, tmp_path / "fresh", **options)
     assert cli("inspect", out, "--diff", tmp_path / "fresh").code == 0
 
@@ -324,7 +377,10 @@ def test_a_file_that_was_only_touched_gives_the_same_shard(source: Path, tmp_pat
 
 
 def test_relabelled_inputs_are_changed_ones(source: Path, tmp_path: Path) -> None:
-    rows = [f"{path.relative_to(source)},{number % 3},{number}" for number, path in enumerate(files_of(source))]
+    rows = [
+        f"{path.relative_to(source)},{number % 3},{number}"
+        for number, path in enumerate(files_of(source))
+    ]
     labels = source / "labels.csv"
     labels.write_text("\n".join(["file,label,number", *rows]) + "\n")
     out = tmp_path / "out"
@@ -338,7 +394,10 @@ def test_relabelled_inputs_are_changed_ones(source: Path, tmp_path: Path) -> Non
 
 def test_inputs_that_change_their_split_move_there(source: Path, tmp_path: Path) -> None:
     files = files_of(source)
-    rows = [[str(path.relative_to(source)), "val" if number % 4 == 0 else "train"] for number, path in enumerate(files)]
+    rows = [
+        [str(path.relative_to(source)), "val" if number % 4 == 0 else "train"]
+        for number, path in enumerate(files)
+    ]
     labels = source / "labels.csv"
     labels.write_text("file,split\n" + "".join(f"{','.join(row)}\n" for row in rows))
     out = tmp_path / "out"
@@ -358,7 +417,10 @@ def test_a_new_class_gives_all_labels_other_numbers(source: Path, tmp_path: Path
     shutil.copy(files_of(source)[0], source / "aardvark" / "1.jpg")
     options = ("--samples-per-shard", "6", "--workers", "0")
     dry = cli("convert", source, out, "--update", "--dry-run", *options)
-    assert "all shards are made anew, since the classes have other numbers, as aardvark is new" in dry.out
+    assert (
+        "all shards are made anew, since the classes have other numbers, as aardvark is new"
+        in dry.out
+    )
     result = update(source, out)
     assert result.changes is not None
     assert result.changes.anew
@@ -381,7 +443,10 @@ def test_a_split_that_loses_all_its_inputs_goes(photos: Path, tmp_path: Path) ->
 
 
 def lines_of(name: str, count: int, first: int = 0) -> str:
-    return "".join(json.dumps({"text": f"{name} says {n}", "label": "ab"[n % 2], "n": n}) + "\n" for n in range(first, count))
+    return "".join(
+        json.dumps({"text": f"{name} says {n}", "label": "ab"[n % 2], "n": n}) + "\n"
+        for n in range(first, count)
+    )
 
 
 @pytest.mark.thorough(after=2)
@@ -424,7 +489,9 @@ def test_a_type_that_only_a_late_record_has_makes_all_anew(tmp_path: Path) -> No
     source.mkdir()
     (source / "a.csv").write_text("n,t\n" + "".join(f"{n},x\n" for n in range(60)))
     convert(source, out, samples_per_shard=100_000)
-    (source / "b.csv").write_text("n,t\n" + "".join(f"{n},x\n" for n in range(250_000)) + "none,y\n")
+    (source / "b.csv").write_text(
+        "n,t\n" + "".join(f"{n},x\n" for n in range(250_000)) + "none,y\n"
+    )
     result = update(source, out, samples_per_shard=100_000)
     assert result.changes is not None
     assert result.changes.anew
@@ -445,8 +512,14 @@ def test_rejects_of_kept_shards_stay(source: Path, tmp_path: Path) -> None:
     expect_as_fresh(source, out, tmp_path / "fresh")
 
 
-def test_variants_and_random_steps_are_those_of_a_fresh_conversion(source: Path, tmp_path: Path) -> None:
-    recipe = {"store": "raw", "variants": 3, "transform": [{"name": "random_resized_crop", "size": 16}]}
+def test_variants_and_random_steps_are_those_of_a_fresh_conversion(
+    source: Path, tmp_path: Path
+) -> None:
+    recipe = {
+        "store": "raw",
+        "variants": 3,
+        "transform": [{"name": "random_resized_crop", "size": 16}],
+    }
     out = tmp_path / "out"
     convert(source, out, recipe=recipe)
     files = files_of(source)
@@ -458,8 +531,16 @@ def test_variants_and_random_steps_are_those_of_a_fresh_conversion(source: Path,
 
 RECIPES: dict[str, dict[str, Any]] = {
     "source": {"store": "source"},
-    "raw": {"store": "raw", "compression": "zstd:1", "transform": [{"name": "resize", "size": "24x24"}]},
-    "variants": {"store": "png", "variants": 2, "transform": [{"name": "random_resized_crop", "size": 16}]},
+    "raw": {
+        "store": "raw",
+        "compression": "zstd:1",
+        "transform": [{"name": "resize", "size": "24x24"}],
+    },
+    "variants": {
+        "store": "png",
+        "variants": 2,
+        "transform": [{"name": "random_resized_crop", "size": 16}],
+    },
     "annotated": {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]},
 }
 
@@ -470,18 +551,38 @@ def boxes_of(source: Path, files: list[Path], labels: Path) -> str:
     for number, file in enumerate(files):
         with Image.open(file) as image:
             width, height = image.size
-        images.append({"id": number, "file_name": file.relative_to(source).as_posix(), "width": width, "height": height})
+        images.append(
+            {
+                "id": number,
+                "file_name": file.relative_to(source).as_posix(),
+                "width": width,
+                "height": height,
+            }
+        )
         for x in range(1 + number % 2):
             boxes.append(
-                {"id": len(boxes), "image_id": number, "category_id": 1, "iscrowd": 0, "bbox": [x, 2, 9, 8], "area": 72}
+                {
+                    "id": len(boxes),
+                    "image_id": number,
+                    "category_id": 1,
+                    "iscrowd": 0,
+                    "bbox": [x, 2, 9, 8],
+                    "area": 72,
+                }
             )
-    labels.write_text(json.dumps({"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "thing"}]}))
+    labels.write_text(
+        json.dumps(
+            {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "thing"}]}
+        )
+    )
     return f"coco:{labels}"
 
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("name", RECIPES)
-def test_samples_of_unchanged_inputs_are_not_made_again(name: str, source: Path, tmp_path: Path) -> None:
+def test_samples_of_unchanged_inputs_are_not_made_again(
+    name: str, source: Path, tmp_path: Path
+) -> None:
     files, out = files_of(source), tmp_path / "out"
     options: dict[str, Any] = {"recipe": RECIPES[name], "samples_per_shard": 20}
     if name == "annotated":
@@ -520,7 +621,8 @@ def test_samples_are_copied_after_a_compaction_too(source: Path, tmp_path: Path)
     update(source, out, recipe=SMALL)
     assert shardctl.compact(out).status == "compacted"
     change(files[22], files[23])
-    for file in set(files_of(source)) - {files[22]}:  # cannot be decoded any more, which their sizes and times do not show
+    # cannot be decoded any more, which their sizes and times do not show
+    for file in set(files_of(source)) - {files[22]}:
         status = file.stat()
         file.write_bytes(bytes(status.st_size))
         os.utime(file, ns=(1, status.st_mtime_ns))
@@ -532,9 +634,15 @@ def test_samples_are_copied_after_a_compaction_too(source: Path, tmp_path: Path)
 @pytest.mark.parametrize("place", [0, 5, 59])
 @pytest.mark.parametrize("small_blocks", [True, False])
 def test_a_rebuilt_shard_is_that_of_the_same_samples_made_anew(
-    small_blocks: bool, place: int, compression: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_blocks: bool,
+    place: int,
+    compression: str,
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing of a neighbour is left in its buffers: `repair` makes the same bytes, and what has gone is in none of them."""
+    """Nothing of a neighbour is left in its buffers: `repair` makes the same bytes, and what has
+    gone is in none of them."""
     if small_blocks:
         monkeypatch.setattr("shardctl.format.shard.PLAIN_BLOCK_BYTES", 5000)
         monkeypatch.setattr("shardctl.format.shard.COMPRESSED_BLOCK_BYTES", 5000)
@@ -555,14 +663,21 @@ def test_a_rebuilt_shard_is_that_of_the_same_samples_made_anew(
 
 def test_masks_without_images_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
-    (tmp_path / "just_masks.py").write_text("def mean(sample):\n    return {**sample, 'mean': float(sample['image'].mean())}\n")
+    (tmp_path / "just_masks.py").write_text(
+        "def mean(sample):\n    return {**sample, 'mean': float(sample['image'].mean())}\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     for name in "abc":
         for folder in ("images", "masks"):
             (source / folder).mkdir(parents=True, exist_ok=True)
-            Image.new("L" if folder == "masks" else "RGB", (20, 16)).save(source / folder / f"{name}.png")
+            Image.new("L" if folder == "masks" else "RGB", (20, 16)).save(
+                source / folder / f"{name}.png"
+            )
     steps = [{"name": "resize", "size": "8x8"}, {"name": "custom", "target": "just_masks:mean"}]
-    options: dict[str, Any] = {"recipe": {"store": "none", "transform": steps}, "labels": f"masks:{source / 'masks'}"}
+    options: dict[str, Any] = {
+        "recipe": {"store": "none", "transform": steps},
+        "labels": f"masks:{source / 'masks'}",
+    }
     convert(source / "images", out, **options)
     change_to(source / "images" / "b.png", (source / "images" / "b.png").read_bytes() + b"\0")
     assert numbers(update(source / "images", out, **options))[2] == 1
@@ -595,7 +710,10 @@ def test_shards_of_an_updated_dataset_come_back_by_its_plan(source: Path, tmp_pa
     assert shardctl.repair(out, workers=0).status == "repaired"
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     (out / "plan.arrow").unlink()
-    assert "an update has ordered it otherwise" in shardctl.repair(out, workers=0).unrepaired[0].message
+    assert (
+        "an update has ordered it otherwise"
+        in shardctl.repair(out, workers=0).unrepaired[0].message
+    )
 
 
 def test_an_updated_dataset_can_be_repaired(source: Path, tmp_path: Path) -> None:
@@ -621,7 +739,9 @@ def test_history_says_what_changed(source: Path, tmp_path: Path, cli: Any) -> No
     files_of(source)[0].unlink()
     update(source, out)
     history = shardctl.open(out).manifest.history
-    assert [(each.number, each.command, each.added, each.removed, each.changed) for each in history] == [
+    assert [
+        (each.number, each.command, each.added, each.removed, each.changed) for each in history
+    ] == [
         (1, "convert", 60, 0, 0),
         (2, "update", 0, 1, 0),
     ]
@@ -643,7 +763,9 @@ def test_generations_are_kept_and_share_their_shards(source: Path, tmp_path: Pat
         files_of(source)[number * 10].unlink()
         update(source, out, keep_generations=2 if number == 0 else None)
         contents.append(samples_of(out))
-    with pytest.raises(DatasetError, match=r"generation 1 is not there, only 2, 3, 4; .* keeps the N before"):
+    with pytest.raises(
+        DatasetError, match=r"generation 1 is not there, only 2, 3, 4; .* keeps the N before"
+    ):
         shardctl.open(out, generation=1)
     for number in (2, 3, 4):
         opened = shardctl.open(out, generation=number)
@@ -684,7 +806,9 @@ def test_an_update_goes_on_wherever_it_is_stopped(
         assert (len(shardctl.open(out)), len(shardctl.open(out, generation=1))) == (5, 6)
         sums = read_checksums(LocalFolder(out))
         assert sums == {name: sha256_of(out / name) for name in sums}
-        assert [path.name for path in (*out.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")] == []
+        assert [
+            path.name for path in (*out.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")
+        ] == []
         shutil.rmtree(out)
     assert {6, 5} <= found <= ({6, 5} if exchanged else {6, 0, 5})
     expect_as_fresh(source, out, tmp_path / "fresh", **options)
@@ -711,7 +835,10 @@ def test_new_days_are_appended_and_the_old_ones_may_be_gone(tmp_path: Path, cli:
         shutil.move(source / f"day-{number}", held)
     options = ("--samples-per-shard", "20", "--workers", "0")
     ran = cli("convert", source / "day-3", source / "day-10", out, "--append", *options)
-    assert (ran.code, ran.out.splitlines()[1]) == (0, "+2 -0 ~0 inputs; 0 of 3 shards rebuilt, 3 new")
+    assert (ran.code, ran.out.splitlines()[1]) == (
+        0,
+        "+2 -0 ~0 inputs; 0 of 3 shards rebuilt, 3 new",
+    )
     assert {name: shards_of(out)[name] for name in before} == before
     assert "day-10/log.jsonl#7" in {key for key, _ in samples_of(out)}
     for number in (1, 2):
@@ -747,7 +874,10 @@ def test_only_what_is_new_can_be_appended(source: Path, tmp_path: Path) -> None:
     assert convert(source, out, append=True).status == "up-to-date"
     file = files_of(source)[9]
     change(file, files_of(source)[10])
-    with pytest.raises(InputError, match="has changed since it was converted, and append=True only adds; use update=True"):
+    with pytest.raises(
+        InputError,
+        match="has changed since it was converted, and append=True only adds; use update=True",
+    ):
         convert(file.parent, out, append=True)
     (source / "zebra").mkdir()
     shutil.copy(file, source / "zebra" / "1.jpg")
@@ -769,7 +899,10 @@ def test_another_recipe_is_refused_by_name(source: Path, tmp_path: Path, cli: An
     out = tmp_path / "out"
     convert(source, out)
     files_of(source)[0].unlink()
-    with pytest.raises(DatasetError, match=r"differs in its recipe\. Use the same options and code \(.*\), or overwrite=True"):
+    with pytest.raises(
+        DatasetError,
+        match=r"differs in its recipe\. Use the same options and code \(.*\), or overwrite=True",
+    ):
         update(source, out, recipe=SMALL)
     with pytest.raises(DatasetError, match="differs in its settings"):
         update(source, out, samples_per_shard=7)
@@ -780,7 +913,9 @@ def test_plain_convert_names_the_way_to_update(source: Path, tmp_path: Path) -> 
     out = tmp_path / "out"
     convert(source, out)
     files_of(source)[0].unlink()
-    with pytest.raises(DatasetError, match="differs in its inputs; use update=True to bring it up to date"):
+    with pytest.raises(
+        DatasetError, match="differs in its inputs; use update=True to bring it up to date"
+    ):
         convert(source, out)
 
 
@@ -790,7 +925,9 @@ def test_sources_that_moved_are_taken_when_that_is_said(source: Path, tmp_path: 
     shutil.move(source, moved)
     files_of(moved)[0].unlink()
     with pytest.raises(
-        InputError, match=f"was made from {source}, and {moved} is given; .* say where each was with moved_from"
+        InputError,
+        match=f"was made from {source}, and {moved} is given; .* say where each was with "
+        "moved_from",
     ):
         update(moved, out)
     with pytest.raises(InputError, match="is said to have been"):
@@ -809,7 +946,9 @@ def test_a_damaged_dataset_is_to_be_repaired_first(
     happens(files_of(source)[0])
     with open(out / name, "ab") as file:
         file.write(b" ")
-    with pytest.raises(DatasetError, match=f"{name}: is damaged or missing; run `shardctl repair` first"):
+    with pytest.raises(
+        DatasetError, match=f"{name}: is damaged or missing; run `shardctl repair` first"
+    ):
         update(source, out)
 
 
@@ -820,19 +959,26 @@ def test_a_lost_shard_that_would_be_kept_is_found(source: Path, tmp_path: Path) 
     lost = sorted(shards_of(out))[-1]
     (out / lost).unlink()
     before = shards_of(out)
-    with pytest.raises(DatasetError, match=f"{lost}: is damaged or missing; run `shardctl repair` first"):
+    with pytest.raises(
+        DatasetError, match=f"{lost}: is damaged or missing; run `shardctl repair` first"
+    ):
         update(source, out)
     assert shards_of(out) == before
 
 
-def test_without_its_record_a_dataset_is_whole_and_cannot_follow(source: Path, tmp_path: Path) -> None:
+def test_without_its_record_a_dataset_is_whole_and_cannot_follow(
+    source: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     convert(source, out)
     (out / UPDATE).unlink()
     result = shardctl.verify(out)
     assert (result.ok, [finding.kind for finding in result.findings]) == (True, ["damaged-update"])
     files_of(source)[0].unlink()
-    with pytest.raises(DatasetError, match=f"{UPDATE} is missing; without it shardctl cannot tell which inputs changed"):
+    with pytest.raises(
+        DatasetError,
+        match=f"{UPDATE} is missing; without it shardctl cannot tell which inputs changed",
+    ):
         update(source, out)
 
 
@@ -864,10 +1010,18 @@ def test_explain_names_all_that_differs(source: Path, tmp_path: Path, cli: Any) 
     explained = cli("convert", source, out, "--explain", "--json").json["explanation"]
     assert (explained["verdict"], explained["parts"]) == ("update", ["inputs"])
     named = {what: explained[what]["examples"] for what in ("added", "removed", "changed")}
-    added, removed, changed = ([str(path.relative_to(source))] for path in (files[0].with_name("zz.jpg"), files[3], files[5]))
+    added, removed, changed = (
+        [str(path.relative_to(source))]
+        for path in (files[0].with_name("zz.jpg"), files[3], files[5])
+    )
     assert named == {"added": added, "removed": removed, "changed": changed}
-    lines = cli("convert", source, out, "--explain", "--resize", "9", "--shuffle", "2").out.splitlines()
-    assert lines[0] == f"{out} differs in its inputs and recipe and settings: --overwrite makes it anew"
+    lines = cli(
+        "convert", source, out, "--explain", "--resize", "9", "--shuffle", "2"
+    ).out.splitlines()
+    assert (
+        lines[0]
+        == f"{out} differs in its inputs and recipe and settings: --overwrite makes it anew"
+    )
     assert "  recipe: resize: none → 9" in lines
     assert "  settings: shuffle: none → 2" in lines
     assert cli("convert", source, tmp_path / "none", "--explain").code == 3
@@ -897,13 +1051,18 @@ def test_appends_at_the_same_time_are_all_there(tmp_path: Path) -> None:
     others = [source / f"day-{number}" for number in (2, 3, 4)]
     for other in others:
         (other / "log.jsonl").rename(other / f"{other.name}.jsonl")
-    running = [subprocess.Popen([*command, str(other), str(out)], stdout=subprocess.DEVNULL) for other in others]
+    running = [
+        subprocess.Popen([*command, str(other), str(out)], stdout=subprocess.DEVNULL)
+        for other in others
+    ]
     assert [process.wait(60) for process in running] == [0, 0, 0]
     assert len(shardctl.open(out)) == 120
     assert shardctl.verify(out).findings == ()
 
 
-def test_how_many_generations_are_kept_is_remembered_though_nothing_has_changed(source: Path, tmp_path: Path) -> None:
+def test_how_many_generations_are_kept_is_remembered_though_nothing_has_changed(
+    source: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     convert(source, out)
     opened = shardctl.open(out)
@@ -925,7 +1084,11 @@ def test_a_kept_generation_stays_as_it_was(source: Path, tmp_path: Path, cli: An
     update(source, out, keep_generations=1)
     kept = out / "generations" / "00001"
     assert kept.is_dir()
-    for command in (["convert", source, kept, "--update"], ["compact", kept], ["prune", kept, "--key", "x"]):
+    for command in (
+        ["convert", source, kept, "--update"],
+        ["compact", kept],
+        ["prune", kept, "--key", "x"],
+    ):
         ran = cli(*command)
         assert (ran.code, "a kept generation of" in ran.err) == (3, True), ran.err
     assert cli("convert", source, out / "generations" / "00009").code == 3
@@ -934,16 +1097,22 @@ def test_a_kept_generation_stays_as_it_was(source: Path, tmp_path: Path, cli: An
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("labels", ["folders", "file"])
-def test_labels_that_have_gone_away_are_no_update(labels: str, source: Path, tmp_path: Path, cli: Any) -> None:
+def test_labels_that_have_gone_away_are_no_update(
+    labels: str, source: Path, tmp_path: Path, cli: Any
+) -> None:
     flat, out = tmp_path / "flat", tmp_path / "out"
     for folder in ("one", "two"):
         (flat / folder).mkdir(parents=True)
-    places = [flat / ("one", "two")[number % 2] if labels == "folders" else flat for number in range(60)]
+    places = [
+        flat / ("one", "two")[number % 2] if labels == "folders" else flat for number in range(60)
+    ]
     for number, (file, folder) in enumerate(zip(files_of(source), places, strict=True)):
         shutil.copy(file, folder / f"{number:02}{file.suffix}")
     if labels == "file":
         names = [file.name for file in files_of(flat)]
-        (flat / "labels.csv").write_text("file,label\n" + "".join(f"{name},{n % 3}\n" for n, name in enumerate(names)))
+        (flat / "labels.csv").write_text(
+            "file,label\n" + "".join(f"{name},{n % 3}\n" for n, name in enumerate(names))
+        )
     convert(flat, out)
     if labels == "file":
         (flat / "labels.csv").unlink()
@@ -984,11 +1153,16 @@ def test_rejected_records_of_unchanged_files_stay_rejected(tmp_path: Path) -> No
     (source / "a.jsonl").unlink()
     update(source, out, **options)
     expect_as_fresh(source, out, tmp_path / "fresh", **options)
-    reasons = [sorted((r.key, r.error) for r in read_rejects(LocalFolder(root))) for root in (out, tmp_path / "fresh")]
+    reasons = [
+        sorted((r.key, r.error) for r in read_rejects(LocalFolder(root)))
+        for root in (out, tmp_path / "fresh")
+    ]
     assert reasons[0] == reasons[1]
 
 
-def test_a_moved_source_is_recorded_though_nothing_has_changed(source: Path, tmp_path: Path) -> None:
+def test_a_moved_source_is_recorded_though_nothing_has_changed(
+    source: Path, tmp_path: Path
+) -> None:
     out, moved = tmp_path / "out", tmp_path / "elsewhere"
     convert(source, out)
     shutil.move(source, moved)
@@ -1002,7 +1176,9 @@ def test_damage_is_told_though_nothing_has_changed(source: Path, tmp_path: Path)
     out = tmp_path / "out"
     convert(source, out)
     (out / "plan.arrow").unlink()
-    with pytest.raises(DatasetError, match=r"plan\.arrow: is damaged or missing; run `shardctl repair` first"):
+    with pytest.raises(
+        DatasetError, match=r"plan\.arrow: is damaged or missing; run `shardctl repair` first"
+    ):
         update(source, out)
 
 
@@ -1017,7 +1193,9 @@ def test_a_lost_shard_fails_in_a_dry_run_too(source: Path, tmp_path: Path) -> No
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("tear", ["marker", "shard", "no shard", "generation"])
-def test_what_a_power_failure_tore_of_an_update_is_made_again(tear: str, source: Path, tmp_path: Path) -> None:
+def test_what_a_power_failure_tore_of_an_update_is_made_again(
+    tear: str, source: Path, tmp_path: Path
+) -> None:
     """And the dataset before it, and the generation that is kept, are whole all the time."""
     out = tmp_path / "out"
     convert(source, out, keep_generations=1)
@@ -1036,7 +1214,9 @@ def test_what_a_power_failure_tore_of_an_update_is_made_again(tear: str, source:
         update(source, out, listener=Listener(progress=stop))
     (job,) = (path for path in (out / ".shardctl").iterdir() if path.is_dir())
     made = next((job / "done").glob("*.arrow"))
-    shard = next(path for path in sorted((job / "new").glob("*.arrow")) if path.stat().st_nlink == 1)
+    shard = next(
+        path for path in sorted((job / "new").glob("*.arrow")) if path.stat().st_nlink == 1
+    )
     torn = {"marker": made, "shard": shard}.get(tear)
     if torn is not None:
         torn.write_bytes(torn.read_bytes()[:100])

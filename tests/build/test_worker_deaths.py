@@ -27,7 +27,8 @@ from shardctl.system.locations.local import LocalFolder
 
 @pytest.fixture(scope="module")
 def fatal_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all tests: processes that workers are forked from are used again where the path is the same."""
+    """One folder for all tests: processes that workers are forked from are used again where the
+    path is the same."""
     folder = tmp_path_factory.mktemp("fatal_steps")
     (folder / "fatal_steps.py").write_text(FATAL)
     return folder
@@ -63,13 +64,19 @@ def recipe(function: str) -> dict[str, Any]:
         ("exhaust_in_c", "crashed", "was ended by SIGABRT every time", {}),
         ("loop", "timed-out", "took longer than 1 s; --input-timeout", {"input_timeout": 1.0}),
         ("leave", "exited", "ended with exit code 3 every time", {}),
-        ("killed", "killed", "was ended by SIGKILL every time it processed it, as systems do when memory runs out", {}),
+        (
+            "killed",
+            "killed",
+            "was ended by SIGKILL every time it processed it, as systems do when memory runs out",
+            {},
+        ),
     ],
 )
 def test_a_fatal_input_is_found_and_rejected_and_the_rest_is_converted(
     tmp_path: Path, function: str, error: str, message: str, options: dict[str, Any]
 ) -> None:
-    """Among 30 inputs, 3 of them fatal, so that several shards and the inputs that are tried beforehand have some."""
+    """Among 30 inputs, 3 of them fatal, so that several shards and the inputs that are tried
+    beforehand have some."""
     names = [f"{n:02d}.png" for n in range(30)]
     source = images(tmp_path / "in", *names)
     limits = {"samples_per_shard": 10, "workers": 2, **options}
@@ -79,7 +86,9 @@ def test_a_fatal_input_is_found_and_rejected_and_the_rest_is_converted(
     assert [reject.key for reject in rejects] == fatal
     assert {(reject.stage, reject.error) for reject in rejects} == {("transform", error)}
     assert all(message in reject.message for reject in rejects)
-    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [name for name in names if name not in fatal]
+    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [
+        name for name in names if name not in fatal
+    ]
     assert (result.samples, result.rejected) == (30 - len(fatal), len(fatal))
     assert shardctl.verify(tmp_path / "out").findings == ()
 
@@ -107,36 +116,50 @@ def large(sample):
 
 @pytest.fixture
 def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, importable: None) -> Path:
-    """Files with ten records each, and steps of which one stands for a fault of a library that reads."""
+    """Files with ten records each, and steps of which one stands for a fault of a library that
+    reads."""
     (tmp_path / "table_steps.py").write_text(UNREADABLE)
-    monkeypatch.setitem(sys.modules, "table_steps", types.ModuleType("table_steps"))  # for the workers alone
+    # for the workers alone
+    monkeypatch.setitem(sys.modules, "table_steps", types.ModuleType("table_steps"))
     for name in ("same", "large"):
         setattr(sys.modules["table_steps"], name, lambda sample: sample)
     (tmp_path / "in").mkdir()
     for number in range(4):
-        (tmp_path / "in" / f"{number}.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(10)))
+        (tmp_path / "in" / f"{number}.jsonl").write_text(
+            "".join(f'{{"n": {n}}}\n' for n in range(10))
+        )
     return tmp_path / "in"
 
 
-def test_a_unit_that_ends_every_worker_that_reads_it_is_rejected(tables: Path, tmp_path: Path) -> None:
+def test_a_unit_that_ends_every_worker_that_reads_it_is_rejected(
+    tables: Path, tmp_path: Path
+) -> None:
     steps = {"transform": [{"name": "custom", "target": "table_steps:same"}]}
     result = shardctl.convert(tables, tmp_path / "out", recipe=steps, workers=1)
     assert (result.samples, result.rejected) == (30, 10)
-    assert {(reject.source, reject.error) for reject in read_rejects(LocalFolder(tmp_path / "out"))} == {("2.jsonl", "crashed")}
+    assert {
+        (reject.source, reject.error) for reject in read_rejects(LocalFolder(tmp_path / "out"))
+    } == {("2.jsonl", "crashed")}
 
 
 @pytest.mark.thorough(after=1)
-@pytest.mark.parametrize(("names", "times"), [(["00", "01", "37"], 2), (["00", "07", "17", "18", "27", "37"], 3)])
+@pytest.mark.parametrize(
+    ("names", "times"), [(["00", "01", "37"], 2), (["00", "07", "17", "18", "27", "37"], 3)]
+)
 def test_a_shard_is_not_built_again_for_every_fatal_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], times: int
 ) -> None:
-    """Once more for the first; then those after it are looked for without writing, and the last time is the real one."""
+    """Once more for the first; then those after it are looked for without writing, and the last
+    time is the real one."""
     source = images(tmp_path / "in", *(f"{name}.png" for name in names))
     log = tmp_path / "log"
     monkeypatch.setenv("FATAL_LOG", str(log))
-    listener = Listener(announce=lambda estimate: log.unlink(missing_ok=True))  # what was tried beforehand does not count
+    # what was tried beforehand does not count
+    listener = Listener(announce=lambda estimate: log.unlink(missing_ok=True))
     options: dict[str, Any] = {"workers": 1, "max_rejects": "100%"}
-    shardctl.convert(source, tmp_path / "out", recipe=recipe("log_and_leave"), listener=listener, **options)
+    shardctl.convert(
+        source, tmp_path / "out", recipe=recipe("log_and_leave"), listener=listener, **options
+    )
     tried = log.read_text().split()
     assert tried.count("00.png") == times
     assert {tried.count(f"{name}.png") for name in names if "7" in name} == {2}
@@ -145,12 +168,16 @@ def test_a_shard_is_not_built_again_for_every_fatal_input(
 def test_inputs_that_all_kill_their_worker_are_told_with_the_last_death(tmp_path: Path) -> None:
     source = images(tmp_path / "in", "7.png")
     with pytest.raises(
-        InputError, match=r"none of 1 input came through the recipe, the last one because: .* exit code 3 every"
+        InputError,
+        match=r"none of 1 input came through the recipe, the last one because: .* exit code 3 "
+        r"every",
     ):
         shardctl.convert(source, tmp_path / "out", recipe=recipe("leave"), workers=1)
 
 
-def test_an_innocent_input_is_not_given_up_for_one_accident(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_innocent_input_is_not_given_up_for_one_accident(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(9)))
     monkeypatch.setenv("KILLED_ONCE", str(tmp_path / "once"))
     for out in ("killed", "undisturbed"):
@@ -163,15 +190,31 @@ def test_an_innocent_input_is_not_given_up_for_one_accident(tmp_path: Path, monk
 def test_workers_that_cannot_even_start_end_the_job_with_their_last_words(tmp_path: Path) -> None:
     """Not hanging, not succeeding."""
     source = images(tmp_path / "in", "1.png")
-    (tmp_path / "sitecustomize.py").write_text("import os; os.write(2, b'broken installation'); os._exit(1)")
-    with pytest.raises(WorkerError, match=r"4 worker processes in a row .* not at one of their inputs: broken installation"):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os; os.write(2, b'broken installation'); os._exit(1)"
+    )
+    with pytest.raises(
+        WorkerError,
+        match=r"4 worker processes in a row .* not at one of their inputs: broken installation",
+    ):
         shardctl.convert(source, tmp_path / "out", workers=2)
     assert not (tmp_path / "out").exists()
 
 
-def test_what_a_function_prints_is_shown_on_stderr_when_more_is_asked_for(tmp_path: Path, cli: Any) -> None:
+def test_what_a_function_prints_is_shown_on_stderr_when_more_is_asked_for(
+    tmp_path: Path, cli: Any
+) -> None:
     source = images(tmp_path / "in", "a.png", "b.png")
-    command = ("convert", source, tmp_path / "out", "--transform", "fatal_steps:talk", "--workers", "2", "--overwrite")
+    command = (
+        "convert",
+        source,
+        tmp_path / "out",
+        "--transform",
+        "fatal_steps:talk",
+        "--workers",
+        "2",
+        "--overwrite",
+    )
     quiet = cli(*command)
     assert "working" not in quiet.out + quiet.err
     loud = cli(*command, "-v", "--json")
@@ -182,7 +225,8 @@ def test_what_a_function_prints_is_shown_on_stderr_when_more_is_asked_for(tmp_pa
 def test_a_file_in_the_current_folder_takes_the_place_of_no_module(
     tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The current folder may be a dataset of somebody else; people's functions are found in it all the same."""
+    """The current folder may be a dataset of somebody else; people's functions are found in it all
+    the same."""
     here = tmp_path / "here"
     images(here / "in", "a.png")
     (here / "wave.py").write_text("raise SystemExit(9)")
@@ -239,30 +283,48 @@ STALLING = {"store": "png", "transform": [{"name": "custom", "target": "stalls:s
 
 @pytest.fixture
 def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, importable: None) -> Path:
-    """A folder of what is to go wrong in the workers: they put their own reading and writing in the place of ours.
+    """A folder of what is to go wrong in the workers: they put their own reading and writing in the
+    place of ours.
 
-    `source`: no read returns. `7`: no read of an input with a 7 does. `slow`: blocks of one sample take 1.5 s.
-    `kills/`: so many workers are killed while they write. `memory`: none for large blocks, `no memory`: none at all.
+    `source`: no read returns. `7`: no read of an input with a 7 does. `slow`: blocks of one sample
+    take 1.5 s. `kills/`: so many workers are killed while they write. `memory`: none for large
+    blocks, `no memory`: none at all.
     """
     (tmp_path / "stalls.py").write_text(STALLS)
     (tmp_path / "at" / "kills").mkdir(parents=True)
     monkeypatch.setenv("STALL_AT", str(tmp_path / "at"))
     monkeypatch.delitem(sys.modules, "stalls", raising=False)
-    for owner, name in ((inputs, "read_file"), (inputs, "_read_range"), (ShardWriter, "_write_block"), (ShardWriter, "add")):
-        monkeypatch.setattr(owner, name, getattr(owner, name))  # put back in this process, which imports the functions too
+    for owner, name in (
+        (inputs, "read_file"),
+        (inputs, "_read_range"),
+        (ShardWriter, "_write_block"),
+        (ShardWriter, "add"),
+    ):
+        # put back in this process, which imports the functions too
+        monkeypatch.setattr(owner, name, getattr(owner, name))
     return tmp_path / "at"
 
 
 @pytest.mark.thorough
-def test_a_source_that_does_not_answer_stops_the_job_and_rejects_nothing(tmp_path: Path, at: Path) -> None:
+def test_a_source_that_does_not_answer_stops_the_job_and_rejects_nothing(
+    tmp_path: Path, at: Path
+) -> None:
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(6)))
-    options: dict[str, Any] = {"recipe": STALLING, "samples_per_shard": 3, "workers": 1, "input_timeout": 1.0}
+    options: dict[str, Any] = {
+        "recipe": STALLING,
+        "samples_per_shard": 3,
+        "workers": 1,
+        "input_timeout": 1.0,
+    }
     shardctl.convert(source, tmp_path / "whole", **options)
 
     def stall(estimate: Any) -> None:
         (at / "source").touch()
 
-    said = r"in: the source does not respond: reading 00.png, and then 01.png, took longer than 1 s; .* input_timeout\. 0 of 2"
+    said = (
+        r"in: the source does not respond: reading 00.png, and then 01.png, took longer than 1 "
+        r"s; .* input_timeout\. 0 of 2"
+    )
     with pytest.raises(SourceGoneError, match=said):
         shardctl.convert(source, tmp_path / "out", listener=Listener(announce=stall), **options)
     (at / "source").unlink()
@@ -271,12 +333,21 @@ def test_a_source_that_does_not_answer_stops_the_job_and_rejects_nothing(tmp_pat
 
 
 @pytest.mark.thorough
-def test_an_input_that_cannot_be_read_in_time_is_rejected_where_others_of_its_source_can(tmp_path: Path, at: Path) -> None:
+def test_an_input_that_cannot_be_read_in_time_is_rejected_where_others_of_its_source_can(
+    tmp_path: Path, at: Path
+) -> None:
     (at / "7").touch()
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(9)))
-    result = shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1, input_timeout=1.0)
+    result = shardctl.convert(
+        source, tmp_path / "out", recipe=STALLING, workers=1, input_timeout=1.0
+    )
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
-    assert (reject.key, reject.stage, reject.error, result.samples) == ("07.png", "read", "timed-out", 8)
+    assert (reject.key, reject.stage, reject.error, result.samples) == (
+        "07.png",
+        "read",
+        "timed-out",
+        8,
+    )
 
 
 @pytest.mark.thorough
@@ -284,7 +355,9 @@ def test_a_slow_disk_at_the_destination_is_no_fault_of_an_input(tmp_path: Path, 
     """A block is written when the second one does not fit into it, and another at the end."""
     source = images(tmp_path / "in", "0.png", "1.png")
     (at / "slow").touch()
-    result = shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1, input_timeout=1.0)
+    result = shardctl.convert(
+        source, tmp_path / "out", recipe=STALLING, workers=1, input_timeout=1.0
+    )
     assert (result.samples, result.rejected) == (2, 0)
 
 
@@ -297,17 +370,30 @@ def large_and_small(folder: Path) -> Path:
 
 
 @pytest.mark.thorough
-def test_memory_for_the_block_of_a_large_sample_is_asked_of_that_sample_alone(tmp_path: Path, at: Path) -> None:
+def test_memory_for_the_block_of_a_large_sample_is_asked_of_that_sample_alone(
+    tmp_path: Path, at: Path
+) -> None:
     (at / "memory").touch()
-    result = shardctl.convert(large_and_small(tmp_path / "in"), tmp_path / "out", recipe=STALLING, workers=1)
+    result = shardctl.convert(
+        large_and_small(tmp_path / "in"), tmp_path / "out", recipe=STALLING, workers=1
+    )
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
-    assert (reject.key, reject.stage, reject.error, result.samples) == ("b.png", "encode", "out-of-memory", 2)
+    assert (reject.key, reject.stage, reject.error, result.samples) == (
+        "b.png",
+        "encode",
+        "out-of-memory",
+        2,
+    )
 
 
-def test_no_memory_for_a_block_of_many_samples_ends_the_job_and_rejects_none(tmp_path: Path, at: Path) -> None:
+def test_no_memory_for_a_block_of_many_samples_ends_the_job_and_rejects_none(
+    tmp_path: Path, at: Path
+) -> None:
     source = images(tmp_path / "in", "0.png", "1.png")
     (at / "no memory").touch()
-    with pytest.raises(WorkerError, match=r"4 worker processes in a row ran out of memory .* Use fewer workers"):
+    with pytest.raises(
+        WorkerError, match=r"4 worker processes in a row ran out of memory .* Use fewer workers"
+    ):
         shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1)
 
 
@@ -319,27 +405,40 @@ def test_workers_that_are_killed_while_they_write_cost_no_input(tmp_path: Path, 
         for turn in "abc":
             (at / "kills" / turn).touch()
 
-    shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1, listener=Listener(announce=kill))
+    shardctl.convert(
+        source, tmp_path / "out", recipe=STALLING, workers=1, listener=Listener(announce=kill)
+    )
     assert list((at / "kills").iterdir()) == []
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("kind", ["image", "table"])
-def test_a_function_that_hangs_is_refused_after_a_few_inputs(tables: Path, tmp_path: Path, kind: str) -> None:
-    """Not after each of the thousand that are tried beforehand has taken all the time that it may take."""
-    source = tables if kind == "table" else images(tmp_path / "images", *(f"{n}.png" for n in range(9)))
+def test_a_function_that_hangs_is_refused_after_a_few_inputs(
+    tables: Path, tmp_path: Path, kind: str
+) -> None:
+    """Not after each of the thousand that are tried beforehand has taken all the time that it may
+    take."""
+    source = (
+        tables if kind == "table" else images(tmp_path / "images", *(f"{n}.png" for n in range(9)))
+    )
     steps = {"kind": kind, "transform": [{"name": "custom", "target": "fatal_steps:hang"}]}
-    with pytest.raises(WorkerError, match=r"the first 3 inputs .* took longer than 0\.2 s in fatal_steps:hang; nothing"):
+    with pytest.raises(
+        WorkerError,
+        match=r"the first 3 inputs .* took longer than 0\.2 s in fatal_steps:hang; nothing",
+    ):
         shardctl.convert(source, tmp_path / "out", recipe=steps, workers=1, input_timeout=0.2)
 
 
 @pytest.mark.usefixtures("tables")
 def test_a_record_that_becomes_too_large_costs_itself_alone(tmp_path: Path) -> None:
-    """Memory runs out where its block is written, among many others; it is not among those that are tried beforehand."""
+    """Memory runs out where its block is written, among many others; it is not among those that are
+    tried beforehand."""
     (tmp_path / "many.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(1500)))
     steps = {"transform": [{"name": "custom", "target": "table_steps:large"}]}
-    result = shardctl.convert(tmp_path / "many.jsonl", tmp_path / "out", recipe=steps, workers=1, worker_memory=448 << 20)
+    result = shardctl.convert(
+        tmp_path / "many.jsonl", tmp_path / "out", recipe=steps, workers=1, worker_memory=448 << 20
+    )
     assert (result.samples, result.rejected) == (1499, 1)
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("many.jsonl#1401", "out-of-memory")
@@ -370,11 +469,19 @@ def test_a_record_whose_objects_cannot_be_moved_is_found_among_those_that_wait(
     with Image.open(source / "00.png") as first:
         width, height = first.size
     marked = [{"id": n, "image_id": n, "category_id": 1, "bbox": [n, 0, 1, 1]} for n in range(9)]
-    pictures = [{"id": n, "file_name": name, "width": width, "height": height} for n, name in enumerate(names)]
+    pictures = [
+        {"id": n, "file_name": name, "width": width, "height": height}
+        for n, name in enumerate(names)
+    ]
     labels = {"images": pictures, "annotations": marked, "categories": [{"id": 1, "name": "thing"}]}
     (tmp_path / "labels.json").write_text(json.dumps(labels))
-    given = {"labels": f"coco:{tmp_path / 'labels.json'}", "recipe": {"transform": [{"name": "hflip", "p": 1}]}}
+    given = {
+        "labels": f"coco:{tmp_path / 'labels.json'}",
+        "recipe": {"transform": [{"name": "hflip", "p": 1}]},
+    }
     result = shardctl.convert(source, tmp_path / "out", workers=1, **given)
     assert (result.samples, result.reasons) == (8, {"transform: out-of-memory": 1})
     assert [reject.key for reject in read_rejects(LocalFolder(tmp_path / "out"))] == ["06.png"]
-    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [name for name in names if name != "06.png"]
+    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [
+        name for name in names if name != "06.png"
+    ]

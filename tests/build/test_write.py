@@ -30,7 +30,10 @@ from shardctl.system.locations.local import LocalFolder
 
 
 def texts(count: int) -> Iterator[Sample]:
-    return ({"text": f"text {number}", "tokens": list(range(number % 5)), "score": number / 7} for number in range(count))
+    return (
+        {"text": f"text {number}", "tokens": list(range(number % 5)), "score": number / 7}
+        for number in range(count)
+    )
 
 
 def encoded(number: int, size: int = 4) -> bytes:
@@ -54,20 +57,29 @@ numbers = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
 @examples(15)
 @given(
     st.lists(
-        st.fixed_dictionaries({"a": values, "b": numbers, "c": st.lists(st.floats(allow_nan=False), max_size=3)}),
+        st.fixed_dictionaries(
+            {"a": values, "b": numbers, "c": st.lists(st.floats(allow_nan=False), max_size=3)}
+        ),
         min_size=1,
         max_size=12,
     )
 )
-def test_any_values_come_out_as_they_went_in(tmp_path_factory: pytest.TempPathFactory, samples: list[Sample]) -> None:
+def test_any_values_come_out_as_they_went_in(
+    tmp_path_factory: pytest.TempPathFactory, samples: list[Sample]
+) -> None:
     out = tmp_path_factory.mktemp("written") / "out"
     schema = pa.schema([("a", pa.string()), ("b", pa.int64()), ("c", pa.list_(pa.float64()))])
     shardctl.write(out, samples, schema, samples_per_shard=5)
-    assert [{**sample, "key": None} for sample in plain(shardctl.open(out))] == [{**sample, "key": None} for sample in samples]
+    assert [{**sample, "key": None} for sample in plain(shardctl.open(out))] == [
+        {**sample, "key": None} for sample in samples
+    ]
 
 
 def test_strings_of_numpy_keep_the_nuls_at_their_end(tmp_path: Path) -> None:
-    shardctl.write(tmp_path / "out", [{"data": np.bytes_(b"ab\0"), "text": np.str_("a\0"), "list": [np.str_("b\0\0")]}])
+    shardctl.write(
+        tmp_path / "out",
+        [{"data": np.bytes_(b"ab\0"), "text": np.str_("a\0"), "list": [np.str_("b\0\0")]}],
+    )
     sample = shardctl.open(tmp_path / "out")[0]
     assert (sample["data"], sample["text"], sample["list"]) == (b"ab\0", "a\0", ["b\0\0"])
 
@@ -80,7 +92,9 @@ def test_the_same_samples_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_encoded_images_are_kept_and_classes_may_be_named(tmp_path: Path) -> None:
-    samples = [{"key": f"{n}.png", "image": encoded(n), "label": "cat" if n % 2 else 0} for n in range(6)]
+    samples = [
+        {"key": f"{n}.png", "image": encoded(n), "label": "cat" if n % 2 else 0} for n in range(6)
+    ]
     shardctl.write(tmp_path / "out", samples, classes=["dog", "cat"])
     ds = shardctl.open(tmp_path / "out")
     assert (ds.classes, ds.manifest.class_counts) == (("dog", "cat"), {"train": [3, 3]})
@@ -101,7 +115,10 @@ def test_pixels_are_kept_without_a_change(tmp_path: Path, store: str | None) -> 
 def test_splits_are_written_one_after_the_other(tmp_path: Path) -> None:
     shardctl.write(tmp_path / "out", {"train": texts(40), "val": texts(7)})
     ds = shardctl.open(tmp_path / "out")
-    assert [(split.name, split.samples) for split in ds.manifest.splits] == [("train", 40), ("val", 7)]
+    assert [(split.name, split.samples) for split in ds.manifest.splits] == [
+        ("train", 40),
+        ("val", 7),
+    ]
     assert shardctl.open(tmp_path / "out", split="val")[0]["key"] == "000000040"
 
 
@@ -119,20 +136,45 @@ FIRST: list[Sample] = [{"n": 1}] * 2000
             InputError,
             r"the field n has values of several types, 1 \(int\) in sample 0 and 'x' .* 1;",
         ),
-        ([{"n": 1}, {"n": 1j}], {}, InputError, "sample 1: the field n is .*, which no column holds"),
+        (
+            [{"n": 1}, {"n": 1j}],
+            {},
+            InputError,
+            "sample 1: the field n is .*, which no column holds",
+        ),
         (
             [*FIRST, {"n": 1.5}],
             {},
             InputError,
             r"sample 2,000 \(000002000\): the field n is 1.5 \(float\); its column is of type",
         ),
-        ([*FIRST, {"m": 1}], {}, InputError, "has a field m, which the first samples do not have; give a schema"),
+        (
+            [*FIRST, {"m": 1}],
+            {},
+            InputError,
+            "has a field m, which the first samples do not have; give a schema",
+        ),
         ([{"key": 5}], {}, InputError, r"sample 0: its key is 5 \(int\)"),
         ([{"n": {1, 2}}], {}, InputError, "make it a list"),
         ([{"image": b"no image"}], {}, InputError, "sample 0 .*: not an image"),
-        ([{"image": np.zeros((2, 2), np.uint8)}], {}, InputError, "it must be a numpy array of shape"),
-        ([{"image": pixels(0)}, {"image": pixels(1, 5)}], {}, InputError, "store raw needs one size"),
-        ([{"image": encoded(0)}], {"store": "png"}, UsageError, "encoded images are kept as they are"),
+        (
+            [{"image": np.zeros((2, 2), np.uint8)}],
+            {},
+            InputError,
+            "it must be a numpy array of shape",
+        ),
+        (
+            [{"image": pixels(0)}, {"image": pixels(1, 5)}],
+            {},
+            InputError,
+            "store raw needs one size",
+        ),
+        (
+            [{"image": encoded(0)}],
+            {"store": "png"},
+            UsageError,
+            "encoded images are kept as they are",
+        ),
         ([{"label": "bird"}], {"classes": ["dog"]}, InputError, "'bird' .*, and no class"),
         ([{"n": 1}], {"classes": ["dog"]}, UsageError, "the samples have no label"),
         ([{"n": 1}], {"store": "png"}, UsageError, "is for images"),
@@ -143,10 +185,30 @@ FIRST: list[Sample] = [{"n": 1}] * 2000
         ({"train": FIRST, "test": []}, {}, InputError, "the split test has no sample"),
         ({"train": iter([]), "test": FIRST}, {}, InputError, "the split train has no sample"),
         ({"train": [], "test": []}, {}, InputError, "the split train has no sample"),
-        ([{"key": "a"}, {"key": "b"}, {"key": "a"}], {}, InputError, "sample 2 has the key a, and sample 0 has it too"),
-        ([*FIRST, {"n": 1, "key": "000001999"}], {"samples_per_shard": 100}, InputError, "sample 2,000 has the key 000001999"),
-        ({"train": [{"key": "a"}], "val": [{"key": "a"}]}, {}, InputError, "sample 1 has the key a, and sample 0"),
-        ([{"key": "a", "variant": n} for n in (0, 1, 0)], {}, InputError, "sample 2 has the key a, and sample 0"),
+        (
+            [{"key": "a"}, {"key": "b"}, {"key": "a"}],
+            {},
+            InputError,
+            "sample 2 has the key a, and sample 0 has it too",
+        ),
+        (
+            [*FIRST, {"n": 1, "key": "000001999"}],
+            {"samples_per_shard": 100},
+            InputError,
+            "sample 2,000 has the key 000001999",
+        ),
+        (
+            {"train": [{"key": "a"}], "val": [{"key": "a"}]},
+            {},
+            InputError,
+            "sample 1 has the key a, and sample 0",
+        ),
+        (
+            [{"key": "a", "variant": n} for n in (0, 1, 0)],
+            {},
+            InputError,
+            "sample 2 has the key a, and sample 0",
+        ),
     ],
 )
 def test_what_cannot_be_written_is_said_and_nothing_is_left(
@@ -157,12 +219,20 @@ def test_what_cannot_be_written_is_said_and_nothing_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_different_keys_are_no_repetition_whatever_their_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_keys_are_no_repetition_whatever_their_hashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(xxhash, "xxh3_64_intdigest", len)
-    shardctl.write(tmp_path / "out", [{"key": f"{n:04}"} for n in range(3000)], samples_per_shard=500)
+    shardctl.write(
+        tmp_path / "out", [{"key": f"{n:04}"} for n in range(3000)], samples_per_shard=500
+    )
     assert shardctl.open(tmp_path / "out")[2999]["key"] == "2999"
     with pytest.raises(InputError, match="sample 3,000 has the key 0007, and sample 7 has it too"):
-        shardctl.write(tmp_path / "more", [{"key": f"{n:04}"} for n in [*range(3000), 7]], samples_per_shard=500)
+        shardctl.write(
+            tmp_path / "more",
+            [{"key": f"{n:04}"} for n in [*range(3000), 7]],
+            samples_per_shard=500,
+        )
 
 
 def test_variants_of_one_record_have_the_same_key(tmp_path: Path) -> None:
@@ -175,7 +245,9 @@ def test_what_the_callers_own_code_raises_is_named_by_sample(tmp_path: Path) -> 
         yield from texts(3000)
         raise OSError("my camera is gone")
 
-    with pytest.raises(InputError, match=r"^sample 3,000: making it raised OSError: my camera is gone$") as raised:
+    with pytest.raises(
+        InputError, match=r"^sample 3,000: making it raised OSError: my camera is gone$"
+    ) as raised:
         shardctl.write(tmp_path / "out", failing())
     assert isinstance(raised.value.__cause__, OSError)
     assert list(tmp_path.iterdir()) == []
@@ -197,18 +269,28 @@ def test_it_has_no_source_and_its_tables_are_made_from_its_shards(tmp_path: Path
     shardctl.write(out, texts(2000), samples_per_shard=500)
     assert open_table(LocalFolder(out), PLAN).num_rows == 0
     before, names = sums(out), sorted(os.listdir(out))
-    for name in ("files.arrow", "plan.arrow", "rejects.jsonl", "shards.arrow", "SHA256SUMS", "manifest.json"):
+    for name in (
+        "files.arrow",
+        "plan.arrow",
+        "rejects.jsonl",
+        "shards.arrow",
+        "SHA256SUMS",
+        "manifest.json",
+    ):
         (out / name).unlink()
         assert shardctl.repair(out, workers=0).repaired == (name,)
         assert (sums(out), sorted(os.listdir(out))) == (before, names)
     (out / "train-00001.arrow").unlink()
     (unrepaired,) = shardctl.repair(out, workers=0).unrepaired
     assert unrepaired.file == "train-00001.arrow"
-    assert "were written by shardctl.write, and have no source to make them from" in unrepaired.message
+    assert (
+        "were written by shardctl.write, and have no source to make them from" in unrepaired.message
+    )
 
 
 def test_one_block_is_in_memory_at_a_time(tmp_path: Path) -> None:
-    """The samples are taken as they are written: a generator has not gone on far beyond what is in the file."""
+    """The samples are taken as they are written: a generator has not gone on far beyond what is in
+    the file."""
     taken = 0
     ahead = 0
 
@@ -227,7 +309,9 @@ def test_one_block_is_in_memory_at_a_time(tmp_path: Path) -> None:
 
 
 def test_keys_of_variants_are_told_apart_whatever_they_are(tmp_path: Path) -> None:
-    shardctl.write(tmp_path / "out", [{"key": "2 x", "variant": "1"}, {"key": "x", "variant": "1 2"}])
+    shardctl.write(
+        tmp_path / "out", [{"key": "2 x", "variant": "1"}, {"key": "x", "variant": "1 2"}]
+    )
     assert len(shardctl.open(tmp_path / "out")) == 2
 
 
@@ -251,24 +335,54 @@ AWARE = NAIVE.replace(tzinfo=timezone.utc)
 @pytest.mark.parametrize(
     ("several", "message"),
     [
-        ([NAIVE, AWARE], r"the field t has values of several types, .*678 \(datetime\) in sample 0 and .*00:00 .* in sample 1"),
-        ([AWARE, NAIVE], r"the field t has values of several types, .*00:00 \(datetime\) in sample 0 and .*678 .* in sample 1"),
-        ([*[NAIVE] * 1100, AWARE], r"sample 1,100 \(000001100\): the field t is .*00:00 \(datetime\); its column"),
+        (
+            [NAIVE, AWARE],
+            r"the field t has values of several types, .*678 \(datetime\) in sample 0 and .*00:00 "
+            r".* in sample 1",
+        ),
+        (
+            [AWARE, NAIVE],
+            r"the field t has values of several types, .*00:00 \(datetime\) in sample 0 and .*678 "
+            r".* in sample 1",
+        ),
+        (
+            [*[NAIVE] * 1100, AWARE],
+            r"sample 1,100 \(000001100\): the field t is .*00:00 \(datetime\); its column",
+        ),
         ([[NAIVE, AWARE]], "sample 0: the field t is a list of length 2, which no column holds"),
-        ([NAIVE.time(), AWARE.timetz()], r"sample 1: the field t is 03:04:05.000678\+00:00 \(time\), which no column holds"),
+        (
+            [NAIVE.time(), AWARE.timetz()],
+            r"sample 1: the field t is 03:04:05.000678\+00:00 \(time\), which no column holds",
+        ),
         ([np.timedelta64(1, "M")], "sample 0: the field t is 1 months .*, which no column holds"),
-        ([pd.Timestamp(1)], r"sample 0: the field t is .*001 \(Timestamp\), which no column holds without a schema"),
+        (
+            [pd.Timestamp(1)],
+            r"sample 0: the field t is .*001 \(Timestamp\), which no column holds without a schema",
+        ),
     ],
 )
-def test_no_time_is_changed_where_its_type_is_found(several: list[Any], message: str, tmp_path: Path) -> None:
+def test_no_time_is_changed_where_its_type_is_found(
+    several: list[Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=message):
         shardctl.write(tmp_path / "out", [{"t": value} for value in several])
 
 
 def test_times_with_and_without_a_zone_come_out_as_they_went_in(tmp_path: Path) -> None:
     east = AWARE.astimezone(timezone(timedelta(hours=2)))
-    sample = {"a": NAIVE, "b": AWARE, "c": NAIVE.time(), "d": NAIVE - NAIVE.replace(day=1), "e": pd.Timestamp(1)}
-    types = {"a": pa.timestamp("us"), "b": pa.timestamp("us", "UTC"), "c": pa.time64("us"), "d": pa.duration("us")}
+    sample = {
+        "a": NAIVE,
+        "b": AWARE,
+        "c": NAIVE.time(),
+        "d": NAIVE - NAIVE.replace(day=1),
+        "e": pd.Timestamp(1),
+    }
+    types = {
+        "a": pa.timestamp("us"),
+        "b": pa.timestamp("us", "UTC"),
+        "c": pa.time64("us"),
+        "d": pa.duration("us"),
+    }
     schema = pa.schema({**types, "e": pa.timestamp("ns")})
     shardctl.write(tmp_path / "out", [sample, {**sample, "b": east}], schema)
     for row in shardctl.open(tmp_path / "out"):
@@ -278,27 +392,46 @@ def test_times_with_and_without_a_zone_come_out_as_they_went_in(tmp_path: Path) 
 def test_a_declared_float32_takes_python_floats_and_rounds_them(tmp_path: Path) -> None:
     narrow = pa.float32()
     schema = pa.schema(
-        {"a": narrow, "b": pa.list_(narrow), "c": pa.struct({"d": pa.float16()}), "t": pa.fixed_shape_tensor(narrow, (1, 2))}
+        {
+            "a": narrow,
+            "b": pa.list_(narrow),
+            "c": pa.struct({"d": pa.float16()}),
+            "t": pa.fixed_shape_tensor(narrow, (1, 2)),
+        }
     )
     near = float(np.float32(0.1))
-    for number, tenth in enumerate((0.1, np.float64(0.1))):  # what numpy's means are is a float of Python too
+    # what numpy's means are is a float of Python too
+    for number, tenth in enumerate((0.1, np.float64(0.1))):
         sample = {"a": tenth, "b": [tenth, 2.5, 3], "c": {"d": tenth}, "t": [[tenth, float("inf")]]}
         shardctl.write(tmp_path / f"{number}", [sample], schema)
         (row,) = shardctl.open(tmp_path / f"{number}")
-        assert (row["a"], list(row["b"]), row["c"]["d"]) == (near, [near, 2.5, 3], float(np.float16(0.1)))
+        assert (row["a"], list(row["b"]), row["c"]["d"]) == (
+            near,
+            [near, 2.5, 3],
+            float(np.float16(0.1)),
+        )
         assert row["t"].tolist() == [[near, float("inf")]]
 
 
 def test_an_array_of_float64_is_not_rounded(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"the field a is a numpy array of shape .* and type float64"):
-        shardctl.write(tmp_path / "out", [{"a": np.array([0.1])}], pa.schema({"a": pa.list_(pa.float32())}))
+    with pytest.raises(
+        InputError, match=r"the field a is a numpy array of shape .* and type float64"
+    ):
+        shardctl.write(
+            tmp_path / "out", [{"a": np.array([0.1])}], pa.schema({"a": pa.list_(pa.float32())})
+        )
 
 
 @pytest.mark.parametrize("value", [1e300, np.float64(1e300), 2**24 + 1, True, "0.1"])
-def test_what_is_no_float_that_a_declared_float32_rounds_is_refused(value: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"sample 0 .*: the field a is .*; its column is of type float"):
+def test_what_is_no_float_that_a_declared_float32_rounds_is_refused(
+    value: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        InputError, match=r"sample 0 .*: the field a is .*; its column is of type float"
+    ):
         shardctl.write(tmp_path / "out", [{"a": value}], pa.schema({"a": pa.float32()}))
-    with pytest.raises(InputError, match=r"sample 1,100 .*: the field a is 0\.1"):  # nobody chose float32
+    # nobody chose float32
+    with pytest.raises(InputError, match=r"sample 1,100 .*: the field a is 0\.1"):
         shardctl.write(tmp_path / "out", [*[{"a": np.float32(0.5)}] * 1100, {"a": 0.1}])
 
 
@@ -306,16 +439,29 @@ TENSOR = pa.schema([("t", pa.fixed_shape_tensor(pa.float32(), (2, 3)))])
 GRID = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-@pytest.mark.parametrize("value", [GRID, GRID.reshape(-1), GRID.tolist(), GRID.reshape(-1).tolist(), GRID.T.copy().T])
+@pytest.mark.parametrize(
+    "value", [GRID, GRID.reshape(-1), GRID.tolist(), GRID.reshape(-1).tolist(), GRID.T.copy().T]
+)
 def test_a_tensor_may_come_as_an_array_or_as_lists(value: Any, tmp_path: Path) -> None:
     shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=TENSOR)
     assert np.array_equal(shardctl.open(tmp_path / "out")[0]["t"], GRID)
 
 
 @pytest.mark.parametrize(
-    "value", [GRID.T, GRID[:1], [[1, 2, 3], [4, 5]], [[1, 2, 3], [4, 5, None]], GRID + np.float64(0.1), None, "x"]
+    "value",
+    [
+        GRID.T,
+        GRID[:1],
+        [[1, 2, 3], [4, 5]],
+        [[1, 2, 3], [4, 5, None]],
+        GRID + np.float64(0.1),
+        None,
+        "x",
+    ],
 )
-def test_what_is_no_tensor_of_the_columns_shape_and_type_is_refused_by_name(value: Any, tmp_path: Path) -> None:
+def test_what_is_no_tensor_of_the_columns_shape_and_type_is_refused_by_name(
+    value: Any, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="the field t is"):
         shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=TENSOR)
 
@@ -339,27 +485,47 @@ def test_what_is_no_tensor_of_the_columns_shape_and_type_is_refused_by_name(valu
         ([np.array([1, 2]), np.array([3, 4])], pa.int64()),
     ],
 )
-def test_a_tensor_takes_the_numbers_that_a_list_takes(value: Any, type_: pa.DataType, tmp_path: Path) -> None:
-    for schema in (pa.schema([("t", pa.fixed_shape_tensor(type_, (2,)))]), pa.schema([("t", pa.list_(type_))])):
+def test_a_tensor_takes_the_numbers_that_a_list_takes(
+    value: Any, type_: pa.DataType, tmp_path: Path
+) -> None:
+    for schema in (
+        pa.schema([("t", pa.fixed_shape_tensor(type_, (2,)))]),
+        pa.schema([("t", pa.list_(type_))]),
+    ):
         with pytest.raises(InputError, match="the field t is"):
             shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=schema)
 
 
-@pytest.mark.parametrize("value", [[1, 0.5], [float("nan"), -0.0], [2**24, 1.0], np.array([1, 0.5], ">f4"), (1.0, 2.0)])
+@pytest.mark.parametrize(
+    "value", [[1, 0.5], [float("nan"), -0.0], [2**24, 1.0], np.array([1, 0.5], ">f4"), (1.0, 2.0)]
+)
 def test_a_tensor_keeps_the_numbers_that_it_can_hold(value: Any, tmp_path: Path) -> None:
     schema = pa.schema([("t", pa.fixed_shape_tensor(pa.float32(), (2,)))])
     shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=schema)
-    assert shardctl.open(tmp_path / "out")[0]["t"].tobytes() == np.array(value, np.float32).tobytes()
+    assert (
+        shardctl.open(tmp_path / "out")[0]["t"].tobytes() == np.array(value, np.float32).tobytes()
+    )
 
 
 def test_a_generator_may_use_its_arrays_and_lists_again(tmp_path: Path) -> None:
-    array, image, numbers, sample = np.zeros(2), np.zeros((2, 2, 3), np.uint8), [0], dict[str, Any]()
+    array, image, numbers, sample = (
+        np.zeros(2),
+        np.zeros((2, 2, 3), np.uint8),
+        [0],
+        dict[str, Any](),
+    )
     data = bytearray(2)
 
     def samples() -> Any:
         for number in range(1500):  # more than are looked at for their types
             array[:], image[:], numbers[0], data[0] = number, number % 251, number, number % 256
-            sample.update(tensor=array, image=image, numbers=numbers, nested={"a": [array[0], number]}, data=data)
+            sample.update(
+                tensor=array,
+                image=image,
+                numbers=numbers,
+                nested={"a": [array[0], number]},
+                data=data,
+            )
             yield sample
 
     schema = pa.schema(
@@ -376,7 +542,12 @@ def test_a_generator_may_use_its_arrays_and_lists_again(tmp_path: Path) -> None:
     for number in range(1500):
         row = dataset[number]
         assert row["data"][0] == number % 256
-        assert (row["tensor"].tolist(), row["image"][0, 0, 0], list(row["numbers"]), list(row["nested"]["a"])) == (
+        assert (
+            row["tensor"].tolist(),
+            row["image"][0, 0, 0],
+            list(row["numbers"]),
+            list(row["nested"]["a"]),
+        ) == (
             [number, number],
             number % 251,
             [number],
@@ -385,7 +556,9 @@ def test_a_generator_may_use_its_arrays_and_lists_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parts", [None, [1, 2]])
-def test_earlier_generations_of_a_dataset_that_is_overwritten_go(tmp_path: Path, parts: list[int] | None) -> None:
+def test_earlier_generations_of_a_dataset_that_is_overwritten_go(
+    tmp_path: Path, parts: list[int] | None
+) -> None:
     """As where `convert` overwrites it: the new dataset does not remember them."""
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
     for count in (2, 3):

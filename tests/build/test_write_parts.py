@@ -1,4 +1,5 @@
-"""Samples that are made part by part, in several processes, or come from the datasets of other libraries."""
+"""Samples that are made part by part, in several processes, or come from the datasets of other
+libraries."""
 
 from __future__ import annotations
 
@@ -34,7 +35,12 @@ def rows(part: int) -> Iterator[Sample]:
     buffer = np.zeros(5, np.int32)
     for number in range(part * 7 % 60):
         buffer[:] = part * 100 + number
-        yield {"part": part, "number": number, "text": f"text {part} {number}" * (number % 9), "values": buffer}
+        yield {
+            "part": part,
+            "number": number,
+            "text": f"text {part} {number}" * (number % 9),
+            "values": buffer,
+        }
 
 
 def expected(parts: range) -> list[Sample]:
@@ -47,11 +53,17 @@ def expected(parts: range) -> list[Sample]:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("limit", [{}, {"samples_per_shard": 40}, {"shard_size": 8192}])
-def test_the_order_is_that_of_the_parts_whoever_makes_them(tmp_path: Path, limit: dict[str, int]) -> None:
+def test_the_order_is_that_of_the_parts_whoever_makes_them(
+    tmp_path: Path, limit: dict[str, int]
+) -> None:
     parts = range(25)
     here = shardctl.write(tmp_path / "here", rows, parts=parts, **limit)
     there = shardctl.write(tmp_path / "there", rows, parts=parts, workers=3, **limit)
-    assert (here.samples, here.shards) == (there.samples, there.shards) == (len(expected(parts)), here.shards)
+    assert (
+        (here.samples, here.shards)
+        == (there.samples, there.shards)
+        == (len(expected(parts)), here.shards)
+    )
     assert sums(tmp_path / "here") == sums(tmp_path / "there")
     assert plain(shardctl.open(tmp_path / "there")) == expected(parts)
     assert shardctl.verify(tmp_path / "there", "deep").findings == ()
@@ -73,7 +85,9 @@ def test_any_function_will_do(tmp_path: Path) -> None:
 
 
 def test_splits_are_given_by_name_or_drawn_by_key(tmp_path: Path) -> None:
-    shardctl.write(tmp_path / "named", rows, parts={"train": range(10), "val": range(10, 13)}, workers=2)
+    shardctl.write(
+        tmp_path / "named", rows, parts={"train": range(10), "val": range(10, 13)}, workers=2
+    )
     assert {sample["part"] for sample in shardctl.open(tmp_path / "named", "val")} == {10, 11, 12}
     shardctl.write(tmp_path / "drawn", rows, parts=range(25), split="train=0.8,val=0.2", workers=2)
     ds = shardctl.open(tmp_path / "drawn")
@@ -81,7 +95,10 @@ def test_splits_are_given_by_name_or_drawn_by_key(tmp_path: Path) -> None:
     assert 0.1 < len(ds.in_split("val")) / len(ds) < 0.3
     stream = ({"key": sample["key"]} for sample in expected(range(25)))
     shardctl.write(tmp_path / "stream", stream, split="train=0.8,val=0.2")
-    keys = [[sample["key"] for sample in shardctl.open(tmp_path / name, "val")] for name in ("drawn", "stream")]
+    keys = [
+        [sample["key"] for sample in shardctl.open(tmp_path / name, "val")]
+        for name in ("drawn", "stream")
+    ]
     assert keys[0] == keys[1]
     assert shardctl.verify(tmp_path / "drawn").findings == ()
 
@@ -108,11 +125,31 @@ def ending(part: int) -> Iterator[Sample]:
 @pytest.mark.parametrize(
     ("make", "workers", "error", "message"),
     [
-        (failing, 0, InputError, r"^part 57 \(57\): sample 3: making it raised ValueError: no such frame"),
-        (failing, 2, InputError, r"^part 57 \(57\): sample 3: making it raised ValueError: no such frame"),
-        (misfit, 2, InputError, r"^part 57 \(57\): sample 0 \(00057-000000000\): the field number is 1.5 \(float\)"),
+        (
+            failing,
+            0,
+            InputError,
+            r"^part 57 \(57\): sample 3: making it raised ValueError: no such frame",
+        ),
+        (
+            failing,
+            2,
+            InputError,
+            r"^part 57 \(57\): sample 3: making it raised ValueError: no such frame",
+        ),
+        (
+            misfit,
+            2,
+            InputError,
+            r"^part 57 \(57\): sample 0 \(00057-000000000\): the field number is 1.5 \(float\)",
+        ),
         (ending, 2, WorkerError, "ended in the middle of a part"),
-        (lambda part: [{"key": "same"}], 2, InputError, "sample 1 has the key same, and sample 0 has it too"),
+        (
+            lambda part: [{"key": "same"}],
+            2,
+            InputError,
+            "sample 1 has the key same, and sample 0 has it too",
+        ),
         (lambda part: [], 2, InputError, "there is no sample to write: no part has one"),
         (lambda part: 5, 0, UsageError, "samples are an iterable of dicts"),
     ],
@@ -139,7 +176,9 @@ def test_what_goes_wrong_is_named_and_nothing_is_there(
         (7, {}, "samples are an iterable of dicts, or a dataset"),
     ],
 )
-def test_arguments_that_do_not_fit_are_wrong_usage(samples: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_arguments_that_do_not_fit_are_wrong_usage(
+    samples: Any, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=message):
         shardctl.write(tmp_path / "out", samples, **options)
 
@@ -162,10 +201,13 @@ MAKING = """
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_the_same_call_goes_on_after_it_was_stopped(tmp_path: Path, how: signal.Signals) -> None:
-    """Parts that were done are not made again, but for the first two, of which some samples are looked at; no process stays."""
+    """Parts that were done are not made again, but for the first two, of which some samples are
+    looked at; no process stays."""
     (tmp_path / "make.py").write_text(textwrap.dedent(MAKING))
     command = [sys.executable, "make.py"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         until = time.monotonic() + 60
         while sum(1 for _ in tmp_path.glob("out/.shardctl/write-*/done/*.json")) < 4:
             assert time.monotonic() < until
@@ -177,7 +219,9 @@ def test_the_same_call_goes_on_after_it_was_stopped(tmp_path: Path, how: signal.
         assert "interrupted; " in err
     done = {int(path.stem) for path in tmp_path.glob("out/.shardctl/write-*/done/*.json")}
     assert 4 <= len(done) < 12
-    with pytest.raises(DatasetError, match=r"holds \d+ of 12 parts that an earlier call of shardctl\.write made"):
+    with pytest.raises(
+        DatasetError, match=r"holds \d+ of 12 parts that an earlier call of shardctl\.write made"
+    ):
         shardctl.write(tmp_path / "out", rows, parts=[1])
     (tmp_path / "made.txt").unlink()
     subprocess.run(command, cwd=tmp_path, check=True)
@@ -214,7 +258,9 @@ def test_a_dataset_by_index_is_written(tmp_path: Path, workers: int) -> None:
 
 def test_a_partial_with_other_arguments_is_another_call(tmp_path: Path) -> None:
     shardctl.write(tmp_path / "out", functools.partial(scaled, factor=2), parts=[1, 2])
-    shardctl.write(tmp_path / "out", functools.partial(scaled, factor=3), parts=[1, 2], overwrite=True)
+    shardctl.write(
+        tmp_path / "out", functools.partial(scaled, factor=3), parts=[1, 2], overwrite=True
+    )
     assert [sample["n"] for sample in shardctl.open(tmp_path / "out")] == [3, 6]
 
 
@@ -227,12 +273,16 @@ def test_datasets_of_torch_are_written(tmp_path: Path) -> None:
     tensors = torch.utils.data.TensorDataset(torch.arange(40).reshape(20, 2), torch.arange(20))
     shardctl.write(tmp_path / "out", tensors, fields=("pair", "number"), workers=2)
     ds = shardctl.open(tmp_path / "out")
-    assert [(sample["pair"].tolist(), sample["number"]) for sample in ds] == [([2 * n, 2 * n + 1], n) for n in range(20)]
+    assert [(sample["pair"].tolist(), sample["number"]) for sample in ds] == [
+        ([2 * n, 2 * n + 1], n) for n in range(20)
+    ]
 
 
 def test_datasets_of_tensorflow_are_written(tmp_path: Path) -> None:
     tensorflow = pytest.importorskip("tensorflow")
-    dataset = tensorflow.data.Dataset.from_tensor_slices({"n": list(range(20)), "text": [f"t{n}" for n in range(20)]})
+    dataset = tensorflow.data.Dataset.from_tensor_slices(
+        {"n": list(range(20)), "text": [f"t{n}" for n in range(20)]}
+    )
     shardctl.write(tmp_path / "out", dataset)
     assert [(sample["n"], sample["text"]) for sample in shardctl.open(tmp_path / "out")] == [
         (n, f"t{n}".encode()) for n in range(20)
@@ -242,14 +292,22 @@ def test_datasets_of_tensorflow_are_written(tmp_path: Path) -> None:
 def test_datasets_of_hugging_face_are_written(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     features = datasets.Features(
-        image=datasets.Image(), label=datasets.ClassLabel(names=["cat", "dog"]), caption=datasets.Value("string")
+        image=datasets.Image(),
+        label=datasets.ClassLabel(names=["cat", "dog"]),
+        caption=datasets.Value("string"),
     )
-    made = [{"image": Image.fromarray(pixels(n)), "label": n % 2, "caption": f"photo {n}"} for n in range(10)]
+    made = [
+        {"image": Image.fromarray(pixels(n)), "label": n % 2, "caption": f"photo {n}"}
+        for n in range(10)
+    ]
     dataset = datasets.Dataset.from_list(made, features=features)
     splits = datasets.DatasetDict({"train": dataset, "test": dataset.select(range(0))})
     shardctl.write(tmp_path / "out", dataset)
     ds = shardctl.open(tmp_path / "out")
-    assert (ds.classes, [sample["caption"] for sample in ds]) == (("cat", "dog"), [f"photo {n}" for n in range(10)])
+    assert (ds.classes, [sample["caption"] for sample in ds]) == (
+        ("cat", "dog"),
+        [f"photo {n}" for n in range(10)],
+    )
     assert all((sample["image"] == pixels(index)).all() for index, sample in enumerate(ds))
     raw = dataset.cast_column("image", datasets.Image(decode=False))
     shardctl.write(tmp_path / "kept", raw)
@@ -265,7 +323,9 @@ def test_the_page_about_it_works_as_it_is_written(tmp_path: Path) -> None:
         (tmp_path / name).write_text("".join(f"{number}\n" for number in numbers))
     subprocess.run([sys.executable, "-c", example], cwd=tmp_path, check=True)
     ds = shardctl.open(tmp_path / "out")
-    assert sorted((sample["number"], sample["square"]) for sample in ds) == [(n, n * n) for n in range(80)]
+    assert sorted((sample["number"], sample["square"]) for sample in ds) == [
+        (n, n * n) for n in range(80)
+    ]
 
 
 def test_calls_in_two_threads_do_not_meet(tmp_path: Path) -> None:
@@ -283,8 +343,14 @@ def test_calls_in_two_threads_do_not_meet(tmp_path: Path) -> None:
 
 
 def test_the_function_is_called_in_other_processes_alone(tmp_path: Path) -> None:
-    """A library that has threads of its own does not work in a fork of a process that has used it."""
-    shardctl.write(tmp_path / "out", lambda part: [{"part": part, "process": os.getpid()}], parts=range(9), workers=2)
+    """A library that has threads of its own does not work in a fork of a process that has used
+    it."""
+    shardctl.write(
+        tmp_path / "out",
+        lambda part: [{"part": part, "process": os.getpid()}],
+        parts=range(9),
+        workers=2,
+    )
     assert os.getpid() not in {sample["process"] for sample in shardctl.open(tmp_path / "out")}
 
 
@@ -301,10 +367,15 @@ class Numbers:
 
 @pytest.mark.thorough
 def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path: Path) -> None:
-    script = f"import shardctl, own_dataset; shardctl.write({str(tmp_path / 'out')!r}, own_dataset.Numbers(), workers=1"
+    script = (
+        f"import shardctl, own_dataset; shardctl.write({str(tmp_path / 'out')!r}, "
+        "own_dataset.Numbers(), workers=1"
+    )
 
     def run(more: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-c", f"{script}{more})"], cwd=tmp_path, capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, "-c", f"{script}{more})"], cwd=tmp_path, capture_output=True, text=True
+        )
 
     (tmp_path / "own_dataset.py").write_text(OWN_DATASET.format(fails=8500, n=1))
     assert "sample 8,500: making it raised ValueError: no such number" in run().stderr
@@ -316,7 +387,9 @@ def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path
 
 def test_a_call_that_nothing_can_recognise_begins_anew(tmp_path: Path) -> None:
     for _ in range(2):
-        with pytest.raises(InputError, match="begins anew: nothing tells whether its code is the same"):
+        with pytest.raises(
+            InputError, match="begins anew: nothing tells whether its code is the same"
+        ):
             shardctl.write(tmp_path / "out", lambda part: failing(part), parts=range(60))
     shardctl.write(tmp_path / "out", lambda part: rows(part), parts=range(60))
     assert plain(shardctl.open(tmp_path / "out")) == expected(range(60))
@@ -330,11 +403,18 @@ def test_pictures_become_what_a_conversion_makes_of_them(mode: str, tmp_path: Pa
         picture = Image.fromarray((np.arange(64, dtype=np.uint16) * 1000).reshape(8, 8))
     else:
         values = np.random.default_rng(0).integers(0, 256, (8, 8, 4), np.uint8)
-        picture = Image.fromarray(values, "RGBA") if mode == "RGBA" else Image.fromarray(values[..., :3]).convert(mode)
+        picture = (
+            Image.fromarray(values, "RGBA")
+            if mode == "RGBA"
+            else Image.fromarray(values[..., :3]).convert(mode)
+        )
     (tmp_path / "in").mkdir()
     picture.save(tmp_path / "in" / ("a.tiff" if mode == "F" else "a.png"))
     shardctl.convert(
-        tmp_path / "in", tmp_path / "converted", {"store": "raw", "transform": [{"name": "crop", "size": 8}]}, workers=0
+        tmp_path / "in",
+        tmp_path / "converted",
+        {"store": "raw", "transform": [{"name": "crop", "size": 8}]},
+        workers=0,
     )
     shardctl.write(tmp_path / "written", [{"image": picture}])
     one, other = (shardctl.open(tmp_path / name)[0]["image"] for name in ("converted", "written"))
@@ -344,9 +424,15 @@ def test_pictures_become_what_a_conversion_makes_of_them(mode: str, tmp_path: Pa
 def test_keys_and_splits_do_not_depend_on_workers(tmp_path: Path) -> None:
     for workers in (0, 2):
         shardctl.write(
-            tmp_path / str(workers), Indexed(), fields=("image", "label"), workers=workers, split="train=0.5,val=0.5"
+            tmp_path / str(workers),
+            Indexed(),
+            fields=("image", "label"),
+            workers=workers,
+            split="train=0.5,val=0.5",
         )
-    one, other = ([sample["key"] for sample in shardctl.open(tmp_path / name, "val")] for name in ("0", "2"))
+    one, other = (
+        [sample["key"] for sample in shardctl.open(tmp_path / name, "val")] for name in ("0", "2")
+    )
     assert one == other
 
 
@@ -364,7 +450,9 @@ def test_keys_and_splits_do_not_depend_on_workers(tmp_path: Path) -> None:
         ([{"label": "a"}], {"classes": "ab"}),
     ],
 )
-def test_what_contradicts_itself_is_wrong_usage(samples: Any, options: dict[str, Any], tmp_path: Path) -> None:
+def test_what_contradicts_itself_is_wrong_usage(
+    samples: Any, options: dict[str, Any], tmp_path: Path
+) -> None:
     with pytest.raises(UsageError):
         shardctl.write(tmp_path / "out", samples, **options)
     with pytest.raises(InputError, match="is a dict, so its values have names"):

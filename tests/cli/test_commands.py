@@ -22,8 +22,25 @@ from pyarrow import parquet
 
 import shardctl
 
-CONVERT_KEYS = {"status", "samples", "shards", "bytes", "rejected", "seconds", "samples_per_s", "fingerprint"}
-BENCH_KEYS = {"samples_per_s", "mb_per_s", "first_batch_s", "batch_ms_p50", "batch_ms_p99", "rss_mb", "threads"}
+CONVERT_KEYS = {
+    "status",
+    "samples",
+    "shards",
+    "bytes",
+    "rejected",
+    "seconds",
+    "samples_per_s",
+    "fingerprint",
+}
+BENCH_KEYS = {
+    "samples_per_s",
+    "mb_per_s",
+    "first_batch_s",
+    "batch_ms_p50",
+    "batch_ms_p99",
+    "rss_mb",
+    "threads",
+}
 INSPECT_KEYS = {"samples", "shards", "bytes", "splits", "schema", "recipe", "fingerprint"}
 FINDING_KEYS = {"severity", "shard", "block", "row", "key", "kind", "message", "source"}
 
@@ -55,13 +72,25 @@ def test_the_whole_way(cli: Any, tmp_path: Path) -> None:
     assert (
         "is up to date"
         in cli(
-            "convert", tmp_path / "demo" / "photos", tmp_path / "out", "--resize", 32, "--crop", "24x16", "--store", "raw"
+            "convert",
+            tmp_path / "demo" / "photos",
+            tmp_path / "out",
+            "--resize",
+            32,
+            "--crop",
+            "24x16",
+            "--store",
+            "raw",
         ).out
     )
 
 
-@pytest.mark.parametrize(("bad", "said"), [(0, "would hold 8 samples in"), (2, "would hold up to 6 samples in")])
-def test_a_dry_run_says_that_there_may_be_fewer_samples(cli: Any, tmp_path: Path, bad: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("bad", "said"), [(0, "would hold 8 samples in"), (2, "would hold up to 6 samples in")]
+)
+def test_a_dry_run_says_that_there_may_be_fewer_samples(
+    cli: Any, tmp_path: Path, bad: int, said: str
+) -> None:
     texts = tmp_path / "texts"
     texts.mkdir()
     for number in range(8):
@@ -81,11 +110,19 @@ def test_json_is_one_object_with_the_promised_keys(cli: Any, demo: Path, tmp_pat
     assert cli("bench", out, "--json", "--epochs", 1).json.keys() >= BENCH_KEYS
     assert cli("inspect", out, "--json").json.keys() >= INSPECT_KEYS
     assert cli("inspect", out, "--json", "--stats").json["column_bytes"]["key"] > 0
-    assert cli("inspect", out, "--head", 2, "--json").json["samples"][0]["image"]["format"] == "JPEG"
+    assert (
+        cli("inspect", out, "--head", 2, "--json").json["samples"][0]["image"]["format"] == "JPEG"
+    )
     assert cli("inspect", out, "--shard", 1, "--json").json["blocks"][0]["intact"] is None
-    assert cli("inspect", out, "--shard", 1, "--block", 0, "--json").json["blocks"][0]["intact"] is True
+    assert (
+        cli("inspect", out, "--shard", 1, "--block", 0, "--json").json["blocks"][0]["intact"]
+        is True
+    )
     record = cli("inspect", out, "--shard", 1, "--row", 0, "--json").json
-    assert cli("inspect", out, "--key", record["values"]["key"], "--json").json["index"] == record["index"]
+    assert (
+        cli("inspect", out, "--key", record["values"]["key"], "--json").json["index"]
+        == record["index"]
+    )
     assert cli("verify", out, "--json").json == {
         "ok": True, "level": "full", "shards": made.json["shards"], "samples": made.json["samples"], "findings": [],
     }  # fmt: skip
@@ -111,7 +148,9 @@ def test_verify_says_what_is_wrong_and_exits_with_1(cli: Any, dataset: Path) -> 
     assert found.json["findings"][0].keys() == FINDING_KEYS
 
 
-def test_verify_names_block_key_and_source_and_what_to_do(cli: Any, dataset: Path, photos: Path) -> None:
+def test_verify_names_block_key_and_source_and_what_to_do(
+    cli: Any, dataset: Path, photos: Path
+) -> None:
     shard = dataset / "train-00001.arrow"
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
@@ -122,7 +161,9 @@ def test_verify_names_block_key_and_source_and_what_to_do(cli: Any, dataset: Pat
     assert "`shardctl repair` builds it again from the sources" in told
 
 
-def test_a_warning_does_not_make_a_dataset_damaged_and_is_called_a_warning(cli: Any, dataset: Path) -> None:
+def test_a_warning_does_not_make_a_dataset_damaged_and_is_called_a_warning(
+    cli: Any, dataset: Path
+) -> None:
     (dataset / "notes.txt").write_text("mine")
     checked = cli("verify", dataset)
     assert checked.code == 0
@@ -142,7 +183,9 @@ def test_one_of_a_kind_is_singular(cli: Any, photos: Path, tmp_path: Path) -> No
     assert "1 shard, 1 sample; no findings" in cli("verify", tmp_path / "out").out
 
 
-def test_repair_says_what_it_mended_and_what_is_lost(cli: Any, photos: Path, tmp_path: Path) -> None:
+def test_repair_says_what_it_mended_and_what_is_lost(
+    cli: Any, photos: Path, tmp_path: Path
+) -> None:
     shutil.copytree(photos, tmp_path / "in")
     out = tmp_path / "out"
     assert cli("convert", tmp_path / "in", out, "--workers", 0).code == 0
@@ -172,19 +215,40 @@ def test_rejects_are_told_by_reason_with_an_example(cli: Any, photos: Path, tmp_
     assert made.code == 0
     assert "1 input rejected" in made.out
     assert "decode: not-an-image" in made.out
-    assert "bad\\x1b[31m.jpg" in made.out, "control characters of a file name do not reach the terminal"
-    told = "  1  decode: not-an-image; for instance bad\\x1b[31m.jpg: not an image of a format that shardctl opens"
+    assert "bad\\x1b[31m.jpg" in made.out, (
+        "control characters of a file name do not reach the terminal"
+    )
+    told = (
+        "  1  decode: not-an-image; for instance bad\\x1b[31m.jpg: not an image of a format "
+        "that shardctl opens"
+    )
     assert told in made.out
     assert told in cli("inspect", tmp_path / "out").out
     (example,) = cli("inspect", tmp_path / "out", "--json").json["reject_examples"]
     assert (example["stage"], example["error"]) == ("decode", "not-an-image")
-    assert cli("convert", tmp_path / "in", tmp_path / "out2", "--workers", 0, "--max-rejects", 0).code == 1
+    assert (
+        cli("convert", tmp_path / "in", tmp_path / "out2", "--workers", 0, "--max-rejects", 0).code
+        == 1
+    )
 
 
 def test_a_recipe_file_and_options_join(cli: Any, photos: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('store = "png"\nseed = 3\n[[transform]]\nname = "resize"\nsize = "8x6"\n')
-    assert cli("convert", photos, tmp_path / "out", "--recipe", recipe, "--store", "webp:70", "--workers", 0).code == 0
+    assert (
+        cli(
+            "convert",
+            photos,
+            tmp_path / "out",
+            "--recipe",
+            recipe,
+            "--store",
+            "webp:70",
+            "--workers",
+            0,
+        ).code
+        == 0
+    )
     made = cli("inspect", tmp_path / "out", "--json").json["recipe"]
     assert (made["store"], made["seed"], made["transform"]) == (
         "webp:70",
@@ -197,7 +261,9 @@ def test_a_recipe_file_and_options_join(cli: Any, photos: Path, tmp_path: Path) 
 
 
 def test_a_function_in_the_current_folder_is_found(photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def mark(sample):\n    sample['mark'] = 7\n    return sample\n")
+    (tmp_path / "mine.py").write_text(
+        "def mark(sample):\n    sample['mark'] = 7\n    return sample\n"
+    )
     command = [
         Path(sys.executable).with_name("shardctl"),
         "convert",
@@ -212,7 +278,10 @@ def test_a_function_in_the_current_folder_is_found(photos: Path, tmp_path: Path)
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["samples"] == 60
     shown = subprocess.run(
-        [*command[:1], "inspect", "out", "--head", "1", "--json"], cwd=tmp_path, capture_output=True, check=True
+        [*command[:1], "inspect", "out", "--head", "1", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
     )
     assert json.loads(shown.stdout)["samples"][0]["mark"] == 7
 
@@ -226,7 +295,10 @@ def test_version_names_the_backend_and_the_formats(cli: Any) -> None:
 
 def test_help_is_a_page_and_needs_no_arrow() -> None:
     """Starting is quick because the heavy packages are not imported."""
-    code = "import sys; from shardctl.cli import run; run(['convert', '--help']); sys.exit('pyarrow' in sys.modules)"
+    code = (
+        "import sys; from shardctl.cli import run; run(['convert', '--help']); "
+        "sys.exit('pyarrow' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "SRC... DST" in done.stdout
 
@@ -235,33 +307,81 @@ def test_help_is_a_page_and_needs_no_arrow() -> None:
 def test_a_conversion_of_photos_imports_no_large_module_that_it_does_not_need(
     photos: Path, tmp_path: Path, workers: int
 ) -> None:
-    """Each of these takes 5 to 40 ms. One import at the top of a module brings it into every command."""
-    command = [sys.executable, "-X", "importtime", "-m", "shardctl", "convert", photos, tmp_path / "out", "--resize", "8x8"]
-    done = subprocess.run([*command, "--workers", str(workers)], capture_output=True, text=True, check=True)
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    """Each of these takes 5 to 40 ms. One import at the top of a module brings it into every
+    command."""
+    command = [
+        sys.executable,
+        "-X",
+        "importtime",
+        "-m",
+        "shardctl",
+        "convert",
+        photos,
+        tmp_path / "out",
+        "--resize",
+        "8x8",
+    ]
+    done = subprocess.run(
+        [*command, "--workers", str(workers)], capture_output=True, text=True, check=True
+    )
+    imported = {
+        line.rpartition("|")[2].strip()
+        for line in done.stderr.splitlines()
+        if line.startswith("import time:")
+    }
     assert {"pyarrow", "shardctl.build.convert"} <= imported
-    assert imported.isdisjoint({"pyarrow.compute", "pyarrow.csv", "numpy.ma", "numpy.random", "tomllib"})
-    assert ("shardctl.build.shards.task" in imported) == (workers == 0)  # else only workers import it
+    assert imported.isdisjoint(
+        {"pyarrow.compute", "pyarrow.csv", "numpy.ma", "numpy.random", "tomllib"}
+    )
+    # else only workers import it
+    assert ("shardctl.build.shards.task" in imported) == (workers == 0)
 
 
 @pytest.mark.parametrize(("name", "workers"), [("a.jsonl", 0), ("a.jsonl", 2), ("a.parquet", 2)])
-def test_a_conversion_of_records_imports_no_large_module_that_it_does_not_need(tmp_path: Path, name: str, workers: int) -> None:
-    records = pa.Table.from_pylist([{"id": number, "text": f"text {number}"} for number in range(1000)])
+def test_a_conversion_of_records_imports_no_large_module_that_it_does_not_need(
+    tmp_path: Path, name: str, workers: int
+) -> None:
+    records = pa.Table.from_pylist(
+        [{"id": number, "text": f"text {number}"} for number in range(1000)]
+    )
     if name == "a.parquet":
         parquet.write_table(records, tmp_path / name, row_group_size=100)
     else:
-        (tmp_path / name).write_text("".join(json.dumps(record) + "\n" for record in records.to_pylist()))
-    command = [sys.executable, "-X", "importtime", "-m", "shardctl", "convert", tmp_path / name, tmp_path / "out"]
-    done = subprocess.run([*command, "--workers", str(workers)], capture_output=True, text=True, check=True)
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+        (tmp_path / name).write_text(
+            "".join(json.dumps(record) + "\n" for record in records.to_pylist())
+        )
+    command = [
+        sys.executable,
+        "-X",
+        "importtime",
+        "-m",
+        "shardctl",
+        "convert",
+        tmp_path / name,
+        tmp_path / "out",
+    ]
+    done = subprocess.run(
+        [*command, "--workers", str(workers)], capture_output=True, text=True, check=True
+    )
+    imported = {
+        line.rpartition("|")[2].strip()
+        for line in done.stderr.splitlines()
+        if line.startswith("import time:")
+    }
     assert {"pyarrow", "shardctl.build.convert"} <= imported
-    assert imported.isdisjoint({"pyarrow.compute", "pyarrow.csv", "numpy.ma", "shardctl.sources.csv_numbers"})
+    assert imported.isdisjoint(
+        {"pyarrow.compute", "pyarrow.csv", "numpy.ma", "shardctl.sources.csv_numbers"}
+    )
 
 
 @pytest.mark.parametrize("command", [("convert", "SRC"), ("verify",)])
-def test_a_name_that_no_file_system_takes_is_answered_in_a_sentence(photos: Path, command: tuple[str, ...]) -> None:
+def test_a_name_that_no_file_system_takes_is_answered_in_a_sentence(
+    photos: Path, command: tuple[str, ...]
+) -> None:
     arguments = [str(photos) if each == "SRC" else each for each in command]
-    done = subprocess.run([sys.executable, "-m", "shardctl", *arguments, "a" * 300], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "shardctl", *arguments, "a" * 300], capture_output=True, text=True
+    )
     assert done.returncode == 3
     assert "File name too long" in done.stderr
     assert "Traceback" not in done.stderr
@@ -281,11 +401,23 @@ def test_stopping_ends_at_once_with_130_and_nothing_that_looks_whole(
     (tmp_path / "slow.py").write_text(
         "import os, threading\n"
         "def wait(sample):\n"
-        "    is_building = len(os.listdir('out/.shardctl')) > 1  # beside the lease: the inputs are no longer only tried\n"
+        "    is_building = len(os.listdir('out/.shardctl')) > 1  # beside the lease: the inputs "
+        "are no longer only tried\n"
         "    threading.Event().wait(3600 if is_building else 0)\n"
         "    return sample\n"
     )
-    command = [sys.executable, "-m", "shardctl", "convert", photos, "out", "--transform", "slow:wait", "--workers", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        photos,
+        "out",
+        "--transform",
+        "slow:wait",
+        "--workers",
+        "2",
+    ]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as job:
         assert job.stderr is not None
         next(line for line in job.stderr if "will write" in line)
@@ -300,7 +432,16 @@ def test_stopping_ends_at_once_with_130_and_nothing_that_looks_whole(
 def test_a_terminal_gets_a_progress_bar(photos: Path, tmp_path: Path) -> None:
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
-    command = [sys.executable, "-m", "shardctl", "convert", photos, tmp_path / "out", "--workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        photos,
+        tmp_path / "out",
+        "--workers",
+        "1",
+    ]
     subprocess.run(command, stderr=child, stdout=subprocess.DEVNULL, check=True)
     os.close(child)
     shown = b""
@@ -320,19 +461,32 @@ def test_sizes_as_people_write_them(cli: Any, photos: Path, tmp_path: Path, text
 
 
 @pytest.mark.thorough(after=2)
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
-@pytest.mark.parametrize("arguments", [["--version"], ["convert", "--help"], ["verify", "absent", "--json"]])
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="only Linux has a device that is always full"
+)
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["convert", "--help"], ["verify", "absent", "--json"]]
+)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_cannot_be_written_is_one_sentence(arguments: list[str], unbuffered: str) -> None:
+def test_output_that_cannot_be_written_is_one_sentence(
+    arguments: list[str], unbuffered: str
+) -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "shardctl", *arguments]
         environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
-    said = "shardctl: the output cannot be written (No space left on device); write it somewhere else\n"
+        ran = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, timeout=60
+        )
+    said = (
+        "shardctl: the output cannot be written (No space left on device); write it somewhere "
+        "else\n"
+    )
     assert (ran.returncode, ran.stderr) == (3, said)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="only Linux has a device that is always full"
+)
 def test_a_message_that_cannot_be_written_leaves_the_other_stream_alone() -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "shardctl", "convert", "/nonexist", "out"]
@@ -340,7 +494,9 @@ def test_a_message_that_cannot_be_written_leaves_the_other_stream_alone() -> Non
     assert (ran.returncode, ran.stdout) == (3, "")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="only Linux has a device that is always full"
+)
 def test_a_bug_is_not_taken_for_output_that_cannot_be_written() -> None:
     code = """
 import sys
@@ -351,9 +507,14 @@ sys.argv = ["shardctl", "--version"]
 main()
 """
     with open("/dev/full", "w") as full:
-        ran = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        ran = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
     assert ran.returncode == 1
-    assert ran.stderr.splitlines()[-1] == "FileNotFoundError: [Errno 2] No such file or directory: 'forgotten'"
+    assert (
+        ran.stderr.splitlines()[-1]
+        == "FileNotFoundError: [Errno 2] No such file or directory: 'forgotten'"
+    )
 
 
 def with_a_closed_pipe(stream: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -400,16 +561,28 @@ def test_streams_that_are_closed_are_no_error_and_no_file_takes_their_place(
 ) -> None:
     """What is printed to the descriptors 1 and 2 would be written into the file that got them."""
     (tmp_path / "loud.py").write_text(
-        "import os\ndef loud(sample):\n    os.write(1, b'said')\n    os.write(2, b'said')\n    return sample\n"
+        "import os\ndef loud(sample):\n    os.write(1, b'said')\n    os.write(2, b'said')\n    "
+        "return sample\n"
     )
     monkeypatch.chdir(tmp_path)
     photos = photos / "dunes"
     options = ["--samples-per-shard", "5", "--transform", "loud:loud"]
     assert cli("convert", photos, "whole", *options).code == 0
     everything = "<&- >&- 2>&-"
-    for number, (closed, workers) in enumerate([(">&-", 1), ("2>&-", 1), ("<&-", 1), (everything, 1), (everything, 0)]):
+    for number, (closed, workers) in enumerate(
+        [(">&-", 1), ("2>&-", 1), ("<&-", 1), (everything, 1), (everything, 0)]
+    ):
         arguments = ["convert", str(photos), f"out{number}", *options, "--workers", str(workers)]
-        command = ["sh", "-c", f'exec "$@" {closed}', "-", sys.executable, "-m", "shardctl", *arguments]
+        command = [
+            "sh",
+            "-c",
+            f'exec "$@" {closed}',
+            "-",
+            sys.executable,
+            "-m",
+            "shardctl",
+            *arguments,
+        ]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert (ran.returncode, "Traceback" in ran.stderr) == (0, False), ran.stderr
         assert sums(Path(f"out{number}")) == sums(Path("whole"))

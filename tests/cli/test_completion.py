@@ -28,7 +28,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "in.csv").write_text('first,"second"\n1,2\n')
     (made / "texts").mkdir()
     shutil.copy(made / "in.jsonl", made / "texts" / "a.jsonl")
-    shardctl.convert(made / "in.jsonl", made / "out", recipe={"text_field": "body"}, split="train=0.5,val=0.5", workers=0)
+    shardctl.convert(
+        made / "in.jsonl",
+        made / "out",
+        recipe={"text_field": "body"},
+        split="train=0.5,val=0.5",
+        workers=0,
+    )
     return made
 
 
@@ -63,10 +69,18 @@ HEAVY = ("pyarrow", "numpy", "PIL", "shardctl.format.manifest")
         (["help", "inp"], "inputs"),
     ],
 )
-def test_a_shell_is_answered_without_what_takes_long(folder: Path, words: list[str], found: str) -> None:
-    asked = {VARIABLE: "bash_complete", "COMP_WORDS": " ".join(["shardctl", *words]), "COMP_CWORD": str(len(words))}
+def test_a_shell_is_answered_without_what_takes_long(
+    folder: Path, words: list[str], found: str
+) -> None:
+    asked = {
+        VARIABLE: "bash_complete",
+        "COMP_WORDS": " ".join(["shardctl", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
     command = [sys.executable, "-X", "importtime", "-m", "shardctl"]
-    done = subprocess.run(command, cwd=folder, env={**os.environ, **asked}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **asked}, capture_output=True, text=True, check=True
+    )
     assert done.stdout == f"plain,{found}\n"
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert imported.isdisjoint(HEAVY)
@@ -80,7 +94,8 @@ def test_names_of_commands(complete: Complete) -> None:
 
 
 def test_names_of_options_but_the_old_ones(complete: Complete) -> None:
-    assert complete("convert", "in", "out", "--qu") == ["--quiet"]  # not --quality, which is now --filter-quality
+    # not --quality, which is now --filter-quality
+    assert complete("convert", "in", "out", "--qu") == ["--quiet"]
     assert complete("convert", "in", "out", "--filter-q") == ["--filter-quality"]
 
 
@@ -103,9 +118,12 @@ def test_the_columns_of_a_dataset_one_after_the_other(complete: Complete) -> Non
 
 
 @pytest.mark.parametrize(
-    ("source", "fields"), [("in.jsonl", ["body", "lang"]), ("texts", ["body", "lang"]), ("in.csv", ["first", "second"])]
+    ("source", "fields"),
+    [("in.jsonl", ["body", "lang"]), ("texts", ["body", "lang"]), ("in.csv", ["first", "second"])],
 )
-def test_the_fields_of_a_file_of_records(complete: Complete, source: str, fields: list[str]) -> None:
+def test_the_fields_of_a_file_of_records(
+    complete: Complete, source: str, fields: list[str]
+) -> None:
     assert complete("convert", source, "to", "--text-field", "") == fields
     assert complete("convert", source, "--label-field", fields[1][0]) == [fields[1]]
 
@@ -115,7 +133,9 @@ def test_names_that_a_shell_would_run_are_not_offered(folder: Path, complete: Co
     manifest = folder / "evil" / "manifest.json"
     said = json.loads(manifest.read_text())
     names = ("key;touch$IFS/tmp/x", "k`touch x`", "-k", "k\x1b[31m")
-    said["schema"] = [{"name": name, "type": "string"} for name in names] + [{"name": "kept", "type": "str\x1b[31mred"}]
+    said["schema"] = [{"name": name, "type": "string"} for name in names] + [
+        {"name": "kept", "type": "str\x1b[31mred"}
+    ]
     manifest.write_text(json.dumps(said))
     assert complete("inspect", "evil", "--columns", "") == ["kept"]
     (folder / "evil.csv").write_text('"$(touch x)",plain\n1,2\n')
@@ -129,8 +149,14 @@ def test_a_pipe_among_the_sources_holds_no_shell_up(folder: Path, complete: Comp
 
 
 def test_words_that_shardctl_knows(complete: Complete) -> None:
-    assert complete("convert", "in", "--step", "random_r") == ["random_resized_crop", "random_rotation"]
-    assert complete("bench", "out", "--consumer", "resnet50-a") == ["resnet50-a100", "resnet50-a100-mxnet"]
+    assert complete("convert", "in", "--step", "random_r") == [
+        "random_resized_crop",
+        "random_rotation",
+    ]
+    assert complete("bench", "out", "--consumer", "resnet50-a") == [
+        "resnet50-a100",
+        "resnet50-a100-mxnet",
+    ]
     assert complete("export", "out", "to", "--to", "mega") == ["megatron"]
     assert complete("convert", "in", "--kind", "te") == ["text"]
     assert complete("help", "inp") == ["inputs"]
@@ -170,6 +196,11 @@ def test_the_script_of_a_shell_completes_in_it(shell: str, folder: Path) -> None
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"there is no {shell}")
-    script = subprocess.run([sys.executable, "-m", "shardctl", "completion", shell], capture_output=True, text=True, check=True)
+    script = subprocess.run(
+        [sys.executable, "-m", "shardctl", "completion", shell],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "_SHARDCTL_COMPLETE" in script.stdout
     subprocess.run([program, "-n"], input=script.stdout, text=True, capture_output=True, check=True)

@@ -51,7 +51,11 @@ def test_short_help_is_one_screen_with_four_examples(name: str, cli: Any) -> Non
     count = re.search(r"shows all (\d+) options", short)
     assert count is not None
     listed = whole.partition("\nExamples:")[2]
-    assert int(count[1]) == len(re.findall(r"^  (?:-\w, )?--?[a-z][\w-]*", listed, re.M)) > short.count("\n  --")
+    assert (
+        int(count[1])
+        == len(re.findall(r"^  (?:-\w, )?--?[a-z][\w-]*", listed, re.M))
+        > short.count("\n  --")
+    )
 
 
 def test_no_heading_has_more_options_than_can_be_taken_in(cli: Any) -> None:
@@ -71,7 +75,9 @@ def test_commands_are_under_headings_in_the_order_of_use(cli: Any) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_examples_are_commands_that_can_be_read(name: str) -> None:
     command = next(each for path, each in commands() if " ".join(path) == name)
-    for line in (line for line, _ in getattr(command, "examples", ()) if line.startswith("shardctl ")):
+    for line in (
+        line for line, _ in getattr(command, "examples", ()) if line.startswith("shardctl ")
+    ):
         words = [word.strip("'") for word in re.findall(r"'[^']*'|\S+", re.split(" [>|]", line)[0])]
         found: Any = group
         context = group.make_context("shardctl", [], resilient_parsing=True)
@@ -96,7 +102,10 @@ def test_examples_are_commands_that_can_be_read(name: str) -> None:
         ("-V", "there is no option -V; use --version"),
         ("--quiet convert in out", "options stand behind the name of a command"),
         ("convert in out \N{EN DASH}-shuffle", "begins with a long dash; write --shuffle"),
-        ("convert in out --shuffle -1", "write a value that begins with a minus behind a =, as in --seed=-1"),
+        (
+            "convert in out --shuffle -1",
+            "write a value that begins with a minus behind a =, as in --seed=-1",
+        ),
         ("convert in.txt out --recipe imagenet", "no such recipe file; did you mean @imagenet?"),
         ("inspect out --kye x", "did you mean --key?"),
         ("bench out --seconds 1m", "'1m' is not a number; write 60 for seconds"),
@@ -113,15 +122,27 @@ def test_shuffle_needs_no_value(cli: Any, tmp_path: Path) -> None:
     for place, given in enumerate((["--shuffle"], ["--shuffle", "0"])):
         cli("convert", tmp_path / "in.txt", tmp_path / f"out{place}", "--record", "line", *given)
     bare, zero = (shardctl.open(tmp_path / f"out{place}") for place in (0, 1))
-    assert [each["text"] for each in bare] == [each["text"] for each in zero] != sorted(each["text"] for each in bare)
+    assert (
+        [each["text"] for each in bare]
+        == [each["text"] for each in zero]
+        != sorted(each["text"] for each in bare)
+    )
 
 
 def test_python_takes_the_words_of_the_command_line(photos: Path, tmp_path: Path, cli: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         shardctl.convert(
-            photos, tmp_path / "a", resize=48, crop=(40, 32), store="raw", split={"train": 0.8, "val": 0.2}, shard_size="1MiB"
+            photos,
+            tmp_path / "a",
+            resize=48,
+            crop=(40, 32),
+            store="raw",
+            split={"train": 0.8, "val": 0.2},
+            shard_size="1MiB",
         )
     options = "--resize 48 --crop 40x32 --store raw --split train=0.8,val=0.2 --shard-size 1MiB"
     assert cli("convert", photos, tmp_path / "b", *options.split()).code == 0
-    assert (tmp_path / "a" / "SHA256SUMS").read_bytes() == (tmp_path / "b" / "SHA256SUMS").read_bytes()
+    assert (tmp_path / "a" / "SHA256SUMS").read_bytes() == (
+        tmp_path / "b" / "SHA256SUMS"
+    ).read_bytes()

@@ -38,7 +38,8 @@ def keys_of(value: Any, known: set[str], path: str = "") -> Iterator[str]:
         for part in value:
             yield from keys_of(part, known, f"{path}[]")
     elif isinstance(value, list) and not value:
-        yield from (key for key in known if key.startswith(f"{path}[]"))  # nothing to tell its keys from
+        # nothing to tell its keys from
+        yield from (key for key in known if key.startswith(f"{path}[]"))
     elif isinstance(value, list):
         yield f"{path}[]"
     else:
@@ -55,7 +56,8 @@ def source(photos: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def check(cli: Any) -> Any:
-    """Run a command with --json several ways; the keys of all its answers together must be those of the page."""
+    """Run a command with --json several ways; the keys of all its answers together must be those of
+    the page."""
 
     def check(command: str, *ways: list[object]) -> None:
         known = documented(command)
@@ -67,7 +69,9 @@ def check(cli: Any) -> Any:
             found = set(keys_of(ran.json, known))
             assert found <= known, f"{command} {way}: docs/json.md has not {sorted(found - known)}"
             seen |= found
-        assert known <= seen, f"docs/json.md has keys that {command} does not print: {sorted(known - seen)}"
+        assert known <= seen, (
+            f"docs/json.md has keys that {command} does not print: {sorted(known - seen)}"
+        )
 
     return check
 
@@ -85,7 +89,10 @@ def test_export(check: Any, tmp_path: Path) -> None:
 def test_tokenizer(check: Any, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("some words, and some more words\n")
     made = tmp_path / "made.txt"
-    check("tokenizer train", [tmp_path / "in.txt", made, "--kind", "words", "--vocab-size", 20, "--workers", 0])
+    check(
+        "tokenizer train",
+        [tmp_path / "in.txt", made, "--kind", "words", "--vocab-size", 20, "--workers", 0],
+    )
     check("tokenizer show", [made], ["bytes"])
 
 
@@ -97,7 +104,15 @@ def test_convert(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
     update = [source, followed, "--update", "--workers", 0]
     explain = [source, followed, "--explain", "--resize", 8]
     part = [source, tmp_path / "parts", "--part", "1/2", "--workers", 0]
-    check("convert", explain, [source, out, "--dry-run"], [source, out, "--workers", 0], [source, out], update, part)
+    check(
+        "convert",
+        explain,
+        [source, out, "--dry-run"],
+        [source, out, "--workers", 0],
+        [source, out],
+        update,
+        part,
+    )
 
 
 def test_verify_and_repair(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
@@ -120,15 +135,27 @@ def test_compact_and_prune(check: Any, source: Path, tmp_path: Path, cli: Any) -
 def test_inspect(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
     out, other = tmp_path / "out", tmp_path / "other"
     assert cli("convert", source, out, "--workers", 0, "--split", "train=0.7,val=0.3").code == 0
-    assert cli("convert", source, other, "--workers", 0, "--resize", 8, "--labels", "none").code == 0
+    assert (
+        cli("convert", source, other, "--workers", 0, "--resize", 8, "--labels", "none").code == 0
+    )
     varied = tmp_path / "varied"
-    assert cli("convert", source, varied, "--workers", 0, "--random-crop", 8, "--variants", 2).code == 0
-    tokens = write_packed(tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another one, and longer"}))
+    assert (
+        cli("convert", source, varied, "--workers", 0, "--random-crop", 8, "--variants", 2).code
+        == 0
+    )
+    tokens = write_packed(
+        tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another one, and longer"})
+    )
     written = [[out, "--head", 1, "--save", tmp_path / "saved", "--images", tmp_path / "sheet.png"]]
     written += [[out, "--html", tmp_path / "page.html"], [out, "--split", "val"]]
     check(
         "inspect",
-        *([out, "--stats"], [out, "--shard", 0, "--block", 0], [out, "--shard", 0, "--row", 0], [out, "--where", "label == 1"]),
+        *(
+            [out, "--stats"],
+            [out, "--shard", 0, "--block", 0],
+            [out, "--shard", 0, "--row", 0],
+            [out, "--where", "label == 1"],
+        ),
         *(
             [out, "--diff", other],
             [out, "--history"],
@@ -147,7 +174,14 @@ def test_preview(check: Any, source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_bench(check: Any, raw_dataset: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch, bucket: str) -> None:
+def test_bench(
+    check: Any,
+    raw_dataset: Path,
+    tmp_path: Path,
+    cli: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    bucket: str,
+) -> None:
     monkeypatch.setattr("shardctl.benchmark.measure.SETTING_SECONDS", 0.01)
     short = [raw_dataset, "--seconds", 0.02, "--runs", 1, "--threads", 1]
     before = tmp_path / "before.json"
@@ -175,7 +209,18 @@ def test_cache(check: Any, raw_dataset: Path, tmp_path: Path, bucket: str) -> No
 def test_advise(check: Any, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "ROUND_SECONDS", 0.02)
     monkeypatch.setattr(advice, "PROOF_SECONDS", 0.1)
-    given = [photos, "--crop", 8, "--consumer-rate", 1000, "--inputs", 8, "--workers", 0, "--lossless"]
+    given = [
+        photos,
+        "--crop",
+        8,
+        "--consumer-rate",
+        1000,
+        "--inputs",
+        8,
+        "--workers",
+        0,
+        "--lossless",
+    ]
     check("advise", [*given, "--bandwidth", "1MB"])
 
 
@@ -184,7 +229,18 @@ def test_recipe(check: Any, photos: Path, tmp_path: Path, cli: Any) -> None:
     (tmp_path / "bad.toml").write_text("seed = -1\n")
     check("recipe check", [tmp_path / "good.toml"], [tmp_path / "bad.toml"])
     assert (
-        cli("convert", photos, tmp_path / "out", "--recipe", tmp_path / "good.toml", "--shuffle", 1, "--workers", 0).code == 0
+        cli(
+            "convert",
+            photos,
+            tmp_path / "out",
+            "--recipe",
+            tmp_path / "good.toml",
+            "--shuffle",
+            1,
+            "--workers",
+            0,
+        ).code
+        == 0
     )
     check("recipe show", [tmp_path / "out"], ["@imagenet"])
     check("recipe list", [])
@@ -231,7 +287,16 @@ def test_what_functions_print_is_kept_out_of_the_json(
 ) -> None:
     (tmp_path / f"noisy{workers}.py").write_text(NOISY)
     monkeypatch.syspath_prepend(tmp_path)
-    ran = cli("convert", photos, tmp_path / "out", "--transform", f"noisy{workers}:say", "--workers", workers, "--json")
+    ran = cli(
+        "convert",
+        photos,
+        tmp_path / "out",
+        "--transform",
+        f"noisy{workers}:say",
+        "--workers",
+        workers,
+        "--json",
+    )
     assert json.loads(ran.out)["samples"] == 60
     assert "import noise" in ran.err
     if workers == 0:
@@ -243,7 +308,9 @@ def test_most_inputs_rejected_is_said_on_stderr(cli: Any, source: Path, tmp_path
     for path in sorted(source.rglob("*.*"))[:40]:
         path.write_bytes(b"bad")
     for options in ([], ["-q"], ["--json"]):
-        ran = cli("convert", source, tmp_path / "out", "--workers", 0, "--max-rejects", "100%", *options)
+        ran = cli(
+            "convert", source, tmp_path / "out", "--workers", 0, "--max-rejects", "100%", *options
+        )
         assert ran.code == 0
         assert "warning: 40 of 60 inputs (66.7%) could not be converted" in ran.err
     assert ran.json["warnings"][0].startswith("40 of 60 inputs (66.7%)")
@@ -255,6 +322,16 @@ def test_what_a_consumer_prints_is_kept_out_of_the_json(
     monkeypatch.setattr("shardctl.benchmark.measure.consumers.OWN_SECONDS", 0.01)
     (tmp_path / "noisy_step.py").write_text("def step(batch):\n    print('noise of a step')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    ran = cli("bench", raw_dataset, "--consumer", "noisy_step:step", "--seconds", 0.02, "--runs", 1, "--json")
+    ran = cli(
+        "bench",
+        raw_dataset,
+        "--consumer",
+        "noisy_step:step",
+        "--seconds",
+        0.02,
+        "--runs",
+        1,
+        "--json",
+    )
     assert ran.json["consumer"] == "noisy_step:step"
     assert "noise of a step" in ran.err

@@ -1,4 +1,5 @@
-"""What commands say where something is wrong on a store: whole sentences, with the places that a person has named."""
+"""What commands say where something is wrong on a store: whole sentences, with the places that a
+person has named."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ COPIES = ("shardctl-sources-", "shardctl-scratch-")
 
 @pytest.fixture(scope="module", autouse=True)
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder for temporary files: one for all tests, so that they share the processes that workers are forked from."""
+    """The folder for temporary files: one for all tests, so that they share the processes that
+    workers are forked from."""
     folder = tmp_path_factory.mktemp("temporary")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
@@ -40,7 +42,8 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class World:
-    """A bucket with two files of lines, in/, and a dataset of them, out/, as they are in `built`; and what may befall them."""
+    """A bucket with two files of lines, in/, and a dataset of them, out/, as they are in `built`;
+    and what may befall them."""
 
     bucket: str
     server: ObjectServer
@@ -68,10 +71,15 @@ class World:
     def fill_disk(self) -> None:
         """Have the disk with temporary files say that it has 100 bytes left."""
         usage, full = shutil.disk_usage, SimpleNamespace(total=1000, used=900, free=100)
-        self.patch.setattr(shutil, "disk_usage", lambda place: full if tempfile.tempdir in str(place) else usage(place))
+        self.patch.setattr(
+            shutil,
+            "disk_usage",
+            lambda place: full if tempfile.tempdir in str(place) else usage(place),
+        )
 
     def shown(self, text: str) -> str:
-        """Return a message with names for the places, and N for numbers of bytes: these differ between versions of pyarrow."""
+        """Return a message with names for the places, and N for numbers of bytes: these differ
+        between versions of pyarrow."""
         text = text.replace(self.bucket, "BUCKET").replace(str(self.folder), "FOLDER")
         text = text.replace(str(self.built), "BUILT").replace(tempfile.gettempdir(), "TMPDIR")
         return re.sub(r"/[0-9a-f]{12}/", "/BASE/", re.sub(r"\b[0-9]{4}\b", "N", text))
@@ -88,7 +96,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def world(bucket: str, object_server: ObjectServer, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(
+    bucket: str,
+    object_server: ObjectServer,
+    built: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> World:
     store = open_store(bucket)
     for path in filter(Path.is_file, built.rglob("*")):
         store.put(path.relative_to(built).as_posix(), path)
@@ -110,32 +124,62 @@ CASES: dict[str, tuple[str, Change]] = {
     "source: expired credentials": (CONVERT, lambda w: w.refuse("expired", "GET")),
     "source: overloaded": (CONVERT, lambda w: w.refuse("503", "GET")),
     "source: no room for the copies": (CONVERT, lambda w: w.fill_disk()),
-    "source in the destination": ("convert BUCKET/in/a.jsonl BUCKET/in --workers 0", lambda w: None),
+    "source in the destination": (
+        "convert BUCKET/in/a.jsonl BUCKET/in --workers 0",
+        lambda w: None,
+    ),
     "destination: no permission to write": (WRITE, lambda w: w.refuse("403", "PUT")),
     "destination: overloaded": (WRITE, lambda w: w.refuse("503", "PUT")),
-    "destination: no permission for one shard": (WRITE, lambda w: w.refuse("403", "PUT", "*/train-00000.arrow")),
+    "destination: no permission for one shard": (
+        WRITE,
+        lambda w: w.refuse("403", "PUT", "*/train-00000.arrow"),
+    ),
     "destination: no conditions": (WRITE, lambda w: w.refuse("unconditional", "PUT")),
     "destination: something else there": (WRITE, lambda w: w.put("new/notes.txt", b"mine")),
     "destination: another dataset there": (WRITE.replace("new", "out"), lambda w: None),
     "verify: nothing there": ("verify BUCKET/none", lambda w: None),
     "verify: no permission to list": ("verify BUCKET/out", lambda w: w.refuse("403", "LIST")),
-    "verify: no permission to read": ("verify BUCKET/out", lambda w: w.refuse("403", "GET", f"*{SHARD}")),
-    "verify: expired credentials": ("verify BUCKET/out --level quick", lambda w: w.refuse("expired", "GET", f"*{SHARD}")),
+    "verify: no permission to read": (
+        "verify BUCKET/out",
+        lambda w: w.refuse("403", "GET", f"*{SHARD}"),
+    ),
+    "verify: expired credentials": (
+        "verify BUCKET/out --level quick",
+        lambda w: w.refuse("expired", "GET", f"*{SHARD}"),
+    ),
     "verify: missing shard": ("verify BUCKET/out", lambda w: w.delete(f"out/{SHARD}")),
     "verify: short shard": ("verify BUCKET/out --level quick", lambda w: w.cut(f"out/{SHARD}")),
     "verify: damaged table": ("verify BUCKET/out", lambda w: w.put("out/plan.arrow", b"junk")),
     "verify: damaged manifest": ("verify BUCKET/out", lambda w: w.put("out/manifest.json", b"{}")),
-    "verify: something else there": ("verify BUCKET/out", lambda w: w.put("out/notes.txt", b"mine")),
+    "verify: something else there": (
+        "verify BUCKET/out",
+        lambda w: w.put("out/notes.txt", b"mine"),
+    ),
     "verify: short shard alone": (f"verify BUCKET/out/{SHARD}", lambda w: w.cut(f"out/{SHARD}")),
     "verify: missing shard alone": ("verify BUCKET/out/train-00077.arrow", lambda w: None),
     "verify: table alone": ("verify BUCKET/out/plan.arrow", lambda w: None),
-    "verify: wrong limit": ("verify BUCKET/out", lambda w: w.patch.setenv("SHARDCTL_SCRATCH_LIMIT", "much")),
+    "verify: wrong limit": (
+        "verify BUCKET/out",
+        lambda w: w.patch.setenv("SHARDCTL_SCRATCH_LIMIT", "much"),
+    ),
     "inspect: damaged table": ("inspect BUCKET/out", lambda w: w.put("out/shards.arrow", b"junk")),
-    "inspect: missing shard": ("inspect BUCKET/out --shard 1 --head 2", lambda w: w.delete(f"out/{SHARD}")),
-    "inspect: short shard": ("inspect BUCKET/out --shard 1 --head 2", lambda w: w.cut(f"out/{SHARD}")),
+    "inspect: missing shard": (
+        "inspect BUCKET/out --shard 1 --head 2",
+        lambda w: w.delete(f"out/{SHARD}"),
+    ),
+    "inspect: short shard": (
+        "inspect BUCKET/out --shard 1 --head 2",
+        lambda w: w.cut(f"out/{SHARD}"),
+    ),
     "inspect: short shard alone": (f"inspect BUCKET/out/{SHARD}", lambda w: w.cut(f"out/{SHARD}")),
-    "export: missing shard": ("export BUCKET/out FOLDER/tars --to webdataset --workers 0", lambda w: w.delete(f"out/{SHARD}")),
-    "export: short shard": ("export BUCKET/out FOLDER/tars --to webdataset --workers 0", lambda w: w.cut(f"out/{SHARD}")),
+    "export: missing shard": (
+        "export BUCKET/out FOLDER/tars --to webdataset --workers 0",
+        lambda w: w.delete(f"out/{SHARD}"),
+    ),
+    "export: short shard": (
+        "export BUCKET/out FOLDER/tars --to webdataset --workers 0",
+        lambda w: w.cut(f"out/{SHARD}"),
+    ),
     "export: missing table": (
         "export BUCKET/out FOLDER/tars --to webdataset --workers 0",
         lambda w: w.delete("out/shards.arrow"),
@@ -148,11 +192,16 @@ CASES: dict[str, tuple[str, Change]] = {
     "repair: what is lost": ("repair BUCKET/out --drop-lost", lambda w: None),
     "compact": ("compact BUCKET/out", lambda w: None),
     "prune": ("prune BUCKET/out --key a", lambda w: None),
-    "open: another table": ("bench BUCKET/out --json", lambda w: w.put("out/shards.arrow", b"another table")),
+    "open: another table": (
+        "bench BUCKET/out --json",
+        lambda w: w.put("out/shards.arrow", b"another table"),
+    ),
     "open: missing table": ("bench BUCKET/out --json", lambda w: w.delete("out/shards.arrow")),
 }
 
-SAID: dict[str, list[str]] = json.loads(Path(__file__).with_name("messages_on_stores.json").read_text(encoding="utf-8"))
+SAID: dict[str, list[str]] = json.loads(
+    Path(__file__).with_name("messages_on_stores.json").read_text(encoding="utf-8")
+)
 """The exit code of each case, and the lines that are printed."""
 
 

@@ -54,11 +54,15 @@ def test_a_page_is_opened_when_it_is_complete(
     assert opened[0].endswith("</html>\n")
     found = cli(*arguments, "--open")
     temporary = next((tmp_path / "temporary").rglob("*.html"))
-    assert f"page written to {temporary}" in found.out, "without --html the page is a file that stays"
+    assert f"page written to {temporary}" in found.out, (
+        "without --html the page is a file that stays"
+    )
     assert len(opened) == 2
 
 
-def test_a_temporary_page_is_for_its_user_alone(cli: Any, raw_dataset: Path, tmp_path: Path, opened: list[str]) -> None:
+def test_a_temporary_page_is_for_its_user_alone(
+    cli: Any, raw_dataset: Path, tmp_path: Path, opened: list[str]
+) -> None:
     assert cli("inspect", raw_dataset, "--open").code == 0
     temporary = next((tmp_path / "temporary").rglob("inspect.html"))
     assert temporary.parent.stat().st_mode & 0o777 == 0o700
@@ -67,7 +71,13 @@ def test_a_temporary_page_is_for_its_user_alone(cli: Any, raw_dataset: Path, tmp
 @pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="there a browser is always asked")
 @pytest.mark.parametrize("command", ["inspect", "bench", "preview"])
 def test_without_a_display_a_note_names_the_page(
-    cli: Any, photos: Path, raw_dataset: Path, tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch, command: str
+    cli: Any,
+    photos: Path,
+    raw_dataset: Path,
+    tmp_path: Path,
+    opened: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
 ) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
@@ -95,7 +105,9 @@ def test_a_failure_opens_nothing(cli: Any, tmp_path: Path, opened: list[str]) ->
 
 
 @pytest.mark.parametrize("more", [["--watch"], ["--key", "k"], ["--history"]])
-def test_open_contradicts_what_writes_no_page(cli: Any, raw_dataset: Path, opened: list[str], more: list[str]) -> None:
+def test_open_contradicts_what_writes_no_page(
+    cli: Any, raw_dataset: Path, opened: list[str], more: list[str]
+) -> None:
     found = cli("bench" if more == ["--watch"] else "inspect", raw_dataset, "--open", *more)
     assert found.code == 2
     assert "--open" in found.err
@@ -109,9 +121,16 @@ def test_the_preview_page_has_the_command_that_converts(
     (tmp_path / "my photos").symlink_to(photos)
     given = ("--random-crop", 32, "--flip=0.5", "--seed", 3, "--workers", 0)
     assert cli("preview", "my photos", *given, "--inputs", 1, "--html", "p.html", "-q").code == 0
-    line = (tmp_path / "p.html").read_text(encoding="utf-8").partition("<code>")[2].partition("</code>")[0]
+    line = (
+        (tmp_path / "p.html")
+        .read_text(encoding="utf-8")
+        .partition("<code>")[2]
+        .partition("</code>")[0]
+    )
     words = shlex.split(line.replace("&#x27;", "'"))
     assert words[:4] == ["shardctl", "convert", str(tmp_path / "my photos"), "out"]
-    assert sorted(words[4:]) == sorted(["--random-crop", "32", "--flip", "0.5", "--seed", "3", "--workers", "0"])
+    assert sorted(words[4:]) == sorted(
+        ["--random-crop", "32", "--flip", "0.5", "--seed", "3", "--workers", "0"]
+    )
     converted = cli(*words[1:3], "converted", *words[4:])
     assert converted.code == 0, "it is a command line of convert"

@@ -59,30 +59,51 @@ for wrong in (0, "x"):
 @pytest.mark.thorough
 def test_a_new_option_of_convert_is_one_field(tmp_path: Path) -> None:
     package = tmp_path / "copy" / "shardctl"
-    shutil.copytree(Path(shardctl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(shardctl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
+    )
     file = package / "build" / "options.py"
-    before, end, after = file.read_text(encoding="utf-8").partition("\n    def check(self) -> None:")
+    before, end, after = file.read_text(encoding="utf-8").partition(
+        "\n    def check(self) -> None:"
+    )
     file.write_text(before + NEW_OPTION + end + after, encoding="utf-8")
     (tmp_path / "in.txt").write_text("one\n")
 
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     environment["PYTHONPATH"] = str(package.parent)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
 
     shown = " ".join(run("-m", "shardctl", "convert", "--help").stdout.split())
     assert "--reading-pace N How fast the inputs are read. [default: 7]" in shown
     assert shown.index("--metrics") < shown.index("--reading-pace") < shown.index("--max-rejects")
-    done = run("-m", "shardctl", "convert", "in.txt", "by-command", "--reading-pace", "2", "--workers", "0")
+    done = run(
+        "-m", "shardctl", "convert", "in.txt", "by-command", "--reading-pace", "2", "--workers", "0"
+    )
     assert done.stdout.startswith("created by-command: 1 sample"), done.stderr
     refused = run("-m", "shardctl", "convert", "in.txt", "other", "--reading-pace", "0")
-    assert (refused.returncode, refused.stderr) == (2, "shardctl: a pace of 0 is impossible; give at least 1\n")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "shardctl: a pace of 0 is impossible; give at least 1\n",
+    )
     refused = run("-m", "shardctl", "convert", "in.txt", "other", "--reading-pace", "x")
     assert refused.returncode == 2
     assert "--reading-pace: 'x' is not a whole number" in refused.stderr
     called = run("-c", TRIAL)
-    said = f"{package} 1\na pace of 0 is impossible; give at least 1\npace must be a whole number; it is 'x'\n"
+    said = (
+        f"{package} 1\na pace of 0 is impossible; give at least 1\npace must be a whole "
+        "number; "
+        "it is 'x'\n"
+    )
     assert (called.returncode, called.stdout) == (0, said), called.stderr
 
 
@@ -99,27 +120,39 @@ FIELD_OF_NEW_KEY = """    pace: str = setting_as(_OPTIONS["pace"], Word(("walk",
 @pytest.mark.thorough
 def test_a_new_recipe_key_with_an_option_is_one_declaration_and_its_field(tmp_path: Path) -> None:
     package = tmp_path / "copy" / "shardctl"
-    shutil.copytree(Path(shardctl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(shardctl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
+    )
     declared = package / "transforms" / "recipe_options.py"
     declared.write_text(declared.read_text(encoding="utf-8") + NEW_KEY, encoding="utf-8")
     file = package / "transforms" / "recipe.py"
-    before, end, after = file.read_text(encoding="utf-8").partition("    transform: tuple[Transform, ...]")
+    before, end, after = file.read_text(encoding="utf-8").partition(
+        "    transform: tuple[Transform, ...]"
+    )
     file.write_text(before + FIELD_OF_NEW_KEY + end + after, encoding="utf-8")
     (tmp_path / "in.txt").write_text("one\n")
     (tmp_path / "recipe.toml").write_text('pace = "walk"\n')
 
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     environment["PYTHONPATH"] = str(package.parent)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "shardctl", *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
 
     shown = " ".join(run("convert", "--help").stdout.split())
     assert "--reading-pace [walk|run] How fast the inputs are read. Default: walk." in shown
     assert shown.index("--max-pixels") < shown.index("--reading-pace") < shown.index("--strip-html")
     described = json.loads(run("recipe", "schema").stdout)["properties"]["pace"]
-    assert described == {"enum": ["walk", "run"], "description": "How fast the inputs are read.", "default": "walk"}
+    assert described == {
+        "enum": ["walk", "run"],
+        "description": "How fast the inputs are read.",
+        "default": "walk",
+    }
     given = ("convert", "in.txt", "out", "--recipe", "recipe.toml", "--workers", "0")
     done = run(*given, "--reading-pace", "run")
     assert done.stdout.startswith("created out: 1 sample"), done.stderr
@@ -133,7 +166,9 @@ def test_options_and_recipe_files_say_the_same_of_a_key() -> None:
     assert keys.keys() - declared.keys() == {"transform"}
     for name, option in declared.items():
         assert option.help == keys[name].metadata["doc"]
-        assert default_of(keys[name]) == (list(option.otherwise) if option.otherwise == () else option.otherwise)
+        assert default_of(keys[name]) == (
+            list(option.otherwise) if option.otherwise == () else option.otherwise
+        )
     assert set(KINDS) < set(recipe_options.KINDS)
 
 
@@ -148,13 +183,17 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("name", "class_", "arguments"), COMMANDS)
-def test_a_command_has_each_option_of_its_dataclass_with_its_default(name: str, class_: Any, arguments: list[str]) -> None:
+def test_a_command_has_each_option_of_its_dataclass_with_its_default(
+    name: str, class_: Any, arguments: list[str]
+) -> None:
     group = cli.make_context("shardctl", [], resilient_parsing=True)
     command = cli.get_command(group, name)
     assert command is not None
     given = command.make_context(name, arguments, parent=group).params
     options = class_()
-    assert {field.name: given[field.name] for field in dataclasses.fields(class_)} == dataclasses.asdict(options)
+    assert {
+        field.name: given[field.name] for field in dataclasses.fields(class_)
+    } == dataclasses.asdict(options)
     names = [parameter.name for parameter in command.params]
     assert len(set(names)) == len(names)
 
@@ -169,8 +208,14 @@ def test_a_command_has_each_option_of_its_dataclass_with_its_default(name: str, 
         ({"drop_columns": 5}, "drop_columns takes a list of names; it is 5"),
         ({"split": None}, "split is a string such as 'train=0.9,val=0.1'; it is None"),
         ({"workers": 1025}, "workers must be auto or a number from 0 to 1024; it is 1025"),
-        ({"shard_size": "big"}, "shard_size: 'big' is not a size; write 128MiB, 64MB or a number of bytes"),
-        ({"shard_size": 100}, "a shard size of 100 bytes is impossible; give at least 4 KiB, such as 64MiB"),
+        (
+            {"shard_size": "big"},
+            "shard_size: 'big' is not a size; write 128MiB, 64MB or a number of bytes",
+        ),
+        (
+            {"shard_size": 100},
+            "a shard size of 100 bytes is impossible; give at least 4 KiB, such as 64MiB",
+        ),
         ({"worker_memory": 1}, "the memory limit of a worker must be 256 MiB or more; it is 1 B"),
         ({"input_timeout": "10"}, "input_timeout must be a number; it is '10'"),
         ({"input_timeout": 0}, "an input timeout of 0 seconds is impossible; give more, or none"),
@@ -180,7 +225,9 @@ def test_a_command_has_each_option_of_its_dataclass_with_its_default(name: str, 
         ({"shuffle": 2**63}, f"shuffle must be a whole number from 0 to 2^63-1; it is {2**63}"),
     ],
 )
-def test_python_is_checked_by_the_same_fields(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_python_is_checked_by_the_same_fields(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError) as refused:
         shardctl.convert(tmp_path, tmp_path / "out", **options)
     assert str(refused.value) == message

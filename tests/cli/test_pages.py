@@ -53,10 +53,15 @@ def test_another_word_leads_to_the_pages_that_have_it(cli: Any) -> None:
     found = cli("help", "Slurm")
     assert found.code == 0
     assert found.out.startswith("'Slurm' is not a command or a page. It is in:\n\n  shardctl help ")
-    assert re.search(r"^  shardctl help cluster +\d+ times; heading: Slurm$", found.out, re.MULTILINE)
+    assert re.search(
+        r"^  shardctl help cluster +\d+ times; heading: Slurm$", found.out, re.MULTILINE
+    )
 
 
-@pytest.mark.parametrize(("word", "meant"), [("convrt", "convert"), ("annotation.md", "annotations"), ("INPUTZ", "inputs")])
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("convrt", "convert"), ("annotation.md", "annotations"), ("INPUTZ", "inputs")],
+)
 def test_a_name_that_is_nearly_right_gets_the_right_one(cli: Any, word: str, meant: str) -> None:
     refused = cli("help", word)
     assert (refused.code, refused.out) == (2, "")
@@ -97,7 +102,9 @@ def test_a_terminal_is_told_where_more_is_about_an_error(tmp_path: Path) -> None
     message = "shardctl: photos: holds no files, or only empty ones; nothing to convert"
     told = [message, "more: shardctl help no-such-input"]
     for arguments, lines in (([], told), (["-q"], [message])):
-        said, code = on_a_terminal(["convert", "photos", "out", *arguments], tmp_path, {"NO_COLOR": "1"})
+        said, code = on_a_terminal(
+            ["convert", "photos", "out", *arguments], tmp_path, {"NO_COLOR": "1"}
+        )
         assert (said.splitlines(), code) == (lines, 3)
     command = [sys.executable, "-m", "shardctl", "convert", "photos", "out"]
     piped = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -105,11 +112,14 @@ def test_a_terminal_is_told_where_more_is_about_an_error(tmp_path: Path) -> None
 
 
 def on_a_terminal(arguments: list[str], folder: Path, variables: dict[str, str]) -> tuple[str, int]:
-    """Run a command that has a terminal for its streams; return what it wrote there, and its exit code."""
+    """Run a command that has a terminal for its streams; return what it wrote there, and its exit
+    code."""
     above, below = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", **variables}
     command = [sys.executable, "-m", "shardctl", *arguments]
-    with subprocess.Popen(command, cwd=folder, env=environment, stdin=below, stdout=below, stderr=below) as process:
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdin=below, stdout=below, stderr=below
+    ) as process:
         os.close(below)
         said = b""
         while True:

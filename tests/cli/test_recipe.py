@@ -52,14 +52,21 @@ def test_check_says_what_a_recipe_does(cli: Any, recipe: Path) -> None:
     ):
         assert line in ran.out
     record = cli("recipe", "check", recipe, "--json").json
-    assert (record["ok"], record["problems"], record["size"], record["samples_per_input"]) == (True, [], [24, 24], 1)
+    assert (record["ok"], record["problems"], record["size"], record["samples_per_input"]) == (
+        True,
+        [],
+        [24, 24],
+        1,
+    )
     assert [step["name"] for step in record["steps"]] == ["resize", "maybe", "crop"]
     assert record["steps"][1]["settings"]["steps"] == [{"name": "hflip", "p": 0.2}]
     assert record["moves"] == ["boxes", "keypoints", "masks", "polygons"]
 
 
 def test_check_says_the_keys_that_are_not_the_defaults(cli: Any, recipe: Path) -> None:
-    recipe.write_text('kind = "table"\ncolumns = ["a", "b"]\ndelimiter = "tab"\nlabel_field = "b"\n')
+    recipe.write_text(
+        'kind = "table"\ncolumns = ["a", "b"]\ndelimiter = "tab"\nlabel_field = "b"\n'
+    )
     said = cli("recipe", "check", recipe).out.splitlines()
     assert said[1:] == [
         "  for rows of tables, compression zstd:3",
@@ -70,9 +77,14 @@ def test_check_says_the_keys_that_are_not_the_defaults(cli: Any, recipe: Path) -
 
 
 def test_check_names_what_cannot_move_with_the_images(cli: Any, recipe: Path) -> None:
-    recipe.write_text('[[transform]]\nname = "five_crop"\nsize = 8\n[[transform]]\nname = "elastic"\n')
+    recipe.write_text(
+        '[[transform]]\nname = "five_crop"\nsize = 8\n[[transform]]\nname = "elastic"\n'
+    )
     said = cli("recipe", "check", recipe).out
-    assert "refused if the inputs have them: boxes (elastic), polygons (elastic), keypoints (elastic)" in said
+    assert (
+        "refused if the inputs have them: boxes (elastic), polygons (elastic), keypoints (elastic)"
+        in said
+    )
     assert "from each input: 5 samples" in said
 
 
@@ -80,12 +92,19 @@ def test_check_prints_all_problems_and_exits_with_one(cli: Any, recipe: Path) ->
     recipe.write_text('seed = "x"\n[[transform]]\nname = "crop"\nsize = 0\n')
     ran = cli("recipe", "check", recipe)
     assert ran.code == 1
-    assert ran.out.splitlines()[0] == f"{recipe}:1: seed must be a whole number from 0 to {2**63 - 1}; it is 'x'"
-    assert ran.out.splitlines()[1].startswith(f"{recipe}:4: step 1 (crop): size must be 224, or 320x240")
+    assert (
+        ran.out.splitlines()[0]
+        == f"{recipe}:1: seed must be a whole number from 0 to {2**63 - 1}; it is 'x'"
+    )
+    assert ran.out.splitlines()[1].startswith(
+        f"{recipe}:4: step 1 (crop): size must be 224, or 320x240"
+    )
     assert ran.out.splitlines()[2] == f"2 problems in {recipe}"
     record = cli("recipe", "check", recipe, "--json").json
     assert record["ok"] is False
-    assert [(problem["line"], problem["column"], problem["key"]) for problem in record["problems"]] == [
+    assert [
+        (problem["line"], problem["column"], problem["key"]) for problem in record["problems"]
+    ] == [
         (1, 1, "seed"),
         (4, 1, "transform[0].size"),
     ]
@@ -94,13 +113,18 @@ def test_check_prints_all_problems_and_exits_with_one(cli: Any, recipe: Path) ->
 def test_check_of_a_file_that_is_not_there_or_is_a_folder(cli: Any, tmp_path: Path) -> None:
     ran = cli("recipe", "check", tmp_path / "absent.toml")
     listed = "`shardctl recipe list` lists those that are ready"
-    assert (ran.code, ran.err) == (3, f"shardctl: {tmp_path}/absent.toml: no such recipe file; {listed}\n")
+    assert (ran.code, ran.err) == (
+        3,
+        f"shardctl: {tmp_path}/absent.toml: no such recipe file; {listed}\n",
+    )
     ran = cli("recipe", "check", tmp_path)
     assert ran.code == 3
     assert "cannot be read (Is a directory)" in ran.err
 
 
-def test_show_prints_a_recipe_that_makes_the_same_dataset(cli: Any, recipe: Path, photos: Path, tmp_path: Path) -> None:
+def test_show_prints_a_recipe_that_makes_the_same_dataset(
+    cli: Any, recipe: Path, photos: Path, tmp_path: Path
+) -> None:
     options = ("--workers", 0, "--split", "train=0.5,val=0.5", "--shuffle", 3)
     assert cli("convert", photos, tmp_path / "out", "--recipe", recipe, *options).code == 0
     shown = cli("recipe", "show", tmp_path / "out")
@@ -114,7 +138,11 @@ def test_show_prints_a_recipe_that_makes_the_same_dataset(cli: Any, recipe: Path
     assert (ran.code, "is up to date" in ran.out) == (0, True)
     record = cli("recipe", "show", tmp_path / "out", "--json").json
     assert record["toml"] == shown.out
-    assert record["recipe"]["transform"][1] == {"name": "maybe", "steps": [{"name": "hflip", "p": 0.2}], "p": 0.4}
+    assert record["recipe"]["transform"][1] == {
+        "name": "maybe",
+        "steps": [{"name": "hflip", "p": 0.2}],
+        "p": 0.4,
+    }
 
 
 def test_show_of_what_has_no_recipe(cli: Any, tmp_path: Path) -> None:
@@ -122,7 +150,10 @@ def test_show_of_what_has_no_recipe(cli: Any, tmp_path: Path) -> None:
     assert (ran.code, "no such dataset" in ran.err) == (3, True)
     shardctl.write(tmp_path / "out", [{"key": "a", "n": 1}])
     ran = cli("recipe", "show", tmp_path / "out")
-    assert (ran.code, "was written from Python (shardctl.write), with no recipe" in ran.err) == (3, True)
+    assert (ran.code, "was written from Python (shardctl.write), with no recipe" in ran.err) == (
+        3,
+        True,
+    )
 
 
 def test_the_schema_is_one_json_object(cli: Any) -> None:
@@ -132,12 +163,29 @@ def test_the_schema_is_one_json_object(cli: Any) -> None:
 
 
 def test_an_option_wins_over_the_file(cli: Any, recipe: Path, photos: Path, tmp_path: Path) -> None:
-    arguments = ("--resize", 48, "--flip", 1, "--crop", "16x8", "--step", "vflip p=1", "--step", "random_rotation degrees=5")
+    arguments = (
+        "--resize",
+        48,
+        "--flip",
+        1,
+        "--crop",
+        "16x8",
+        "--step",
+        "vflip p=1",
+        "--step",
+        "random_rotation degrees=5",
+    )
     arguments += ("--kind", "auto", "--store", "jpeg:70", "--seed", 9, "--workers", 0)
     assert cli("convert", photos, tmp_path / "out", "--recipe", recipe, *arguments).code == 0
     made = Manifest.load(LocalFolder(tmp_path / "out")).recipe
     assert (made["kind"], made["store"], made["seed"]) == ("image", "jpeg:70", 9)
-    rotation = {"name": "random_rotation", "degrees": [-5.0, 5.0], "expand": False, "interpolation": "nearest", "fill": 0}
+    rotation = {
+        "name": "random_rotation",
+        "degrees": [-5.0, 5.0],
+        "expand": False,
+        "interpolation": "nearest",
+        "fill": 0,
+    }
     assert made["transform"] == [
         {"name": "resize", "size": 48, "side": "long"},
         {"name": "maybe", "steps": [{"name": "hflip", "p": 1.0}], "p": 0.4},
@@ -157,13 +205,30 @@ def test_options_alone_are_the_steps(cli: Any, photos: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("more", "arguments", "sentence"),
     [
-        ("", ["--random-crop", "9"], "has no step random_resized_crop (it has resize, maybe, hflip, crop); add it with --step"),
-        ('[[transform]]\nname = "crop"\nsize = 9\n', ["--crop", "8"], "has 2 steps crop; change the one that is meant"),
-        ('[[transform]]\nname = "hflip"\n', ["--flip", "1"], "has 2 steps hflip; change the one that is meant"),
+        (
+            "",
+            ["--random-crop", "9"],
+            "has no step random_resized_crop (it has resize, maybe, hflip, crop); add it with "
+            "--step",
+        ),
+        (
+            '[[transform]]\nname = "crop"\nsize = 9\n',
+            ["--crop", "8"],
+            "has 2 steps crop; change the one that is meant",
+        ),
+        (
+            '[[transform]]\nname = "hflip"\n',
+            ["--flip", "1"],
+            "has 2 steps hflip; change the one that is meant",
+        ),
         ("", ["--crop", "0"], "crop: size must be 224, or 320x240"),
         ("", ["--step", "crop"], "crop: needs size"),
         ("", ["--step", "crop 9"], "'9' is not of the form setting=value"),
-        ('[[transform]]\nname = "custom"\ntarget = "json:dumps"\n', ["--transform", "json:dumps"], "has this function already"),
+        (
+            '[[transform]]\nname = "custom"\ntarget = "json:dumps"\n',
+            ["--transform", "json:dumps"],
+            "has this function already",
+        ),
         (
             '[[transform]]\nname = "custom"\ntarget = "json:dumps"\n',
             ["--step", "hflip"],
@@ -172,7 +237,13 @@ def test_options_alone_are_the_steps(cli: Any, photos: Path, tmp_path: Path) -> 
     ],
 )
 def test_an_option_that_does_not_fit_the_file_is_refused(
-    cli: Any, recipe: Path, photos: Path, tmp_path: Path, more: str, arguments: list[str], sentence: str
+    cli: Any,
+    recipe: Path,
+    photos: Path,
+    tmp_path: Path,
+    more: str,
+    arguments: list[str],
+    sentence: str,
 ) -> None:
     recipe.write_text(RECIPE + more)
     ran = cli("convert", photos, tmp_path / "out", "--recipe", recipe, *arguments)
@@ -181,10 +252,14 @@ def test_an_option_that_does_not_fit_the_file_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_ready_recipe_is_used_by_its_name_wherever_a_file_is(cli: Any, photos: Path, tmp_path: Path) -> None:
+def test_a_ready_recipe_is_used_by_its_name_wherever_a_file_is(
+    cli: Any, photos: Path, tmp_path: Path
+) -> None:
     listed = cli("recipe", "list", "--json").json["recipes"]
     assert "@imagenet" in listed
-    assert [line.split()[0] for line in cli("recipe", "list").out.splitlines() if line.startswith("@")] == list(listed)
+    assert [
+        line.split()[0] for line in cli("recipe", "list").out.splitlines() if line.startswith("@")
+    ] == list(listed)
     options = ["--variants", 1, "--random-crop", 8, "--workers", 0]
     assert cli("convert", photos, tmp_path / "out", "--recipe", "@imagenet", *options).code == 0
     again = shardctl.convert(photos, tmp_path / "again", recipe="@imagenet", workers=0)
@@ -194,17 +269,29 @@ def test_a_ready_recipe_is_used_by_its_name_wherever_a_file_is(cli: Any, photos:
 
 def test_a_ready_recipe_can_be_taken_as_a_file(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(cli("recipe", "show", "@simclr").out)
-    mine, ready = (cli("recipe", "check", name, "--json").json["recipe"] for name in (tmp_path / "recipe.toml", "@simclr"))
+    mine, ready = (
+        cli("recipe", "check", name, "--json").json["recipe"]
+        for name in (tmp_path / "recipe.toml", "@simclr")
+    )
     assert mine == ready
 
 
-@pytest.mark.parametrize("command", [("convert", "in", "out", "--recipe"), ("recipe", "check"), ("recipe", "show")])
-def test_a_ready_recipe_that_is_none_is_refused_with_the_name_that_is_meant(cli: Any, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "command", [("convert", "in", "out", "--recipe"), ("recipe", "check"), ("recipe", "show")]
+)
+def test_a_ready_recipe_that_is_none_is_refused_with_the_name_that_is_meant(
+    cli: Any, command: tuple[str, ...]
+) -> None:
     refused = cli(*command, "@imagnet")
-    assert (refused.code, refused.err) == (2, "shardctl: @imagnet: shardctl has no such recipe; did you mean @imagenet?\n")
+    assert (refused.code, refused.err) == (
+        2,
+        "shardctl: @imagnet: shardctl has no such recipe; did you mean @imagenet?\n",
+    )
 
 
-def test_a_file_may_have_such_a_name(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_may_have_such_a_name(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("@mine.toml").write_text(RECIPE)
     Path("@mine").write_text(RECIPE)

@@ -1,4 +1,5 @@
-"""Datasets that earlier commits made: they open, or they are refused with the version that reads them (earlier/README.md)."""
+"""Datasets that earlier commits made: they open, or they are refused with the version that reads
+them (earlier/README.md)."""
 
 from __future__ import annotations
 
@@ -49,7 +50,10 @@ def test_version_1_is_refused_with_what_to_do(unpacked: Path) -> None:
 @pytest.mark.parametrize("unpacked", OPENED, indirect=True)
 def test_version_2_opens_whole_with_the_values_of_its_sources(unpacked: Path) -> None:
     datasets = sorted(path.name for path in unpacked.iterdir() if path.name != "sources")
-    assert datasets in (["jpeg", "lines", "raw", "source", "texts"], ["jpeg", "lines", "raw", "source", "texts", "tokens"])
+    assert datasets in (
+        ["jpeg", "lines", "raw", "source", "texts"],
+        ["jpeg", "lines", "raw", "source", "texts", "tokens"],
+    )
     for name in datasets:
         assert shardctl.verify(unpacked / name, level="deep").findings == ()
         assert shardctl.inspect(unpacked / name).samples == len(shardctl.open(unpacked / name)) > 0
@@ -64,14 +68,26 @@ def test_version_2_opens_whole_with_the_values_of_its_sources(unpacked: Path) ->
     for sample in raw:
         with Image.open(sources / "photos" / sample["key"]) as picture:
             assert np.array_equal(sample["image"], np.asarray(picture.crop((2, 0, 18, 16))))
-    assert next(iter(raw.loader(batch_size=6, shuffle=True, seed=0)))["image"].shape == (6, 16, 16, 3)
+    assert next(iter(raw.loader(batch_size=6, shuffle=True, seed=0)))["image"].shape == (
+        6,
+        16,
+        16,
+        3,
+    )
     texts = {sample["key"]: sample["text"] for sample in shardctl.open(unpacked / "texts")}
     assert texts == {path.name: path.read_text() for path in (sources / "texts").iterdir()}
-    lines = [{name: sample[name] for name in ("text", "id", "score")} for sample in shardctl.open(unpacked / "lines")]
-    assert lines == [json.loads(line) for line in (sources / "lines.jsonl").read_text().splitlines()]
+    lines = [
+        {name: sample[name] for name in ("text", "id", "score")}
+        for sample in shardctl.open(unpacked / "lines")
+    ]
+    assert lines == [
+        json.loads(line) for line in (sources / "lines.jsonl").read_text().splitlines()
+    ]
     if "tokens" in datasets:
         tokens = shardctl.open(unpacked / "tokens")
-        assert b"line 0" in bytes(np.concatenate([sample["tokens"] for sample in tokens]).clip(0, 255).astype(np.uint8))
+        assert b"line 0" in bytes(
+            np.concatenate([sample["tokens"] for sample in tokens]).clip(0, 255).astype(np.uint8)
+        )
 
 
 @pytest.mark.parametrize("unpacked", OPENED, indirect=True)
@@ -91,8 +107,17 @@ def test_version_2_follows_its_sources(unpacked: Path) -> None:
     manifest = json.loads((dataset / "manifest.json").read_text())
     (before,), imaging = manifest["sources"], manifest["environment"]
     shutil.copy(photos / "cats" / "0.png", photos / "cats" / "9.png")
-    options = {"crop": 16, "store": "raw", "split": {"train": 0.5, "val": 0.5}, "shuffle": 1, "workers": 0}
-    if (imaging["imaging"], imaging["libraries"]) != (backend.require_one(), ", ".join(backend.libraries())):
+    options = {
+        "crop": 16,
+        "store": "raw",
+        "split": {"train": 0.5, "val": 0.5},
+        "shuffle": 1,
+        "workers": 0,
+    }
+    if (imaging["imaging"], imaging["libraries"]) != (
+        backend.require_one(),
+        ", ".join(backend.libraries()),
+    ):
         with pytest.raises(DatasetError, match="other versions made it"):
             shardctl.convert(photos, dataset, update=True, moved_from=[before], **options)
     else:

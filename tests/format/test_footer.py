@@ -1,4 +1,5 @@
-"""The places of blocks, from the last bytes of a file: those that Arrow finds, and nothing astray in forged ones."""
+"""The places of blocks, from the last bytes of a file: those that Arrow finds, and nothing astray
+in forged ones."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def arrow_file(blocks: int, compression: str | None = None) -> bytes:
     with pa.ipc.new_file(sink, ROWS, options=options) as writer:
         for number in range(blocks):
             keys = [f"{number}-{row}" for row in range(1 + number % 3)]
-            batch = pa.record_batch([pa.array(keys), pa.array([[number] * 7] * len(keys), ROWS[1].type)], schema=ROWS)
+            batch = pa.record_batch(
+                [pa.array(keys), pa.array([[number] * 7] * len(keys), ROWS[1].type)], schema=ROWS
+            )
             writer.write_batch(batch, custom_metadata={b"number": str(number)})
     return sink.getvalue()
 
@@ -36,7 +39,9 @@ def test_each_stretch_is_a_block(blocks: int, compression: str | None) -> None:
     extents = extents_of(tail, len(data))
     assert len(extents.starts) == blocks
     reader = pa.ipc.open_file(pa.py_buffer(data))
-    for number, (start, length) in enumerate(zip(extents.starts.tolist(), extents.lengths.tolist(), strict=True)):
+    for number, (start, length) in enumerate(
+        zip(extents.starts.tolist(), extents.lengths.tolist(), strict=True)
+    ):
         assert struct.unpack_from("<I", data, start) == (0xFFFFFFFF,), "where a message begins"
         message = pa.ipc.read_message(pa.py_buffer(data[start : start + length]))
         assert pa.ipc.read_record_batch(message, ROWS).equals(reader.get_batch(number))
@@ -47,7 +52,9 @@ TAIL = WHOLE[-footer_bytes(WHOLE[-END_BYTES:]) :]
 
 
 @examples(300)
-@given(st.lists(st.tuples(st.integers(0, len(TAIL) - 1), st.integers(0, 255)), min_size=1, max_size=6))
+@given(
+    st.lists(st.tuples(st.integers(0, len(TAIL) - 1), st.integers(0, 255)), min_size=1, max_size=6)
+)
 def test_a_forged_footer_leads_nowhere(changes: list[tuple[int, int]]) -> None:
     forged = bytearray(TAIL)
     for place, byte in changes:

@@ -1,4 +1,5 @@
-"""Datasets whose checksums all hold, and which contradict themselves: made wrong, or made by somebody with intent."""
+"""Datasets whose checksums all hold, and which contradict themselves: made wrong, or made by
+somebody with intent."""
 
 from __future__ import annotations
 
@@ -19,11 +20,14 @@ SHARD = "train-00002.arrow"
 
 
 def rewrite_shard(out: Path, change: Callable[[pa.Table], pa.Table], rows: int = 100) -> None:
-    """Write a shard with other content, in blocks of so many rows, each with the checksum that fits it."""
+    """Write a shard with other content, in blocks of so many rows, each with the checksum that fits
+    it."""
     table = change(read_table(out / SHARD)).combine_chunks()
     with pa.ipc.new_file(out / SHARD, table.schema) as writer:
         for batch in table.to_batches(max_chunksize=rows):
-            whole = pa.record_batch([pa.concat_arrays([column]) for column in batch.columns], schema=batch.schema)
+            whole = pa.record_batch(
+                [pa.concat_arrays([column]) for column in batch.columns], schema=batch.schema
+            )
             fresh = pa.ipc.read_record_batch(whole.serialize(), whole.schema)
             writer.write_batch(fresh, custom_metadata={CHECKSUM_KEY: block_checksum(fresh)})
 
@@ -41,7 +45,9 @@ def edit_plan(out: Path, change: Callable[[pa.Table], pa.Table]) -> None:
 def edit_files(out: Path, column: str, value: Any) -> None:
     """Give the first file another value."""
     files = read_table(out / "files.arrow")
-    write_table(out / "files.arrow", replace_column(files, column, [value, *files[column].to_pylist()[1:]]))
+    write_table(
+        out / "files.arrow", replace_column(files, column, [value, *files[column].to_pylist()[1:]])
+    )
 
 
 def swap_units(plan: pa.Table) -> pa.Table:
@@ -99,12 +105,16 @@ FORGED: list[tuple[str, Callable[[Path], object], dict[str, Any]]] = [
 
 
 @pytest.mark.thorough(after=6)
-@pytest.mark.parametrize(("kind", "forge", "said"), FORGED, ids=[f"{n} {case[0]}" for n, case in enumerate(FORGED)])
+@pytest.mark.parametrize(
+    ("kind", "forge", "said"), FORGED, ids=[f"{n} {case[0]}" for n, case in enumerate(FORGED)]
+)
 def test_a_dataset_that_contradicts_itself_is_found_out(
     dataset: Path, kind: str, forge: Callable[[Path], object], said: dict[str, Any]
 ) -> None:
     sign(dataset)
-    assert shardctl.verify(dataset).findings == (), "signing alone changes nothing that verify minds"
+    assert shardctl.verify(dataset).findings == (), (
+        "signing alone changes nothing that verify minds"
+    )
     forge(dataset)
     sign(dataset, **said)
     found = shardctl.verify(dataset).findings

@@ -1,4 +1,5 @@
-"""Documents packed into blocks: every token has one place, and what is reported is what is there."""
+"""Documents packed into blocks: every token has one place, and what is reported is what is
+there."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ from shardctl.transforms.text.pack import Pack
 Documents = list[list[int]]
 
 LENGTHS = st.lists(st.integers(0, 40), max_size=30)
-DOCUMENTS = st.lists(st.lists(st.integers(1, 60_000), min_size=1, max_size=25), min_size=1, max_size=25)
+DOCUMENTS = st.lists(
+    st.lists(st.integers(1, 60_000), min_size=1, max_size=25), min_size=1, max_size=25
+)
 EOS, PAD = 0, 7
 
 
@@ -41,14 +44,18 @@ def tokens_of(length: int) -> npt.NDArray[np.int64]:
 def rebuilt(pieces: Pieces, lengths: list[int]) -> list[list[int]]:
     """The places of each document that its pieces cover, in their order in the document."""
     found: list[list[int]] = [[] for _ in lengths]
-    for document, start, length in sorted(zip(pieces.document, pieces.start, pieces.length, strict=True)):
+    for document, start, length in sorted(
+        zip(pieces.document, pieces.start, pieces.length, strict=True)
+    ):
         found[document] += range(start, start + length)
     return found
 
 
 @examples(60)
 @given(LENGTHS, st.integers(2, 16))
-def test_concat_and_best_fit_have_every_token_in_one_place_in_order(lengths: list[int], size: int) -> None:
+def test_concat_and_best_fit_have_every_token_in_one_place_in_order(
+    lengths: list[int], size: int
+) -> None:
     for method in (concat, best_fit):
         pieces = method(np.array(lengths, np.int64), size)
         assert rebuilt(pieces, lengths) == [list(range(length)) for length in lengths]
@@ -92,7 +99,9 @@ def fewest(lengths: list[int], size: int) -> int:
             return
         for at in range(len(rooms)):
             if rooms[at] >= rest[0] and rooms[at] not in rooms[:at]:
-                place(rest[1:], [room - rest[0] * (number == at) for number, room in enumerate(rooms)])
+                place(
+                    rest[1:], [room - rest[0] * (number == at) for number, room in enumerate(rooms)]
+                )
         place(rest[1:], [*rooms, size - rest[0]])
 
     place(sorted(lengths, reverse=True), [])
@@ -101,7 +110,9 @@ def fewest(lengths: list[int], size: int) -> int:
 
 @examples(60)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=9), st.integers(12, 16))
-def test_best_fit_is_the_textbook_algorithm_and_the_bound_is_below_every_packing(lengths: list[int], size: int) -> None:
+def test_best_fit_is_the_textbook_algorithm_and_the_bound_is_below_every_packing(
+    lengths: list[int], size: int
+) -> None:
     least = fewest_blocks(np.bincount(lengths, minlength=size + 1), size)
     blocks = best_fit(np.array(lengths), size).blocks
     assert blocks == plain_best_fit(lengths, size)
@@ -111,15 +122,24 @@ def test_best_fit_is_the_textbook_algorithm_and_the_bound_is_below_every_packing
 def test_best_fit_is_near_the_bound_and_the_bound_knows_when_half_a_block_must_stay_empty() -> None:
     lengths = np.random.default_rng(0).lognormal(6, 1.1, 20_000).astype(np.int64) + 1
     cut = windows(lengths, 2048)
-    blocks, least = best_fit(lengths, 2048).blocks, fewest_blocks(np.bincount(cut.length, minlength=2049), 2048)
+    blocks, least = (
+        best_fit(lengths, 2048).blocks,
+        fewest_blocks(np.bincount(cut.length, minlength=2049), 2048),
+    )
     assert (blocks - least) / blocks < 0.01
     long = np.full(1000, 1025)
-    assert best_fit(long, 2048).blocks == fewest_blocks(np.bincount(long, minlength=2049), 2048) == 1000
+    assert (
+        best_fit(long, 2048).blocks
+        == fewest_blocks(np.bincount(long, minlength=2049), 2048)
+        == 1000
+    )
 
 
 @examples(40)
 @given(LENGTHS, st.integers(2, 16), st.data())
-def test_pieces_of_documents_overlap_by_the_stride_and_reach_the_end(lengths: list[int], size: int, data: Any) -> None:
+def test_pieces_of_documents_overlap_by_the_stride_and_reach_the_end(
+    lengths: list[int], size: int, data: Any
+) -> None:
     overlap = data.draw(st.integers(0, size - 1))
     pieces = windows(np.array(lengths, np.int64), size, overlap)
     for document, length in enumerate(lengths):
@@ -142,7 +162,9 @@ def packing(**settings: Any) -> Pack:
     return Pack.parse(eos=settings.pop("eos", EOS), pad=PAD, **settings)
 
 
-def batches(documents: Documents, sizes: list[int], masked: bool = False, type_: pa.DataType | None = None) -> list[Records]:
+def batches(
+    documents: Documents, sizes: list[int], masked: bool = False, type_: pa.DataType | None = None
+) -> list[Records]:
     """The documents as batches of so many records each, over and over."""
     made, first = [], 0
     while first < len(documents):
@@ -153,7 +175,9 @@ def batches(documents: Documents, sizes: list[int], masked: bool = False, type_:
             "tokens": pa.array(some, pa.list_(type_ or pa.uint16())),
         }
         if masked:
-            columns["loss_mask"] = pa.array([[token % 2 for token in each] for each in some], pa.list_(pa.uint8()))
+            columns["loss_mask"] = pa.array(
+                [[token % 2 for token in each] for each in some], pa.list_(pa.uint8())
+            )
         made.append(Records(0, np.arange(first, first + len(some)), pa.record_batch(columns)))
         first += size
     return made
@@ -181,14 +205,19 @@ def documents_in(table: pa.Table, column: str = "tokens", fill: int = PAD) -> di
     for row in table.to_pylist():
         at = 0
         assert row["key"] == row["document_keys"][0]
-        for key, length, start in zip(row["document_keys"], row["document_lengths"], row["document_starts"], strict=True):
+        for key, length, start in zip(
+            row["document_keys"], row["document_lengths"], row["document_starts"], strict=True
+        ):
             found.setdefault(key, {})[start] = row[column][at : at + length]
             at += length
         assert set(row[column][at:]) <= {fill}
     joined = {}
     for key, pieces in found.items():
         joined[key] = [token for start in sorted(pieces) for token in pieces[start]]
-        assert sorted(pieces) == np.cumsum([0, *(len(pieces[start]) for start in sorted(pieces))]).tolist()[:-1]
+        assert (
+            sorted(pieces)
+            == np.cumsum([0, *(len(pieces[start]) for start in sorted(pieces))]).tolist()[:-1]
+        )
     return joined
 
 
@@ -197,9 +226,13 @@ def documents_in(table: pa.Table, column: str = "tokens", fill: int = PAD) -> di
 def test_blocks_have_every_document_once_with_its_end_and_the_report_is_right(
     documents: Documents, length: int, method: str, masked: bool
 ) -> None:
-    table, counts, rejects = ran(packing(length=length, method=method), batches(documents, [3, 1], masked))
+    table, counts, rejects = ran(
+        packing(length=length, method=method), batches(documents, [3, 1], masked)
+    )
     assert rejects == []
-    assert documents_in(table) == {f"d#{number}": [*each, EOS] for number, each in enumerate(documents)}
+    assert documents_in(table) == {
+        f"d#{number}": [*each, EOS] for number, each in enumerate(documents)
+    }
     lengths = [len(each) + 1 for each in documents]
     held = [sum(each) for each in table["document_lengths"].to_pylist()]
     parts = [key for each in table["document_keys"].to_pylist() for key in each]
@@ -218,7 +251,9 @@ def test_blocks_have_every_document_once_with_its_end_and_the_report_is_right(
     if masked:
         masks = [[token % 2 for token in each] for each in documents]
         # The end of a document counts as the token before it does.
-        assert documents_in(table, "loss_mask", 0) == {f"d#{number}": [*each, each[-1]] for number, each in enumerate(masks)}
+        assert documents_in(table, "loss_mask", 0) == {
+            f"d#{number}": [*each, each[-1]] for number, each in enumerate(masks)
+        }
 
 
 @pytest.mark.parametrize("method", ["concat", "bfd"])
@@ -234,13 +269,19 @@ def test_blocks_do_not_depend_on_how_many_records_come_together(
     step = packing(length=16, method=method)
     whole = ran(step, batches(documents, [80], masked=True))
     assert ran(step, batches(documents, sizes, masked=True)) == whole
-    assert documents_in(whole[0]) == {f"d#{number}": [*each, EOS] for number, each in enumerate(documents)}
+    assert documents_in(whole[0]) == {
+        f"d#{number}": [*each, EOS] for number, each in enumerate(documents)
+    }
 
 
-def test_windows_of_best_fit_end_with_the_document_that_fills_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_of_best_fit_end_with_the_document_that_fills_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """So memory stays flat, however many documents a shard has."""
     monkeypatch.setattr(pack, "WINDOW_TOKENS", 8)
-    table, _, _ = ran(packing(length=8, method="bfd"), batches([[1, 2, 3], [4, 5, 6], [7, 8, 9], [1]], [4]))
+    table, _, _ = ran(
+        packing(length=8, method="bfd"), batches([[1, 2, 3], [4, 5, 6], [7, 8, 9], [1]], [4])
+    )
     assert table["document_keys"].to_pylist() == [["d#0", "d#1"], ["d#2", "d#3"]]
 
 
@@ -269,7 +310,9 @@ def test_a_loss_mask_of_another_length_is_a_reject() -> None:
 
 
 def test_pieces_that_overlap_count_each_token_once() -> None:
-    table, counts, _ = ran(packing(length=4, method="none", stride=2, eos=False), batches([[1, 2, 3, 4, 5], [6]], [2]))
+    table, counts, _ = ran(
+        packing(length=4, method="none", stride=2, eos=False), batches([[1, 2, 3, 4, 5], [6]], [2])
+    )
     assert table["tokens"].to_pylist() == [[1, 2, 3, 4], [3, 4, 5], [6]]
     assert table["loss_mask"].to_pylist() == [[1, 1, 1, 1], [0, 0, 1], [1]]
     assert table["variant"].to_pylist() == [0, 1, 0]
@@ -277,10 +320,14 @@ def test_pieces_that_overlap_count_each_token_once() -> None:
     assert counts == {"documents": 2, "tokens": 6, "pieces": 3, "longer": 1}
 
 
-def test_a_long_document_is_not_copied_for_each_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_document_is_not_copied_for_each_of_its_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """300,000 tokens in 37,500 pieces: 22 GB if each had a copy of all."""
     long = np.arange(1, 300_001) % 60_000 + 1
-    batch = pa.record_batch({"key": ["a", "b"], "tokens": pa.array([long, [5, 6]], pa.list_(pa.uint16()))})
+    batch = pa.record_batch(
+        {"key": ["a", "b"], "tokens": pa.array([long, [5, 6]], pa.list_(pa.uint16()))}
+    )
     given = [Records(0, np.arange(1, 3), batch)]
     step = packing(length=8, method="none", eos=False)
     table, _, _ = ran(step, given)
@@ -290,19 +337,31 @@ def test_a_long_document_is_not_copied_for_each_of_its_pieces(monkeypatch: pytes
     monkeypatch.setattr(pack, "TOGETHER", 100)
     parts = list(step.begin(Path(), step.roles({})).apply(given[0], lambda row, rejection: None))
     assert max(part.batch.num_rows for part in parts) < 20
-    assert pa.Table.from_batches([part.batch for part in parts]).select(table.schema.names).equals(table)
+    assert (
+        pa.Table.from_batches([part.batch for part in parts])
+        .select(table.schema.names)
+        .equals(table)
+    )
 
 
 def test_a_long_text_that_each_piece_would_have_is_a_reject(tmp_path: Path) -> None:
     """3 MB in 3,000 pieces are 9 GB."""
     texts = ["a b", "word " * 600_000, "", "c"]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    steps = [{"name": "tokenize", "tokenizer": "bytes", "keep_text": True}, {"name": "pack", "length": 1000, "method": "none"}]
-    result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": steps}, workers=0)
+    steps = [
+        {"name": "tokenize", "tokenizer": "bytes", "keep_text": True},
+        {"name": "pack", "length": 1000, "method": "none"},
+    ]
+    result = shardctl.convert(
+        tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": steps}, workers=0
+    )
     assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == ["a b", "c"]
     assert result.reasons == {"transform: empty": 1, "transform: too-large": 1}
     rejects = {reject.key: reject.message for reject in read_rejects(LocalFolder(tmp_path / "out"))}
-    assert "8.4 GiB, as each of its some 3,000 pieces has them; leave them out" in rejects["in.jsonl#2"]
+    assert (
+        "8.4 GiB, as each of its some 3,000 pieces has them; leave them out"
+        in rejects["in.jsonl#2"]
+    )
 
 
 def test_without_a_length_documents_stay_whole() -> None:
@@ -331,10 +390,15 @@ def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], why: str
 def test_the_tokens_that_end_and_fill_up_are_those_of_the_tokenizer() -> None:
     step, known = Pack.parse(length=8), Tokens(100, eos=3, pad=4, tokenizer="tokenizer.json")
     text = Plain("text")
-    assert step.roles({"tokens": known, "text": text}) == {"tokens": replace(known, packed=True), "text": text}
+    assert step.roles({"tokens": known, "text": text}) == {
+        "tokens": replace(known, packed=True),
+        "text": text,
+    }
     assert step.roles({"tokens": Tokens(100, eos=3)})["tokens"] == Tokens(100, 3, 3, packed=True)
     assert Pack.parse(length=8, eos=False).roles({})["tokens"] == Tokens(pad=0, packed=True)
-    with pytest.raises(UsageError, match=r"the tokenizer words has none\. Give the number of a token"):
+    with pytest.raises(
+        UsageError, match=r"the tokenizer words has none\. Give the number of a token"
+    ):
         step.roles({"tokens": Tokens(100, tokenizer="words")})
     with pytest.raises(UsageError, match=r"its number is not known\. Give the number of a token"):
         step.roles({})
@@ -342,7 +406,9 @@ def test_the_tokens_that_end_and_fill_up_are_those_of_the_tokenizer() -> None:
         Pack.parse(length=8, eos=100).roles({"tokens": Tokens(100)})
     with pytest.raises(InputError, match="must be below 65536"):
         Pack.parse(length=8, eos=70_000).schema(pa.schema([("tokens", pa.list_(pa.uint16()))]))
-    with pytest.raises(InputError, match="the records have no field tokens; put the step tokenize before it"):
+    with pytest.raises(
+        InputError, match="the records have no field tokens; put the step tokenize before it"
+    ):
         Pack.parse(length=8, eos=1).schema(pa.schema([("text", pa.string())]))
 
 
@@ -374,7 +440,9 @@ def wanted_documents(documents: Documents) -> dict[str, list[int]]:
 
 def table_of(root: Path) -> pa.Table:
     ds = shardctl.open(root)
-    return pa.Table.from_pylist([{name: plain(value) for name, value in sample.items()} for sample in ds])
+    return pa.Table.from_pylist(
+        [{name: plain(value) for name, value in sample.items()} for sample in ds]
+    )
 
 
 def plain(value: Any) -> Any:
@@ -388,10 +456,20 @@ def test_blocks_are_the_same_for_any_number_of_workers_and_have_every_document(
     sums = set()
     for workers in (0, 1, 2):
         out = tmp_path / str(workers)
-        result = shardctl.convert(source, out, recipe=recipe(method=method), workers=workers, samples_per_shard=100, shuffle=3)
+        result = shardctl.convert(
+            source,
+            out,
+            recipe=recipe(method=method),
+            workers=workers,
+            samples_per_shard=100,
+            shuffle=3,
+        )
         sums.add((out / "SHA256SUMS").read_text())
     assert len(sums) == 1
-    assert any("left out: label, as pack makes samples of several records" in notice for notice in result.notices)
+    assert any(
+        "left out: label, as pack makes samples of several records" in notice
+        for notice in result.notices
+    )
     assert result.shards > 1
     assert documents_in(table_of(out)) == wanted_documents(documents)
     assert shardctl.verify(out).findings == ()
@@ -405,12 +483,15 @@ def test_how_well_documents_fill_blocks_is_printed(source: Path, tmp_path: Path,
     step = next(step for step in result.steps or () if step["name"] == "pack")
     share = step["padding"] / (step["padding"] + step["tokens"])
     expected = (
-        f"pack: {step['documents']:,} documents in {step['blocks']:,} blocks, {step['pieces'] / step['blocks']:.1f} in each"
+        f"pack: {step['documents']:,} documents in {step['blocks']:,} blocks, "
+        f"{step['pieces'] / step['blocks']:.1f} in each"
     )
     assert f"{expected}; padding {share:.2%}" in cli("inspect", tmp_path / "out").out
 
 
-def test_pieces_keep_the_other_columns_and_are_verified(source: Path, documents: Documents, tmp_path: Path) -> None:
+def test_pieces_keep_the_other_columns_and_are_verified(
+    source: Path, documents: Documents, tmp_path: Path
+) -> None:
     shardctl.convert(source, tmp_path / "out", recipe=recipe(method="none", stride=8), workers=0)
     ds = shardctl.open(tmp_path / "out")
     assert ds.schema.names == ["key", "tokens", "loss_mask", "label", "variant"]
@@ -418,7 +499,9 @@ def test_pieces_keep_the_other_columns_and_are_verified(source: Path, documents:
     for key, tokens in list(wanted_documents(documents).items())[:40]:
         pieces = list(ds.filter(f"key == '{key}'"))
         assert [int(piece["variant"]) for piece in pieces] == list(range(len(pieces)))
-        assert [t for p in pieces for t, once in zip(p["tokens"], p["loss_mask"], strict=True) if once] == tokens
+        assert [
+            t for p in pieces for t, once in zip(p["tokens"], p["loss_mask"], strict=True) if once
+        ] == tokens
     assert shardctl.verify(tmp_path / "out").findings == ()
 
 
@@ -426,7 +509,11 @@ def test_packed_shards_that_were_deleted_are_made_again(source: Path, tmp_path: 
     out = tmp_path / "out"
     shardctl.convert(source, out, recipe=recipe(method="bfd"), workers=0, samples_per_shard=100)
     before = {path.name: path.read_bytes() for path in sorted(out.rglob("*.arrow"))}
-    shard = sorted((out / "shards").glob("*.arrow"))[1] if (out / "shards").exists() else sorted(out.glob("train-*.arrow"))[1]
+    shard = (
+        sorted((out / "shards").glob("*.arrow"))[1]
+        if (out / "shards").exists()
+        else sorted(out.glob("train-*.arrow"))[1]
+    )
     shard.unlink()
     assert shardctl.verify(out).findings != ()
     shardctl.repair(out, workers=0)
@@ -438,7 +525,9 @@ def test_samples_that_were_dropped_are_not_counted_by_steps(source: Path, tmp_pa
     """`inspect` takes the bytes of text for each token from these counts."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in/in.parquet").write_bytes(source.read_bytes())
-    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=recipe(), workers=0, samples_per_shard=100)
+    shardctl.convert(
+        tmp_path / "in", tmp_path / "out", recipe=recipe(), workers=0, samples_per_shard=100
+    )
     (tmp_path / "in/in.parquet").unlink()
     (tmp_path / "out/train-00001.arrow").unlink()
     assert shardctl.repair(tmp_path / "out", workers=0, drop_lost=True).status == "dropped"
@@ -455,10 +544,16 @@ def test_a_document_for_which_memory_runs_out_takes_no_other_along(
         return concat(lengths, size)
 
     monkeypatch.setitem(METHODS, "concat", not_for_long_ones)
-    result = shardctl.convert(source, tmp_path / "out", recipe=recipe(), workers=0, samples_per_shard=100)
-    wanted = {key: document for key, document in wanted_documents(documents).items() if len(document) < 60}
+    result = shardctl.convert(
+        source, tmp_path / "out", recipe=recipe(), workers=0, samples_per_shard=100
+    )
+    wanted = {
+        key: document for key, document in wanted_documents(documents).items() if len(document) < 60
+    }
     assert 0 < result.rejected == len(documents) - len(wanted)
-    assert {reject.error for reject in read_rejects(LocalFolder(tmp_path / "out"))} == {"out-of-memory"}
+    assert {reject.error for reject in read_rejects(LocalFolder(tmp_path / "out"))} == {
+        "out-of-memory"
+    }
     assert documents_in(table_of(tmp_path / "out")) == wanted
     assert [step["documents"] for step in result.steps or ()] == [len(wanted)]
 
@@ -473,24 +568,46 @@ def test_where_memory_runs_out_for_a_window_no_document_is_to_blame(
 
     monkeypatch.setattr(pack, "WINDOW_TOKENS", 8000)
     monkeypatch.setitem(METHODS, "bfd", refuse)
-    with pytest.raises(MemoryError):  # which ends a process, and several in a row end the conversion
+    # which ends a process, and several in a row end the conversion
+    with pytest.raises(MemoryError):
         shardctl.convert(source, tmp_path / "out", recipe=recipe(method="bfd"), workers=0)
 
 
 def test_estimates_of_blocks_are_near_what_comes(source: Path, tmp_path: Path, cli: Any) -> None:
-    dry = cli("convert", source, tmp_path / "out", "--step", f"pack length=32 eos={EOS}", "--dry-run", "--json")
+    dry = cli(
+        "convert",
+        source,
+        tmp_path / "out",
+        "--step",
+        f"pack length=32 eos={EOS}",
+        "--dry-run",
+        "--json",
+    )
     result = shardctl.convert(source, tmp_path / "out", recipe=recipe(), workers=0)
     assert dry.json["samples"] == pytest.approx(result.samples, rel=0.1)
 
 
-def test_block_length_alone_means_concat_and_comes_after_other_steps(source: Path, tmp_path: Path, cli: Any) -> None:
+def test_block_length_alone_means_concat_and_comes_after_other_steps(
+    source: Path, tmp_path: Path, cli: Any
+) -> None:
     ran = cli("convert", source, tmp_path / "out", "--block-length", 32, "--workers", 0, "--json")
     assert ran.code == 2
     assert "its number is not known" in ran.json["error"]
     file = tmp_path / "recipe.toml"
     file.write_text('[[transform]]\nname = "pack"\nlength = 8\neos = false\n')
     ran = cli(
-        "convert", source, tmp_path / "out", "--recipe", file, "--block-length", 32, "--pack", "bfd", "--workers", 0, "--json"
+        "convert",
+        source,
+        tmp_path / "out",
+        "--recipe",
+        file,
+        "--block-length",
+        32,
+        "--pack",
+        "bfd",
+        "--workers",
+        0,
+        "--json",
     )
     assert ran.code == 0
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
@@ -507,10 +624,16 @@ def test_packing_must_be_the_last_step(source: Path, tmp_path: Path) -> None:
         shardctl.convert(source, tmp_path / "out", recipe={"transform": twice}, workers=0)
 
 
-@pytest.mark.parametrize("names", [("url", "label", "images"), tuple(f"f{number}" for number in range(40))])
-def test_each_field_that_blocks_cannot_have_is_named(names: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names", [("url", "label", "images"), tuple(f"f{number}" for number in range(40))]
+)
+def test_each_field_that_blocks_cannot_have_is_named(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
     lines = [{"text": "a b", **{name: [name] for name in names}}] * 3
     (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", tokenizer="bytes", block_length=4, workers=0)
+    result = shardctl.convert(
+        tmp_path / "in.jsonl", tmp_path / "out", tokenizer="bytes", block_length=4, workers=0
+    )
     (notice,) = (notice for notice in result.notices if notice.startswith("left out: "))
     assert notice.removeprefix("left out: ").partition(", as ")[0].split(", ") == list(names)

@@ -1,4 +1,5 @@
-"""Fields by role: several images and masks in a sample, several labels, and roles that are not what they should be."""
+"""Fields by role: several images and masks in a sample, several labels, and roles that are not what
+they should be."""
 
 from __future__ import annotations
 
@@ -81,20 +82,32 @@ def sample(number: int) -> tuple[Any, ...]:
     )
 
 
-def write(root: Path, rows: list[tuple[Any, ...]], compression: str = "none", roles: Any = ROLES, fields: Any = FIELDS) -> Path:
+def write(
+    root: Path,
+    rows: list[tuple[Any, ...]],
+    compression: str = "none",
+    roles: Any = ROLES,
+    fields: Any = FIELDS,
+) -> Path:
     write_dataset(root, fields, rows, 7, compression, sample_bytes=400_000, roles=roles)
     return root
 
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("several") / "out", [sample(number) for number in range(20)])
+    return write(
+        tmp_path_factory.mktemp("several") / "out", [sample(number) for number in range(20)]
+    )
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("options", [{}, {"cache": 1 << 20, "repeat": 2}])
-def test_every_image_of_a_sample_is_decoded(tmp_path: Path, compression: str, options: dict[str, Any]) -> None:
-    ds = shardctl.open(write(tmp_path / "out", [sample(number) for number in range(20)], compression))
+def test_every_image_of_a_sample_is_decoded(
+    tmp_path: Path, compression: str, options: dict[str, Any]
+) -> None:
+    ds = shardctl.open(
+        write(tmp_path / "out", [sample(number) for number in range(20)], compression)
+    )
     seen = 0
     for batch in ds.loader(5, shuffle=True, threads=2, **options):
         for place, key in enumerate(batch["key"]):
@@ -102,7 +115,9 @@ def test_every_image_of_a_sample_is_decoded(tmp_path: Path, compression: str, op
             assert np.array_equal(batch["image"][place], image)
             assert np.array_equal(batch["mask"][place], image[:, :, 0])
             assert np.array_equal(batch["thumb"][place], pixels_of(2000 + int(key[1:]), 6, 8))
-            assert np.array_equal(batch["photo"][place], pixels_of(1000 + int(key[1:]), 10 + int(key[1:]), 12))
+            assert np.array_equal(
+                batch["photo"][place], pixels_of(1000 + int(key[1:]), 10 + int(key[1:]), 12)
+            )
             seen += 1
         assert isinstance(batch["image"], np.ndarray)
         assert batch["mask"].shape == (5, HEIGHT, WIDTH)
@@ -117,7 +132,13 @@ def test_every_image_of_a_sample_is_decoded(tmp_path: Path, compression: str, op
 
 def test_image_and_mask_are_cut_and_mirrored_alike(several: Path) -> None:
     loader = shardctl.open(several).loader(
-        10, crop=(9, 11), crop_from="random", flip=True, seed=3, channels_first=True, columns=["image", "mask"]
+        10,
+        crop=(9, 11),
+        crop_from="random",
+        flip=True,
+        seed=3,
+        channels_first=True,
+        columns=["image", "mask"],
     )
     batches = list(loader)
     for batch in batches:
@@ -144,16 +165,22 @@ def test_the_nearest_pixel_is_that_of_pillow(size: tuple[int, int]) -> None:
     values = pixels_of(1)[:, :, 0]
     expected = np.asarray(Pictures.fromarray(values).resize(size, Pictures.Resampling.NEAREST))
     assert np.array_equal(codec.nearest(values, size), expected)
-    assert np.array_equal(codec.nearest(values.astype(np.uint16) + 1000, size), expected.astype(np.uint16) + 1000)
+    assert np.array_equal(
+        codec.nearest(values.astype(np.uint16) + 1000, size), expected.astype(np.uint16) + 1000
+    )
 
 
 def test_options_are_checked_for_each_image(several: Path) -> None:
     ds = shardctl.open(several)
     with pytest.raises(UsageError, match="a crop to 16x16 is larger than those of thumb, 8x6"):
         ds.loader(4, crop=16)
-    with pytest.raises(UsageError, match="normalize: mask takes one number or one for each of 1 channels"):
+    with pytest.raises(
+        UsageError, match="normalize: mask takes one number or one for each of 1 channels"
+    ):
         ds.loader(4, normalize={"mask": ([1, 2, 3], [1, 1, 1])})
-    (normal,) = ds.loader(20, normalize={"mask": (10, 2), "image": ([1, 2, 3], [1, 1, 1])}, columns=["image", "mask"])
+    (normal,) = ds.loader(
+        20, normalize={"mask": (10, 2), "image": ([1, 2, 3], [1, 1, 1])}, columns=["image", "mask"]
+    )
     assert np.allclose(normal["mask"] * 2 + 10, normal["image"][..., 0] + 1)
 
 
@@ -196,10 +223,22 @@ def test_deep_verification_decodes_every_image_of_a_sample(tmp_path: Path) -> No
 
 def test_conditions_on_headers_of_each_image(several: Path, cli: Callable[..., Any]) -> None:
     ds = shardctl.open(several)
-    assert ds.filter("photo.height > 15 and photo.height < 18").take(range(2), columns=["key"])["key"] == ["k06", "k07"]
-    assert len(ds.filter(f"width == {WIDTH} and mask.height == {HEIGHT} and thumb.width == 8")) == 20
+    assert ds.filter("photo.height > 15 and photo.height < 18").take(range(2), columns=["key"])[
+        "key"
+    ] == ["k06", "k07"]
+    assert (
+        len(ds.filter(f"width == {WIDTH} and mask.height == {HEIGHT} and thumb.width == 8")) == 20
+    )
     assert len(ds.filter("mask is None")) == 0
-    done = cli("inspect", several, "--where", "photo.height == 12 and width > 1", "--columns", "key", "--json")
+    done = cli(
+        "inspect",
+        several,
+        "--where",
+        "photo.height == 12 and width > 1",
+        "--columns",
+        "key",
+        "--json",
+    )
     assert json.loads(done.out)["samples"] == [{"key": "k02"}]
 
 
@@ -207,13 +246,17 @@ def test_without_a_main_image_a_header_must_be_named(tmp_path: Path) -> None:
     fields = pa.schema([("key", pa.string()), ("left", ENCODED_IMAGE), ("right", ENCODED_IMAGE)])
     rows = [(key, (png(pixels_of(1)), "l"), (png(pixels_of(2, 5, 6)), "r")) for key in ("a", "b")]
     ds = shardctl.open(write(tmp_path / "out", rows, roles={}, fields=fields))
-    with pytest.raises(UsageError, match=r"no column 'width'; did you mean left.width or right.width\?"):
+    with pytest.raises(
+        UsageError, match=r"no column 'width'; did you mean left.width or right.width\?"
+    ):
         ds.filter("width > 3")
     assert len(ds.filter("left.width == 24 and right.width == 6")) == 2
     assert ds[0]["right"].shape == (5, 6, 3)
 
 
-def test_several_labels_have_their_own_names(several: Path, tmp_path: Path, cli: Callable[..., Any]) -> None:
+def test_several_labels_have_their_own_names(
+    several: Path, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
     ds = shardctl.open(several)
     assert ds.classes == CLASSES
     assert ds.class_names == {"label": CLASSES, "colour": COLOURS}
@@ -222,14 +265,28 @@ def test_several_labels_have_their_own_names(several: Path, tmp_path: Path, cli:
         ds.filter("colour == 'whit'")
     other = tmp_path / "other"
     swapped = {**ROLES, "colour": Label(("white", "red")), "label": Label(("owl", "cat", "dog"))}
-    mix = shardctl.mix([ds, shardctl.open(write(other, [sample(number) for number in range(20)], roles=swapped))], [1, 1])
+    mix = shardctl.mix(
+        [ds, shardctl.open(write(other, [sample(number) for number in range(20)], roles=swapped))],
+        [1, 1],
+    )
     assert mix.classes == CLASSES
     found = {
-        (b["label"][n], b["colour"][n]) for b in mix.loader(4, columns=["label", "colour"]) for n in range(len(b["label"]))
+        (b["label"][n], b["colour"][n])
+        for b in mix.loader(4, columns=["label", "colour"])
+        for n in range(len(b["label"]))
     }
-    assert found == {(n % 3, n % 2) for n in range(6)} | {((2, 0, 1)[n % 3], (1, 2)[n % 2]) for n in range(6)}
-    head = json.loads(cli("inspect", several, "--head", 1, "--columns", "colour,label", "--json").out)
-    assert list(head["samples"][0].items()) == [("colour", 0), ("colour_name", "black"), ("label", 0), ("label_name", "cat")]
+    assert found == {(n % 3, n % 2) for n in range(6)} | {
+        ((2, 0, 1)[n % 3], (1, 2)[n % 2]) for n in range(6)
+    }
+    head = json.loads(
+        cli("inspect", several, "--head", 1, "--columns", "colour,label", "--json").out
+    )
+    assert list(head["samples"][0].items()) == [
+        ("colour", 0),
+        ("colour_name", "black"),
+        ("label", 0),
+        ("label_name", "cat"),
+    ]
     assert "0 (black)" in cli("inspect", several, "--head", 1, "--columns", "colour,label").out
 
 
@@ -241,11 +298,21 @@ def test_labels_without_a_number_of_a_class_are_found_in_every_field(tmp_path: P
     assert "its colour is 2" in finding.message
 
 
-def test_all_images_are_drawn_saved_and_counted(several: Path, tmp_path: Path, cli: Callable[..., Any]) -> None:
+def test_all_images_are_drawn_saved_and_counted(
+    several: Path, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
     drawn = cli("inspect", several, "--head", 3, "--images", tmp_path / "sheet.png", "--json")
     assert json.loads(drawn.out)["images"] == 12
-    saved = json.loads(cli("inspect", several, "--head", 1, "--save", tmp_path / "saved", "--json").out)["files"]
-    assert [Path(path).name for path in saved] == ["k00.png", "k00.mask.png", "k00.thumb.png", "k00.photo.png", "k00.json"]
+    saved = json.loads(
+        cli("inspect", several, "--head", 1, "--save", tmp_path / "saved", "--json").out
+    )["files"]
+    assert [Path(path).name for path in saved] == [
+        "k00.png",
+        "k00.mask.png",
+        "k00.thumb.png",
+        "k00.photo.png",
+        "k00.json",
+    ]
     assert (tmp_path / "saved" / "k00.mask.png").read_bytes() == sample(0)[2][0]
     shards = [several / entry.path for entry in ShardTable(LocalFolder(several))]
     said = cli("inspect", shards[0]).out
@@ -268,7 +335,15 @@ def test_raw_masks_of_any_integer_type(tmp_path: Path, cli: Callable[..., Any]) 
         ]
     )
     masks = {"classes": Mask("raw", (HEIGHT, WIDTH)), "depth": Mask("raw", (HEIGHT, WIDTH))}
-    rows = [(f"k{n}", pixels_of(n), pixels_of(n)[:, :, 0], pixels_of(n)[:, :, 0].astype(np.uint16) * 300) for n in range(6)]
+    rows = [
+        (
+            f"k{n}",
+            pixels_of(n),
+            pixels_of(n)[:, :, 0],
+            pixels_of(n)[:, :, 0].astype(np.uint16) * 300,
+        )
+        for n in range(6)
+    ]
     root = write(tmp_path / "out", rows, roles=masks, fields=fields)
     options: list[dict[str, Any]] = [
         {},
@@ -279,26 +354,47 @@ def test_raw_masks_of_any_integer_type(tmp_path: Path, cli: Callable[..., Any]) 
         (batch,) = shardctl.open(root).loader(6, **chosen)
         assert batch["depth"].dtype == np.uint16
         assert np.array_equal(batch["depth"], batch["classes"].astype(np.uint16) * 300)
-        assert batch["classes"].shape[1:] == (batch["image"].shape[2:] if "crop" in chosen else batch["image"].shape[1:3])
-    saved = json.loads(cli("inspect", root, "--head", 1, "--save", tmp_path / "s", "--json").out)["files"]
+        assert batch["classes"].shape[1:] == (
+            batch["image"].shape[2:] if "crop" in chosen else batch["image"].shape[1:3]
+        )
+    saved = json.loads(cli("inspect", root, "--head", 1, "--save", tmp_path / "s", "--json").out)[
+        "files"
+    ]
     assert [Path(path).name for path in saved] == ["k0.png", "k0.classes.png", "k0.json"]
     assert np.array_equal(np.asarray(Pictures.open(tmp_path / "s" / "k0.classes.png")), rows[0][2])
-    assert json.loads(cli("inspect", root, "--head", 2, "--images", tmp_path / "sheet.png", "--json").out)["images"] == 6
+    assert (
+        json.loads(
+            cli("inspect", root, "--head", 2, "--images", tmp_path / "sheet.png", "--json").out
+        )["images"]
+        == 6
+    )
 
 
 def test_hugging_face_is_told_of_every_image_and_label() -> None:
     fields = pa.schema([field for field in FIELDS if field.name != "thumb"])
-    features = Layout("image", fields, Roles({name: role for name, role in ROLES.items() if name != "thumb"}))
+    features = Layout(
+        "image", fields, Roles({name: role for name, role in ROLES.items() if name != "thumb"})
+    )
     found = features.huggingface_features()
     assert found is not None
-    assert [name for name, feature in found.items() if feature["_type"] == "Image"] == ["image", "mask", "photo"]
+    assert [name for name, feature in found.items() if feature["_type"] == "Image"] == [
+        "image",
+        "mask",
+        "photo",
+    ]
     assert found["colour"] == {"names": list(COLOURS), "_type": "ClassLabel"}
     assert Layout("image", FIELDS, Roles(ROLES)).huggingface_features() is None
 
 
 def test_roles_come_back_from_json() -> None:
-    objects = Objects(("cat", "dog"), (1, 90), ("animal", "animal"), ("left", "right"), ((0, 1),), (1, 0))
-    more: dict[str, Role] = {"objects": objects, "marks": Objects(), "classes": Mask("png", None, ("sky",), 255, 16)}
+    objects = Objects(
+        ("cat", "dog"), (1, 90), ("animal", "animal"), ("left", "right"), ((0, 1),), (1, 0)
+    )
+    more: dict[str, Role] = {
+        "objects": objects,
+        "marks": Objects(),
+        "classes": Mask("png", None, ("sky",), 255, 16),
+    }
     roles = Roles({**ROLES, "text": Plain("text"), "bare": Label(None), **more})
     assert Roles.from_json(json.loads(json.dumps(roles.to_json()))) == roles
 
@@ -323,8 +419,22 @@ def test_roles_come_back_from_json() -> None:
         {"objects": {"role": "objects"}},
         {"objects": {"role": "objects", "names": ["cat"], "ids": [1, 2]}},
         {"objects": {"role": "objects", "names": ["cat"], "ids": ["1"]}},
-        {"objects": {"role": "objects", "names": ["cat"], "keypoints": ["nose", "tail"], "flip": [0, 0]}},
-        {"objects": {"role": "objects", "names": ["cat"], "keypoints": ["nose"], "skeleton": [[0, 1]]}},
+        {
+            "objects": {
+                "role": "objects",
+                "names": ["cat"],
+                "keypoints": ["nose", "tail"],
+                "flip": [0, 0],
+            }
+        },
+        {
+            "objects": {
+                "role": "objects",
+                "names": ["cat"],
+                "keypoints": ["nose"],
+                "skeleton": [[0, 1]],
+            }
+        },
         {"text": {"role": "text", "names": None}},
         {"text": {"role": "picture"}},
         {"text": {"role": ["text"]}},
@@ -340,12 +450,23 @@ def test_roles_from_a_file_are_checked(said: Any) -> None:
     [
         ({"gone": {"role": "text"}}, "not as `shardctl help format` describes a manifest"),
         ({"image": {"role": "picture"}}, "not as `shardctl help format` describes a manifest"),
-        ({"key": {"role": "image", "store": "png", "shape": None}}, "its fields are not those of the columns"),
-        ({"thumb": {"role": "mask", "store": "raw", "shape": [6, 8]}}, "its fields are not those of the columns"),
-        ({"thumb": {"role": "image", "store": "raw", "shape": [9, 8, 3]}}, "its fields are not those of the columns"),
+        (
+            {"key": {"role": "image", "store": "png", "shape": None}},
+            "its fields are not those of the columns",
+        ),
+        (
+            {"thumb": {"role": "mask", "store": "raw", "shape": [6, 8]}},
+            "its fields are not those of the columns",
+        ),
+        (
+            {"thumb": {"role": "image", "store": "raw", "shape": [9, 8, 3]}},
+            "its fields are not those of the columns",
+        ),
     ],
 )
-def test_a_manifest_whose_roles_do_not_fit_is_refused(tmp_path: Path, fields: dict[str, Any], why: str) -> None:
+def test_a_manifest_whose_roles_do_not_fit_is_refused(
+    tmp_path: Path, fields: dict[str, Any], why: str
+) -> None:
     root = write(tmp_path / "out", [sample(0)])
     record = json.loads((root / "manifest.json").read_text())
     (root / "manifest.json").write_text(signed({**record, "fields": fields}))

@@ -15,7 +15,14 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.format import shard
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import Image
-from shardctl.format.shard import CHECKSUM_KEY, Compression, ShardReader, ShardWriter, block_checksum, shard_schema
+from shardctl.format.shard import (
+    CHECKSUM_KEY,
+    Compression,
+    ShardReader,
+    ShardWriter,
+    block_checksum,
+    shard_schema,
+)
 from shardctl.system.files import HashingFile, StreamedFile, replacing, sha256_of
 from shardctl.system.locations.local import LocalFolder
 
@@ -32,16 +39,23 @@ COLUMNS = pa.schema(
 )
 ROW = st.tuples(
     st.text(max_size=20).filter(lambda text: "\ud800" not in text),
-    st.binary(min_size=18, max_size=18).map(lambda data: np.frombuffer(data, np.uint8).reshape(3, 2, 3)),
+    st.binary(min_size=18, max_size=18).map(
+        lambda data: np.frombuffer(data, np.uint8).reshape(3, 2, 3)
+    ),
     st.none() | st.integers(-(2**63), 2**63 - 1),
     st.none() | st.floats(allow_nan=False),
     st.none() | st.booleans(),
     st.none() | st.lists(st.none() | st.text("ab", max_size=3), max_size=3),
-    st.none() | st.fixed_dictionaries({"x": st.none() | st.integers(0, 9), "names": st.lists(st.just("n"), max_size=2)}),
+    st.none()
+    | st.fixed_dictionaries(
+        {"x": st.none() | st.integers(0, 9), "names": st.lists(st.just("n"), max_size=2)}
+    ),
 )
 
 
-def write(path: Path, rows: list[tuple[Any, ...]], columns: pa.Schema, compression: str, size: int = 100) -> HashingFile:
+def write(
+    path: Path, rows: list[tuple[Any, ...]], columns: pa.Schema, compression: str, size: int = 100
+) -> HashingFile:
     layout = Layout.by_name("image", columns, Image("raw"), ("a", "b"))
     with replacing(path, StreamedFile) as sink:
         writer = ShardWriter(sink, shard_schema(layout, "train", 0), Compression.parse(compression))
@@ -57,14 +71,18 @@ def write(path: Path, rows: list[tuple[Any, ...]], columns: pa.Schema, compressi
     compression=st.sampled_from(["none", "lz4", "zstd", "zstd:19"]),
     size=st.sampled_from([1, 2**20]),
 )
-def test_what_goes_in_comes_out(tmp_path_factory: Any, rows: list[Any], compression: str, size: int) -> None:
+def test_what_goes_in_comes_out(
+    tmp_path_factory: Any, rows: list[Any], compression: str, size: int
+) -> None:
     path = tmp_path_factory.mktemp("shard") / "s.arrow"
     write(path, rows, COLUMNS, compression, size)
     reader = ShardReader(*file_at(path))
     read = [
         (*(row[name] for name in COLUMNS.names),)
         for block in reader.blocks()
-        for row in block.drop_columns(["image"]).append_column("image", block.column("image").storage).to_pylist()
+        for row in block.drop_columns(["image"])
+        .append_column("image", block.column("image").storage)
+        .to_pylist()
     ]
     expected = [(key, pixels.reshape(-1).tolist(), *rest) for key, pixels, *rest in rows]
     assert read == expected
@@ -73,7 +91,9 @@ def test_what_goes_in_comes_out(tmp_path_factory: Any, rows: list[Any], compress
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("bytes_written", [100, 5000, 3 * 2**20 + 17])
-def test_the_sha256_is_that_of_the_file(tmp_path: Path, compression: str, bytes_written: int) -> None:
+def test_the_sha256_is_that_of_the_file(
+    tmp_path: Path, compression: str, bytes_written: int
+) -> None:
     image = ({"key": "k"}, np.random.default_rng(0).bytes(bytes_written))
     columns = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE)])
     sink = write(tmp_path / "s.arrow", [("k", (image[1], "k.jpg"))], columns, compression)
@@ -87,9 +107,14 @@ def test_the_sha256_is_that_of_the_file(tmp_path: Path, compression: str, bytes_
 def test_blocks_are_cut_by_size_and_a_large_sample_has_one_of_its_own(tmp_path: Path) -> None:
     columns = pa.schema([("key", pa.string())])
     write(tmp_path / "s.arrow", [(f"{n}",) for n in range(10)], columns, "zstd", size=400_000)
-    assert [block.num_rows for block in ShardReader(LocalFolder(tmp_path), "s.arrow").blocks()] == [2] * 5
+    assert [block.num_rows for block in ShardReader(LocalFolder(tmp_path), "s.arrow").blocks()] == [
+        2
+    ] * 5
     write(tmp_path / "s.arrow", [("a",), ("b",)], columns, "zstd", size=5_000_000)
-    assert [block.num_rows for block in ShardReader(LocalFolder(tmp_path), "s.arrow").blocks()] == [1, 1]
+    assert [block.num_rows for block in ShardReader(LocalFolder(tmp_path), "s.arrow").blocks()] == [
+        1,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
@@ -100,14 +125,19 @@ def test_no_changed_byte_of_a_block_goes_unnoticed(tmp_path: Path, compression: 
     write(path, [(f"key{n}", pixels + n) for n in range(50)], columns, compression)
     data = path.read_bytes()
     written = ShardReader(*file_at(path)).block(0)
-    body, footer = data.index(CHECKSUM_KEY) + 300, len(data) - 10 - int.from_bytes(data[-10:-6], "little")
+    body, footer = (
+        data.index(CHECKSUM_KEY) + 300,
+        len(data) - 10 - int.from_bytes(data[-10:-6], "little"),
+    )
     noticed = 0
     for place in range(body, footer, 3):
         path.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
         try:
             reader = ShardReader(*file_at(path))
             intact = reader.block_is_intact(0)
-            assert not intact or reader.block(0).equals(written), f"byte {place} was changed and nobody noticed"
+            assert not intact or reader.block(0).equals(written), (
+                f"byte {place} was changed and nobody noticed"
+            )
         except DatasetError:
             intact = False
         noticed += not intact
@@ -120,7 +150,10 @@ def test_a_shard_that_is_not_one_is_named(tmp_path: Path) -> None:
         ShardReader(LocalFolder(tmp_path), "text")
     with pytest.raises(DatasetError, match="no such shard"):
         ShardReader(LocalFolder(tmp_path), "absent")
-    with pa.OSFile(str(tmp_path / "other"), "wb") as file, pa.ipc.new_file(file, pa.schema([("x", pa.int64())])):
+    with (
+        pa.OSFile(str(tmp_path / "other"), "wb") as file,
+        pa.ipc.new_file(file, pa.schema([("x", pa.int64())])),
+    ):
         pass
     with pytest.raises(DatasetError, match="not one of shardctl's"):
         ShardReader(LocalFolder(tmp_path), "other")
@@ -171,13 +204,19 @@ SCALARS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 def types(draw: st.DrawFn, depth: int = 2) -> tuple[pa.DataType, st.SearchStrategy[Any]]:
     """A type of a column, and its values, with or without missing ones."""
     missing = st.none() if draw(st.booleans()) else st.nothing()
-    shape = draw(st.sampled_from(("plain", "plain", "list", "large_list", "fixed_list", "struct"))) if depth else "plain"
+    shape = (
+        draw(st.sampled_from(("plain", "plain", "list", "large_list", "fixed_list", "struct")))
+        if depth
+        else "plain"
+    )
     if shape == "plain":
         type_, values = SCALARS[draw(st.sampled_from(sorted(SCALARS)))]
         return type_, values if type_ == pa.null() else missing | values
     inner, values = draw(types(depth - 1))
     if shape == "struct":
-        return pa.struct([("a", inner), ("b", pa.int32())]), missing | st.fixed_dictionaries({"a": values, "b": st.just(1)})
+        return pa.struct([("a", inner), ("b", pa.int32())]), missing | st.fixed_dictionaries(
+            {"a": values, "b": st.just(1)}
+        )
     if shape == "fixed_list":
         return pa.list_(inner, 2), missing | st.lists(values, min_size=2, max_size=2)
     made = pa.large_list(inner) if shape == "large_list" else pa.list_(inner)
@@ -186,21 +225,29 @@ def types(draw: st.DrawFn, depth: int = 2) -> tuple[pa.DataType, st.SearchStrate
 
 @given(st.data())
 @examples(30)
-def test_batches_of_any_types_and_slices_of_them_come_out_with_the_checksums_of_a_reader(data: st.DataObject) -> None:
+def test_batches_of_any_types_and_slices_of_them_come_out_with_the_checksums_of_a_reader(
+    data: st.DataObject,
+) -> None:
     chosen = data.draw(st.lists(types(), min_size=1, max_size=3))
     schema = pa.schema([(f"c{place}", type_) for place, (type_, _) in enumerate(chosen)])
     rows = st.tuples(*(values for _, values in chosen))
     batches = []
     for values in data.draw(st.lists(st.lists(rows, max_size=25), min_size=1, max_size=4)):
-        columns = [pa.array([row[place] for row in values], f.type) for place, f in enumerate(schema)]
+        columns = [
+            pa.array([row[place] for row in values], f.type) for place, f in enumerate(schema)
+        ]
         batches.append(
-            pa.record_batch(columns, schema=schema).slice(data.draw(st.integers(0, 3)), data.draw(st.integers(0, 25)))
+            pa.record_batch(columns, schema=schema).slice(
+                data.draw(st.integers(0, 3)), data.draw(st.integers(0, 25))
+            )
         )
     sink = pa.BufferOutputStream()
     with pytest.MonkeyPatch.context() as patch:  # blocks of a few rows
         patch.setattr(shard, "PLAIN_BLOCK_BYTES", 200)
         patch.setattr(shard, "COMPRESSED_BLOCK_BYTES", 200)
-        writer = ShardWriter(sink, schema, Compression.parse(data.draw(st.sampled_from(("none", "zstd")))))
+        writer = ShardWriter(
+            sink, schema, Compression.parse(data.draw(st.sampled_from(("none", "zstd"))))
+        )
     for batch in batches:
         writer.add_batch(batch)
     block_rows = writer.finish()

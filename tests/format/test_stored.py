@@ -1,4 +1,5 @@
-"""Files of many records on disk: which row is which record of which file, in every order that conversions write."""
+"""Files of many records on disk: which row is which record of which file, in every order that
+conversions write."""
 
 from __future__ import annotations
 
@@ -34,7 +35,10 @@ def write_lines(folder: Path, files: int = FILES, lines: int = LINES) -> Path:
     """Write files of JSON lines, of which one is blank and one is broken."""
     folder.mkdir()
     for file in range(files):
-        texts = [json.dumps({"text": f"{file} and {line} " * (1 + line % 7), "n": line}) for line in range(1, lines + 1)]
+        texts = [
+            json.dumps({"text": f"{file} and {line} " * (1 + line % 7), "n": line})
+            for line in range(1, lines + 1)
+        ]
         texts[BLANK - 1], texts[BROKEN - 1] = "", "{"
         (folder / f"f{file}.jsonl").write_text("\n".join(texts) + "\n")
     return folder
@@ -79,14 +83,18 @@ def test_the_units_of_a_row_are_those_of_its_file(lines: Path) -> None:
         units = stored.units(shard)
         for row in range(0, entry.rows, 5):
             path = ds[entry.first + row]["key"].partition("#")[0]
-            assert path in {stored.file(units[place].file).path for place in units.of_row(row).tolist()}
+            assert path in {
+                stored.file(units[place].file).path for place in units.of_row(row).tolist()
+            }
             found = stored.file_of_row(shard, row, ds[entry.first + row]["key"])
             assert found is not None
             assert found.path == path
 
 
 def test_lines_that_are_no_samples_tell_why(lines: Path) -> None:
-    with pytest.raises(DatasetError, match=r"f2\.jsonl#9: was rejected when the dataset was made \(.*JSON"):
+    with pytest.raises(
+        DatasetError, match=r"f2\.jsonl#9: was rejected when the dataset was made \(.*JSON"
+    ):
         samples_of_key(LocalFolder(lines), f"f2.jsonl#{BROKEN}")
     with pytest.raises(InputError, match=r"no sample was made of f2\.jsonl#5: it is empty"):
         samples_of_key(LocalFolder(lines), f"f2.jsonl#{BLANK}")
@@ -113,7 +121,17 @@ def rewrite_keys(out: Path, name: str, change: Callable[[list[str]], object]) ->
 
 
 @pytest.mark.parametrize(
-    "wrong", ["f9.jsonl#1", "f0.jsonl#4000", "f0.jsonl", "{path}#0{number}", "{key}0000000000000000000", "", "{before}", None]
+    "wrong",
+    [
+        "f9.jsonl#1",
+        "f0.jsonl#4000",
+        "f0.jsonl",
+        "{path}#0{number}",
+        "{key}0000000000000000000",
+        "",
+        "{before}",
+        None,
+    ],
 )
 def test_a_key_that_the_plan_does_not_give_is_found(lines: Path, wrong: str | None) -> None:
     stored = StoredDataset(LocalFolder(lines))
@@ -123,7 +141,9 @@ def test_a_key_that_the_plan_does_not_give_is_found(lines: Path, wrong: str | No
     changed = wrong and wrong.format(path=path, number=number, key=keys[-1], before=keys[-2])
     planned = PlannedKeys(Provenance(stored, 0))
     assert planned.first_wrong([block]) is None
-    found = planned.first_wrong([pa.record_batch({"key": pa.array([*keys[:-1], changed], pa.string())})])
+    found = planned.first_wrong(
+        [pa.record_batch({"key": pa.array([*keys[:-1], changed], pa.string())})]
+    )
     assert found is not None
     assert found[1] in (changed, None)
 
@@ -137,9 +157,15 @@ def test_records_in_another_order_are_found_where_order_is_promised(tmp_path: Pa
 
 
 def test_units_that_share_records_are_found(tmp_path: Path) -> None:
-    shardctl.convert(write_lines(tmp_path / "in"), tmp_path / "out", workers=0, samples_per_shard=30)
+    shardctl.convert(
+        write_lines(tmp_path / "in"), tmp_path / "out", workers=0, samples_per_shard=30
+    )
     second = next(
-        unit for unit, first in enumerate(read_table(tmp_path / "out" / "plan.arrow")["first"].to_pylist()) if first > 1
+        unit
+        for unit, first in enumerate(
+            read_table(tmp_path / "out" / "plan.arrow")["first"].to_pylist()
+        )
+        if first > 1
     )
     edit_unit(tmp_path / "out", second, first=2)
     sign(tmp_path / "out")
@@ -147,22 +173,41 @@ def test_units_that_share_records_are_found(tmp_path: Path) -> None:
     assert ("duplicate-key", "f0.jsonl#2") in found
 
 
-def test_a_damaged_block_names_the_file_and_its_records_where_none_was_left_out(tmp_path: Path) -> None:
+def test_a_damaged_block_names_the_file_and_its_records_where_none_was_left_out(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.jsonl").write_text("".join(json.dumps({"n": n}) + "\n" for n in range(30)))
-    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"compression": "none"}, samples_per_shard=30, workers=0)
+    (tmp_path / "in" / "a.jsonl").write_text(
+        "".join(json.dumps({"n": n}) + "\n" for n in range(30))
+    )
+    shardctl.convert(
+        tmp_path / "in",
+        tmp_path / "out",
+        recipe={"compression": "none"},
+        samples_per_shard=30,
+        workers=0,
+    )
     shard = tmp_path / "out" / "train-00000.arrow"
     data = bytearray(shard.read_bytes())
     data[data.index(b"a.jsonl#17")] ^= 1
     shard.write_bytes(data)
     (finding,) = shardctl.verify(tmp_path / "out").findings
-    assert (finding.kind, finding.block, finding.row, finding.key) == ("wrong-checksum", 0, 0, "a.jsonl#1")
+    assert (finding.kind, finding.block, finding.row, finding.key) == (
+        "wrong-checksum",
+        0,
+        0,
+        "a.jsonl#1",
+    )
     assert finding.source == str(tmp_path / "in" / "a.jsonl")
     assert "it holds 30 samples, from a.jsonl#1 to a.jsonl#30" in finding.message
 
 
-def test_variants_of_lines_are_found_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "noise.py").write_text("def add(sample, rng):\n    return {**sample, 'r': float(rng.random())}\n")
+def test_variants_of_lines_are_found_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "noise.py").write_text(
+        "def add(sample, rng):\n    return {**sample, 'r': float(rng.random())}\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     shardctl.convert(
         write_lines(tmp_path / "in"),
@@ -188,13 +233,26 @@ def test_a_diff_of_lines_in_another_order_finds_the_line_that_changed(tmp_path: 
         found = differences(place_of(tmp_path / "a"), place_of(tmp_path / name))
         assert (found.only_in_a, found.only_in_b, found.changed) == (0, 0, 2)
         assert found.changed_fields == {"text": 1, "n": 1}
-        assert sorted(example.key for example in found.changed_examples) == ["f3.jsonl#20", "f3.jsonl#40"]
+        assert sorted(example.key for example in found.changed_examples) == [
+            "f3.jsonl#20",
+            "f3.jsonl#40",
+        ]
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("file", 99), ("samples", 2**61), ("first_row", 2**40), ("shard", 7), ("size", -1), ("records", 2**62)]
+    ("name", "value"),
+    [
+        ("file", 99),
+        ("samples", 2**61),
+        ("first_row", 2**40),
+        ("shard", 7),
+        ("size", -1),
+        ("records", 2**62),
+    ],
 )
-def test_a_plan_that_leads_astray_is_refused(lines: Path, tmp_path: Path, name: str, value: int) -> None:
+def test_a_plan_that_leads_astray_is_refused(
+    lines: Path, tmp_path: Path, name: str, value: int
+) -> None:
     out = tmp_path / "out"
     shutil.copytree(lines, out)
     shard = StoredDataset(LocalFolder(out)).shard_of_unit(1)
@@ -238,7 +296,9 @@ def test_numbers_are_read_from_the_ends_of_keys(first: int) -> None:
 
 
 def test_a_dataset_that_has_no_files_is_searched_by_its_shards(tmp_path: Path) -> None:
-    shardctl.write(tmp_path / "out", [{"key": f"sample-{number}", "n": number} for number in range(50)])
+    shardctl.write(
+        tmp_path / "out", [{"key": f"sample-{number}", "n": number} for number in range(50)]
+    )
     (record,) = samples_of_key(LocalFolder(tmp_path / "out"), "sample-7")
     assert (record.index, record.values["n"], record.source) == (7, 7, None)
     with pytest.raises(InputError, match=r"no key 'sample-77'; did you mean sample-7"):

@@ -83,8 +83,15 @@ def classes_of_pixels() -> Any:
 
 
 def sample(number: int) -> tuple[Any, ...]:
-    """Return sample 0 to 3 of four: two objects, none, not annotated and without a mask, a crowd; then again."""
-    crowd = {**CROWD, "rle": {"size": [HEIGHT, WIDTH], "counts": compress([HEIGHT * WIDTH // 2, HEIGHT * WIDTH // 2])}}
+    """Return sample 0 to 3 of four: two objects, none, not annotated and without a mask, a crowd;
+    then again."""
+    crowd = {
+        **CROWD,
+        "rle": {
+            "size": [HEIGHT, WIDTH],
+            "counts": compress([HEIGHT * WIDTH // 2, HEIGHT * WIDTH // 2]),
+        },
+    }
     objects = (together([PERSON, DOG]), together([]), None, together([crowd]))[number % 4]
     image = png(np.full((HEIGHT, WIDTH, 3), GREY, np.uint8))
     mask = None if number % 4 == 2 else (png(classes_of_pixels()), "mask.png")
@@ -92,8 +99,14 @@ def sample(number: int) -> tuple[Any, ...]:
 
 
 def write_annotated(root: Path, compression: str = "none", change: Any = None) -> Path:
-    """Write 12 samples of the split train and 4 of val; `change` is called with each before it is written."""
-    fields = [("key", pa.string()), ("image", ENCODED_IMAGE), ("objects", OBJECTS_TYPE), ("mask", ENCODED_IMAGE)]
+    """Write 12 samples of the split train and 4 of val; `change` is called with each before it is
+    written."""
+    fields = [
+        ("key", pa.string()),
+        ("image", ENCODED_IMAGE),
+        ("objects", OBJECTS_TYPE),
+        ("mask", ENCODED_IMAGE),
+    ]
     roles: dict[str, Role] = {"image": Image("source"), "objects": OBJECTS, "mask": CLASSES}
     layout = Layout("image", pa.schema(fields), Roles(roles))
     root.mkdir()

@@ -12,11 +12,24 @@ import pyarrow as pa
 def columns_of_all_types() -> dict[str, pa.Array]:
     day = datetime.date(2026, 11, 21)
     pairs = pa.array([[("a", 1), ("b", None)], None, []], pa.map_(pa.string(), pa.int64()))
-    columns = {str(t): pa.array([0, None, 1], t) for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
-    columns |= {str(t): pa.array([0, None, 1], t) for t in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())}
-    columns |= {str(t): pa.array([0.5, None, float("inf")], t) for t in (pa.float32(), pa.float64())}
-    columns |= {str(t): pa.array(["a", None, "é"], t) for t in (pa.string(), pa.large_string(), pa.string_view())}
-    columns |= {str(t): pa.array([b"a", None, b"\xff"], t) for t in (pa.binary(), pa.large_binary(), pa.binary_view())}
+    columns = {
+        str(t): pa.array([0, None, 1], t) for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+    }
+    columns |= {
+        str(t): pa.array([0, None, 1], t)
+        for t in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+    }
+    columns |= {
+        str(t): pa.array([0.5, None, float("inf")], t) for t in (pa.float32(), pa.float64())
+    }
+    columns |= {
+        str(t): pa.array(["a", None, "é"], t)
+        for t in (pa.string(), pa.large_string(), pa.string_view())
+    }
+    columns |= {
+        str(t): pa.array([b"a", None, b"\xff"], t)
+        for t in (pa.binary(), pa.large_binary(), pa.binary_view())
+    }
     columns |= {
         "half": pa.array(np.array([0.5, 1, 2], np.float16)),
         "fixed": pa.array([b"ab", None, b"cd"], pa.binary(2)),
@@ -33,6 +46,8 @@ def columns_of_all_types() -> dict[str, pa.Array]:
         "chat": pa.array([[{"role": "user", "content": "hi"}], [], None]),
         "map": pairs,
         "dictionary": pa.array(["a", None, "a"]).dictionary_encode(),
-        "list_of_dictionary": pa.ListArray.from_arrays([0, 1, 1, 2], pa.array(["a", "b"]).dictionary_encode()),
+        "list_of_dictionary": pa.ListArray.from_arrays(
+            [0, 1, 1, 2], pa.array(["a", "b"]).dictionary_encode()
+        ),
     }
     return columns

@@ -14,7 +14,8 @@ def begun_and_held(number):
     with open("hold") as file:
         return number >= int(file.read()) and glob.glob("out/.shardctl/*/job.json") != []
 """
-"""A function that lets the inputs before the number in the file `hold` through, and the others when that file is gone."""
+"""A function that lets the inputs before the number in the file `hold` through, and the others when
+that file is gone."""
 
 SLOW = """
 import time

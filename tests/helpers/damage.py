@@ -29,8 +29,18 @@ def edit_manifest(root: Path) -> None:
 DAMAGE: list[tuple[str, Callable[[Path], object], str, str | None]] = [
     ("quick", lambda d: (d / SHARD).unlink(), "missing-shard", SHARD),
     ("quick", lambda d: (d / SHARD).rename(d / "other.arrow"), "missing-shard", SHARD),
-    ("quick", lambda d: (d / SHARD).write_bytes((d / SHARD).read_bytes()[:-100]), "wrong-size", SHARD),
-    ("quick", lambda d: (d / SHARD).write_bytes((d / SHARD).read_bytes() + b"more"), "wrong-size", SHARD),
+    (
+        "quick",
+        lambda d: (d / SHARD).write_bytes((d / SHARD).read_bytes()[:-100]),
+        "wrong-size",
+        SHARD,
+    ),
+    (
+        "quick",
+        lambda d: (d / SHARD).write_bytes((d / SHARD).read_bytes() + b"more"),
+        "wrong-size",
+        SHARD,
+    ),
     ("quick", lambda d: flip(d / SHARD, -5), "unreadable-shard", SHARD),
     ("quick", lambda d: (d / "plan.arrow").unlink(), "missing-file", None),
     ("quick", lambda d: (d / "files.arrow").unlink(), "missing-file", None),

@@ -1,4 +1,5 @@
-"""What a finished dataset holds: its checksums, the keys and values of its samples, its duplicates."""
+"""What a finished dataset holds: its checksums, the keys and values of its samples, its
+duplicates."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def dropped(out: Path) -> dict[str, str]:
     """Return the message of every reject that is a duplicate, by its key."""
     rejects = (json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines())
     return {
-        reject["key"]: reject["message"] for reject in rejects if (reject["stage"], reject["error"]) == ("plan", "duplicate")
+        reject["key"]: reject["message"]
+        for reject in rejects
+        if (reject["stage"], reject["error"]) == ("plan", "duplicate")
     }
 
 

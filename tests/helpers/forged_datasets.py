@@ -35,7 +35,9 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 def replace_column(table: pa.Table, name: str, values: list[Any]) -> pa.Table:
     place = table.schema.get_field_index(name)
-    return table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type))
+    return table.set_column(
+        place, table.schema.field(name), pa.array(values, table.schema.field(name).type)
+    )
 
 
 def edit_unit(out: Path, unit: int, **values: Any) -> None:
@@ -53,16 +55,25 @@ def sign(out: Path, **said: Any) -> None:
     shards = read_table(out / "shards.arrow")
     paths = [out / name for name in shards["path"].to_pylist()]
     shards = replace_column(shards, "sha256", [sha256_of(path) for path in paths])
-    write_table(out / "shards.arrow", replace_column(shards, "bytes", [path.stat().st_size for path in paths]))
+    write_table(
+        out / "shards.arrow",
+        replace_column(shards, "bytes", [path.stat().st_size for path in paths]),
+    )
     if "listed" not in said:
-        write_checksums(out / CHECKSUMS, [(path.name, sha256_of(path)) for path in [*paths, *(out / name for name in TABLES)]])
+        write_checksums(
+            out / CHECKSUMS,
+            [(path.name, sha256_of(path)) for path in [*paths, *(out / name for name in TABLES)]],
+        )
     record = json.loads((out / "manifest.json").read_text())
     record["files"] = {
-        name: {"bytes": (out / name).stat().st_size, "sha256": sha256_of(out / name)} for name in (*TABLES, CHECKSUMS)
+        name: {"bytes": (out / name).stat().st_size, "sha256": sha256_of(out / name)}
+        for name in (*TABLES, CHECKSUMS)
     }
     record["bytes"] = sum(path.stat().st_size for path in paths)
     for split in record["splits"]:
-        split["bytes"] = sum(path.stat().st_size for path in paths if path.name.startswith(split["name"]))
+        split["bytes"] = sum(
+            path.stat().st_size for path in paths if path.name.startswith(split["name"])
+        )
     record |= {name: value for name, value in said.items() if name != "listed"}
     record = json.loads(signed(record))
     (out / "manifest.json").write_text(json.dumps(record, indent=1) + "\n")

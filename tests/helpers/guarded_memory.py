@@ -18,7 +18,8 @@ def run_checked(program: str, arguments: Sequence[str] = ()) -> subprocess.Compl
 
 
 def astray(values: pa.Array, place: int) -> pa.Array:
-    """The same text, but for one of its offsets, which leads out of its memory. The first and the last one are right."""
+    """The same text, but for one of its offsets, which leads out of its memory. The first and the
+    last one are right."""
     _, offsets, data = values.buffers()
     changed = np.frombuffer(offsets, np.int32, len(values) + 1).copy()
     changed[place] = 2**31 - 1000

@@ -8,7 +8,9 @@ from typing import Any
 from PIL import Image
 
 
-def image(path: Path, size: tuple[int, int] = (30, 20), colour: tuple[int, int, int] = (90, 60, 30)) -> Path:
+def image(
+    path: Path, size: tuple[int, int] = (30, 20), colour: tuple[int, int, int] = (90, 60, 30)
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, colour).save(path)
     return path

@@ -1,4 +1,5 @@
-"""Processes that workers are forked from, used again by the next test: each takes 0.4 s to start, and most tests need one."""
+"""Processes that workers are forked from, used again by the next test: each takes 0.4 s to start,
+and most tests need one."""
 
 from __future__ import annotations
 
@@ -42,8 +43,20 @@ class KeptServer:
 def circumstances(module: str, memory: int) -> Hashable:
     """Return all that a new process would have from this one, beside the name of the test."""
     variables = frozenset(item for item in os.environ.items() if item[0] != "PYTEST_CURRENT_TEST")
-    limits = tuple(resource.getrlimit(kind) for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE))
-    return module, memory, variables, limits, tuple(sys.path), sys.executable, Path.cwd(), os.getpid()
+    limits = tuple(
+        resource.getrlimit(kind)
+        for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE)
+    )
+    return (
+        module,
+        memory,
+        variables,
+        limits,
+        tuple(sys.path),
+        sys.executable,
+        Path.cwd(),
+        os.getpid(),
+    )
 
 
 class KeptServers:

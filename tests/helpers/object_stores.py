@@ -1,4 +1,5 @@
-"""Object stores for tests: in memory, S3 and Google Cloud Storage by a server of our own, Azure by Azurite where it is."""
+"""Object stores for tests: in memory, S3 and Google Cloud Storage by a server of our own, Azure by
+Azurite where it is."""
 
 from __future__ import annotations
 
@@ -21,7 +22,13 @@ from shardctl.system.stores.objects import Clients, Objects
 from shardctl.system.stores.s3 import S3
 
 ROOT = Path(__file__).parents[2]
-AZURITE = Path(os.environ.get("SHARDCTL_INTEROP", ROOT / ".interop")) / "azurite" / "node_modules" / ".bin" / "azurite-blob"
+AZURITE = (
+    Path(os.environ.get("SHARDCTL_INTEROP", ROOT / ".interop"))
+    / "azurite"
+    / "node_modules"
+    / ".bin"
+    / "azurite-blob"
+)
 
 _NAMES = itertools.count()
 
@@ -44,9 +51,17 @@ def started_server() -> Iterator[ObjectServer]:
 
 
 @pytest.fixture
-def object_server(started_server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    """The server of S3, with the variables that lead to it, no faults and an empty log. A failure is tried again for 2 s."""
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION", "GOOGLE_APPLICATION_CREDENTIALS"):
+def object_server(
+    started_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ObjectServer]:
+    """The server of S3, with the variables that lead to it, no faults and an empty log. A failure
+    is tried again for 2 s."""
+    for name in (
+        "AWS_PROFILE",
+        "AWS_SESSION_TOKEN",
+        "AWS_DEFAULT_REGION",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+    ):
         monkeypatch.delenv(name, raising=False)
     for name, value in {**started_server.environment, "SHARDCTL_STORE_RETRY": "2"}.items():
         monkeypatch.setenv(name, value)
@@ -68,9 +83,17 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         pytest.skip("Azurite is not installed (make interop)")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    options = ["--silent", "--inMemoryPersistence", "--skipApiVersionCheck", "--disableProductStyleUrl", "--disableTelemetry"]
+    options = [
+        "--silent",
+        "--inMemoryPersistence",
+        "--skipApiVersionCheck",
+        "--disableProductStyleUrl",
+        "--disableTelemetry",
+    ]
     command = [str(AZURITE), *options, "--blobPort", str(port)]
-    with subprocess.Popen(command, cwd=tmp_path_factory.mktemp("azurite"), stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=tmp_path_factory.mktemp("azurite"), stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if "successfully listens" in line:
@@ -100,7 +123,9 @@ def make_container(name: str) -> str:
     headers = {"x-ms-date": email.utils.formatdate(usegmt=True), "x-ms-version": "2023-11-03"}
     said = "".join(f"{field}:{value}\n" for field, value in headers.items())
     text = "PUT" + "\n" * 12 + f"{said}/{account}/{account}/{name}\nrestype:container"
-    signature = base64.b64encode(hmac.digest(base64.b64decode(key), text.encode(), "sha256")).decode()
+    signature = base64.b64encode(
+        hmac.digest(base64.b64decode(key), text.encode(), "sha256")
+    ).decode()
     headers["Authorization"] = f"SharedKey {account}:{signature}"
     address = f"{os.environ['AZURE_STORAGE_ENDPOINT']}/{name}?restype=container"
     urllib.request.urlopen(urllib.request.Request(address, method="PUT", headers=headers)).close()

@@ -32,7 +32,9 @@ OBJECTS = pa.struct(
 
 CATEGORIES = ("cat", "dog", "owl")
 ROLE = Objects(CATEGORIES, keypoints=("nose", "left eye", "right eye"), flip=(0, 2, 1))
-FIELDS = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE), ("mask", ENCODED_IMAGE), ("objects", OBJECTS)])
+FIELDS = pa.schema(
+    [("key", pa.string()), ("image", ENCODED_IMAGE), ("mask", ENCODED_IMAGE), ("objects", OBJECTS)]
+)
 NOISE = np.random.default_rng(0).integers(0, 256, (24, 24)).astype(np.uint8)
 """The pixels of every image and mask from the top left: any part of it can be found again."""
 
@@ -41,12 +43,23 @@ Thing = dict[str, Any]
 
 
 def thing(box: list[float], category: int = 0, **members: Any) -> Thing:
-    usual = {"id": 7, "area": box[2] * box[3], "iscrowd": False, "rle": None, "segmentation": [], "keypoints": []}
+    usual = {
+        "id": 7,
+        "area": box[2] * box[3],
+        "iscrowd": False,
+        "rle": None,
+        "segmentation": [],
+        "keypoints": [],
+    }
     return {"bbox": box, "category": category, **usual, **members}
 
 
 def struct(things: list[Thing] | None) -> dict[str, list[Any]] | None:
-    return None if things is None else {field.name: [each[field.name] for each in things] for field in OBJECTS}
+    return (
+        None
+        if things is None
+        else {field.name: [each[field.name] for each in things] for field in OBJECTS}
+    )
 
 
 def png(width: int, height: int, grey: bool = False) -> tuple[bytes, str]:
@@ -66,7 +79,9 @@ def write(
     """Write samples with these objects, and images and masks of these sizes (width, height)."""
     rows = [
         (f"k{place}", png(*size), png(*size, grey=True), struct(things))
-        for place, (things, size) in enumerate(zip(samples, sizes or [(16, 12)] * len(samples), strict=True))
+        for place, (things, size) in enumerate(
+            zip(samples, sizes or [(16, 12)] * len(samples), strict=True)
+        )
     ]
     roles: dict[str, Role] = {"mask": Mask("png"), "objects": role}
     write_dataset(root, FIELDS, rows, 3, compression, sample_bytes=400_000, roles=roles)
@@ -77,5 +92,11 @@ SAMPLES: list[list[Thing] | None] = [
     [thing([1, 2, 3, 4], 2, id=10, iscrowd=True), thing([0, 0, 16, 12], 1, id=11)],
     [],
     None,
-    [thing([4, 4, 8, 4], keypoints=[[5, 5, 2], [6, 7, 1], [0, 0, 0]], segmentation=[[4, 4, 12, 4, 12, 8], [4, 4, 8, 8, 4, 8]])],
+    [
+        thing(
+            [4, 4, 8, 4],
+            keypoints=[[5, 5, 2], [6, 7, 1], [0, 0, 0]],
+            segmentation=[[4, 4, 12, 4, 12, 8], [4, 4, 8, 8, 4, 8]],
+        )
+    ],
 ]

@@ -8,7 +8,11 @@ from shardctl.system.locations.local import LocalFolder
 
 def place_of(path: Path) -> DatasetPlace:
     """Return where a dataset is, or a shard."""
-    return DatasetPlace(LocalFolder(path.parent), path.name) if path.is_file() else DatasetPlace(LocalFolder(path))
+    return (
+        DatasetPlace(LocalFolder(path.parent), path.name)
+        if path.is_file()
+        else DatasetPlace(LocalFolder(path))
+    )
 
 
 def file_at(path: Path) -> tuple[LocalFolder, str]:

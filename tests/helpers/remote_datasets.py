@@ -81,7 +81,9 @@ def block_reads(server: ObjectServer, root: Path) -> Counter[str]:
         extents = extents_of(path.read_bytes(), path.stat().st_size)
         for start, length in zip(extents.starts.tolist(), extents.lengths.tolist(), strict=True):
             blocks.add(f"{path.name} bytes={start}-{start + length - 1}")
-    asked = (f"{r['key'].rpartition('/')[2]} {r['range']}" for r in server.log() if r["method"] == "GET")
+    asked = (
+        f"{r['key'].rpartition('/')[2]} {r['range']}" for r in server.log() if r["method"] == "GET"
+    )
     return Counter(each for each in asked if each in blocks)
 
 

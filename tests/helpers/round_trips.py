@@ -12,12 +12,15 @@ FORMS = ("parquet", "webdataset", "tfrecord", "tfds", "mds", "array-record")
 
 
 def facts_of(dataset: Path) -> dict[str, Any]:
-    """Return all that the manifest says of the samples, and the samples: NaN is what it prints as."""
+    """Return all that the manifest says of the samples, and the samples: NaN is what it prints
+    as."""
     manifest = json.loads((dataset / "manifest.json").read_text())
     splits = [split["name"] for split in manifest["splits"]]
     tables = {}
     for split in splits:
-        blocks = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))]
+        blocks = [
+            pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))
+        ]
         tables[split] = pa.concat_tables(blocks)
     return {
         "kind": manifest["kind"],

@@ -14,9 +14,12 @@ MIB = 1 << 20
 
 @pytest.fixture
 def disk() -> Iterator[Path]:
-    """A file system of 8 MiB, not in pytest's own folder: it could not tidy that up if a killed run left it mounted."""
+    """A file system of 8 MiB, not in pytest's own folder: it could not tidy that up if a killed run
+    left it mounted."""
     place = Path(tempfile.mkdtemp(prefix="shardctl-disk-"))
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={8 * MIB}", "tmpfs", str(place)], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={8 * MIB}", "tmpfs", str(place)], capture_output=True
+    )
     if mounted.returncode:
         place.rmdir()
         pytest.skip("may not mount a file system here")

@@ -26,16 +26,26 @@ print(json.dumps([ds.generation.digest, keys]))
 
 def snapshot(source: Path, out: Path, **options: Any) -> Any:
     return shardctl.snapshot(
-        out, source, **{"recipe": SMALL, "workers": 0, "samples_per_shard": 6, "progress": False, **options}
+        out,
+        source,
+        **{"recipe": SMALL, "workers": 0, "samples_per_shard": 6, "progress": False, **options},
     )
 
 
 def slow_recipe() -> dict[str, Any]:
-    return {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}, {"name": "custom", "target": "slow_step:slow"}]}
+    return {
+        "store": "jpeg:80",
+        "transform": [
+            {"name": "resize", "size": 24},
+            {"name": "custom", "target": "slow_step:slow"},
+        ],
+    }
 
 
 @contextmanager
-def ranks(count: int, source: Path, out: Path, folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
+def ranks(
+    count: int, source: Path, out: Path, folder: Path
+) -> Iterator[list[subprocess.Popen[str]]]:
     """Processes of a training job, each in a group of its own, as a launcher starts them."""
     (folder / "slow_step.py").write_text(SLOW)
     script = TRAINING.format(out=str(out), source=str(source), recipe=slow_recipe())

@@ -1,4 +1,5 @@
-"""The product stopped right before any change that it makes to the file system, one after the other."""
+"""The product stopped right before any change that it makes to the file system, one after the
+other."""
 
 from __future__ import annotations
 
@@ -10,8 +11,17 @@ from typing import Any
 
 import pytest
 
-CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.truncate", "ctypes.dlopen"}
-"""Audit events of Python right before such a change. The last one stands for the exchange of folders, which ctypes makes."""
+CHANGES = {
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.mkdir",
+    "os.link",
+    "os.truncate",
+    "ctypes.dlopen",
+}
+"""Audit events of Python right before such a change. The last one stands for the exchange of
+folders, which ctypes makes."""
 
 
 EVERY = 8
@@ -19,16 +29,19 @@ EVERY = 8
 
 
 def some_changes(first: int, every: int = EVERY) -> range:
-    """Return the changes at which something is stopped, one after the other, until it is not stopped any more."""
+    """Return the changes at which something is stopped, one after the other, until it is not
+    stopped any more."""
     return range(1000) if os.environ.get("SHARDCTL_FUZZ", "0") != "0" else range(first, 1000, every)
 
 
 class Killed(BaseException):
-    """What stands in the place of SIGKILL: from then on nothing is changed any more, whatever is there to tidy up."""
+    """What stands in the place of SIGKILL: from then on nothing is changed any more, whatever is
+    there to tidy up."""
 
 
 class _Stop:
-    """Counts the changes of one thread, and raises at one of them. Audit hooks stay for good; `thread` 0 is none."""
+    """Counts the changes of one thread, and raises at one of them. Audit hooks stay for good;
+    `thread` 0 is none."""
 
     def __init__(self) -> None:
         self.thread = self.changes = self.last = 0
@@ -37,7 +50,9 @@ class _Stop:
     def __call__(self, event: str, given: tuple[Any, ...]) -> None:
         if self.thread != threading.get_ident():
             return
-        if event in CHANGES or (event == "open" and isinstance(given[2], int) and given[2] & os.O_CREAT):
+        if event in CHANGES or (
+            event == "open" and isinstance(given[2], int) and given[2] & os.O_CREAT
+        ):
             self.changes += 1
             if self.changes == self.last + 1 and not self.killing:
                 raise KeyboardInterrupt
@@ -50,16 +65,28 @@ sys.addaudithook(_STOP)
 
 
 def stopped_at(
-    change: int, how: str, owner: Any, name: str, call: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+    change: int,
+    how: str,
+    owner: Any,
+    name: str,
+    call: Callable[[], object],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> bool:
-    """Call something, and stop it at a change (0 is the first) after `name` of `owner` was entered. Tell whether that was.
+    """Call something, and stop it at a change (0 is the first) after `name` of `owner` was entered.
+    Tell whether that was.
 
-    `how` is "kill" or "interrupt": as SIGKILL does it, or as Ctrl-C does, after which it may tidy up.
+    `how` is "kill" or "interrupt": as SIGKILL does it, or as Ctrl-C does, after which it may tidy
+    up.
     """
     real = getattr(owner, name)
 
     def entered(*given: Any, **named: Any) -> Any:
-        _STOP.changes, _STOP.last, _STOP.killing, _STOP.thread = 0, change, how == "kill", threading.get_ident()
+        _STOP.changes, _STOP.last, _STOP.killing, _STOP.thread = (
+            0,
+            change,
+            how == "kill",
+            threading.get_ident(),
+        )
         return real(*given, **named)
 
     with monkeypatch.context() as patch:

@@ -17,4 +17,8 @@ def nothing_is_left(url: str) -> None:
 
 
 def done_on(store: Store) -> int:
-    return sum("/done/" in entry.name and entry.name.endswith(".arrow") for page in store.pages(".shardctl/") for entry in page)
+    return sum(
+        "/done/" in entry.name and entry.name.endswith(".arrow")
+        for page in store.pages(".shardctl/")
+        for entry in page
+    )

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def tar(members: list[tuple[str, bytes]], format_: int = tarfile.USTAR_FORMAT, end: bool = True) -> bytes:
+def tar(
+    members: list[tuple[str, bytes]], format_: int = tarfile.USTAR_FORMAT, end: bool = True
+) -> bytes:
     sink = io.BytesIO()
     with tarfile.open(fileobj=sink, mode="w", format=format_) as file:
         for name, data in members:

@@ -1,4 +1,5 @@
-"""Datasets of tokens that tests make themselves: documents, blocks of documents, and rows that are wrong."""
+"""Datasets of tokens that tests make themselves: documents, blocks of documents, and rows that are
+wrong."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def tokens_of(text: str) -> list[int]:
 
 
 def packed_blocks(documents: dict[str, str], length: int = LENGTH) -> list[dict[str, Any]]:
-    """Pack documents one after the other into blocks, cut where a block is full; the last block is padded."""
+    """Pack documents one after the other into blocks, cut where a block is full; the last block is
+    padded."""
     pieces: list[list[tuple[str, int, list[int]]]] = [[]]
     for key, text in documents.items():
         tokens = tokens_of(text)
@@ -59,10 +61,17 @@ def block_of(pieces: Sequence[tuple[str, int, list[int]]], length: int = LENGTH)
 
 
 def write_packed(
-    root: Path, blocks: Iterable[dict[str, Any]], role: Tokens = PACKED, masks: Any = None, per_shard: int = 4
+    root: Path,
+    blocks: Iterable[dict[str, Any]],
+    role: Tokens = PACKED,
+    masks: Any = None,
+    per_shard: int = 4,
 ) -> Path:
-    """Write blocks of tokens, two of them in a block of a shard; with `masks` also the column loss_mask, of that type."""
-    schema = pa.schema([("key", pa.string()), ("tokens", pa.list_(pa.uint16(), LENGTH)), *_DOCUMENTS])
+    """Write blocks of tokens, two of them in a block of a shard; with `masks` also the column
+    loss_mask, of that type."""
+    schema = pa.schema(
+        [("key", pa.string()), ("tokens", pa.list_(pa.uint16(), LENGTH)), *_DOCUMENTS]
+    )
     if masks is not None:
         schema = schema.append(pa.field("loss_mask", masks))
     samples = [tuple(block.get(name) for name in schema.names) for block in blocks]
@@ -73,5 +82,11 @@ def write_packed(
 def write_ragged(root: Path, documents: dict[str, str], role: Tokens = RAGGED) -> Path:
     """Write documents as they are, one in a row."""
     schema = pa.schema([("key", pa.string()), ("tokens", pa.list_(pa.uint16()))])
-    write_dataset(root, schema, [(key, tokens_of(text)) for key, text in documents.items()], 4, roles={"tokens": role})
+    write_dataset(
+        root,
+        schema,
+        [(key, tokens_of(text)) for key, text in documents.items()],
+        4,
+        roles={"tokens": role},
+    )
     return root

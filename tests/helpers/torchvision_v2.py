@@ -11,7 +11,8 @@ import pytest
 
 @pytest.fixture(scope="module")
 def v2() -> Any:
-    """torchvision.transforms.v2. PyPI's torchvision is built for CUDA: two of its operators are named for a torch without."""
+    """torchvision.transforms.v2. PyPI's torchvision is built for CUDA: two of its operators are
+    named for a torch without."""
     torch = pytest.importorskip("torch")
     if torch.version.cuda is None:
         library = torch.library.Library("torchvision", "DEF")
@@ -21,7 +22,8 @@ def v2() -> Any:
 
 
 def two_sample(first: Any, second: Any) -> float:
-    """Return the distance of two distribution functions over Kolmogorov's limit for alpha = 1e-6."""
+    """Return the distance of two distribution functions over Kolmogorov's limit for alpha =
+    1e-6."""
     n, m = first.sum(), second.sum()
     distance = np.abs(first.cumsum() / n - second.cumsum() / m).max()
     return float(distance / math.sqrt(-math.log(1e-6 / 2) / 2 * (n + m) / (n * m)))

@@ -16,4 +16,7 @@ def pixels(number: int, size: int = 4) -> Any:
 
 def plain(samples: Iterable[Sample]) -> list[Sample]:
     """Return samples with lists in the place of arrays."""
-    return [{name: getattr(value, "tolist", lambda v=value: v)() for name, value in sample.items()} for sample in samples]
+    return [
+        {name: getattr(value, "tolist", lambda v=value: v)() for name, value in sample.items()}
+        for sample in samples
+    ]

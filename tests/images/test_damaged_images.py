@@ -1,4 +1,5 @@
-"""What Pillow refuses when it opens and loads an image afresh is refused everywhere, and nothing else is."""
+"""What Pillow refuses when it opens and loads an image afresh is refused everywhere, and nothing
+else is."""
 
 from __future__ import annotations
 
@@ -40,8 +41,11 @@ def other_frames(picture: Image.Image = RGB) -> dict[str, Any]:
 
 
 def as_441(height: int, width: int) -> bytes:
-    """A JPEG whose colours have a quarter of the lines: a 4:2:0 one with as many blocks, whose header says so."""
-    data = bytearray(encoded("JPEG", Image.fromarray(scene_pixels(width * 2, height // 2)), subsampling=2))
+    """A JPEG whose colours have a quarter of the lines: a 4:2:0 one with as many blocks, whose
+    header says so."""
+    data = bytearray(
+        encoded("JPEG", Image.fromarray(scene_pixels(width * 2, height // 2)), subsampling=2)
+    )
     frame = data.index(b"\xff\xc0")
     data[frame + 5 : frame + 9] = struct.pack(">HH", height, width)
     data[frame + 11] = 0x14  # the first component: one block wide, four high
@@ -49,12 +53,14 @@ def as_441(height: int, width: int) -> bytes:
 
 
 def with_fill_bytes(data: bytes, count: int) -> bytes:
-    """A JPEG with `count` bytes 0xFF before its first marker: the standard has them, and decoders pass over them."""
+    """A JPEG with `count` bytes 0xFF before its first marker: the standard has them, and decoders
+    pass over them."""
     return data[:2] + b"\xff" * count + data[2:]
 
 
 def with_another_frame(data: bytes, place: int) -> bytes:
-    """A grey JPEG with a comment, of which the bytes at `place` of the file are a frame that is none, and a start of scan."""
+    """A grey JPEG with a comment, of which the bytes at `place` of the file are a frame that is
+    none, and a start of scan."""
     height_width = data[data.index(b"\xff\xc3") + 5 :][:4]
     first = 2 + data[2:].index(b"\xff\xc4")
     comment = bytearray(0xFFFF - 2)
@@ -65,13 +71,17 @@ def with_another_frame(data: bytes, place: int) -> bytes:
 
 
 CRAFTED = {
-    "fill byte": lambda: with_another_frame(with_fill_bytes(lossless_jpeg(scene_pixels(400, 300)[..., :1]), 1), 4 + 0xC300),
+    "fill byte": lambda: with_another_frame(
+        with_fill_bytes(lossless_jpeg(scene_pixels(400, 300)[..., :1]), 1), 4 + 0xC300
+    ),
     "fill bytes": lambda: with_fill_bytes(lossless_jpeg(scene_pixels(400, 300)[..., :1]), 5),
     "marker without a length": lambda: with_another_frame(
-        lossless_jpeg(scene_pixels(400, 300)[..., :1]).replace(b"\xff\xd8", b"\xff\xd8\xff\xd0", 1), 4 + 0xFFC3
+        lossless_jpeg(scene_pixels(400, 300)[..., :1]).replace(b"\xff\xd8", b"\xff\xd8\xff\xd0", 1),
+        4 + 0xFFC3,
     ),
 }
-"""Losslessly coded JPEG in which another frame, or none, is found by who looks for markers in another way than libjpeg."""
+"""Losslessly coded JPEG in which another frame, or none, is found by who looks for markers in
+another way than libjpeg."""
 
 
 MADE: dict[str, Callable[[], bytes]] = {
@@ -84,7 +94,9 @@ MADE: dict[str, Callable[[], bytes]] = {
     "MPO": lambda: encoded("MPO", **other_frames()),
     "PNG": lambda: encoded("PNG"),
     "PNG palette": lambda: encoded("PNG", RGB.quantize(16)),
-    "PNG 16 bits": lambda: encoded("PNG", Image.fromarray(scene_pixels(20, 20)[..., 0].astype(np.uint16) * 257)),
+    "PNG 16 bits": lambda: encoded(
+        "PNG", Image.fromarray(scene_pixels(20, 20)[..., 0].astype(np.uint16) * 257)
+    ),
     "PNG animated": lambda: encoded("PNG", **other_frames()),
     "GIF": lambda: encoded("GIF", RGB.quantize(16)),
     "GIF animated": lambda: encoded("GIF", RGB.quantize(16), **other_frames(RGB.quantize(16))),
@@ -120,7 +132,9 @@ def fresh_load(data: bytes) -> bool:
     """Ask Pillow itself, strictly."""
     assert not ImageFile.LOAD_TRUNCATED_IMAGES
     try:
-        with Image.open(io.BytesIO(data), formats=[form for form in image.FORMATS if form in Image.OPEN]) as opened:
+        with Image.open(
+            io.BytesIO(data), formats=[form for form in image.FORMATS if form in Image.OPEN]
+        ) as opened:
             opened.load()
     except Exception:  # noqa: BLE001 - Pillow raises anything at all for damaged data
         return False
@@ -133,12 +147,19 @@ def small(data: bytes) -> Pixels:
 
 
 def flipped(data: bytes, times: int) -> list[bytes]:
-    """Copies with one wrong byte each, and some that end too early; the places are spread over all of the data."""
+    """Copies with one wrong byte each, and some that end too early; the places are spread over all
+    of the data."""
     copies = []
     for number in range(times):
         place = len(data) * number // times
-        copies.append(data[:place] + bytes([data[place] ^ (1 + 37 * number % 255)]) + data[place + 1 :])
-    return copies + [data[: len(data) * part // 5] for part in range(1, 5)] + [data[:-cut] for cut in (1, 2, 3, 12)]
+        copies.append(
+            data[:place] + bytes([data[place] ^ (1 + 37 * number % 255)]) + data[place + 1 :]
+        )
+    return (
+        copies
+        + [data[: len(data) * part // 5] for part in range(1, 5)]
+        + [data[:-cut] for cut in (1, 2, 3, 12)]
+    )
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of what is odd in them
@@ -175,7 +196,9 @@ def damaged_png() -> bytes:
 
 
 @pytest.mark.parametrize("options", [[], ["--crop", "16"]], ids=["source", "pixels"])
-def test_a_png_with_one_wrong_byte_becomes_a_reject(cli: Any, tmp_path: Path, options: list[str]) -> None:
+def test_a_png_with_one_wrong_byte_becomes_a_reject(
+    cli: Any, tmp_path: Path, options: list[str]
+) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bad.png").write_bytes(damaged_png())
     (tmp_path / "in" / "good.png").write_bytes(encoded("PNG"))
@@ -212,7 +235,8 @@ def test_an_image_that_was_refused_is_refused_again() -> None:
 
 @pytest.mark.parametrize("grey", [False, True])
 def test_losslessly_coded_jpeg_is_not_decoded_at_a_smaller_size(grey: bool) -> None:
-    """libjpeg-turbo writes all of its pixels into the memory for fewer: other memory is spoilt, and something crashes later."""
+    """libjpeg-turbo writes all of its pixels into the memory for fewer: other memory is spoilt, and
+    something crashes later."""
     pixels = scene_pixels(23, 17)[..., :1] if grey else scene_pixels(23, 17)
     assert not decodes_whole(lossless_jpeg(pixels))
 
@@ -232,15 +256,21 @@ for _ in range(5):
 
 
 @pytest.mark.parametrize("name", CRAFTED)
-def test_a_losslessly_coded_jpeg_is_known_whatever_its_header_has(name: str, tmp_path: Path) -> None:
+def test_a_losslessly_coded_jpeg_is_known_whatever_its_header_has(
+    name: str, tmp_path: Path
+) -> None:
     data = CRAFTED[name]()
     (tmp_path / "a.jpg").write_bytes(data)
     ended = run_checked(READ, [str(tmp_path / "a.jpg")])
     assert ended.returncode == 0, ended.stderr
-    assert np.array_equal(image.decode(data), np.broadcast_to(scene_pixels(400, 300)[..., :1], (300, 400, 3)))
+    assert np.array_equal(
+        image.decode(data), np.broadcast_to(scene_pixels(400, 300)[..., :1], (300, 400, 3))
+    )
 
 
-def test_libjpeg_turbo_gets_memory_for_all_pixels_of_a_jpeg_that_it_makes_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libjpeg_turbo_gets_memory_for_all_pixels_of_a_jpeg_that_it_makes_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It writes no more, also where it does not make it smaller."""
     sizes = []
     decode = simplejpeg.decode_jpeg
@@ -287,7 +317,9 @@ def with_fewer_scans(data: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("picture", [RGB, RGB.convert("L")], ids=["RGB", "grey"])
 @pytest.mark.parametrize("subsampling", [0, 2])
-def test_a_progressive_jpeg_that_lacks_scans_has_the_pixels_that_pillow_gives(picture: Image.Image, subsampling: int) -> None:
+def test_a_progressive_jpeg_that_lacks_scans_has_the_pixels_that_pillow_gives(
+    picture: Image.Image, subsampling: int
+) -> None:
     data = encoded("JPEG", picture, progressive=True, subsampling=subsampling)
     cut = with_fewer_scans(data)
     assert len(cut) >= 5
@@ -330,10 +362,14 @@ def test_a_jpeg_that_simplejpeg_does_not_know_is_decoded_by_pillow(tmp_path: Pat
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("compression", ["raw", "tiff_lzw"])
-def test_a_turned_tiff_is_resized_in_its_own_proportions(orientation: int, compression: str) -> None:
+def test_a_turned_tiff_is_resized_in_its_own_proportions(
+    orientation: int, compression: str
+) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = encoded("TIFF", Image.fromarray(scene_pixels(60, 20)), exif=exif, compression=compression)
+    data = encoded(
+        "TIFF", Image.fromarray(scene_pixels(60, 20)), exif=exif, compression=compression
+    )
     upright = (20, 60) if orientation >= 5 else (60, 20)
     opened = image.open_image(data)
     assert opened.size == upright
@@ -346,7 +382,12 @@ def test_a_turned_tiff_is_resized_in_its_own_proportions(orientation: int, compr
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
 
 
 @pytest.mark.parametrize("behind", [False, True])

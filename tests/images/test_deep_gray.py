@@ -1,4 +1,5 @@
-"""Gray of more than 8 bits in a conversion: by the range of its type, of the image, or of a window; numpy is the truth."""
+"""Gray of more than 8 bits in a conversion: by the range of its type, of the image, or of a window;
+numpy is the truth."""
 
 from __future__ import annotations
 
@@ -69,25 +70,41 @@ def test_values_are_scaled_as_it_is_said(tmp_path: Path, name: str, given: str) 
 def test_images_that_lose_most_of_their_levels_are_named(
     tmp_path: Path, names: list[str], little: str | None, store: str
 ) -> None:
-    result = shardctl.convert(saved(tmp_path / "in", *names), tmp_path / "out", store=store, workers=0)
-    assert [("gray16" in said, little) for said in result.warnings] == ([(True, little)] if little else [])
+    result = shardctl.convert(
+        saved(tmp_path / "in", *names), tmp_path / "out", store=store, workers=0
+    )
+    assert [("gray16" in said, little) for said in result.warnings] == (
+        [(True, little)] if little else []
+    )
     assert all(str(little) in said for said in result.warnings)
 
 
-def test_the_range_changes_no_other_images_and_asks_for_pixels_that_are_stored(tmp_path: Path) -> None:
+def test_the_range_changes_no_other_images_and_asks_for_pixels_that_are_stored(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "in").mkdir()
     pixels = np.random.default_rng(0).integers(0, 60, (20, 30, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "in" / "a.png")
     Image.fromarray(pixels[..., 0]).save(tmp_path / "in" / "b.png")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", gray16="range", workers=0, recipe={"store": "png"})
+    shardctl.convert(
+        tmp_path / "in", tmp_path / "out", gray16="range", workers=0, recipe={"store": "png"}
+    )
     colour, grey = (sample["image"] for sample in shardctl.open(tmp_path / "out"))
     assert np.array_equal(colour, pixels)
     assert np.array_equal(grey, pixels[..., :1].repeat(3, -1))
     shardctl.convert(tmp_path / "in", tmp_path / "by-default", gray16="range", workers=0)
     assert shardctl.open(tmp_path / "by-default").manifest.recipe["store"] == "jpeg:90"
-    for gray16, store in (("4095:0", None), ("1", None), ("0:nan", None), ("0:inf", None), ("range", "source")):
+    for gray16, store in (
+        ("4095:0", None),
+        ("1", None),
+        ("0:nan", None),
+        ("0:inf", None),
+        ("range", "source"),
+    ):
         with pytest.raises(UsageError, match="gray16"):
-            shardctl.convert(tmp_path / "in", tmp_path / "no", gray16=gray16, store=store, workers=0)
+            shardctl.convert(
+                tmp_path / "in", tmp_path / "no", gray16=gray16, store=store, workers=0
+            )
 
 
 def test_look_alikes_are_compared_as_they_are_stored(tmp_path: Path) -> None:
@@ -96,5 +113,7 @@ def test_look_alikes_are_compared_as_they_are_stored(tmp_path: Path) -> None:
     for number in range(3):
         coarse = np.random.default_rng(number).integers(0, 256, (8, 8)).astype(np.uint16)
         Image.fromarray(coarse.repeat(8, 0).repeat(8, 1)).save(tmp_path / "in" / f"{number}.png")
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", gray16="0:255", duplicates="similar", workers=0)
+    result = shardctl.convert(
+        tmp_path / "in", tmp_path / "out", gray16="0:255", duplicates="similar", workers=0
+    )
     assert result.samples == 3

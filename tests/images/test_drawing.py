@@ -76,7 +76,9 @@ def test_places_are_those_of_the_image_whatever_the_size_of_the_picture(scale: f
 
 def test_lines_are_as_thick_as_the_picture_is_large() -> None:
     def thickness(scale: int) -> int:
-        drawn = draw_objects(grey(200 * scale, 100 * scale), boxes([60, 30, 100, 50]), Objects(), SIZE)
+        drawn = draw_objects(
+            grey(200 * scale, 100 * scale), boxes([60, 30, 100, 50]), Objects(), SIZE
+        )
         return int(changed(grey(200 * scale, 100 * scale), drawn)[50 * scale, 100 * scale :].sum())
 
     assert thickness(4) > 2 * thickness(1) > 0
@@ -101,23 +103,32 @@ def test_names_beside_each_other_do_not_overlap() -> None:
     both = draw_objects(grey(), boxes([20, 40, 60, 40], [21, 41, 58, 38]), role, SIZE)
     label = is_like(one[:38], colour_of(0), 8)
     assert label.sum() > 50
-    assert np.array_equal(one[:38][label], both[:38][label]), "the name of the larger box is as it was"
+    assert np.array_equal(one[:38][label], both[:38][label]), (
+        "the name of the larger box is as it was"
+    )
 
 
 def test_a_polygon_is_outlined_and_lightly_filled() -> None:
     triangle = [20, 20, 180, 20, 20, 90]
-    drawn = draw_objects(grey(), boxes([20, 20, 160, 70], segmentation=[[triangle]]), Objects(("x",)), SIZE)
+    drawn = draw_objects(
+        grey(), boxes([20, 20, 160, 70], segmentation=[[triangle]]), Objects(("x",)), SIZE
+    )
     inside, outside = drawn[60, 45], drawn[75, 160]
     mixed = np.array(colour_of(0)) * 60 / 255 + 90 * 195 / 255
     assert np.abs(inside - mixed).max() <= 2
     assert outside.tolist() == [90, 90, 90]
 
 
-@pytest.mark.parametrize("polygon", [[], [1, 2, 3], [20, 20, 50, 50], [20, 20, math.nan, 30, 50, 50], [1, 2, 3, 4, 5, 6, 7]])
+@pytest.mark.parametrize(
+    "polygon",
+    [[], [1, 2, 3], [20, 20, 50, 50], [20, 20, math.nan, 30, 50, 50], [1, 2, 3, 4, 5, 6, 7]],
+)
 def test_a_polygon_that_is_none_is_left_out(polygon: list[float]) -> None:
     box = [20, 20, 160, 70]
     without = draw_objects(grey(), boxes(box), Objects(), SIZE)
-    assert np.array_equal(draw_objects(grey(), boxes(box, segmentation=[[polygon]]), Objects(), SIZE), without)
+    assert np.array_equal(
+        draw_objects(grey(), boxes(box, segmentation=[[polygon]]), Objects(), SIZE), without
+    )
 
 
 def test_run_lengths_are_filled() -> None:
@@ -144,7 +155,9 @@ def test_run_lengths_are_filled() -> None:
 )
 def test_run_lengths_that_are_no_mask_are_left_out(runs: Any) -> None:
     without = draw_objects(grey(), boxes([2, 2, 190, 90]), Objects(), SIZE)
-    assert np.array_equal(draw_objects(grey(), boxes([2, 2, 190, 90], rle=[runs]), Objects(), SIZE), without)
+    assert np.array_equal(
+        draw_objects(grey(), boxes([2, 2, 190, 90], rle=[runs]), Objects(), SIZE), without
+    )
 
 
 def test_keypoints_that_are_there_are_drawn_with_the_lines_between_them() -> None:
@@ -169,7 +182,14 @@ def test_the_box_of_a_crowd_is_dashed() -> None:
     assert 60 < on_the_edge(True) < 130
 
 
-WRONG = [math.nan, 1.0, 5.0, 5.0], None, [math.inf, 0, 1, 1], [500, 500, 10, 10], [-50, -50, 20, 20], [1e300, 0, 1e300, 1]
+WRONG = (
+    [math.nan, 1.0, 5.0, 5.0],
+    None,
+    [math.inf, 0, 1, 1],
+    [500, 500, 10, 10],
+    [-50, -50, 20, 20],
+    [1e300, 0, 1e300, 1],
+)
 
 
 @pytest.mark.parametrize("box", WRONG)
@@ -193,7 +213,9 @@ coordinate = st.floats(-300, 500) | st.sampled_from([math.nan, math.inf, -math.i
     st.lists(coordinate, max_size=9),
     st.lists(st.tuples(coordinate, coordinate, st.sampled_from([0, 1, 2, math.nan])), max_size=4),
 )
-def test_whatever_is_marked_is_drawn_or_left_out(given_boxes: Any, polygon: Any, points: Any) -> None:
+def test_whatever_is_marked_is_drawn_or_left_out(
+    given_boxes: Any, polygon: Any, points: Any
+) -> None:
     count = len(given_boxes)
     objects = boxes(*given_boxes, segmentation=[[polygon]] * count, keypoints=[points] * count)
     role = Objects(("a",), keypoints=("a", "b"), skeleton=((0, 1),), flip=(0, 1))
@@ -213,7 +235,9 @@ def test_a_mask_has_a_colour_for_each_class_and_its_void_is_hatched() -> None:
     assert 0.15 < void.mean() < 0.35, "some lines of it"
     unnamed = draw_mask(grey(), mask, Mask("source"))
     assert unnamed[60, 50].tolist() == [90, 90, 90], "0, where classes have no names"
-    assert changed(grey(), draw_mask(grey(), mask, Mask("source", None, ("sky", "road"))))[60, 50], "0 is sky here"
+    assert changed(grey(), draw_mask(grey(), mask, Mask("source", None, ("sky", "road"))))[
+        60, 50
+    ], "0 is sky here"
 
 
 def test_a_mask_by_itself_has_the_same_colours() -> None:
@@ -231,15 +255,25 @@ def test_a_mask_by_itself_has_the_same_colours() -> None:
 def test_a_mask_of_more_numbers_than_classes_have_is_not_drawn() -> None:
     picture, depth = grey(), np.arange(200 * 100, dtype=np.uint16).reshape(100, 200)
     assert draw_mask(picture, depth, Mask("raw")) is picture
-    assert changed(picture, draw_mask(picture, depth // 1000, Mask("raw"))).any(), "a few numbers of 16 bits are classes"
+    assert changed(picture, draw_mask(picture, depth // 1000, Mask("raw"))).any(), (
+        "a few numbers of 16 bits are classes"
+    )
 
 
 def test_what_is_drawn_alone_makes_the_same_picture_over_the_image() -> None:
     polygons = [[[20.0, 10.0, 90.0, 10.0, 60.0, 60.0]], None]
-    value = boxes([10, 10, 60, 50], [100, 20, 80, 70], segmentation=polygons, category=[0, 1], iscrowd=[False, True])
+    value = boxes(
+        [10, 10, 60, 50],
+        [100, 20, 80, 70],
+        segmentation=polygons,
+        category=[0, 1],
+        iscrowd=[False, True],
+    )
     numbers = np.zeros((100, 200), np.uint8)
     numbers[60:, 120:] = 3
-    marked = Annotations((200, 100), ((value, Objects(names=("cat", "dog"))),), ((numbers, Mask("source")),))
+    marked = Annotations(
+        (200, 100), ((value, Objects(names=("cat", "dog"))),), ((numbers, Mask("source")),)
+    )
     image = np.random.default_rng(0).integers(0, 256, (100, 200, 3), np.uint8)
     layer = overlay((200, 100), marked)
     assert layer is not None
@@ -247,7 +281,9 @@ def test_what_is_drawn_alone_makes_the_same_picture_over_the_image() -> None:
     hides = layer[:, :, 3:] / 255
     together = image * (1 - hides) + layer[:, :, :3] * hides
     assert np.abs(together - draw(image, marked)).max() <= 2.5
-    assert (together[hides[:, :, 0] == 0] == image[hides[:, :, 0] == 0]).all(), "pixels without a mark stay"
+    assert (together[hides[:, :, 0] == 0] == image[hides[:, :, 0] == 0]).all(), (
+        "pixels without a mark stay"
+    )
     assert overlay((200, 100), Annotations((200, 100))) is None
 
 

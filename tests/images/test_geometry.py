@@ -37,8 +37,8 @@ def area(polygon: Any) -> float:
 def similarity(seed: int) -> tuple[float, float, float, float, bool]:
     """Draw degrees, scale, pixels to the right and down, and whether it is mirrored.
 
-    The boxes below stay within the image. Drawn evenly: with round numbers, which hypothesis likes, pixels are as near to one
-    pixel as to another.
+    The boxes below stay within the image. Drawn evenly: with round numbers, which hypothesis likes,
+    pixels are as near to one pixel as to another.
     """
     rng = np.random.default_rng(seed)
     angle, scale, x, y = rng.uniform((-180, 0.9, -5, -5), (180, 1.35, 5, 5)).tolist()
@@ -51,12 +51,22 @@ BOX = st.tuples(st.integers(40, 60), st.integers(30, 45), st.integers(15, 24), s
 
 @examples(60)
 @given(motion=SIMILARITY, box=BOX, interpolation=st.sampled_from(["bilinear", "nearest"]))
-def test_boxes_points_polygons_and_masks_go_where_the_pixels_go(motion: Any, box: Any, interpolation: str) -> None:
+def test_boxes_points_polygons_and_masks_go_where_the_pixels_go(
+    motion: Any, box: Any, interpolation: str
+) -> None:
     """Source of the tolerances: with half a pixel forgotten, the median error is 0.87 pixels."""
     angle, scale, x, y, mirrored = motion
     size = (131, 97)
     steps = [{"name": "hflip", "p": 1 if mirrored else 0}]
-    steps.append({"name": "affine", "angle": angle, "scale": scale, "translate": [x, y], "interpolation": interpolation})
+    steps.append(
+        {
+            "name": "affine",
+            "angle": angle,
+            "scale": scale,
+            "translate": [x, y],
+            "interpolation": interpolation,
+        }
+    )
     picture = picture_of(rectangle(size, box), *steps)
     image = picture.pixels
     expected = centroid(image)
@@ -86,7 +96,9 @@ def test_boxes_points_polygons_and_masks_go_where_the_pixels_go(motion: Any, box
 
 @examples(40)
 @given(
-    part=st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(30, 91), st.integers(30, 67)),
+    part=st.tuples(
+        st.integers(0, 40), st.integers(0, 30), st.integers(30, 91), st.integers(30, 67)
+    ),
     flip=st.booleans(),
     vflip=st.booleans(),
     size=st.sampled_from([(64, 48), (33, 71), (131, 97)]),
@@ -97,9 +109,17 @@ def test_views_move_boxes_as_pixels(part: Any, flip: bool, vflip: bool, size: An
     view = (view.upside_down() if vflip else view).scaled(size)
     left, top, width, height = part
     box = (left + width // 4, top + height // 4, width // 2, height // 2)
-    moved = moved_objects({"bbox": [box], "category": [0]}, Motion.of((131, 97), [view]), Objects(), KeepRule.of("center"))
+    moved = moved_objects(
+        {"bbox": [box], "category": [0]},
+        Motion.of((131, 97), [view]),
+        Objects(),
+        KeepRule.of("center"),
+    )
     x, y, w, h = moved["bbox"][0]
-    assert math.dist((x + w / 2, y + h / 2), centroid(resampled(rectangle((131, 97), box), view))) < 0.1
+    assert (
+        math.dist((x + w / 2, y + h / 2), centroid(resampled(rectangle((131, 97), box), view)))
+        < 0.1
+    )
 
 
 def test_a_box_cut_and_mirrored_by_hand() -> None:
@@ -123,21 +143,38 @@ def test_a_box_cut_and_mirrored_by_hand() -> None:
     assert moved["area"] == [200.0, 100.0], "a quarter of the second one is visible"
     assert [part.tolist() for part in moved["segmentation"][0]] == [[40, 10, 30, 10, 30, 30]]
     assert area(moved["segmentation"][1][0]) == 100
-    assert moved["keypoints"] == [[[0, 0, 0], [39, 11, 2]], [[0, 0, 0], [5, 5, 1]]], "left and right change places"
+    assert moved["keypoints"] == [[[0, 0, 0], [39, 11, 2]], [[0, 0, 0], [5, 5, 1]]], (
+        "left and right change places"
+    )
 
 
-@pytest.mark.parametrize(("rule", "kept"), [(0.0, 3), (0.25, 3), (0.26, 2), (0.5, 2), (0.51, 1), (1.0, 1), (CENTRE, 2)])
+@pytest.mark.parametrize(
+    ("rule", "kept"), [(0.0, 3), (0.25, 3), (0.26, 2), (0.5, 2), (0.51, 1), (1.0, 1), (CENTRE, 2)]
+)
 def test_which_objects_a_crop_keeps(rule: Any, kept: int) -> None:
-    """The first is all inside, of the second a half and of the third a quarter; the last one lies outside."""
-    objects = {"bbox": [[0, 0, 10, 10], [-5, 0, 10, 10], [45, 35, 10, 10], [50, 0, 9, 9]], "category": [0, 0, 0, 0]}
+    """The first is all inside, of the second a half and of the third a quarter; the last one lies
+    outside."""
+    objects = {
+        "bbox": [[0, 0, 10, 10], [-5, 0, 10, 10], [45, 35, 10, 10], [50, 0, 9, 9]],
+        "category": [0, 0, 0, 0],
+    }
     view = View.whole((100, 80)).cropped(0, 0, 50, 40)
-    assert len(moved_objects(objects, Motion.of((100, 80), [view]), Objects(), KeepRule.of(rule))["bbox"]) == kept
+    assert (
+        len(
+            moved_objects(objects, Motion.of((100, 80), [view]), Objects(), KeepRule.of(rule))[
+                "bbox"
+            ]
+        )
+        == kept
+    )
 
 
 def test_what_is_on_a_larger_canvas_is_seen_only_where_the_image_is() -> None:
     motion = Motion.of((20, 10), [View.whole((20, 10)).cropped(5, 0, 10, 10), Pad(3, 4, (30, 30))])
     assert motion.seen == (3, 4, 13, 14)
-    moved = moved_objects({"bbox": [[0, 0, 20, 10]], "category": [1]}, motion, Objects(), KeepRule(0.1))
+    moved = moved_objects(
+        {"bbox": [[0, 0, 20, 10]], "category": [1]}, motion, Objects(), KeepRule(0.1)
+    )
     assert moved["bbox"] == [[3, 4, 10, 10]]
 
 
@@ -156,8 +193,14 @@ def test_a_polygon_is_clipped_at_the_edge() -> None:
 @pytest.mark.parametrize("expand", [False, True])
 def test_rotation_is_that_of_pillow(angle: float, expand: bool) -> None:
     image = scene(61, 40)
-    for name, filter_ in (("nearest", Image.Resampling.NEAREST), ("bilinear", Image.Resampling.BILINEAR)):
-        ours = done(image, {"name": "rotate", "angle": angle, "expand": expand, "interpolation": name, "fill": 9})
+    for name, filter_ in (
+        ("nearest", Image.Resampling.NEAREST),
+        ("bilinear", Image.Resampling.BILINEAR),
+    ):
+        ours = done(
+            image,
+            {"name": "rotate", "angle": angle, "expand": expand, "interpolation": name, "fill": 9},
+        )
         theirs = np.asarray(image.rotate(angle, filter_, expand, fillcolor=(9, 9, 9)))
         assert np.array_equal(ours, theirs), name
 
@@ -199,19 +242,28 @@ def test_two_warps_cut_twice() -> None:
 
 
 def test_a_warp_that_shrinks_is_better_than_reading_four_pixels() -> None:
-    """Against every output pixel averaged over 8 x 8 samples; docs/dev/measurements/steps.md has the figures."""
+    """Against every output pixel averaged over 8 x 8 samples; docs/dev/measurements/steps.md has
+    the figures."""
     rng = np.random.default_rng(3)
-    coarse = Image.fromarray(rng.integers(0, 255, (200, 300, 3), dtype=np.uint8)).resize((600, 400), Image.Resampling.BICUBIC)
+    coarse = Image.fromarray(rng.integers(0, 255, (200, 300, 3), dtype=np.uint8)).resize(
+        (600, 400), Image.Resampling.BICUBIC
+    )
     inverse = affine(25, (0, 0), 1.0, (0, 0), (100, 66)) @ np.eye(3)
     warp = Warp.of(View.whole((600, 400)).scaled((200, 133)), inverse, (200, 133))
     total = inverted(View.whole((600, 400)).scaled((200, 133)).matrix) @ inverse
     fine = total @ np.diag([1 / 8, 1 / 8, 1.0])
-    many = coarse.transform((1600, 1064), Image.Transform.AFFINE, tuple(fine.ravel()[:6]), Image.Resampling.BILINEAR)
+    many = coarse.transform(
+        (1600, 1064), Image.Transform.AFFINE, tuple(fine.ravel()[:6]), Image.Resampling.BILINEAR
+    )
     best = np.asarray(many, np.float64).reshape(133, 8, 200, 8, 3).mean(axis=(1, 3))
-    direct = coarse.transform((200, 133), Image.Transform.AFFINE, tuple(total.ravel()[:6]), Image.Resampling.BILINEAR)
+    direct = coarse.transform(
+        (200, 133), Image.Transform.AFFINE, tuple(total.ravel()[:6]), Image.Resampling.BILINEAR
+    )
 
     def error(pixels: Any) -> float:
-        return float(np.square(np.asarray(pixels, np.float64)[20:-20, 30:-30] - best[20:-20, 30:-30]).mean())
+        return float(
+            np.square(np.asarray(pixels, np.float64)[20:-20, 30:-30] - best[20:-20, 30:-30]).mean()
+        )
 
     assert error(resampled(coarse, warp)) < error(direct) / 4
 
@@ -227,14 +279,18 @@ def test_a_scaled_jpeg_gives_the_same_warp(orientation: int) -> None:
     warp = Warp.of(View.whole((800, 600)).scaled((100, 75)), inverse, size)
     taken = decoded(opened, [warp])
     assert taken.size[0] < 800, "decoded at a smaller scale"
-    difference = np.asarray(resampled(taken, warp, (800, 600))).astype(int) - np.asarray(resampled(upright, warp))
+    difference = np.asarray(resampled(taken, warp, (800, 600))).astype(int) - np.asarray(
+        resampled(upright, warp)
+    )
     assert np.abs(difference).mean() < 3
 
 
 def test_a_mask_without_a_place_in_the_image_gets_the_fill() -> None:
     mask = np.arange(12, dtype=np.uint16).reshape(3, 4) + 1000
     assert resampled_mask(mask, Pad(1, 1, (6, 5)), 255)[0].tolist() == [255] * 6
-    turned = resampled_mask(mask, Warp.of(View.whole((4, 3)), rotation((4, 3), 180, False)[0], (4, 3)), 255)
+    turned = resampled_mask(
+        mask, Warp.of(View.whole((4, 3)), rotation((4, 3), 180, False)[0], (4, 3)), 255
+    )
     assert np.array_equal(turned, mask[::-1, ::-1])
     shift = np.full((3, 4), 2, np.float32)
     moved = resampled_mask(mask, Displacement(shift, np.zeros_like(shift)), 7)
@@ -262,13 +318,21 @@ def test_a_perspective_brings_the_corners_where_they_are_wanted() -> None:
     corners = [0.1, 0.1, 0.9, 0, 1, 0.9, 0, 1]
     picture = picture_of(image, {"name": "perspective", "corners": corners})
     motion = Motion.of((60, 40), picture.stages)
-    assert apply(motion.matrix, np.array([[0.0, 0.0], [60.0, 40.0]])) == pytest.approx(np.array([[6, 4], [60, 36]]))
+    assert apply(motion.matrix, np.array([[0.0, 0.0], [60.0, 40.0]])) == pytest.approx(
+        np.array([[6, 4], [60, 36]])
+    )
 
 
 def test_five_and_ten_crops_are_where_torchvision_cuts_them() -> None:
     image = scene(50, 40)
     pixels = np.asarray(image)
-    five = [pixels[:20, :30], pixels[:20, 20:], pixels[20:, :30], pixels[20:, 20:], pixels[10:30, 10:40]]
+    five = [
+        pixels[:20, :30],
+        pixels[:20, 20:],
+        pixels[20:, :30],
+        pixels[20:, 20:],
+        pixels[10:30, 10:40],
+    ]
     for part in range(10):
         picture = Picture(image.size, part)
         picture.begin(image)
@@ -279,7 +343,13 @@ def test_five_and_ten_crops_are_where_torchvision_cuts_them() -> None:
             expected = five[part]
         else:
             turned = pixels[:, ::-1]
-            expected = [turned[:20, :30], turned[:20, 20:], turned[20:, :30], turned[20:, 20:], turned[10:30, 10:40]][part - 5]
+            expected = [
+                turned[:20, :30],
+                turned[:20, 20:],
+                turned[20:, :30],
+                turned[20:, 20:],
+                turned[10:30, 10:40],
+            ][part - 5]
         assert np.array_equal(np.asarray(picture.image), expected), part
 
 
@@ -300,34 +370,61 @@ def test_a_choice_takes_one_and_maybe_all_or_none() -> None:
     image = scene(30, 20)
     plain, mirrored, turned = np.asarray(image), np.asarray(image)[:, ::-1], np.asarray(image)[::-1]
     steps = [{"name": "hflip", "p": 1}, {"name": "vflip", "p": 1}]
-    seen = [done(image, {"name": "choice", "steps": steps, "weights": [3, 1]}, seed=seed) for seed in range(200)]
+    seen = [
+        done(image, {"name": "choice", "steps": steps, "weights": [3, 1]}, seed=seed)
+        for seed in range(200)
+    ]
     share = sum(np.array_equal(pixels, mirrored) for pixels in seen) / 200
     assert 0.65 < share < 0.85
-    assert all(np.array_equal(pixels, mirrored) or np.array_equal(pixels, turned) for pixels in seen)
-    seen = [done(image, {"name": "maybe", "p": 0.3, "steps": steps}, seed=seed) for seed in range(200)]
+    assert all(
+        np.array_equal(pixels, mirrored) or np.array_equal(pixels, turned) for pixels in seen
+    )
+    seen = [
+        done(image, {"name": "maybe", "p": 0.3, "steps": steps}, seed=seed) for seed in range(200)
+    ]
     both = sum(np.array_equal(pixels, mirrored[::-1]) for pixels in seen)
     assert 40 < both < 80
     assert both + sum(np.array_equal(pixels, plain) for pixels in seen) == 200
     assert np.array_equal(done(image, {"name": "sequence", "steps": steps}), mirrored[::-1])
 
 
-@pytest.mark.parametrize("name", sorted(name for name, step in TRANSFORMS.items() if issubclass(step, ImageTransform)))
+@pytest.mark.parametrize(
+    "name", sorted(name for name, step in TRANSFORMS.items() if issubclass(step, ImageTransform))
+)
 def test_a_step_says_what_size_comes_out(name: str) -> None:
     """For the size that it says, whatever it draws; a step that cannot know says nothing."""
     settings: dict[str, Any] = {
         "perspective": {"corners": [0.1, 0, 1, 0, 1, 1, 0, 0.8]},
         "rotate": {"angle": 30, "expand": True},
         "random_rotation": {"degrees": 30},
-        **{f"adjust_{each}": {"factor": 0.4} for each in ("brightness", "contrast", "saturation", "hue", "sharpness")},
+        **{
+            f"adjust_{each}": {"factor": 0.4}
+            for each in ("brightness", "contrast", "saturation", "hue", "sharpness")
+        },
         "posterize": {"bits": 3},
         "solarize": {"threshold": 100},
         "jpeg": {"quality": [30, 60]},
         "erase": {"left": 0.5, "top": 0.1, "width": 0.7, "height": 0.2},
         "random_affine": {"degrees": 10, "translate": [0.1, 0.1]},
-        **{each: {"steps": [{"name": "hflip"}, {"name": "vflip"}]} for each in ("choice", "maybe", "sequence")},
+        **{
+            each: {"steps": [{"name": "hflip"}, {"name": "vflip"}]}
+            for each in ("choice", "maybe", "sequence")
+        },
     }
-    sized = ("resize", "letterbox", "crop", "random_crop", "random_resized_crop", "five_crop", "ten_crop")
-    given_step = {"name": name, **settings.get(name, {}), **({"size": "24x18"} if name in sized else {})}
+    sized = (
+        "resize",
+        "letterbox",
+        "crop",
+        "random_crop",
+        "random_resized_crop",
+        "five_crop",
+        "ten_crop",
+    )
+    given_step = {
+        "name": name,
+        **settings.get(name, {}),
+        **({"size": "24x18"} if name in sized else {}),
+    }
     step = parse_step(given_step)
     assert isinstance(step, ImageTransform)
     assert parse_step({"name": name, **step.settings()}) == step, "settings come back from a recipe"
@@ -339,12 +436,18 @@ def test_a_step_says_what_size_comes_out(name: str) -> None:
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 def test_what_was_cut_before_it_was_turned_was_cut_along_other_lines(interpolation: str) -> None:
-    """An object over all of the image: what is left of it is what is to be seen of the image, and not more."""
+    """An object over all of the image: what is left of it is what is to be seen of the image, and
+    not more."""
     picture = picture_of(
         Image.new("RGB", (200, 150), (255, 255, 255)),
         {"name": "crop", "size": "100x80"},
         {"name": "rotate", "angle": 30, "interpolation": interpolation},
-        {"name": "random_affine", "degrees": 0, "scale": [0.8, 0.8], "interpolation": interpolation},
+        {
+            "name": "random_affine",
+            "degrees": 0,
+            "scale": [0.8, 0.8],
+            "interpolation": interpolation,
+        },
     )
     seen = np.asarray(picture.image)[..., 0] > 127
     objects = {
@@ -362,7 +465,10 @@ def test_what_was_cut_before_it_was_turned_was_cut_along_other_lines(interpolati
 
 @pytest.mark.filterwarnings("error")
 @given(
-    st.lists(st.sampled_from(TURNING), min_size=2, max_size=4), st.integers(0, 2**32), st.integers(0, 62), st.integers(0, 52)
+    st.lists(st.sampled_from(TURNING), min_size=2, max_size=4),
+    st.integers(0, 2**32),
+    st.integers(0, 62),
+    st.integers(0, 52),
 )
 @examples(80)
 def test_a_polygon_is_where_its_pixels_are_whatever_was_cut_off_before_it_was_turned(
@@ -375,7 +481,12 @@ def test_a_polygon_is_where_its_pixels_are_whatever_was_cut_off_before_it_was_tu
     for stage in picture.stages:
         mask = resampled_mask(mask, stage, 0)
     polygon = [x, y, x + 18, y, x + 18, y + 18, x, y + 18]
-    objects: dict[str, Any] = {"bbox": [list(box)], "category": [0], "area": [324.0], "segmentation": [[polygon]]}
+    objects: dict[str, Any] = {
+        "bbox": [list(box)],
+        "category": [0],
+        "area": [324.0],
+        "segmentation": [[polygon]],
+    }
     objects = moved_objects(objects, Motion.of(size, picture.stages), Objects(), KeepRule(0.0))
     covered = np.zeros(mask.shape, bool)
     for polygons in objects["segmentation"]:
@@ -393,7 +504,9 @@ def test_what_a_warp_makes_a_line_of_is_no_longer_marked() -> None:
 def test_a_mask_is_there_where_the_horizon_lies_before_the_image() -> None:
     """Six of 100 samples with distortion_scale 0.8 are such; their masks were nothing but void."""
     image = rectangle((80, 70), (0, 0, 80, 70))
-    picture = picture_of(image, {"name": "random_perspective", "p": 1, "distortion_scale": 0.9}, seed=0)
+    picture = picture_of(
+        image, {"name": "random_perspective", "p": 1, "distortion_scale": 0.9}, seed=0
+    )
     mask = np.ones((70, 80), np.uint8)
     for stage in picture.stages:
         mask = resampled_mask(mask, stage, 0)
@@ -408,9 +521,13 @@ OBJECT = st.fixed_dictionaries(
         "bbox": st.tuples(NUMBERS, NUMBERS, st.integers(0, 60), st.integers(0, 60)).map(list),
         "area": st.none() | st.floats(0, 1000),
         "segmentation": st.lists(
-            st.integers(3, 6).flatmap(lambda n: st.lists(NUMBERS, min_size=2 * n, max_size=2 * n)), max_size=2
+            st.integers(3, 6).flatmap(lambda n: st.lists(NUMBERS, min_size=2 * n, max_size=2 * n)),
+            max_size=2,
         ),
-        "keypoints": st.just([]) | st.lists(st.tuples(NUMBERS, NUMBERS, st.integers(0, 2)).map(list), min_size=3, max_size=3),
+        "keypoints": st.just([])
+        | st.lists(
+            st.tuples(NUMBERS, NUMBERS, st.integers(0, 2)).map(list), min_size=3, max_size=3
+        ),
         "category": st.integers(0, 3),
     }
 )
@@ -436,20 +553,33 @@ MOTION = st.lists(
     st.sets(st.sampled_from(["area", "segmentation", "keypoints"])),
     st.sampled_from([0.0, 0.1, 0.5, CENTRE]),
 )
-def test_objects_of_many_images_are_moved_as_those_of_each(samples: Any, absent: set[str], keep: Any) -> None:
+def test_objects_of_many_images_are_moved_as_those_of_each(
+    samples: Any, absent: set[str], keep: Any
+) -> None:
     role = Objects(keypoints=("nose", "left", "right"), flip=(0, 2, 1))
-    members = [name for name in ("bbox", "area", "segmentation", "keypoints", "category") if name not in absent]
+    members = [
+        name
+        for name in ("bbox", "area", "segmentation", "keypoints", "category")
+        if name not in absent
+    ]
     given_ones = []
     for objects, steps, seed in samples:
         stages = picture_of(Image.new("RGB", (101, 83)), *steps, seed=seed).stages
         lists = {name: [each[name] for each in objects] for name in members}
         given_ones.append((lists, Motion.of((101, 83), stages)))
     together = moved_together(given_ones, role, KeepRule.of(keep))
-    alone = [moved_objects(objects, motion, role, KeepRule.of(keep)) for objects, motion in given_ones]
+    alone = [
+        moved_objects(objects, motion, role, KeepRule.of(keep)) for objects, motion in given_ones
+    ]
     assert repr(together) == repr(alone)
 
 
 def test_the_area_of_a_box_without_one_stays_as_it_was_given() -> None:
     mirrored = Motion.still((10, 8)).then(np.array([[-1.0, 0, 10], [0, 1, 0], [0, 0, 1]]), (10, 8))
-    moved = moved_objects({"bbox": [[3, 3, 0, 0], [1, 1, 2, 2]], "area": [0.5, 3.0]}, mirrored, Objects(), KeepRule(0.1))
+    moved = moved_objects(
+        {"bbox": [[3, 3, 0, 0], [1, 1, 2, 2]], "area": [0.5, 3.0]},
+        mirrored,
+        Objects(),
+        KeepRule(0.1),
+    )
     assert moved == {"bbox": [[7, 3, 0, 0], [7, 1, 2, 2]], "area": [0.5, 3.0]}

@@ -14,7 +14,14 @@ from raw_png import png
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.images.codecs import image
-from shardctl.images.codecs.image import ImageEncoding, decode, decode_mask, open_image, render, to_rgb
+from shardctl.images.codecs.image import (
+    ImageEncoding,
+    decode,
+    decode_mask,
+    open_image,
+    render,
+    to_rgb,
+)
 from shardctl.images.geometry import View
 from shardctl.transforms.image.crop import Crop, RandomResizedCrop
 from shardctl.transforms.image.flip import HorizontalFlip
@@ -32,10 +39,16 @@ def test_sixteen_bit_grey_keeps_its_upper_half() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"), [([0.0, 0.5, 1.0, 2.0], [0, 1, 1, 2]), ([0.0, 0.5, 1.0, 0.25], [0, 128, 255, 64])]
+    ("values", "expected"),
+    [([0.0, 0.5, 1.0, 2.0], [0, 1, 1, 2]), ([0.0, 0.5, 1.0, 0.25], [0, 128, 255, 64])],
 )
-def test_floating_point_grey_is_scaled_by_its_range(values: list[float], expected: list[int]) -> None:
-    assert decode(encoded(Image.fromarray(np.array([values], np.float32)), "TIFF"))[0, :, 0].tolist() == expected
+def test_floating_point_grey_is_scaled_by_its_range(
+    values: list[float], expected: list[int]
+) -> None:
+    assert (
+        decode(encoded(Image.fromarray(np.array([values], np.float32)), "TIFF"))[0, :, 0].tolist()
+        == expected
+    )
 
 
 def test_transparent_pixels_lie_on_white() -> None:
@@ -48,7 +61,10 @@ def test_transparent_pixels_lie_on_white() -> None:
 def test_an_rgb_png_with_a_transparent_colour_lies_on_white() -> None:
     image = Image.new("RGB", (2, 1), (0, 100, 0))
     image.putpixel((0, 0), (255, 0, 0))
-    assert decode(encoded(image, transparency=(255, 0, 0)))[0].tolist() == [[255, 255, 255], [0, 100, 0]]
+    assert decode(encoded(image, transparency=(255, 0, 0)))[0].tolist() == [
+        [255, 255, 255],
+        [0, 100, 0],
+    ]
 
 
 def test_a_palette_with_transparency_lies_on_white() -> None:
@@ -91,17 +107,26 @@ def test_a_picture_of_pillow_with_16_bits_and_a_transparent_grey_keeps_the_other
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("clear", [None, [1]])
-def test_a_mask_has_the_numbers_that_are_stored_whatever_is_transparent(bits: int, clear: list[int] | None) -> None:
+def test_a_mask_has_the_numbers_that_are_stored_whatever_is_transparent(
+    bits: int, clear: list[int] | None
+) -> None:
     values = [[0, 1, 2**bits - 1]]
     assert decode_mask(png(values, bits, clear)).tolist() == values
 
 
 def test_cmyk_becomes_rgb() -> None:
-    assert decode(encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "TIFF"))[0, 0].tolist() == [255, 0, 0]
+    assert decode(encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "TIFF"))[0, 0].tolist() == [
+        255,
+        0,
+        0,
+    ]
 
 
 def test_lab_becomes_rgb() -> None:
-    white = Image.merge("LAB", [Image.new("L", (2, 2), 255), Image.new("L", (2, 2), 128), Image.new("L", (2, 2), 128)])
+    white = Image.merge(
+        "LAB",
+        [Image.new("L", (2, 2), 255), Image.new("L", (2, 2), 128), Image.new("L", (2, 2), 128)],
+    )
     assert decode(encoded(white, "TIFF")).min() > 240
 
 
@@ -129,7 +154,9 @@ def test_exif_orientation_is_applied(orientation: int, form: str) -> None:
     stored = upright.transpose(undo[orientation]) if orientation in undo else upright
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = encoded(stored, form, exif=exif, **({"quality": 100, "subsampling": 0} if form == "JPEG" else {}))
+    data = encoded(
+        stored, form, exif=exif, **({"quality": 100, "subsampling": 0} if form == "JPEG" else {})
+    )
     opened = open_image(data)
     assert opened.size == (48, 32)
     assert np.abs(decode(data).astype(int) - np.asarray(upright)).mean() < 2
@@ -138,15 +165,22 @@ def test_exif_orientation_is_applied(orientation: int, form: str) -> None:
     assert np.abs(render(opened, crop).astype(int) - plain).mean() < 2
 
 
-@pytest.mark.parametrize("size", [(500, 375), (333, 500), (1200, 900), (3000, 2000), (224, 224), (100, 60)])
+@pytest.mark.parametrize(
+    "size", [(500, 375), (333, 500), (1200, 900), (3000, 2000), (224, 224), (100, 60)]
+)
 def test_the_fused_crop_is_the_plain_one(size: tuple[int, int]) -> None:
-    """Against resizing the whole picture and cutting the centre out of it, with no scaled decode."""
+    """Against resizing the whole picture and cutting the centre out of it, with no scaled
+    decode."""
     data = encoded(scene(*size), "JPEG", quality=95)
     opened = open_image(data)
-    view = Crop.parse(size=224).view(Resize.parse(size=256).view(View.whole(opened.size), None), None)
+    view = Crop.parse(size=224).view(
+        Resize.parse(size=256).view(View.whole(opened.size), None), None
+    )
     full = Image.open(io.BytesIO(data))
     short = 256 / min(size)
-    resized = full.resize((max(256, int(size[0] * short)), max(256, int(size[1] * short))), Image.Resampling.BILINEAR)
+    resized = full.resize(
+        (max(256, int(size[0] * short)), max(256, int(size[1] * short))), Image.Resampling.BILINEAR
+    )
     left, top = round((resized.size[0] - 224) / 2), round((resized.size[1] - 224) / 2)
     plain = np.asarray(resized.crop((left, top, left + 224, top + 224)))
     difference = np.abs(render(opened, view).astype(int) - plain)
@@ -214,7 +248,9 @@ def test_what_cannot_be_decoded_is_rejected_with_the_reason(data: bytes, error: 
 def test_an_icon_of_several_sizes_is_no_tga_whichever_comes_first(bitmap: str) -> None:
     """Of a first picture of 64 KiB to 128 KiB, the size makes the header look like one of TGA."""
     sizes = [(16, 16), (24, 24), (32, 32), (48, 48), (128, 128)]
-    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (128, 128, 4), np.uint8), "RGBA")
+    noise = Image.fromarray(
+        np.random.default_rng(0).integers(0, 256, (128, 128, 4), np.uint8), "RGBA"
+    )
     made = io.BytesIO()
     noise.save(made, "ICO", sizes=sizes, bitmap_format=bitmap)
     data = made.getvalue()
@@ -234,19 +270,31 @@ def test_a_bomb_is_rejected_by_its_header() -> None:
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("first", [b"\x89PNG\r\n\x1a\n", b""])
 @pytest.mark.parametrize("keep", [False, True])
-def test_an_icon_whose_picture_is_larger_than_it_says_is_rejected_without_decoding(first: bytes, keep: bool) -> None:
-    bitmap = struct.pack("<IiiHHIIiiII", 40, 20000, 2 * 20000, 1, 32, 0, 0, 0, 0, 0, 0) + bytes(1000)
+def test_an_icon_whose_picture_is_larger_than_it_says_is_rejected_without_decoding(
+    first: bytes, keep: bool
+) -> None:
+    bitmap = struct.pack("<IiiHHIIiiII", 40, 20000, 2 * 20000, 1, 32, 0, 0, 0, 0, 0, 0) + bytes(
+        1000
+    )
     picture = encoded(Image.new("1", (20000, 20000))) if first else bitmap
-    data = struct.pack("<HHH", 0, 1, 1) + struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 32, len(picture), 22) + picture
+    data = (
+        struct.pack("<HHH", 0, 1, 1)
+        + struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 32, len(picture), 22)
+        + picture
+    )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(Rejection) as caught:
         open_image(data, max_pixels=1_000_000, keep_truncated=keep)
     assert caught.value.error == "too-many-pixels"
     assert "20000 x 20000 pixels are over the limit of 1000000" in caught.value.message
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "kB: it has been decoded"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, (
+        "kB: it has been decoded"
+    )
 
 
-@pytest.mark.parametrize("text", ["jpeg:0", "jpeg:101", "png:3", "source:1", "gif", "raw:1", "jpeg:", ""])
+@pytest.mark.parametrize(
+    "text", ["jpeg:0", "jpeg:101", "png:3", "source:1", "gif", "raw:1", "jpeg:", ""]
+)
 def test_an_unknown_store_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="store"):
         ImageEncoding.parse(text)

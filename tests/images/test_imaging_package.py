@@ -1,4 +1,5 @@
-"""Pillow or Pillow-SIMD: whichever is there is used and named, and only what does not work is refused."""
+"""Pillow or Pillow-SIMD: whichever is there is used and named, and only what does not work is
+refused."""
 
 from __future__ import annotations
 
@@ -44,11 +45,17 @@ def test_the_environment_is_in_the_manifest_alone(dataset: Path) -> None:
     record = json.loads((dataset / "manifest.json").read_text())
     assert "manifest.json" not in (dataset / "SHA256SUMS").read_text()
     version = record["environment"]["libraries"].encode()
-    assert not [path.name for path in dataset.iterdir() if path.name != "manifest.json" and version in path.read_bytes()]
+    assert not [
+        path.name
+        for path in dataset.iterdir()
+        if path.name != "manifest.json" and version in path.read_bytes()
+    ]
 
 
 def test_a_manifest_without_environment_is_read(dataset: Path) -> None:
-    (dataset / "manifest.json").write_text(replace(Manifest.load(LocalFolder(dataset)), environment=None).to_json())
+    (dataset / "manifest.json").write_text(
+        replace(Manifest.load(LocalFolder(dataset)), environment=None).to_json()
+    )
     assert Manifest.load(LocalFolder(dataset)).environment is None
     assert shardctl.verify(dataset).findings == ()
 
@@ -65,17 +72,21 @@ def test_what_a_wheel_asks_for_does_not_depend_on_the_machine(tmp_path: Path) ->
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "shardctl/version.py"):
         shutil.copy(Path(__file__).parents[2] / name, tmp_path / name)
     code = "from setuptools import build_meta; build_meta.prepare_metadata_for_build_wheel('.')"
-    environment = {**os.environ, "SHARDCTL_IMAGING": "pillow-simd"}  # older versions asked for what it named
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    # older versions asked for what it named
+    environment = {**os.environ, "SHARDCTL_IMAGING": "pillow-simd"}
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True
+    )
     (metadata,) = tmp_path.glob("*.dist-info/METADATA")
     lines = metadata.read_text().splitlines()
-    assert [line for line in lines if "pillow" in line.lower() and line.startswith("Requires-Dist")] == [
-        "Requires-Dist: pillow>=10.4"
-    ]
+    assert [
+        line for line in lines if "pillow" in line.lower() and line.startswith("Requires-Dist")
+    ] == ["Requires-Dist: pillow>=10.4"]
 
 
 def broken_pil(folder: Path, left: str) -> Path:
-    """Make a PIL that is not whole: without its modules, or with the Python half of another version."""
+    """Make a PIL that is not whole: without its modules, or with the Python half of another
+    version."""
     (folder / "PIL").mkdir(parents=True)
     if left == "other version":
         for path in Path(PIL.__file__).parent.iterdir():
@@ -88,7 +99,9 @@ def broken_pil(folder: Path, left: str) -> Path:
 
 
 @pytest.mark.parametrize("left", ["other version", "no modules"])
-def test_a_broken_package_is_refused_with_the_remedy(left: str, photos: Path, tmp_path: Path) -> None:
+def test_a_broken_package_is_refused_with_the_remedy(
+    left: str, photos: Path, tmp_path: Path
+) -> None:
     paths = [str(broken_pil(tmp_path / "broken", left)), str(Path(shardctl.__file__).parents[1])]
     for arguments in (["convert", photos, tmp_path / "out"], ["demo", tmp_path / "demo"]):
         ran = subprocess.run(

@@ -1,4 +1,5 @@
-"""JPEG in datasets: what is recorded of it, and that pixels are right with a record, without one and with a wrong one."""
+"""JPEG in datasets: what is recorded of it, and that pixels are right with a record, without one
+and with a wrong one."""
 
 from __future__ import annotations
 
@@ -90,7 +91,8 @@ def kept(odd_images: Path) -> Path:
 
 
 def with_record(out: Path, change: Callable[[JpegRecord], JpegRecord | None]) -> None:
-    """Have a dataset record something else of its JPEG images, and make all checksums fit; None records nothing at all."""
+    """Have a dataset record something else of its JPEG images, and make all checksums fit; None
+    records nothing at all."""
     record = change(ShardTable(LocalFolder(out)).read_jpegs())
     table = read_table(out / "shards.arrow")
     metadata = {key: value for key, value in table.schema.metadata.items() if key != JPEG_KEY}
@@ -101,15 +103,22 @@ def with_record(out: Path, change: Callable[[JpegRecord], JpegRecord | None]) ->
 
 
 def all_plain(record: JpegRecord) -> JpegRecord:
-    return JpegRecord(np.ones_like(record.plain), record.images, record.progressive, record.full_colour)
+    return JpegRecord(
+        np.ones_like(record.plain), record.images, record.progressive, record.full_colour
+    )
 
 
 def loaded(out: Path, **options: Any) -> list[Any]:
-    return [pixels for batch in shardctl.open(out).loader(4, columns=["image"], **options) for pixels in batch["image"]]
+    return [
+        pixels
+        for batch in shardctl.open(out).loader(4, columns=["image"], **options)
+        for pixels in batch["image"]
+    ]
 
 
 def slowly(out: Path) -> list[Any]:
-    """The pixels of every image, each decoded by itself from its bytes by the rules of docs/images.md."""
+    """The pixels of every image, each decoded by itself from its bytes by the rules of
+    docs/images.md."""
     ds = shardctl.open(out)
     return [image.decode(data) for data in ds.take(range(len(ds)), decode=False)["image"]]
 
@@ -126,7 +135,9 @@ def findings(out: Path, level: str) -> set[tuple[str, str | None]]:
 def test_what_is_recorded_of_images_is_what_they_are(kept: Path) -> None:
     record = ShardTable(LocalFolder(kept)).read_jpegs()
     keys = shardctl.open(kept).take(range(len(ODD)), columns=["key"])["key"]
-    assert {Path(key).stem for key, plain in zip(keys, record.plain, strict=True) if not plain} == set(NOT_PLAIN)
+    assert {
+        Path(key).stem for key, plain in zip(keys, record.plain, strict=True) if not plain
+    } == set(NOT_PLAIN)
     assert record.counts() == {"images": 9, "progressive": 2, "full_colour": 2}
     assert shardctl.open(kept).manifest.jpeg == record.counts()
     assert shardctl.verify(kept, "deep").findings == ()
@@ -146,7 +157,9 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_the_pixels_are_those_of_the_slow_way(kept: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_the_pixels_are_those_of_the_slow_way(
+    kept: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
     older = Path(shutil.copytree(kept, tmp_path / "older"))
     with_record(older, lambda _: None)
     assert_same(loaded(kept, **options), loaded(older, **options))
@@ -154,8 +167,12 @@ def test_the_pixels_are_those_of_the_slow_way(kept: Path, tmp_path: Path, option
         assert_same(loaded(kept, **options), slowly(kept))
 
 
-@pytest.mark.parametrize("options", [{}, {"flip": 1.0}, {"crop": 8}, {"channels_first": True}], ids=str)
-def test_images_of_several_sizes_have_the_pixels_of_the_slow_way(tmp_path: Path, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"flip": 1.0}, {"crop": 8}, {"channels_first": True}], ids=str
+)
+def test_images_of_several_sizes_have_the_pixels_of_the_slow_way(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     (tmp_path / "in").mkdir()
     for number, (width, height) in enumerate(((8, 8), (9, 30), (64, 50), (40, 17), (10, 10))):
         (tmp_path / "in" / f"{number}.jpg").write_bytes(
@@ -165,10 +182,18 @@ def test_images_of_several_sizes_have_the_pixels_of_the_slow_way(tmp_path: Path,
         out = tmp_path / store
         shardctl.convert(tmp_path / "in", out, {"store": store}, labels="none", workers=0)
         whole = [pixels[:, ::-1] if "flip" in options else pixels for pixels in slowly(out)]
-        whole = [pixels.transpose(2, 0, 1) if "channels_first" in options else pixels for pixels in whole]
+        whole = [
+            pixels.transpose(2, 0, 1) if "channels_first" in options else pixels for pixels in whole
+        ]
         if "crop" in options:
-            places = [(round((pixels.shape[0] - 8) / 2), round((pixels.shape[1] - 8) / 2)) for pixels in whole]
-            whole = [pixels[top : top + 8, left : left + 8] for pixels, (top, left) in zip(whole, places, strict=True)]
+            places = [
+                (round((pixels.shape[0] - 8) / 2), round((pixels.shape[1] - 8) / 2))
+                for pixels in whole
+            ]
+            whole = [
+                pixels[top : top + 8, left : left + 8]
+                for pixels, (top, left) in zip(whole, places, strict=True)
+            ]
         assert_same(loaded(out, **options), whole)
 
 
@@ -181,7 +206,9 @@ def test_nothing_is_asked_of_images_that_are_known_to_be_plain(
         (tmp_path / "in" / f"{quality}.jpg").write_bytes(saved(quality=quality))
     stores = ("source", "jpeg:90")
     for store in stores:
-        shardctl.convert(tmp_path / "in", tmp_path / store, {"store": store}, labels="none", workers=0)
+        shardctl.convert(
+            tmp_path / "in", tmp_path / store, {"store": store}, labels="none", workers=0
+        )
     before = [loaded(tmp_path / store, **options) for store in stores]
 
     def asked(*_: Any) -> None:
@@ -206,7 +233,9 @@ simplejpeg.decode_jpeg_header = jpeg.jpeg_header = image.decode = asked
 """Run at the start of worker processes, which have the path of the process that starts them."""
 
 
-def test_nothing_is_asked_of_them_in_worker_processes_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_asked_of_them_in_worker_processes_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "in").mkdir()
     for quality in (50, 90):
         (tmp_path / "in" / f"{quality}.jpg").write_bytes(saved(quality=quality))
@@ -220,7 +249,9 @@ def test_nothing_is_asked_of_them_in_worker_processes_either(tmp_path: Path, mon
         loaded(older, crop=20, processes=1)
 
 
-def test_a_record_that_lies_is_found_and_does_no_more_harm_than_other_pixels(kept: Path, tmp_path: Path) -> None:
+def test_a_record_that_lies_is_found_and_does_no_more_harm_than_other_pixels(
+    kept: Path, tmp_path: Path
+) -> None:
     out = Path(shutil.copytree(kept, tmp_path / "out"))
     with_record(out, all_plain)
     assert shardctl.verify(out).findings == (), "the checksums fit"
@@ -236,7 +267,10 @@ def test_images_of_another_size_than_is_recorded_are_refused(
 ) -> None:
     out = Path(shutil.copytree(kept, tmp_path / "out"))
     sign(out, fields={"image": {"role": "image", "store": "source", "shape": list(shape)}})
-    with pytest.raises(DatasetError, match=rf"row 0, .*: image: it is 40x32 .*, and all should be {shape[1]}x{shape[0]}"):
+    with pytest.raises(
+        DatasetError,
+        match=rf"row 0, .*: image: it is 40x32 .*, and all should be {shape[1]}x{shape[0]}",
+    ):
         loaded(out, **options)
 
 
@@ -244,7 +278,10 @@ def test_one_row_of_pixels_is_not_repeated(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.png").write_bytes(saved(PICTURE.crop((0, 0, 40, 1)), "PNG"))
     shardctl.convert(tmp_path / "in", tmp_path / "out", labels="none", workers=0)
-    sign(tmp_path / "out", fields={"image": {"role": "image", "store": "source", "shape": [32, 40, 3]}})
+    sign(
+        tmp_path / "out",
+        fields={"image": {"role": "image", "store": "source", "shape": [32, 40, 3]}},
+    )
     with pytest.raises(DatasetError, match=r"it is 40x1 .*, and all should be 40x32"):
         loaded(tmp_path / "out")
 
@@ -265,7 +302,10 @@ def test_a_role_that_lies_is_found(kept: Path, tmp_path: Path) -> None:
 def rewrite_with_metadata(shard: Path, metadata: dict[bytes, bytes]) -> None:
     with pa.OSFile(str(shard)) as file:
         reader = pa.ipc.open_file(file)
-        blocks = [reader.get_batch_with_custom_metadata(number) for number in range(reader.num_record_batches)]
+        blocks = [
+            reader.get_batch_with_custom_metadata(number)
+            for number in range(reader.num_record_batches)
+        ]
     with pa.ipc.new_file(shard, blocks[0][0].schema.with_metadata(metadata)) as writer:
         for block, checksum in blocks:
             writer.write_batch(block.replace_schema_metadata(metadata), custom_metadata=checksum)
@@ -283,7 +323,9 @@ DAMAGE: list[Callable[[dict[str, Any]], object]] = [
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_record_is_found_and_not_used(kept: Path, tmp_path: Path, damage: Callable[[dict[str, Any]], object]) -> None:
+def test_a_damaged_record_is_found_and_not_used(
+    kept: Path, tmp_path: Path, damage: Callable[[dict[str, Any]], object]
+) -> None:
     out = Path(shutil.copytree(kept, tmp_path / "out"))
     table = read_table(out / "shards.arrow")
     record = json.loads(table.schema.metadata[JPEG_KEY])
@@ -317,9 +359,14 @@ def test_a_record_comes_back_as_it_was_written(plain: Any, counts: list[int]) ->
 
 @examples(40)
 @given(
-    st.integers(1, 100), st.integers(1, 40), st.integers(1, 40), st.sampled_from(["", "exif", "xmp", "comment", "icc_profile"])
+    st.integers(1, 100),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.sampled_from(["", "exif", "xmp", "comment", "icc_profile"]),
 )
-def test_what_is_stored_as_jpeg_is_plain_and_cheap_to_decode(quality: int, width: int, height: int, info: str) -> None:
+def test_what_is_stored_as_jpeg_is_plain_and_cheap_to_decode(
+    quality: int, width: int, height: int, info: str
+) -> None:
     picture = Image.fromarray(scene_pixels(width, height))
     picture.info = {info: b"Exif\0\0" + bytes(40)} if info else {}
     facts = jpeg_facts(ImageEncoding("jpeg", quality).encode(picture))
@@ -333,17 +380,28 @@ def test_what_is_stored_as_jpeg_is_plain_and_cheap_to_decode(quality: int, width
 def records_of_images(odd_images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table with the same images, five times over."""
     path = tmp_path_factory.mktemp("table") / "images.parquet"
-    images = [{"bytes": file.read_bytes(), "path": file.name} for file in sorted(odd_images.iterdir())]
+    images = [
+        {"bytes": file.read_bytes(), "path": file.name} for file in sorted(odd_images.iterdir())
+    ]
     pq.write_table(pa.table({"image": images * 5, "number": range(5 * len(images))}), path)
     return path
 
 
 @pytest.mark.parametrize("shuffle", [None, 3])
-def test_the_record_follows_the_order_of_the_rows(records_of_images: Path, tmp_path: Path, shuffle: int | None) -> None:
-    options = {"split": "train=0.7,val=0.3", "samples_per_shard": 7, "labels": "none", "shuffle": shuffle}
+def test_the_record_follows_the_order_of_the_rows(
+    records_of_images: Path, tmp_path: Path, shuffle: int | None
+) -> None:
+    options = {
+        "split": "train=0.7,val=0.3",
+        "samples_per_shard": 7,
+        "labels": "none",
+        "shuffle": shuffle,
+    }
     recipe = {"kind": "image"}
     for workers in (0, 2):
-        shardctl.convert(records_of_images, tmp_path / str(workers), recipe, workers=workers, **options)
+        shardctl.convert(
+            records_of_images, tmp_path / str(workers), recipe, workers=workers, **options
+        )
     out = tmp_path / "0"
     assert (out / "SHA256SUMS").read_bytes() == (tmp_path / "2" / "SHA256SUMS").read_bytes()
     ds = shardctl.open(out)
@@ -361,7 +419,9 @@ def test_the_record_follows_the_order_of_the_rows(records_of_images: Path, tmp_p
 
 @pytest.mark.parametrize("older", [False, True], ids=["with a record", "without"])
 @pytest.mark.parametrize("lost", ["shards.arrow", "manifest.json", "train-00001.arrow"])
-def test_repair_gives_back_the_record_that_there_was(odd_images: Path, tmp_path: Path, lost: str, older: bool) -> None:
+def test_repair_gives_back_the_record_that_there_was(
+    odd_images: Path, tmp_path: Path, lost: str, older: bool
+) -> None:
     out = tmp_path / "out"
     shardctl.convert(odd_images, out, labels="none", workers=0, samples_per_shard=3)
     if older:
@@ -371,7 +431,11 @@ def test_repair_gives_back_the_record_that_there_was(odd_images: Path, tmp_path:
     (out / lost).unlink()
     result = shardctl.repair(out, [odd_images], workers=0)
     assert result.ok, result
-    assert all((out / name).read_bytes() == data for name, data in before.items() if name != "manifest.json")
+    assert all(
+        (out / name).read_bytes() == data
+        for name, data in before.items()
+        if name != "manifest.json"
+    )
     assert shardctl.open(out).manifest.jpeg == counts
     assert shardctl.verify(out, "deep").findings == ()
 
@@ -379,15 +443,33 @@ def test_repair_gives_back_the_record_that_there_was(odd_images: Path, tmp_path:
 def test_what_images_cost_is_said(odd_images: Path, tmp_path: Path, cli: Any) -> None:
     out = tmp_path / "out"
     result = cli("convert", odd_images, out, "--labels", "none", "--workers", "0")
-    progressive = "2 of 10 images are progressive JPEG: --store jpeg:90 would make them 3.3 times as fast to decode"
+    progressive = (
+        "2 of 10 images are progressive JPEG: --store jpeg:90 would make them 3.3 times "
+        "as fast to decode"
+    )
     assert progressive in result.err
-    assert "2 of 10 images are JPEG with colors in full size (4:4:4): --store jpeg:90 would make them 1.3 times" in result.err
+    assert (
+        "2 of 10 images are JPEG with colors in full size (4:4:4): --store jpeg:90 would make them "
+        "1.3 times" in result.err
+    )
     counts = {"images": 9, "progressive": 2, "full_colour": 2}
-    assert cli("convert", odd_images, out, "--labels", "none", "--workers", "0", "--json").json["jpeg"] == counts
+    assert (
+        cli("convert", odd_images, out, "--labels", "none", "--workers", "0", "--json").json["jpeg"]
+        == counts
+    )
     assert cli("inspect", out, "--json").json["jpeg"] == counts
     assert progressive in cli("inspect", out).out
     cheap = cli(
-        "convert", odd_images, tmp_path / "cheap", "--labels", "none", "--workers", "0", "--store", "jpeg:100", "--json"
+        "convert",
+        odd_images,
+        tmp_path / "cheap",
+        "--labels",
+        "none",
+        "--workers",
+        "0",
+        "--store",
+        "jpeg:100",
+        "--json",
     )
     assert cheap.json["jpeg"] is None
     assert cheap.json["notices"] == []
@@ -403,7 +485,9 @@ SIDE_DATA: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("side", SIDE_DATA)
-@pytest.mark.parametrize(("store", "form", "options"), [("png", "PNG", {}), ("jpeg:90", "JPEG", {"quality": 90})])
+@pytest.mark.parametrize(
+    ("store", "form", "options"), [("png", "PNG", {}), ("jpeg:90", "JPEG", {"quality": 90})]
+)
 def test_an_image_that_is_encoded_again_keeps_what_pillow_keeps(
     side: str, store: str, form: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -416,7 +500,8 @@ def test_an_image_that_is_encoded_again_keeps_what_pillow_keeps(
 
 
 def by_pillow(data: bytes, least: tuple[int, int] | None) -> Image.Image | None:
-    """Return what Pillow decodes of a JPEG by itself, at a smaller size where `least` allows it; None for a fault."""
+    """Return what Pillow decodes of a JPEG by itself, at a smaller size where `least` allows it;
+    None for a fault."""
     try:
         picture = Image.open(io.BytesIO(data), formats=("JPEG",))
         if least is not None:
@@ -428,20 +513,36 @@ def by_pillow(data: bytes, least: tuple[int, int] | None) -> Image.Image | None:
 
 
 @examples(200)
-@given(st.sampled_from(sorted(ODD)), st.sampled_from([None, (1, 1), (7, 9), SIZE, (90, 90)]), st.data())
-def test_pixels_are_those_that_pillow_decodes_of_damaged_data_too(name: str, least: Any, draw: st.DataObject) -> None:
+@given(
+    st.sampled_from(sorted(ODD)), st.sampled_from([None, (1, 1), (7, 9), SIZE, (90, 90)]), st.data()
+)
+def test_pixels_are_those_that_pillow_decodes_of_damaged_data_too(
+    name: str, least: Any, draw: st.DataObject
+) -> None:
     """Most JPEGs are decoded without Pillow's own look at the header."""
     data = bytearray(ODD[name]())
-    for place in draw.draw(st.lists(st.integers(2, len(data) - 1), max_size=3), label="changed bytes"):
+    for place in draw.draw(
+        st.lists(st.integers(2, len(data) - 1), max_size=3), label="changed bytes"
+    ):
         data[place] = draw.draw(st.integers(0, 255))
-    whole = bytes(data[: draw.draw(st.sampled_from([len(data), len(data) * 2 // 3]), label="length")])
+    whole = bytes(
+        data[: draw.draw(st.sampled_from([len(data), len(data) * 2 // 3]), label="length")]
+    )
     expected = by_pillow(whole, least)
     try:
         opened = image.open_image(whole, pixels_only=draw.draw(st.booleans()))
-        found = None if opened.format != "JPEG" or (opened.jpeg and opened.jpeg.is_lossless) else opened.load(least)
+        found = (
+            None
+            if opened.format != "JPEG" or (opened.jpeg and opened.jpeg.is_lossless)
+            else opened.load(least)
+        )
     except Exception:  # noqa: BLE001 - whatever it is, Pillow must raise too
         assert expected is None
         return
     if found is not None:
         assert expected is not None
-        assert (found.mode, found.size, found.tobytes()) == (expected.mode, expected.size, expected.tobytes())
+        assert (found.mode, found.size, found.tobytes()) == (
+            expected.mode,
+            expected.size,
+            expected.tobytes(),
+        )

@@ -1,4 +1,5 @@
-"""Objects with masks are judged, boxed and measured by what is left of them: against their pixels, moved one by one."""
+"""Objects with masks are judged, boxed and measured by what is left of them: against their pixels,
+moved one by one."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ from shardctl.images.object_geometry import CENTRE, KeepRule, Motion
 from shardctl.transforms.pipeline.deferred_objects import Annotated
 
 SIZE = (80, 70)
-MEMBERS = pa.struct([("category", pa.list_(pa.int64())), ("bbox", pa.list_(pa.list_(pa.float32(), 4)))])
+MEMBERS = pa.struct(
+    [("category", pa.list_(pa.int64())), ("bbox", pa.list_(pa.list_(pa.float32(), 4)))]
+)
 
 SHAPES = {
     "box": [0, 0, 4, 0, 4, 4, 0, 4],
@@ -35,11 +38,15 @@ SHAPES = {
     "C": [0, 0, 4, 0, 4, 1, 1, 1, 1, 3, 4, 3, 4, 4, 0, 4],
     "around a corner": [0, 0, 4, 0, 4, 1, 3, 1, 3, 0.5, 0.5, 0.5, 0.5, 3, 1, 3, 1, 4, 0, 4],
 }
-"""Outlines within 4 x 4, some with parts that are connected only outside of what a crop may leave."""
+"""Outlines within 4 x 4, some with parts that are connected only outside of what a crop may
+leave."""
 
 
 def annotated(keep: float | str = 0.0) -> Annotated:
-    return Annotated(Layout("images", pa.schema([("objects", MEMBERS)]), Roles({"objects": Objects()})), KeepRule.of(keep))
+    return Annotated(
+        Layout("images", pa.schema([("objects", MEMBERS)]), Roles({"objects": Objects()})),
+        KeepRule.of(keep),
+    )
 
 
 def runs_of(mask: Any) -> dict[str, Any]:
@@ -58,10 +65,12 @@ def resampled(values: Any, stages: Any) -> Any:
 
 
 def seen_points(outline: Any, size: tuple[int, int], stages: Any) -> tuple[float, Any]:
-    """Return which share of many points within an outline is still to be seen, and where these are, and many of its edges."""
+    """Return which share of many points within an outline is still to be seen, and where these are,
+    and many of its edges."""
     tenths = inside([10 * outline.ravel()], (10 * size[1], 10 * size[0]))
     within, ways = np.argwhere(tenths)[:, ::-1] / 10 + 0.05, np.roll(outline, -1, axis=0) - outline
-    edges = (outline + np.linspace(0, 1, 5000)[:, None, None] * ways).reshape(-1, 2)  # a corner may stick in by a hair
+    # a corner may stick in by a hair
+    edges = (outline + np.linspace(0, 1, 5000)[:, None, None] * ways).reshape(-1, 2)
     seen = []
     for points in (within, edges):
         for leg in Motion.of(size, stages).legs:
@@ -95,12 +104,20 @@ def test_boxes_areas_and_what_is_kept_are_those_of_the_moved_pixels(
     stages = picture_of(Image.new("RGB", SIZE), *steps, seed=seed).stages
     after, (share, points) = resampled(mask, stages), seen_points(outline, SIZE, stages)
     common = {"bbox": [around(mask)], "category": [0], "area": [float(mask.sum())]}
-    of_pixels, _ = annotated(keep).moved({"objects": {**common, "rle": [runs_of(mask)]}}, SIZE, stages, of_table=False)
+    of_pixels, _ = annotated(keep).moved(
+        {"objects": {**common, "rle": [runs_of(mask)]}}, SIZE, stages, of_table=False
+    )
     of_outline, _ = annotated(keep).moved(
-        {"objects": {**common, "segmentation": [[outline.ravel().tolist()]]}}, SIZE, stages, of_table=False
+        {"objects": {**common, "segmentation": [[outline.ravel().tolist()]]}},
+        SIZE,
+        stages,
+        of_table=False,
     )
     unclear = 24 / mask.sum()  # pixels that are partly to be seen
-    for made in (of_pixels.get("objects", {**common, "rle": [runs_of(mask)]}), of_outline.get("objects", common)):
+    for made in (
+        of_pixels.get("objects", {**common, "rle": [runs_of(mask)]}),
+        of_outline.get("objects", common),
+    ):
         if "rle" in made and not after.any():
             assert not made["bbox"], "nobody can learn from an object without a pixel"
         elif abs(share - keep) > unclear:
@@ -118,7 +135,9 @@ def test_boxes_areas_and_what_is_kept_are_those_of_the_moved_pixels(
         assert made["area"][0] > 0
     made = of_pixels.get("objects")
     if made is not None and made["bbox"]:
-        assert np.array_equal(rle.decode(made["rle"][0]["counts"], tuple(made["rle"][0]["size"])), after)
+        assert np.array_equal(
+            rle.decode(made["rle"][0]["counts"], tuple(made["rle"][0]["size"])), after
+        )
 
 
 def test_what_is_left_in_a_crop_by_hand() -> None:
@@ -133,43 +152,68 @@ def test_what_is_left_in_a_crop_by_hand() -> None:
         "rle": [runs_of(mask), None, None],
         "segmentation": [[], [ell], []],
     }
-    moved, lost = annotated().moved({"objects": given_objects}, (60, 40), [View((40, 0, 60, 40), (20, 40))], of_table=False)
+    moved, lost = annotated().moved(
+        {"objects": given_objects}, (60, 40), [View((40, 0, 60, 40), (20, 40))], of_table=False
+    )
     assert lost == 1
     assert moved["objects"]["category"] == [1, 2]
-    assert moved["objects"]["bbox"] == [[0, 10, 10, 5], [0, 5, 15, 30]], "around what is left of the L, and of a box alone"
+    assert moved["objects"]["bbox"] == [[0, 10, 10, 5], [0, 5, 15, 30]], (
+        "around what is left of the L, and of a box alone"
+    )
     assert moved["objects"]["area"] == [pytest.approx(50), pytest.approx(450)]
 
 
 @pytest.mark.parametrize("keep", [0, 0.1, CENTRE])
-def test_the_loader_judges_and_measures_masks_as_a_conversion_does(tmp_path: Path, keep: Any) -> None:
+def test_the_loader_judges_and_measures_masks_as_a_conversion_does(
+    tmp_path: Path, keep: Any
+) -> None:
     width, height = 48, 40
     rng = np.random.default_rng(0)
     samples, given_objects = [], []
     for number in range(6):
         masks = np.zeros((4, height, width), bool)
-        for mask, (x, y, w, h) in zip(masks, rng.integers((0, 0, 4, 4), (44, 36, 24, 24), (4, 4)).tolist(), strict=True):
+        for mask, (x, y, w, h) in zip(
+            masks, rng.integers((0, 0, 4, 4), (44, 36, 24, 24), (4, 4)).tolist(), strict=True
+        ):
             mask[y : y + h, x : x + w] = rng.random(mask[y : y + h, x : x + w].shape) < 0.7
         objects = {
-            "bbox": [[0, 0, width, height]] * 3 + [around(masks[3])],  # three boxes that say too much
+            # three boxes that say too much
+            "bbox": [[0, 0, width, height]] * 3 + [around(masks[3])],
             "category": [0, 1, 2, 3],
             "area": [float(mask.sum()) for mask in masks],
             "rle": [runs_of(mask) for mask in masks],
         }
         given_objects.append(masks)
-        samples.append({"key": str(number), "image": rng.integers(0, 255, (height, width, 3), np.uint8), "objects": objects})
+        samples.append(
+            {
+                "key": str(number),
+                "image": rng.integers(0, 255, (height, width, 3), np.uint8),
+                "objects": objects,
+            }
+        )
     shardctl.write(tmp_path / "out", samples, roles={"objects": "objects"})
     ds = shardctl.open(tmp_path / "out")
-    options: dict[str, Any] = {"crop": (20, 24), "crop_from": "random", "flip": 0.5, "seed": 3, "keep_objects": keep}
+    options: dict[str, Any] = {
+        "crop": (20, 24),
+        "crop_from": "random",
+        "flip": 0.5,
+        "seed": 3,
+        "keep_objects": keep,
+    }
     batches = list(ds.loader(6, **options))
     few = list(ds.loader(6, **options, columns=["objects.bbox"]))
     found = 0
     for batch, other in zip(batches, few, strict=True):
         for place, objects in enumerate(batch["objects"]):
-            assert other["objects"][place]["bbox"].tolist() == objects["bbox"].tolist(), "whatever members are read"
+            assert other["objects"][place]["bbox"].tolist() == objects["bbox"].tolist(), (
+                "whatever members are read"
+            )
             masks = given_objects[int(batch["key"][place])]
             left = object_masks(objects, (20, 24)).astype(bool)
             assert left.any(axis=(1, 2)).all()
-            for mask, box, area, number in zip(left, objects["bbox"], objects["area"], objects["category"], strict=True):
+            for mask, box, area, number in zip(
+                left, objects["bbox"], objects["area"], objects["category"], strict=True
+            ):
                 whole = masks[number].sum()
                 if mask.sum() < whole:
                     assert box.tolist() == around(mask)
@@ -180,16 +224,29 @@ def test_the_loader_judges_and_measures_masks_as_a_conversion_does(tmp_path: Pat
 
 
 def test_a_small_mask_in_a_large_image_takes_little_memory() -> None:
-    """What is done to the mask of an object is done in its box: an image may have a hundred of them."""
-    size, counts = (20_000, 20_000), rle.compress([20_000 * 5_000 + 7_000, 50, 19_950, 60, 20_000 * 14_998 + 12_940])
-    objects = {"bbox": [[5000.0, 7000.0, 2.0, 60.0]], "category": [0], "rle": [{"size": [*size], "counts": counts}]}
+    """What is done to the mask of an object is done in its box: an image may have a hundred of
+    them."""
+    size, counts = (
+        (20_000, 20_000),
+        rle.compress([20_000 * 5_000 + 7_000, 50, 19_950, 60, 20_000 * 14_998 + 12_940]),
+    )
+    objects = {
+        "bbox": [[5000.0, 7000.0, 2.0, 60.0]],
+        "category": [0],
+        "rle": [{"size": [*size], "counts": counts}],
+    }
     stages = [View.whole(size).mirrored(), View((0.0, 0.0, 20_000.0, 10_000.0), (20_000, 10_000))]
     tracemalloc.start()
     try:
         made, _ = annotated().moved({"objects": objects}, size, stages, of_table=False)
-        assert tracemalloc.get_traced_memory()[1] < 10_000_000, "one byte for each pixel would be 400 MB"
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000, (
+            "one byte for each pixel would be 400 MB"
+        )
     finally:
         tracemalloc.stop()
     moved = made["objects"]["rle"][0]
-    assert (moved["size"], rle.decompress(moved["counts"])[1::2].tolist()) == ([10_000, 20_000], [60, 50])
+    assert (moved["size"], rle.decompress(moved["counts"])[1::2].tolist()) == (
+        [10_000, 20_000],
+        [60, 50],
+    )
     assert made["objects"]["bbox"][0] == [14_998.0, 7000.0, 2.0, 60.0]

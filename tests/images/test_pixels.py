@@ -1,4 +1,5 @@
-"""Operations on the values of pixels, against Pillow's own and against what they are defined to be."""
+"""Operations on the values of pixels, against Pillow's own and against what they are defined to
+be."""
 
 from __future__ import annotations
 
@@ -23,16 +24,34 @@ sizes = st.integers(1, 60)
 factors = st.floats(0, 3)
 
 PILLOW: dict[str, tuple[Callable[..., Image.Image], Callable[..., Image.Image]]] = {
-    "brightness": (tables.brightness, lambda image, factor: ImageEnhance.Brightness(image).enhance(factor)),
-    "contrast": (tables.contrast, lambda image, factor: ImageEnhance.Contrast(image).enhance(factor)),
-    "saturation": (colour.saturation, lambda image, factor: ImageEnhance.Color(image).enhance(factor)),
-    "sharpness": (blur.sharpness, lambda image, factor: ImageEnhance.Sharpness(image).enhance(factor)),
+    "brightness": (
+        tables.brightness,
+        lambda image, factor: ImageEnhance.Brightness(image).enhance(factor),
+    ),
+    "contrast": (
+        tables.contrast,
+        lambda image, factor: ImageEnhance.Contrast(image).enhance(factor),
+    ),
+    "saturation": (
+        colour.saturation,
+        lambda image, factor: ImageEnhance.Color(image).enhance(factor),
+    ),
+    "sharpness": (
+        blur.sharpness,
+        lambda image, factor: ImageEnhance.Sharpness(image).enhance(factor),
+    ),
     "blend": (
         lambda image, factor: blending.blend(ImageOps.mirror(image), image, factor),
         lambda image, factor: Image.blend(ImageOps.mirror(image), image, factor),
     ),
-    "autocontrast": (lambda image, _: tables.autocontrast(image), lambda image, _: ImageOps.autocontrast(image)),
-    "equalize": (lambda image, _: tables.equalize(image), lambda image, _: ImageOps.equalize(image)),
+    "autocontrast": (
+        lambda image, _: tables.autocontrast(image),
+        lambda image, _: ImageOps.autocontrast(image),
+    ),
+    "equalize": (
+        lambda image, _: tables.equalize(image),
+        lambda image, _: ImageOps.equalize(image),
+    ),
     "invert": (lambda image, _: tables.invert(image), lambda image, _: ImageOps.invert(image)),
     "posterize": (
         lambda image, factor: tables.posterize(image, 1 + int(factor * 2)),
@@ -42,14 +61,19 @@ PILLOW: dict[str, tuple[Callable[..., Image.Image], Callable[..., Image.Image]]]
         lambda image, factor: tables.solarize(image, factor * 85),
         lambda image, factor: ImageOps.solarize(image, factor * 85),
     ),
-    "grayscale": (lambda image, _: colour.grayscale(image), lambda image, _: ImageOps.grayscale(image).convert("RGB")),
+    "grayscale": (
+        lambda image, _: colour.grayscale(image),
+        lambda image, _: ImageOps.grayscale(image).convert("RGB"),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", PILLOW)
 @given(seed=seeds, width=sizes, height=sizes, factor=factors)
 @examples(30)
-def test_bit_for_bit_what_pillow_makes(name: str, seed: int, width: int, height: int, factor: float) -> None:
+def test_bit_for_bit_what_pillow_makes(
+    name: str, seed: int, width: int, height: int, factor: float
+) -> None:
     ours, theirs = PILLOW[name]
     image = picture(seed, width, height)
     before = values(image)
@@ -67,7 +91,9 @@ def test_no_bits_are_black() -> None:
 def test_hue_is_exact_to_a_rounded_value(seed: int, width: int, height: int, turn: float) -> None:
     image = picture(seed, width, height)
     made = values(colour.hue(image, turn)).reshape(-1, 3)
-    for (red, green, blue), found in list(zip(values(image).reshape(-1, 3), made, strict=True))[:: max(1, len(made) // 50)]:
+    for (red, green, blue), found in list(zip(values(image).reshape(-1, 3), made, strict=True))[
+        :: max(1, len(made) // 50)
+    ]:
         hue, saturation, value = colorsys.rgb_to_hsv(red / 255, green / 255, blue / 255)
         wanted = np.array(colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value)) * 255
         assert np.abs(found - wanted).max() <= 0.76, (red, green, blue)
@@ -79,9 +105,17 @@ def test_hue_in_several_strips_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -
     assert np.array_equal(values(colour.hue(picture(1), 0.3)), whole)
 
 
-@given(seed=seeds, width=sizes, height=sizes, sigma=st.floats(0.1, 4), kernel=st.none() | st.integers(0, 12))
+@given(
+    seed=seeds,
+    width=sizes,
+    height=sizes,
+    sigma=st.floats(0.1, 4),
+    kernel=st.none() | st.integers(0, 12),
+)
 @examples(40)
-def test_blur_is_the_sum_over_the_mirrored_image(seed: int, width: int, height: int, sigma: float, kernel: int | None) -> None:
+def test_blur_is_the_sum_over_the_mirrored_image(
+    seed: int, width: int, height: int, sigma: float, kernel: int | None
+) -> None:
     image = picture(seed, width, height)
     size = None if kernel is None else 2 * kernel + 1
     radius = math.ceil(6 * sigma) if kernel is None else kernel
@@ -92,7 +126,10 @@ def test_blur_is_the_sum_over_the_mirrored_image(seed: int, width: int, height: 
         if radius:
             padding = [(radius, radius) if axis == each else (0, 0) for each in range(3)]
             padded = np.pad(wanted, padding, "reflect" if length > 1 else "edge")
-            wanted = sum(weight * padded.take(range(at, at + length), axis) for at, weight in enumerate(weights))
+            wanted = sum(
+                weight * padded.take(range(at, at + length), axis)
+                for at, weight in enumerate(weights)
+            )
     assert np.abs(values(blur.gaussian_blur(image, sigma, size)) - wanted).max() < 0.6
 
 
@@ -121,7 +158,9 @@ def test_a_mix_of_white_stays_white() -> None:
 
 def test_channels_are_reordered_and_dropped() -> None:
     image = picture(1)
-    assert np.array_equal(values(colour.permute_channels(image, (2, 0, 1))), values(image)[..., [2, 0, 1]])
+    assert np.array_equal(
+        values(colour.permute_channels(image, (2, 0, 1))), values(image)[..., [2, 0, 1]]
+    )
     dropped = values(colour.drop_channels(image, (0, 2), 7))
     assert (dropped[..., [0, 2]] == 7).all()
     assert np.array_equal(dropped[..., 1], values(image)[..., 1])
@@ -152,11 +191,16 @@ def test_noise_of_an_erased_rectangle_has_all_values_equally_often() -> None:
 
 def test_a_jpeg_of_high_quality_is_close_and_of_low_quality_is_not() -> None:
     smooth = picture(3, 64, 48)
-    error = {quality: np.abs(values(artefacts.jpeg(smooth, quality)) - values(smooth)).mean() for quality in (5, 95)}
+    error = {
+        quality: np.abs(values(artefacts.jpeg(smooth, quality)) - values(smooth)).mean()
+        for quality in (5, 95)
+    }
     assert error[95] < 1 < error[5]
     data = io.BytesIO()
     smooth.save(data, "JPEG", quality=30)
-    assert np.array_equal(values(artefacts.jpeg(smooth, 30)), values(Image.open(data).convert("RGB")))
+    assert np.array_equal(
+        values(artefacts.jpeg(smooth, 30)), values(Image.open(data).convert("RGB"))
+    )
 
 
 def test_gaussian_noise_has_its_mean_and_deviation() -> None:
@@ -164,7 +208,9 @@ def test_gaussian_noise_has_its_mean_and_deviation() -> None:
     made = values(noise.gaussian_noise(grey, np.random.default_rng(3), mean=0.05, sigma=0.1)) - 128
     assert abs(made.mean() - 0.05 * 255) < 0.6  # the noise is cut towards 0
     assert abs(made.std() - 0.1 * 255) < 0.4
-    dark = values(noise.gaussian_noise(Image.new("RGB", (300, 200)), np.random.default_rng(3), sigma=0.1))
+    dark = values(
+        noise.gaussian_noise(Image.new("RGB", (300, 200)), np.random.default_rng(3), sigma=0.1)
+    )
     assert 0.45 < (dark == 0).mean() < 0.56, "half of the noise is below black, and is cut"
 
 
@@ -178,7 +224,9 @@ def test_salt_and_pepper_touch_their_share_of_whole_pixels() -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (32, 32), (7, 5), (1, 300), (500, 333)])
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
-def test_the_pixels_of_an_image_are_those_that_numpy_makes_of_it(size: tuple[int, int], mode: str) -> None:
+def test_the_pixels_of_an_image_are_those_that_numpy_makes_of_it(
+    size: tuple[int, int], mode: str
+) -> None:
     image = Image.effect_noise(size, 90).convert(mode)
     pixels = pixels_of(image)
     assert pixels.dtype == np.uint8

@@ -10,7 +10,15 @@ import pyarrow as pa
 import pytest
 from handmade import write_dataset
 from places import place_of
-from token_samples import EOS, PACKED, VOCABULARY, block_of, packed_blocks, write_packed, write_ragged
+from token_samples import (
+    EOS,
+    PACKED,
+    VOCABULARY,
+    block_of,
+    packed_blocks,
+    write_packed,
+    write_ragged,
+)
 
 import shardctl
 from shardctl.errors import DatasetError
@@ -20,7 +28,12 @@ from shardctl.inspection.content.token_statistics import token_statistics
 from shardctl.inspection.content.tokens import Decoder
 from shardctl.system.locations.local import LocalFolder
 
-DOCUMENTS = {"a.txt": "alpha", "b.txt": "β and then beta goes on and on", "c.txt": "gamma", "d.txt": "delta"}
+DOCUMENTS = {
+    "a.txt": "alpha",
+    "b.txt": "β and then beta goes on and on",
+    "c.txt": "gamma",
+    "d.txt": "delta",
+}
 
 
 @pytest.fixture
@@ -35,7 +48,11 @@ def ragged(tmp_path: Path) -> Path:
 
 def test_a_dataset_opens_its_own_tokenizer(packed: Path) -> None:
     tokenizer = shardctl.open(packed).tokenizer
-    assert (tokenizer.vocabulary, tokenizer.eos, tokenizer.decode([104, 105])) == (VOCABULARY, EOS, "hi")
+    assert (tokenizer.vocabulary, tokenizer.eos, tokenizer.decode([104, 105])) == (
+        VOCABULARY,
+        EOS,
+        "hi",
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,7 +61,10 @@ def test_a_dataset_opens_its_own_tokenizer(packed: Path) -> None:
         (Tokens(), "does not say which tokenizer made its tokens"),
         (Tokens(tokenizer="../tokenizer.json"), "names a tokenizer that is not in its folder"),
         (Tokens(tokenizer="/etc/passwd"), "names a tokenizer that is not in its folder"),
-        (Tokens(vocabulary=100, tokenizer="bytes"), "bytes is not the tokenizer that made its tokens: it has 261 tokens"),
+        (
+            Tokens(vocabulary=100, tokenizer="bytes"),
+            "bytes is not the tokenizer that made its tokens: it has 261 tokens",
+        ),
     ],
 )
 def test_a_tokenizer_that_cannot_be_used_is_one_sentence_and_numbers_are_shown(
@@ -64,7 +84,10 @@ def test_a_tokenizer_that_cannot_be_used_is_one_sentence_and_numbers_are_shown(
 def test_each_column_of_tokens_is_decoded_by_its_own_tokenizer(tmp_path: Path) -> None:
     lists = pa.list_(pa.uint16())
     schema = pa.schema([("key", pa.string()), ("tokens", lists), ("other", lists)])
-    roles = {"tokens": Tokens(VOCABULARY, EOS, None, "bytes"), "other": Tokens(tokenizer="words.txt")}
+    roles = {
+        "tokens": Tokens(VOCABULARY, EOS, None, "bytes"),
+        "other": Tokens(tokenizer="words.txt"),
+    }
     write_dataset(tmp_path / "out", schema, [("a", [104, 105], [0, 1])], 4, roles=roles)
     decoder = Decoder(LocalFolder(tmp_path / "out"))
     (record,) = decoder.decoded(samples_of_key(LocalFolder(tmp_path / "out"), "a"))
@@ -72,7 +95,9 @@ def test_each_column_of_tokens_is_decoded_by_its_own_tokenizer(tmp_path: Path) -
     assert "words.txt" in (decoder.why_not or "")
 
 
-def test_a_dataset_never_names_code_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
+def test_a_dataset_never_names_code_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
+) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('was run')\n")
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("evil:make", "evil", "evil.py"):
@@ -85,9 +110,15 @@ def test_a_dataset_never_names_code_to_run(tmp_path: Path, monkeypatch: pytest.M
 def test_text_is_shown_beside_the_tokens(ragged: Path, cli: Any) -> None:
     shown = cli("inspect", ragged, "--key", "b.txt")
     assert "  | β and then beta goes on and on<eos>\n" in shown.out
-    assert cli("inspect", ragged, "--key", "b.txt", "--json").json["values"]["tokens_text"] == DOCUMENTS["b.txt"] + "<eos>"
+    assert (
+        cli("inspect", ragged, "--key", "b.txt", "--json").json["values"]["tokens_text"]
+        == DOCUMENTS["b.txt"] + "<eos>"
+    )
     listed = cli("inspect", ragged, "--head", 2, "--json").json["samples"]
-    assert [sample["tokens_text"] for sample in listed] == ["alpha<eos>", DOCUMENTS["b.txt"] + "<eos>"]
+    assert [sample["tokens_text"] for sample in listed] == [
+        "alpha<eos>",
+        DOCUMENTS["b.txt"] + "<eos>",
+    ]
     assert "alpha<eos>" in cli("inspect", ragged, "--head", 2).out
     assert "tokens_text" not in cli("inspect", ragged, "--head", 2, "--columns", "key").out
     assert cli("inspect", ragged, "--head", 1, "--columns", "tokens", "--json").json["samples"] == [
@@ -105,7 +136,9 @@ def test_a_long_text_is_cut_but_for_v(tmp_path: Path, cli: Any) -> None:
     assert "é" * 5000 + "end" in cli("inspect", out, "--head", 1, "-v").out
 
 
-def test_texts_of_tokens_are_saved_with_their_numbers(ragged: Path, tmp_path: Path, cli: Any) -> None:
+def test_texts_of_tokens_are_saved_with_their_numbers(
+    ragged: Path, tmp_path: Path, cli: Any
+) -> None:
     assert cli("inspect", ragged, "--key", "a.txt", "--save", tmp_path / "saved").code == 0
     assert json.loads((tmp_path / "saved" / "a.txt.json").read_text()) == {
         "tokens": [*b"alpha", EOS],
@@ -114,11 +147,28 @@ def test_texts_of_tokens_are_saved_with_their_numbers(ragged: Path, tmp_path: Pa
 
 
 def test_a_block_leads_to_its_documents(packed: Path, cli: Any) -> None:
-    """Blocks of 16 tokens: a.txt has 6, b.txt 32 from the first block to the third, then c.txt and d.txt."""
+    """Blocks of 16 tokens: a.txt has 6, b.txt 32 from the first block to the third, then c.txt and
+    d.txt."""
     record = cli("inspect", packed, "--shard", 0, "--row", 0, "--json").json
     assert record["documents"] == [
-        {"key": "a.txt", "first": 0, "length": 6, "start": 0, "ends": True, "text": "alpha<eos>", "cut": False},
-        {"key": "b.txt", "first": 6, "length": 10, "start": 0, "ends": False, "text": "β and the", "cut": True},
+        {
+            "key": "a.txt",
+            "first": 0,
+            "length": 6,
+            "start": 0,
+            "ends": True,
+            "text": "alpha<eos>",
+            "cut": False,
+        },
+        {
+            "key": "b.txt",
+            "first": 6,
+            "length": 10,
+            "start": 0,
+            "ends": False,
+            "text": "β and the",
+            "cut": True,
+        },
     ]
     assert record["values"]["tokens_text"] == "alpha<eos>β and the"
     shown = cli("inspect", packed, "--shard", 1, "--row", 0).out
@@ -148,13 +198,25 @@ def test_an_unknown_document_suggests_near_ones(packed: Path, cli: Any) -> None:
 
 def test_damaged_documents_are_said_and_the_rest_is_shown(tmp_path: Path, cli: Any) -> None:
     good = block_of([("a", 0, [104, 105, EOS])])
-    blocks = [{**good, "document_lengths": [99]}, {**good, "tokens": [260 + 9] * 16}, {**good, "document_starts": []}, good]
+    blocks = [
+        {**good, "document_lengths": [99]},
+        {**good, "tokens": [260 + 9] * 16},
+        {**good, "document_starts": []},
+        good,
+    ]
     out = write_packed(tmp_path / "out", blocks, per_shard=9)
-    for row, says in ((0, "do not fit their block"), (1, "the vocabulary does not have"), (2, "do not fit their block")):
+    for row, says in (
+        (0, "do not fit their block"),
+        (1, "the vocabulary does not have"),
+        (2, "do not fit their block"),
+    ):
         shown = cli("inspect", out, "--shard", 0, "--row", row)
         assert (shown.code, says in shown.err) == (0, True), shown.err
     assert cli("inspect", out, "--head", 4).code == 0
-    assert cli("inspect", out, "--key", "a", "--json").json["records"][3]["documents"][0]["text"] == "hi<eos>"
+    assert (
+        cli("inspect", out, "--key", "a", "--json").json["records"][3]["documents"][0]["text"]
+        == "hi<eos>"
+    )
 
 
 def test_tokens_of_another_type_are_shown_as_they_are(tmp_path: Path, cli: Any) -> None:
@@ -180,25 +242,42 @@ def test_very_many_tokens_are_described_and_their_text_begins(
 
 
 def convert(source: Path, out: Path, method: str, **options: Any) -> None:
-    steps = [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "pack", "length": 32, "method": method}]
-    assert shardctl.convert(source, out, recipe={"transform": steps}, workers=0, **options).status == "created"
+    steps = [
+        {"name": "tokenize", "tokenizer": "bytes"},
+        {"name": "pack", "length": 32, "method": method},
+    ]
+    assert (
+        shardctl.convert(source, out, recipe={"transform": steps}, workers=0, **options).status
+        == "created"
+    )
 
 
 def texts_in(source: Path) -> dict[str, str]:
-    return {f"in.jsonl#{n}": json.loads(line)["text"] for n, line in enumerate(source.read_text().splitlines(), 1)}
+    return {
+        f"in.jsonl#{n}": json.loads(line)["text"]
+        for n, line in enumerate(source.read_text().splitlines(), 1)
+    }
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     path = tmp_path / "in.jsonl"
-    path.write_text("".join(json.dumps({"text": f"document {n} " + "é" * (7 * n % 50)}) + "\n" for n in range(60)))
+    path.write_text(
+        "".join(
+            json.dumps({"text": f"document {n} " + "é" * (7 * n % 50)}) + "\n" for n in range(60)
+        )
+    )
     return path
 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("method", ["concat", "bfd", "none"])
-def test_each_document_of_a_conversion_leads_to_its_text(source: Path, tmp_path: Path, method: str) -> None:
-    convert(source, tmp_path / "out", method, samples_per_shard=8, split="train=0.8,val=0.2", shuffle=3)
+def test_each_document_of_a_conversion_leads_to_its_text(
+    source: Path, tmp_path: Path, method: str
+) -> None:
+    convert(
+        source, tmp_path / "out", method, samples_per_shard=8, split="train=0.8,val=0.2", shuffle=3
+    )
     decoder = Decoder(LocalFolder(tmp_path / "out"))
     for key, text in texts_in(source).items():
         records = list(decoder.decoded(samples_of_key(LocalFolder(tmp_path / "out"), key)))
@@ -223,7 +302,9 @@ def test_only_the_shards_that_may_have_a_document_are_read(source: Path, tmp_pat
     assert len(shards) > 3
     for shard in shards[1:]:
         shard.unlink()
-    assert {record.shard for record in samples_of_key(LocalFolder(out), "in.jsonl#1")} == {shards[0].name}
+    assert {record.shard for record in samples_of_key(LocalFolder(out), "in.jsonl#1")} == {
+        shards[0].name
+    }
 
 
 def test_a_document_that_is_in_no_block_is_told_why(tmp_path: Path, cli: Any) -> None:
@@ -233,7 +314,9 @@ def test_a_document_that_is_in_no_block_is_told_why(tmp_path: Path, cli: Any) ->
         {"name": "tokenize", "tokenizer": "bytes"},
         {"name": "pack", "length": 32},
     ]
-    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": steps}, workers=0)
+    shardctl.convert(
+        tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": steps}, workers=0
+    )
     ran = cli("inspect", tmp_path / "out", "--key", "in.jsonl#1")
     assert (ran.code, "was rejected when the dataset was made" in ran.err) == (3, True), ran.err
     assert "filter_length: kept 2 of 3" in cli("inspect", tmp_path / "out").out

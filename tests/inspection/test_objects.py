@@ -1,4 +1,5 @@
-"""What `inspect` tells of objects and masks: counts, sizes, places, and the pictures on which they are drawn."""
+"""What `inspect` tells of objects and masks: counts, sizes, places, and the pictures on which they
+are drawn."""
 
 from __future__ import annotations
 
@@ -30,16 +31,32 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_objects_are_counted(tmp_path: Path, compression: str) -> None:
     (found,) = object_statistics(place_of(write_annotated(tmp_path / "out", compression))).values()
-    assert (found.samples, found.not_annotated, found.without_objects, found.objects) == (16, 4, 4, 12)
+    assert (found.samples, found.not_annotated, found.without_objects, found.objects) == (
+        16,
+        4,
+        4,
+        12,
+    )
     assert (found.crowds, found.difficult, found.truncated) == (4, None, None)
     counted = [(each.name, each.objects, each.images, each.splits) for each in found.categories]
     assert counted == [
-        ("person", 8, 8, {"train": {"objects": 6, "images": 6}, "val": {"objects": 2, "images": 2}}),
+        (
+            "person",
+            8,
+            8,
+            {"train": {"objects": 6, "images": 6}, "val": {"objects": 2, "images": 2}},
+        ),
         ("dog", 4, 4, {"train": {"objects": 3, "images": 3}, "val": {"objects": 1, "images": 1}}),
         ("owl", 0, 0, {"train": {"objects": 0, "images": 0}, "val": {"objects": 0, "images": 0}}),
     ]
     each = found.per_image
-    assert (each.low, each.median, each.high, each.edges, each.counts) == (0, 1, 2, (0, 1, 2, 3), (4, 4, 4))
+    assert (each.low, each.median, each.high, each.edges, each.counts) == (
+        0,
+        1,
+        2,
+        (0, 1, 2, 3),
+        (4, 4, 4),
+    )
     assert found.sizes == {"small": 8, "medium": 4, "large": 0}
     assert (found.degenerate, found.outside, found.sized_images, found.faults) == (0, 0, 16, ())
 
@@ -48,7 +65,11 @@ def test_sizes_and_places_are_shares_of_the_image(marked: Path) -> None:
     found = object_statistics(place_of(marked))["objects"]
     assert (found.shares.low, found.shares.high) == (0.25, 1.0)
     assert found.shares.median == pytest.approx(0.3536, abs=0.001)
-    assert {place: count for place, count in enumerate(found.shares.counts) if count} == {5: 4, 7: 4, 19: 4}
+    assert {place: count for place, count in enumerate(found.shares.counts) if count} == {
+        5: 4,
+        7: 4,
+        19: 4,
+    }
     centres = np.array(found.centres)
     places = [tuple(place) for place in np.argwhere(centres).tolist()]
     assert places == [(4, 3), (8, 8), (10, 11)], "rows from the top, columns from the left"
@@ -83,7 +104,11 @@ def test_pixels_of_masks_are_counted_by_class(marked: Path) -> None:
     assert mask_statistics(place_of(marked), 3)["mask"].masks <= 3
 
 
-WRONG = {**PERSON, "bbox": [float("nan"), 1, 5, 5]}, {**DOG, "bbox": [1, 1, 0, 5]}, {**DOG, "bbox": [60, 40, 24, 16]}
+WRONG = (
+    {**PERSON, "bbox": [float("nan"), 1, 5, 5]},
+    {**DOG, "bbox": [1, 1, 0, 5]},
+    {**DOG, "bbox": [60, 40, 24, 16]},
+)
 
 
 def with_wrong_boxes(sample: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -92,14 +117,22 @@ def with_wrong_boxes(sample: tuple[Any, ...]) -> tuple[Any, ...]:
         objects = together(WRONG)
     if key == "k01.png":
         objects = {**together([PERSON, CROWD, DOG]), "category": [2, 99, -1]}
-    return key, image if key != "k04.png" else (b"no image", "x.png"), objects, (b"no mask", "x.png")
+    return (
+        key,
+        image if key != "k04.png" else (b"no image", "x.png"),
+        objects,
+        (b"no mask", "x.png"),
+    )
 
 
 def test_boxes_that_are_wrong_are_counted_as_such(tmp_path: Path, cli: Any) -> None:
     root = write_annotated(tmp_path / "out", change=with_wrong_boxes)
     found = object_statistics(place_of(root))["objects"]
     assert (found.degenerate, found.outside, found.sized_images) == (2, 1, 15)
-    assert {each.category: each.objects for each in found.categories if each.name is None} == {-1: 1, 99: 1}
+    assert {each.category: each.objects for each in found.categories if each.name is None} == {
+        -1: 1,
+        99: 1,
+    }
     assert sum(each.objects for each in found.categories) == found.objects == 16
     assert mask_statistics(place_of(root), 100) == {}
     assert cli("inspect", root, "--images", tmp_path / "sheet.png").code == 0
@@ -107,15 +140,23 @@ def test_boxes_that_are_wrong_are_counted_as_such(tmp_path: Path, cli: Any) -> N
 
 def uneven(sample: tuple[Any, ...]) -> tuple[Any, ...]:
     key, image, objects, mask = sample
-    return key, image, {**together([PERSON, DOG]), "category": [1]} if key == "k00.png" else objects, mask
+    return (
+        key,
+        image,
+        {**together([PERSON, DOG]), "category": [1]} if key == "k00.png" else objects,
+        mask,
+    )
 
 
-def test_lists_of_different_lengths_are_a_fault_and_the_rest_is_counted(tmp_path: Path, cli: Any) -> None:
+def test_lists_of_different_lengths_are_a_fault_and_the_rest_is_counted(
+    tmp_path: Path, cli: Any
+) -> None:
     root = write_annotated(tmp_path / "out", change=uneven)
     found = object_statistics(place_of(root))["objects"]
     assert len(found.faults) == 1
     assert (
-        "train-00000.arrow: block 0 cannot be read (the lists of a sample's objects have different lengths)" in found.faults[0]
+        "train-00000.arrow: block 0 cannot be read (the lists of a sample's objects have different "
+        "lengths)" in found.faults[0]
     )
     assert 0 < found.samples < 16
     shown = cli("inspect", root, "--stats")
@@ -172,7 +213,10 @@ def test_the_objects_of_a_sample_are_a_table(marked: Path, cli: Any) -> None:
     assert ["1", "dog", "32.0", "24.0", "24.0", "16.0", "1", "(3", "points)"] in rows
     assert "objects  no objects" in cli("inspect", marked, "--key", "k01.png").out
     assert "objects  not annotated" in cli("inspect", marked, "--key", "k02.png").out
-    assert "1 person" in cli("inspect", marked, "--where", "width > 60 and height == 48", "--head", 4).out
+    assert (
+        "1 person"
+        in cli("inspect", marked, "--where", "width > 60 and height == 48", "--head", 4).out
+    )
     assert cli("inspect", marked, "--where", "width > 64", "--json").json["matches"] == 0
 
 
@@ -193,11 +237,18 @@ def test_conditions_on_objects(marked: Path, cli: Any, condition: str, matches: 
 def test_json_has_the_values_as_they_were(tmp_path: Path, cli: Any) -> None:
     def with_fractions(sample: tuple[Any, ...]) -> tuple[Any, ...]:
         key, image, objects, mask = sample
-        return key, image, together([{**PERSON, "bbox": [0.1, 0.2, 30.3, 1e9]}]) if key == "k00.png" else objects, mask
+        return (
+            key,
+            image,
+            together([{**PERSON, "bbox": [0.1, 0.2, 30.3, 1e9]}]) if key == "k00.png" else objects,
+            mask,
+        )
 
     root = write_annotated(tmp_path / "out", change=with_fractions)
     objects = cli("inspect", root, "--key", "k00.png", "--json").json["values"]["objects"]
-    assert objects["bbox"] == [[0.1, 0.2, 30.3, 1000000000.0]], "32-bit numbers in their shortest form"
+    assert objects["bbox"] == [[0.1, 0.2, 30.3, 1000000000.0]], (
+        "32-bit numbers in their shortest form"
+    )
     crowd = cli("inspect", root, "--key", "k03.png", "--json").json["records"][0]
     assert crowd["values"]["objects"]["rle"] == [{"size": [48, 64], "counts": "P`1P`1"}]
     assert "roles" not in crowd
@@ -208,19 +259,34 @@ def test_json_has_the_values_as_they_were(tmp_path: Path, cli: Any) -> None:
 
 def with_gaps(sample: tuple[Any, ...]) -> tuple[Any, ...]:
     key, image, _, mask = sample
-    rle = [None, {"size": None, "counts": b"9"}, {"size": [4, None], "counts": b"9"}, {"size": [4, 4], "counts": None}]
+    rle = [
+        None,
+        {"size": None, "counts": b"9"},
+        {"size": [4, None], "counts": b"9"},
+        {"size": [4, 4], "counts": None},
+    ]
     polygons = [None, [None], [[None, 1.0, 2.0, 3.0, 4.0, 5.0]], [[]]]
     points = [None, [None], [[None, 1.0, 2.0]], [[1.0, 2.0, None]]]
     boxes = [None, [None, 1.0, 2.0, 3.0], [1.0, 2.0, 30.0, 20.0], [1.0, 2.0, 30.0, 20.0]]
     flags = {"category": [None, 0, 1, 2], "iscrowd": [None, True, False, None]}
-    return key, image, {"bbox": boxes, "segmentation": polygons, "rle": rle, "keypoints": points, **flags}, mask
+    return (
+        key,
+        image,
+        {"bbox": boxes, "segmentation": polygons, "rle": rle, "keypoints": points, **flags},
+        mask,
+    )
 
 
 def test_what_is_missing_in_objects_is_left_out(tmp_path: Path, cli: Any) -> None:
     root = write_annotated(tmp_path / "out", change=with_gaps)
     found = object_statistics(place_of(root))["objects"]
     assert (found.objects, found.degenerate, found.crowds, found.faults) == (64, 32, 16, ())
-    assert [(each.category, each.objects) for each in found.categories] == [(-1, 16), (0, 16), (1, 16), (2, 16)]
+    assert [(each.category, each.objects) for each in found.categories] == [
+        (-1, 16),
+        (0, 16),
+        (1, 16),
+        (2, 16),
+    ]
     assert cli("inspect", root, "--images", tmp_path / "sheet.png").code == 0
     shown = cli("inspect", root, "--key", "k00.png")
     assert (shown.code, "1 person, 1 dog, 1 owl" in shown.out) == (0, True)
@@ -230,14 +296,24 @@ def test_what_is_missing_in_objects_is_left_out(tmp_path: Path, cli: Any) -> Non
 def test_a_column_of_another_type_is_no_objects(tmp_path: Path, cli: Any) -> None:
     root, fields = (
         tmp_path / "out",
-        pa.struct([("bbox", pa.list_(pa.list_(pa.float64()))), ("category", pa.list_(pa.string()))]),
+        pa.struct(
+            [("bbox", pa.list_(pa.list_(pa.float64()))), ("category", pa.list_(pa.string()))]
+        ),
     )
-    rows = [("k", (png(np.zeros((8, 8, 3), np.uint8)), "k.png"), {"bbox": [[0.1, 1 / 3]], "category": ["cat"]})]
+    rows = [
+        (
+            "k",
+            (png(np.zeros((8, 8, 3), np.uint8)), "k.png"),
+            {"bbox": [[0.1, 1 / 3]], "category": ["cat"]},
+        )
+    ]
     schema = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE), ("marks", fields)])
     write_dataset(root, schema, rows, 5, roles={"marks": Objects()})
     assert object_statistics(place_of(root)) == {}
     assert cli("inspect", root, "--images", tmp_path / "sheet.png").code == 0
-    assert cli("inspect", root, "--key", "k", "--json").json["values"]["marks"] == rows[0][2], "doubles as they are"
+    assert cli("inspect", root, "--key", "k", "--json").json["values"]["marks"] == rows[0][2], (
+        "doubles as they are"
+    )
     assert "cat" in cli("inspect", root, "--key", "k").out
 
 
@@ -247,7 +323,9 @@ def sheet(cli: Any, root: Path, path: Path, *options: Any) -> Any:
         return np.asarray(opened.convert("RGB"))
 
 
-def test_a_contact_sheet_has_the_objects_and_the_mask_in_it(marked: Path, tmp_path: Path, cli: Any) -> None:
+def test_a_contact_sheet_has_the_objects_and_the_mask_in_it(
+    marked: Path, tmp_path: Path, cli: Any
+) -> None:
     plain = sheet(cli, marked, tmp_path / "plain.png", "--head", 4, "--no-annotations")
     drawn = sheet(cli, marked, tmp_path / "drawn.png", "--head", 4)
     assert plain.shape[1] == 8 * 164
@@ -289,4 +367,6 @@ def test_objects_that_differ_are_found(tmp_path: Path) -> None:
 
 def test_the_dataset_is_read_as_any_other(marked: Path) -> None:
     ds = shardctl.open(marked)
-    assert ds.filter("width == 64 and image.height == 48").take([0], columns=["key"])["key"] == ["k00.png"]
+    assert ds.filter("width == 64 and image.height == 48").take([0], columns=["key"])["key"] == [
+        "k00.png"
+    ]

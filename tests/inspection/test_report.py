@@ -28,7 +28,9 @@ from shardctl.inspection.pages.page import command, data, figures, page, paragra
 from shardctl.system.html import Html, table
 from shardctl.system.messages import all_entries, entry_for
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 
 CONTRASTS = """elements => elements.slice(0, 12).filter(element => element.textContent.trim()).map(element => {
   const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
@@ -45,7 +47,8 @@ CONTRASTS = """elements => elements.slice(0, 12).filter(element => element.textC
   const [a, b] = [light(colour), light(getComputedStyle(behind).backgroundColor)].sort();
   return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
 })"""
-"""The contrasts of the first texts with what is behind them (WCAG 2.2, section 1.4.3: 4.5 is enough)."""
+"""The contrasts of the first texts with what is behind them (WCAG 2.2, section 1.4.3: 4.5 is
+enough)."""
 
 FAULTS_OF_LABELS = """pictures => pictures.flatMap(picture => {
   const faults = [], frame = picture.getBoundingClientRect();
@@ -78,7 +81,9 @@ class Seen:
     """A page that was opened without a network, and what it complained of or asked for."""
 
     def __init__(self, browser: Any, path: Path, scheme: str, width: int = 1200) -> None:
-        self.context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}, offline=True)
+        self.context = browser.new_context(
+            color_scheme=scheme, viewport={"width": width, "height": 900}, offline=True
+        )
         self.page = self.context.new_page()
         self.complaints: list[str] = []
         self.requests: list[str] = []
@@ -95,7 +100,10 @@ class Seen:
             assert drawn["width"] > 100
             assert drawn["x"] + drawn["width"] <= box["x"] + box["width"] + 1
         assert charts.locator("svg").evaluate_all(FAULTS_OF_LABELS) == []
-        assert self.page.evaluate("document.documentElement.scrollWidth") <= self.page.viewport_size["width"]
+        assert (
+            self.page.evaluate("document.documentElement.scrollWidth")
+            <= self.page.viewport_size["width"]
+        )
         return list(charts.locator("figcaption").all_text_contents())
 
     def contrasts(self, selector: str) -> list[float]:
@@ -104,7 +112,9 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def bench_report(raw_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def bench_report(
+    raw_dataset: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
     """A page of everything that bench can show, and the record behind it."""
     from shardctl.benchmark import measure
     from shardctl.benchmark.page import bench_page
@@ -112,7 +122,14 @@ def bench_report(raw_dataset: Path, tmp_path_factory: pytest.TempPathFactory) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "SETTING_SECONDS", 0.02)
         result = measure.bench(
-            raw_dataset, runs=2, seconds=0.4, batch_size=4, consumer_rate=50, gpus=2, baseline=True, sweep=True
+            raw_dataset,
+            runs=2,
+            seconds=0.4,
+            batch_size=4,
+            consumer_rate=50,
+            gpus=2,
+            baseline=True,
+            sweep=True,
         )
     path = tmp_path_factory.mktemp("report") / "bench.html"
     path.write_text(bench_page(result, "shardctl bench out"), encoding="utf-8")
@@ -136,20 +153,39 @@ def test_the_bench_page_is_drawn_from_nothing_but_itself(
         "Orders and threads",
         "Batch sizes",
     ]
-    bars = {figure.locator("figcaption").text_content(): figure.locator(".bar") for figure in seen.page.locator("figure").all()}
-    assert bars["Orders and threads"].count() == len([point for point in record["sweep"] if point["batch_size"] == 4])
+    bars = {
+        figure.locator("figcaption").text_content(): figure.locator(".bar")
+        for figure in seen.page.locator("figure").all()
+    }
+    assert bars["Orders and threads"].count() == len(
+        [point for point in record["sweep"] if point["batch_size"] == 4]
+    )
     assert bars["Time from batch to batch"].count() == len(record["latencies"]["counts"])
     epochs = [record["baseline"][name] for name in ("raw_epoch_s", "shards_epoch_s")]
-    assert bars["An epoch"].count() == len([seconds for seconds in epochs if seconds]), "less than half a millisecond is none"
-    best = max((point for point in record["sweep"] if point["shuffle"] != "in-order"), key=lambda point: point["samples_per_s"])
+    assert bars["An epoch"].count() == len([seconds for seconds in epochs if seconds]), (
+        "less than half a millisecond is none"
+    )
+    best = max(
+        (point for point in record["sweep"] if point["shuffle"] != "in-order"),
+        key=lambda point: point["samples_per_s"],
+    )
     code = seen.page.locator("code").all_text_contents()
-    assert f"--order {best['shuffle']} --threads {best['threads']} --batch-size {best['batch_size']}" in code[0]
-    in_python = f'loader(batch_size={best["batch_size"]}, shuffle="{best["shuffle"]}", threads={best["threads"]})'
+    assert (
+        f"--order {best['shuffle']} --threads {best['threads']} --batch-size {best['batch_size']}"
+        in code[0]
+    )
+    in_python = (
+        f'loader(batch_size={best["batch_size"]}, shuffle="{best["shuffle"]}", '
+        f"threads={best['threads']})"
+    )
     assert code[1] == f"dataset.{in_python}"
     assert "median of 2 runs" in seen.page.locator(".tiles").text_content()
     assert "{'" not in seen.page.locator("body").inner_text(), "nothing of Python's is on the page"
     verdict = seen.page.locator(".verdict").text_content()
-    assert f"2 GPUs of 50.0 samples/s are busy for {record['accelerator_utilization']:.1%} of the time" in verdict
+    assert (
+        f"2 GPUs of 50.0 samples/s are busy for {record['accelerator_utilization']:.1%} of the time"
+        in verdict
+    )
     assert f"{record['samples_per_s']:,.0f}" in seen.page.locator(".tiles").text_content()
     assert record["environment"]["cpu"] in seen.page.locator("table").last.text_content()
     assert json.loads(seen.page.locator("#record").text_content()) == record
@@ -190,7 +226,9 @@ def dataset_report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_dataset_page_can_be_browsed(browser: Any, dataset_report: tuple[Path, Path], scheme: str) -> None:
+def test_the_dataset_page_can_be_browsed(
+    browser: Any, dataset_report: tuple[Path, Path], scheme: str
+) -> None:
     seen = Seen(browser, dataset_report[0], scheme)
     assert seen.complaints == []
     assert seen.requests == [dataset_report[0].as_uri()]
@@ -209,16 +247,26 @@ def test_the_dataset_page_can_be_browsed(browser: Any, dataset_report: tuple[Pat
     classes.locator("summary").click()
     assert classes.locator("tbody tr").count() == 6, "the numbers are there as a table"
     first = seen.page.locator("section").first
-    assert first.locator("h2").text_content() == "6 classes", "the table of classes is before all charts"
+    assert first.locator("h2").text_content() == "6 classes", (
+        "the table of classes is before all charts"
+    )
     assert first.locator("td").first.text_content() == "dunes"
     pictures = seen.page.locator(".pictures img")
     assert pictures.count() == 60
-    assert all(pictures.evaluate_all("images => images.map(image => image.complete && image.naturalWidth > 0)"))
+    assert all(
+        pictures.evaluate_all(
+            "images => images.map(image => image.complete && image.naturalWidth > 0)"
+        )
+    )
     assert seen.page.locator(".pictures figcaption").first.text_content().startswith("dunes")
     rejected = seen.page.locator("section", has=seen.page.locator("h2", has_text="Rejected inputs"))
     reason = rejected.locator(".reason").text_content()
-    reject = json.loads((dataset_report[0].with_suffix("") / "rejects.jsonl").read_text(encoding="utf-8"))
-    assert reason.startswith(f"1 input, decode: not-an-imagefor instance snow/<b>bad.jpg: {reject['message']}")
+    reject = json.loads(
+        (dataset_report[0].with_suffix("") / "rejects.jsonl").read_text(encoding="utf-8")
+    )
+    assert reason.startswith(
+        f"1 input, decode: not-an-imagefor instance snow/<b>bad.jpg: {reject['message']}"
+    )
     known = entry_for(reject["message"], all_entries())
     assert known is not None
     assert f"What to do: {known.do.replace('`', '')}" in reason, "as the table of messages says"
@@ -228,7 +276,9 @@ def test_the_dataset_page_can_be_browsed(browser: Any, dataset_report: tuple[Pat
     assert seen.page.locator("#found").text_content() == f"{rows.count()} of 60 shown"
     assert 0 < rows.count() < 12
     assert all("snow" in row for row in rows.all_text_contents())
-    assert seen.page.locator(".pictures figure:visible").count() == rows.count(), "pictures are filtered as the table is"
+    assert seen.page.locator(".pictures figure:visible").count() == rows.count(), (
+        "pictures are filtered as the table is"
+    )
     seen.page.locator("#search").fill("it's nowhere")
     assert rows.count() == 0
     command = f"shardctl inspect {dataset_report[0].with_suffix('')} --key"
@@ -236,12 +286,24 @@ def test_the_dataset_page_can_be_browsed(browser: Any, dataset_report: tuple[Pat
     seen.page.locator("#search").fill("")
     assert (rows.count(), seen.page.locator("#one").text_content()) == (60, f"{command} KEY")
     assert seen.page.get_by_text("This page has all of 60 samples.").count() == 1
-    for selector in ("p", "th", "figcaption", ".tall td", "#found", ".xtick", ".ytick", "code", ".copy"):
+    for selector in (
+        "p",
+        "th",
+        "figcaption",
+        ".tall td",
+        "#found",
+        ".xtick",
+        ".ytick",
+        "code",
+        ".copy",
+    ):
         assert min(seen.contrasts(selector)) >= 4.5, selector
     seen.context.close()
 
 
-def test_the_page_of_texts_shows_how_they_begin(browser: Any, dataset_report: tuple[Path, Path]) -> None:
+def test_the_page_of_texts_shows_how_they_begin(
+    browser: Any, dataset_report: tuple[Path, Path]
+) -> None:
     seen = Seen(browser, dataset_report[1], "light")
     assert seen.complaints == []
     assert seen.page.locator(".texts blockquote").count() == 24
@@ -256,10 +318,14 @@ def test_what_says_nothing_is_not_drawn(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     lines = ["filename,label,mode"]
     for number in range(6):
-        Image.fromarray(np.full((8, 8 + number, 3), number, np.uint8)).save(tmp_path / "in" / f"{number}.png")
+        Image.fromarray(np.full((8, 8 + number, 3), number, np.uint8)).save(
+            tmp_path / "in" / f"{number}.png"
+        )
         lines.append(f"{number}.png,class {number},{'RGB' if number else 'L'}")
     (tmp_path / "in" / "labels.csv").write_text("\n".join(lines))
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels=tmp_path / "in" / "labels.csv")
+    shardctl.convert(
+        tmp_path / "in", tmp_path / "out", workers=0, labels=tmp_path / "in" / "labels.csv"
+    )
     made = dataset_page(place_of(tmp_path / "out"))
     assert "Samples by class" not in made, "a chart of six times 1"
     assert "6 classes" in made
@@ -273,7 +339,9 @@ def test_a_run_that_is_too_short_says_so_in_place_of_charts(raw_dataset: Path) -
     from shardctl.benchmark.measure import bench
     from shardctl.benchmark.page import bench_page
 
-    made = bench_page(bench(raw_dataset, runs=1, epochs=1, batch_size=64), "shardctl bench out --cold")
+    made = bench_page(
+        bench(raw_dataset, runs=1, epochs=1, batch_size=64), "shardctl bench out --cold"
+    )
     assert "Too short to judge throughput over time and the times from batch to batch: " in made
     assert "shardctl bench out --cold --seconds 20 --batch-size 16" in made
     assert "Throughput over time" not in made
@@ -283,7 +351,11 @@ def test_a_run_that_is_too_short_says_so_in_place_of_charts(raw_dataset: Path) -
 
 @pytest.mark.parametrize(
     ("compression", "ratio", "said"),
-    [("none", 1.0, "not compressed"), ("zstd:3", 1.37, "compressed 1.37 to 1"), ("zstd:3", 0.02, "no smaller by compression")],
+    [
+        ("none", 1.0, "not compressed"),
+        ("zstd:3", 1.37, "compressed 1.37 to 1"),
+        ("zstd:3", 0.02, "no smaller by compression"),
+    ],
 )
 def test_what_compression_did_is_said_in_words(
     raw_dataset: Path, monkeypatch: pytest.MonkeyPatch, compression: str, ratio: float, said: str
@@ -311,7 +383,10 @@ def test_the_page_shows_what_is_marked_in_images(browser: Any, marked_report: Pa
     objects = seen.page.locator("section", has=seen.page.locator("h2", has_text="Objects"))
     assert "12objects" in objects.locator(".tiles").text_content()
     assert "4images not annotated" in objects.locator(".tiles").text_content()
-    charts = {figure.locator("figcaption").text_content(): figure for figure in objects.locator("figure").all()}
+    charts = {
+        figure.locator("figcaption").text_content(): figure
+        for figure in objects.locator("figure").all()
+    }
     seen.check_charts()
     assert list(charts) == [
         "Objects by category",
@@ -322,17 +397,24 @@ def test_the_page_shows_what_is_marked_in_images(browser: Any, marked_report: Pa
         "Where the centres of boxes are",
         "Keypoints",
     ]
-    assert charts["Objects by category"].locator(".bar").count() == 4, "two categories in two splits"
+    assert charts["Objects by category"].locator(".bar").count() == 4, (
+        "two categories in two splits"
+    )
     assert charts["Where the centres of boxes are"].locator(".cell").count() == GRID * GRID
     masks = seen.page.locator("section", has=seen.page.locator("h2", has_text="Mask: mask"))
     assert masks.locator("td").first.text_content() == "background"
-    assert "Of 12 masks, 8.3% of their pixels of no class; 4 samples without a mask" in masks.text_content()
+    assert (
+        "Of 12 masks, 8.3% of their pixels of no class; 4 samples without a mask"
+        in masks.text_content()
+    )
     captions = seen.page.locator(".pictures figcaption").all_text_contents()
     assert captions[0] == "image1 person\u20021 dogk00.png"
     assert captions[2] == "imageno objectsk01.png"
     assert captions[4] == "imagenot annotatedk02.png"
     chips = seen.page.locator(".pictures figcaption i")
-    assert chips.first.evaluate("chip => getComputedStyle(chip).backgroundColor") == "rgb(255, 45, 60)"
+    assert (
+        chips.first.evaluate("chip => getComputedStyle(chip).backgroundColor") == "rgb(255, 45, 60)"
+    )
     record = json.loads(seen.page.locator("script#objects").text_content())
     assert [(each["field"], each["objects"]) for each in record] == [("objects", 12)]
     for selector in ("figcaption", ".tile span", ".tall td", ".xtick", ".ytick", ".value", ".unit"):
@@ -356,12 +438,19 @@ def preview_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, name in enumerate(names[:3]):
         picture = np.random.default_rng(number).integers(0, 256, (48, 64, 3), np.uint8)
         Image.fromarray(picture).save(root / "in" / name)
-        lines.append({"file_name": name, "objects": {"bbox": [[0, 0, 8, 8], [30, 20, 10, 10]], "category": [0, 1]}})
+        lines.append(
+            {
+                "file_name": name,
+                "objects": {"bbox": [[0, 0, 8, 8], [30, 20, 10, 10]], "category": [0, 1]},
+            }
+        )
     (root / "in" / names[3]).write_bytes(b"bad")
     lines.append({"file_name": names[3], "objects": {"bbox": [], "category": []}})
     (root / "in" / "metadata.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     recipe = {"transform": [{"name": "crop", "size": 32}, {"name": "hflip", "p": 0.5}]}
-    page = preview_page(make_preview([root / "in"], recipe, 8, workers=0), [str(root / "in")], CONVERT)
+    page = preview_page(
+        make_preview([root / "in"], recipe, 8, workers=0), [str(root / "in")], CONVERT
+    )
     (root / "p.html").write_text(page, encoding="utf-8")
     return root / "p.html"
 
@@ -375,9 +464,18 @@ def test_the_preview_shows_samples_with_and_without_annotations(
     assert seen.requests == [preview_report.as_uri()]
     assert seen.page.locator(".input").count() == 4
     pictures = seen.page.locator(".row img")
-    assert all(pictures.evaluate_all("images => images.map(image => image.complete && image.naturalWidth > 0)"))
-    drawn, bare = seen.page.locator(".row img.drawn:visible"), seen.page.locator(".row img:not(.drawn):visible")
-    assert (drawn.count(), bare.count()) == (15, 15), "each of three inputs, and four samples of it, and what is over them"
+    assert all(
+        pictures.evaluate_all(
+            "images => images.map(image => image.complete && image.naturalWidth > 0)"
+        )
+    )
+    drawn, bare = (
+        seen.page.locator(".row img.drawn:visible"),
+        seen.page.locator(".row img:not(.drawn):visible"),
+    )
+    assert (drawn.count(), bare.count()) == (15, 15), (
+        "each of three inputs, and four samples of it, and what is over them"
+    )
     for below, above in zip(bare.all(), drawn.all(), strict=True):
         assert above.bounding_box() == below.bounding_box()
     seen.page.locator(".switch").click()
@@ -386,15 +484,21 @@ def test_the_preview_shows_samples_with_and_without_annotations(
     assert (drawn.count(), bare.count()) == (15, 15), "by the keyboard too"
     assert seen.check_charts() == ["Objects of an image that are kept"]
     kept = seen.page.locator(".chart .bar title").all_text_contents()
-    assert [said for said in kept if not said.endswith(": 0 samples")] == ["to 50%: 12 samples"], "one of two in each"
+    assert [said for said in kept if not said.endswith(": 0 samples")] == ["to 50%: 12 samples"], (
+        "one of two in each"
+    )
     assert seen.page.locator("code").first.text_content() == CONVERT
     captions = seen.page.locator(".row figcaption").all_text_contents()
     assert captions[0].startswith("source64x48, ")
     assert captions[1].endswith("1 of 2 objects kept")
     assert "rejected, decode: not-an-image" in seen.page.locator(".input").last.text_content()
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
-    first, second = (seen.page.locator(".row figure").nth(number).bounding_box() for number in (0, 1))
-    assert (first["y"] == second["y"]) is (width > 390), "in a narrow window the source has a row of its own"
+    first, second = (
+        seen.page.locator(".row figure").nth(number).bounding_box() for number in (0, 1)
+    )
+    assert (first["y"] == second["y"]) is (width > 390), (
+        "in a narrow window the source has a row of its own"
+    )
     for selector in ("figcaption", ".tile span", "td", ".soft", ".switch", ".bad"):
         assert min(seen.contrasts(selector)) >= 4.5, selector
     seen.context.close()
@@ -402,21 +506,54 @@ def test_the_preview_shows_samples_with_and_without_annotations(
 
 @pytest.fixture(scope="module")
 def hard_charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page of charts with long names, wide letters, many bars, huge and tiny numbers, and next to nothing."""
-    names = ["an extremely long name of a class that never ends", "中文标签" * 12, "W" * 60, "", *map(str, range(40))]
+    """A page of charts with long names, wide letters, many bars, huge and tiny numbers, and next to
+    nothing."""
+    names = [
+        "an extremely long name of a class that never ends",
+        "中文标签" * 12,
+        "W" * 60,
+        "",
+        *map(str, range(40)),
+    ]
     numbers = [10.0**power for power in range(len(names))]
     drawn = [
-        charts.bars("Many", {"one": (names, numbers), "the other one " * 9: (names, numbers)}, charts.counts("samples")),
-        charts.bars("Stacked", dict.fromkeys(names[:9], (names, numbers)), charts.BYTES, stacked=True),
+        charts.bars(
+            "Many",
+            {"one": (names, numbers), "the other one " * 9: (names, numbers)},
+            charts.counts("samples"),
+        ),
+        charts.bars(
+            "Stacked", dict.fromkeys(names[:9], (names, numbers)), charts.BYTES, stacked=True
+        ),
         charts.bars("None", {"": (["a"], [0])}, charts.counts("samples")),
-        charts.columns("Columns", {"": ([f"{n:,} to {n + 99_999:,}" for n in range(24)], [0.001] * 24)}, "x", charts.SHARES),
+        charts.columns(
+            "Columns",
+            {"": ([f"{n:,} to {n + 99_999:,}" for n in range(24)], [0.001] * 24)},
+            "x",
+            charts.SHARES,
+        ),
         charts.histogram("One bin", [7.0, 7.5], [3], charts.BYTES, "samples"),
-        charts.histogram("Bytes", [2.0**n for n in range(40)], list(range(39)), charts.BYTES, "samples", log=True),
-        charts.histogram("Far", [123_456_789.0, 123_456_790.0, 123_456_791.0], [1, 10**12], charts.counts("pixels"), "samples"),
+        charts.histogram(
+            "Bytes", [2.0**n for n in range(40)], list(range(39)), charts.BYTES, "samples", log=True
+        ),
+        charts.histogram(
+            "Far",
+            [123_456_789.0, 123_456_790.0, 123_456_791.0],
+            [1, 10**12],
+            charts.counts("pixels"),
+            "samples",
+        ),
         charts.histogram("Empty", [], [], charts.Axis("ms"), "batches", log=True),
-        charts.lines("Alone", {"a": ([1.0], [0.0]), "b": ([1.0], [1.0])}, charts.counts("GPUs"), charts.SHARES),
+        charts.lines(
+            "Alone",
+            {"a": ([1.0], [0.0]), "b": ([1.0], [1.0])},
+            charts.counts("GPUs"),
+            charts.SHARES,
+        ),
         charts.lines("No points", {"a": ([], [])}, charts.Axis("s"), charts.counts("samples/s")),
-        charts.lines("Flat", {"a": ([0.0, 1e9], [5e8, 5e8])}, charts.Axis("s"), charts.counts("samples/s")),
+        charts.lines(
+            "Flat", {"a": ([0.0, 1e9], [5e8, 5e8])}, charts.Axis("s"), charts.counts("samples/s")
+        ),
         charts.heat_map("Heat", [[0] * 16] * 16, "boxes"),
         charts.shares("Shares", {"one": {"a": 1.0}, "two": {"a": 0.3, "b" * 99: 0.7, "c": 0.0}}),
         charts.shares("Nothing", {}),
@@ -426,12 +563,16 @@ def hard_charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_page_with_drawings_is_small(marked_report: Path, dataset_report: tuple[Path, Path]) -> None:
+def test_a_page_with_drawings_is_small(
+    marked_report: Path, dataset_report: tuple[Path, Path]
+) -> None:
     assert marked_report.stat().st_size < dataset_report[0].stat().st_size + 200_000
 
 
 @pytest.mark.thorough(after=1)
-@pytest.mark.parametrize(("store", "side", "anew"), [("jpeg:80", 64, False), ("raw", 64, False), ("raw", 400, True)])
+@pytest.mark.parametrize(
+    ("store", "side", "anew"), [("jpeg:80", 64, False), ("raw", 64, False), ("raw", 400, True)]
+)
 def test_a_sample_on_the_preview_is_as_stored_or_said_to_be_encoded_anew(
     tmp_path: Path, store: str, side: int, anew: bool
 ) -> None:
@@ -441,7 +582,12 @@ def test_a_sample_on_the_preview_is_as_stored_or_said_to_be_encoded_anew(
     (tmp_path / "in").mkdir()
     noise = np.random.default_rng(0).integers(0, 256, (400, 400, 3), np.uint8)
     Image.fromarray(noise).save(tmp_path / "in" / "a.png")
-    made = make_preview([tmp_path / "in"], {"store": store, "transform": [{"name": "crop", "size": side}]}, 1, workers=0)
+    made = make_preview(
+        [tmp_path / "in"],
+        {"store": store, "transform": [{"name": "crop", "size": side}]},
+        1,
+        workers=0,
+    )
     shown = preview_page(made, [str(tmp_path / "in")])
     kind, content = re.findall(r'src="data:image/(\w+);base64,([^"]*)"', shown)[1]
     stored = made.inputs[0].samples[0].values["image"]
@@ -462,19 +608,26 @@ def test_pages_are_a_fraction_of_a_library_of_charts(
 
 def test_a_button_copies_a_command(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    path.write_text(page("commands", command("shardctl inspect 'a b' --key \"<i>\"")), encoding="utf-8")
+    path.write_text(
+        page("commands", command("shardctl inspect 'a b' --key \"<i>\"")), encoding="utf-8"
+    )
     seen = Seen(browser, path, "light")
     seen.context.grant_permissions(["clipboard-read", "clipboard-write"])
     seen.page.get_by_role("button", name="copy the command").click()
     seen.page.get_by_role("button", name="copied").wait_for()
-    assert seen.page.evaluate("navigator.clipboard.readText()") == "shardctl inspect 'a b' --key \"<i>\""
+    assert (
+        seen.page.evaluate("navigator.clipboard.readText()")
+        == "shardctl inspect 'a b' --key \"<i>\""
+    )
     assert (seen.complaints, seen.requests) == ([], [path.as_uri()])
     seen.context.close()
 
 
 def test_a_page_runs_no_script_but_its_own(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    intruder = Html("<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">")
+    intruder = Html(
+        "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
+    )
     path.write_text(page("a page", intruder, script="document.body.id = 'own'"), encoding="utf-8")
     seen = Seen(browser, path, "light")
     assert (seen.page.title(), seen.page.locator("body").get_attribute("id")) == ("a page", "own")
@@ -497,8 +650,17 @@ def test_pages_fit_a_telephone(
 
 
 def test_nothing_in_the_data_becomes_part_of_the_page(browser: Any, tmp_path: Path) -> None:
-    nasty = "</script><script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
-    content = page(f"a {nasty}", paragraph(nasty), table([(nasty, 1)], (nasty, "n")), data("record", {"key": nasty}))
+    nasty = (
+        "</script><script>document.title = 'owned'</script><img src=x "
+        'onerror="document.title '
+        "= 'owned'\">"
+    )
+    content = page(
+        f"a {nasty}",
+        paragraph(nasty),
+        table([(nasty, 1)], (nasty, "n")),
+        data("record", {"key": nasty}),
+    )
     path = tmp_path / "page.html"
     path.write_text(content, encoding="utf-8")
     seen = Seen(browser, path, "light")
@@ -516,23 +678,47 @@ def test_numbers_and_text_are_written_for_people() -> None:
     assert "<i>x</i>" in made
 
 
-def test_a_page_and_a_contact_sheet_are_written_together(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:
+def test_a_page_and_a_contact_sheet_are_written_together(
+    cli: Any, raw_dataset: Path, tmp_path: Path
+) -> None:
     page, sheet = tmp_path / "out.html", tmp_path / "sheet.png"
-    found = cli("inspect", raw_dataset, "--split", "val", "--html", page, "--images", sheet, "--json")
-    samples = [split.samples for split in shardctl.open(raw_dataset).manifest.splits if split.name == "val"]
-    assert found.json == {"file": str(page), "page": str(page), "sheet": str(sheet), "images": samples[0]}
+    found = cli(
+        "inspect", raw_dataset, "--split", "val", "--html", page, "--images", sheet, "--json"
+    )
+    samples = [
+        split.samples for split in shardctl.open(raw_dataset).manifest.splits if split.name == "val"
+    ]
+    assert found.json == {
+        "file": str(page),
+        "page": str(page),
+        "sheet": str(sheet),
+        "images": samples[0],
+    }
     assert sheet.read_bytes().startswith(b"\x89PNG")
     content = page.read_text(encoding="utf-8")
     assert "split val" in content
-    assert f"<b>{samples[0]}</b><span>image samples</span>" in content, "the page is that of the split"
+    assert f"<b>{samples[0]}</b><span>image samples</span>" in content, (
+        "the page is that of the split"
+    )
 
 
 def test_the_command_writes_the_page(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:
-    written = cli("bench", raw_dataset, "--runs", 1, "--epochs", 1, "--html", tmp_path / "report.html")
+    written = cli(
+        "bench", raw_dataset, "--runs", 1, "--epochs", 1, "--html", tmp_path / "report.html"
+    )
     assert written.code == 0
     assert f"page written to {tmp_path}/report.html" in written.out
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    refused = cli("bench", raw_dataset, "--runs", 1, "--epochs", 1, "--html", tmp_path / "absent" / "report.html")
+    refused = cli(
+        "bench",
+        raw_dataset,
+        "--runs",
+        1,
+        "--epochs",
+        1,
+        "--html",
+        tmp_path / "absent" / "report.html",
+    )
     assert refused.code == 3
     assert "cannot be written (No such file or directory)" in refused.err
 
@@ -542,18 +728,29 @@ NOTEBOOK = {"light": ("#ffffff", "#000000"), "dark": ("#111111", "#dddddd")}
 
 
 @pytest.mark.parametrize("scheme", NOTEBOOK)
-def test_what_a_notebook_shows_can_be_read_on_light_and_dark(browser: Any, dataset: Path, tmp_path: Path, scheme: str) -> None:
+def test_what_a_notebook_shows_can_be_read_on_light_and_dark(
+    browser: Any, dataset: Path, tmp_path: Path, scheme: str
+) -> None:
     flip(next(dataset.glob("train-*.arrow")))
     (dataset / "extra.txt").touch()
     paper, ink = NOTEBOOK[scheme]
-    objects = (shardctl.open(dataset), shardctl.inspect(dataset), shardctl.verify(dataset), shardctl.repair(dataset))
+    objects = (
+        shardctl.open(dataset),
+        shardctl.inspect(dataset),
+        shardctl.verify(dataset),
+        shardctl.repair(dataset),
+    )
     body = "".join(each._repr_html_() for each in objects)
     path = tmp_path / "notebook.html"
     path.write_text(
-        f'<!doctype html><meta charset="utf-8"><body style="background:{paper};color:{ink}">{body}', encoding="utf-8"
+        f'<!doctype html><meta charset="utf-8"><body style="background:{paper};color:{ink}">{body}',
+        encoding="utf-8",
     )
     seen = Seen(browser, path, scheme)
-    assert (seen.complaints, [url for url in seen.requests if not url.startswith("data:image/")]) == ([], [path.as_uri()])
+    assert (
+        seen.complaints,
+        [url for url in seen.requests if not url.startswith("data:image/")],
+    ) == ([], [path.as_uri()])
     for selector in ("b", "th", "td", "span"):
         contrasts = seen.contrasts(selector)
         assert contrasts, selector

@@ -1,4 +1,5 @@
-"""The table of the checks of shards: a row more is a check more, of a dataset and of a shard without its dataset."""
+"""The table of the checks of shards: a row more is a check more, of a dataset and of a shard
+without its dataset."""
 
 from __future__ import annotations
 
@@ -40,14 +41,18 @@ def test_a_row_of_the_table_is_checked_from_its_level_on(
     """The processes that check get the table with one row more."""
     (tmp_path / "sitecustomize.py").write_text(MADE_UP.format(shard=SHARD, level=own))
     monkeypatch.syspath_prepend(tmp_path)
-    last = ShardReader(LocalFolder(dataset), SHARD).block(0)["key"][7].as_py()  # the shard is one block of 8 samples
-    finding = ("made-up", SHARD, None, None, None) if own == "quick" else ("made-up", SHARD, 0, 7, last)
+    # the shard is one block of 8 samples
+    last = ShardReader(LocalFolder(dataset), SHARD).block(0)["key"][7].as_py()
+    finding = (
+        ("made-up", SHARD, None, None, None) if own == "quick" else ("made-up", SHARD, 0, 7, last)
+    )
     for level in LEVELS:
         # Of a shard without its dataset every block is read, at `quick` too.
         lowest = {dataset: own, dataset / SHARD: "quick" if own == "full" else own}
         for target, first in lowest.items():
             found = [
-                (each.kind, each.shard, each.block, each.row, each.key) for each in shardctl.verify(target, level).findings
+                (each.kind, each.shard, each.block, each.row, each.key)
+                for each in shardctl.verify(target, level).findings
             ]
             assert found == [finding] * (LEVELS.index(level) >= LEVELS.index(first))
 

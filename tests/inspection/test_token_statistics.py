@@ -1,4 +1,5 @@
-"""What `inspect` counts in tokens: documents and their lengths, padding and cuts, the vocabulary, bytes per token."""
+"""What `inspect` counts in tokens: documents and their lengths, padding and cuts, the vocabulary,
+bytes per token."""
 
 from __future__ import annotations
 
@@ -14,22 +15,43 @@ from handmade import write_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from places import place_of
-from token_samples import EOS, LENGTH, PACKED, PAD, VOCABULARY, block_of, packed_blocks, tokens_of, write_packed, write_ragged
+from token_samples import (
+    EOS,
+    LENGTH,
+    PACKED,
+    PAD,
+    VOCABULARY,
+    block_of,
+    packed_blocks,
+    tokens_of,
+    write_packed,
+    write_ragged,
+)
 
 from shardctl.format.roles import Tokens
 from shardctl.inspection.content.token_statistics import token_statistics
 
-DOCUMENTS = {"a": "alpha", "b": "beta goes on and on and on, past two blocks", "c": "gamma", "d": "d" * (LENGTH - 1), "e": ""}
+DOCUMENTS = {
+    "a": "alpha",
+    "b": "beta goes on and on and on, past two blocks",
+    "c": "gamma",
+    "d": "d" * (LENGTH - 1),
+    "e": "",
+}
 
 
 @examples(12)
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=12))
-def test_the_statistics_are_those_of_the_documents(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+def test_the_statistics_are_those_of_the_documents(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str]
+) -> None:
     tmp_path = tmp_path_factory.mktemp("statistics")
     documents = {f"{number}.txt": text for number, text in enumerate(texts)}
     tokens = [token for text in texts for token in tokens_of(text)]
     blocks = packed_blocks(documents)
-    (packed,) = token_statistics(place_of(write_packed(tmp_path / "packed", blocks, per_shard=3))).values()
+    (packed,) = token_statistics(
+        place_of(write_packed(tmp_path / "packed", blocks, per_shard=3))
+    ).values()
     (ragged,) = token_statistics(place_of(write_ragged(tmp_path / "ragged", documents))).values()
     lengths = [len(tokens_of(text)) for text in texts]
     for found in (packed, ragged):
@@ -41,16 +63,23 @@ def test_the_statistics_are_those_of_the_documents(tmp_path_factory: pytest.Temp
             sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:20]
         )
         assert (found.used, found.unused) == (len(counts), VOCABULARY - len(counts))
-        assert [each.token for each in found.never_used] == [n for n in range(VOCABULARY) if n not in counts][:20]
+        assert [each.token for each in found.never_used] == [
+            n for n in range(VOCABULARY) if n not in counts
+        ][:20]
     assert packed.padding == sum(block["tokens"].count(PAD) for block in blocks)
     pieces = Counter(key for block in blocks for key in block["document_keys"])
     assert packed.cut == sum(count > 1 for count in pieces.values())
     assert (ragged.padding, ragged.cut, ragged.per_block) == (None, None, None)
-    assert (ragged.text_bytes, ragged.text_tokens) == (sum(len(text.encode()) for text in texts), len(tokens))
+    assert (ragged.text_bytes, ragged.text_tokens) == (
+        sum(len(text.encode()) for text in texts),
+        len(tokens),
+    )
 
 
 def test_a_few_blocks_are_counted_where_not_all_are_asked_for(tmp_path: Path) -> None:
-    out = write_packed(tmp_path / "out", packed_blocks({str(n): "text" for n in range(64)}), per_shard=2)
+    out = write_packed(
+        tmp_path / "out", packed_blocks({str(n): "text" for n in range(64)}), per_shard=2
+    )
     (some,) = token_statistics(place_of(out), blocks=2).values()
     (every,) = token_statistics(place_of(out)).values()
     assert (some.blocks, some.samples, every.samples) == (2, 4, 20)
@@ -58,7 +87,8 @@ def test_a_few_blocks_are_counted_where_not_all_are_asked_for(tmp_path: Path) ->
 
 @pytest.mark.parametrize("eos", [None, 300])
 def test_documents_are_told_apart_without_an_end_token(tmp_path: Path, eos: int | None) -> None:
-    """But for one that ends where its block does. The tokenizer may have an end token that was not used."""
+    """But for one that ends where its block does. The tokenizer may have an end token that was not
+    used."""
     out = write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), Tokens(400, eos, packed=True))
     (found,) = token_statistics(place_of(out)).values()
     assert (found.documents, found.cut, found.lengths.high) == (5, 2, 44)
@@ -68,7 +98,9 @@ def test_documents_are_told_apart_without_an_end_token(tmp_path: Path, eos: int 
 
 def test_a_loss_mask_is_counted(tmp_path: Path) -> None:
     blocks = [{**block, "loss_mask": [1] * 4 + [0] * 12} for block in packed_blocks(DOCUMENTS)]
-    (found,) = token_statistics(place_of(write_packed(tmp_path / "out", blocks, masks=pa.list_(pa.uint8())))).values()
+    (found,) = token_statistics(
+        place_of(write_packed(tmp_path / "out", blocks, masks=pa.list_(pa.uint8())))
+    ).values()
     assert found.loss_tokens == 4 * len(blocks)
 
 
@@ -81,9 +113,13 @@ def test_tokens_outside_of_the_vocabulary_are_counted_and_take_no_memory(tmp_pat
         assert (found.outside, found.used, found.tokens) == (2, 1, 4)
 
 
-def test_blocks_that_cannot_be_are_said_and_the_others_are_counted(tmp_path: Path, cli: Any) -> None:
+def test_blocks_that_cannot_be_are_said_and_the_others_are_counted(
+    tmp_path: Path, cli: Any
+) -> None:
     good = block_of([("a", 0, [104, 105, EOS])])
-    out = write_packed(tmp_path / "out", [good, good, {**good, "document_lengths": [99]}, good], per_shard=9)
+    out = write_packed(
+        tmp_path / "out", [good, good, {**good, "document_lengths": [99]}, good], per_shard=9
+    )
     (found,) = token_statistics(place_of(out)).values()
     assert (found.samples, len(found.faults)) == (2, 1)
     shown = cli("inspect", out, "--stats")
@@ -125,7 +161,11 @@ def test_a_vocabulary_may_have_holes(tmp_path: Path, cli: Any) -> None:
     out = write_ragged(tmp_path / "out", {"x": "\0\4"}, Tokens(5, tokenizer="tokenizer.json"))
     (out / "tokenizer.json").write_text(json.dumps(content))
     (found,) = token_statistics(place_of(out)).values()
-    assert [(each.token, each.text) for each in found.never_used] == [(1, None), (2, None), (3, None)]
+    assert [(each.token, each.text) for each in found.never_used] == [
+        (1, None),
+        (2, None),
+        (3, None),
+    ]
     assert [(each.token, each.text) for each in found.most_common] == [(0, "a"), (4, "z")]
     shown = cli("inspect", out, "--stats")
     assert "never used: 1, 2, 3 (3 in all)" in shown.out

@@ -51,7 +51,8 @@ def test_a_damaged_block_names_its_samples_and_their_source(dataset: Path, photo
 
 
 def test_a_flipped_bit_that_changes_no_value_is_found_too(dataset: Path) -> None:
-    """The case of a hex digit in an escape is no value of the JSON, so the digest of the values still holds."""
+    """The case of a hex digit in an escape is no value of the JSON, so the digest of the values
+    still holds."""
     path = dataset / "manifest.json"
     record = json.loads(path.read_text())
     record.pop("digest")
@@ -62,7 +63,9 @@ def test_a_flipped_bit_that_changes_no_value_is_found_too(dataset: Path) -> None
     assert shardctl.verify(dataset, "quick").ok
     path.write_text(path.read_text().replace("\\u00ea", "\\u00eA"))
     assert shardctl.open(dataset).manifest.created == "\u00ea"
-    assert [finding.kind for finding in shardctl.verify(dataset, "quick").findings] == ["damaged-manifest"]
+    assert [finding.kind for finding in shardctl.verify(dataset, "quick").findings] == [
+        "damaged-manifest"
+    ]
 
 
 def test_every_single_flipped_bit_of_the_manifest_is_found(dataset: Path) -> None:
@@ -71,14 +74,18 @@ def test_every_single_flipped_bit_of_the_manifest_is_found(dataset: Path) -> Non
         flipped = bytearray(data)
         flipped[place] ^= 1 << place % 8
         (dataset / "manifest.json").write_bytes(flipped)
-        assert [finding.severity for finding in check_manifest(LocalFolder(dataset))[1]] == ["error"], f"byte {place}"
+        assert [finding.severity for finding in check_manifest(LocalFolder(dataset))[1]] == [
+            "error"
+        ], f"byte {place}"
 
 
 def test_with_a_damaged_table_of_shards_the_shards_are_checked_all_the_same(dataset: Path) -> None:
     flip(dataset / "shards.arrow", middle(dataset, "shards.arrow"))
     flip(dataset / SHARD, middle(dataset, SHARD))
     result = shardctl.verify(dataset)
-    assert ("wrong-checksum", SHARD) in {(finding.kind, finding.shard) for finding in result.findings}
+    assert ("wrong-checksum", SHARD) in {
+        (finding.kind, finding.shard) for finding in result.findings
+    }
     assert result.shards == 7
 
 
@@ -109,17 +116,22 @@ def test_a_dataset_that_lost_its_manifest_is_damaged_and_not_absent(dataset: Pat
 
 
 def test_a_dataset_that_was_being_put_in_place_is_unfinished_and_not_damaged(dataset: Path) -> None:
-    """Its files are there, the manifest is still in the staging folder: convert goes on from that, repair would not."""
+    """Its files are there, the manifest is still in the staging folder: convert goes on from that,
+    repair would not."""
     (dataset / "manifest.json").unlink()
     (dataset / ".shardctl" / "job").mkdir(parents=True)
     (dataset / ".shardctl" / "job" / "job.json").write_text("{}")
     for check in (shardctl.verify, shardctl.repair):
-        with pytest.raises(DatasetError, match="an unfinished conversion; run the same command or script again"):
+        with pytest.raises(
+            DatasetError, match="an unfinished conversion; run the same command or script again"
+        ):
             check(dataset)
 
 
 @pytest.mark.parametrize("name", ["files.arrow", "plan.arrow", "shards.arrow", "manifest.json"])
-def test_a_file_of_a_dataset_that_is_no_shard_is_not_called_damaged(cli: Any, raw_dataset: Path, name: str) -> None:
+def test_a_file_of_a_dataset_that_is_no_shard_is_not_called_damaged(
+    cli: Any, raw_dataset: Path, name: str
+) -> None:
     for command in ("verify", "inspect"):
         ran = cli(command, raw_dataset / name)
         assert ran.code == 3
@@ -139,7 +151,8 @@ def test_a_key_that_stands_twice_is_found(dataset: Path) -> None:
 
 @pytest.fixture
 def undecodable(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
-    """A dataset that is whole, and holds an image that does not decode: as a library that decodes less would find it."""
+    """A dataset that is whole, and holds an image that does not decode: as a library that decodes
+    less would find it."""
     shutil.copytree(photos, tmp_path / "in")
     victim = sorted((tmp_path / "in").rglob("*.jpg"))[20]
     victim.write_bytes(victim.read_bytes()[:700])
@@ -152,18 +165,31 @@ def test_only_deep_decodes_every_sample(undecodable: tuple[Path, str]) -> None:
     out, key = undecodable
     assert shardctl.verify(out, "full").ok
     (finding,) = shardctl.verify(out, "deep").findings
-    assert (finding.kind, finding.key, finding.source) == ("does-not-decode", key, str(out.parent / "in" / key))
+    assert (finding.kind, finding.key, finding.source) == (
+        "does-not-decode",
+        key,
+        str(out.parent / "in" / key),
+    )
     assert finding.shard is not None
     (alone,) = shardctl.verify(out / finding.shard, "deep").findings
-    assert (alone.kind, alone.block, alone.row, alone.key) == ("does-not-decode", finding.block, finding.row, key)
+    assert (alone.kind, alone.block, alone.row, alone.key) == (
+        "does-not-decode",
+        finding.block,
+        finding.row,
+        key,
+    )
 
 
-def test_what_crashes_the_reader_is_a_finding(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes that check get a reader that aborts at one shard, as a fault in Arrow could make it."""
+def test_what_crashes_the_reader_is_a_finding(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes that check get a reader that aborts at one shard, as a fault in Arrow could
+    make it."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, shardctl.inspection.verify.worker as s\n"
         "real = s.ShardReader\n"
-        f"s.ShardReader = lambda folder, name: os.abort() if name == {SHARD!r} else real(folder, name)\n"
+        f"s.ShardReader = lambda folder, name: os.abort() if name == {SHARD!r} else real(folder, "
+        "name)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (finding,) = shardctl.verify(dataset).findings
@@ -175,7 +201,8 @@ def test_a_plan_that_crashes_the_reader_is_a_finding_and_the_shards_are_checked(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, shardctl.inspection.verify.tables as t\nt.StoredDataset.units = lambda *given: os.abort()\n"
+        "import os, shardctl.inspection.verify.tables as t\nt.StoredDataset.units = lambda *given: "
+        "os.abort()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     flip(dataset / SHARD, middle(dataset, SHARD))
@@ -191,26 +218,35 @@ def test_a_lone_shard_that_crashes_the_reader_is_a_finding(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, shardctl.inspection.verify.worker as s\ns.ShardReader = lambda folder, name: os.abort()\n"
+        "import os, shardctl.inspection.verify.worker as s\ns.ShardReader = lambda folder, name: "
+        "os.abort()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (finding,) = shardctl.verify(dataset / SHARD).findings
     assert (finding.kind, finding.shard) == ("crashes-reader", SHARD)
 
 
-def test_an_image_that_crashes_its_decoder_is_a_finding(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_crashes_its_decoder_is_a_finding(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
     (tmp_path / "sitecustomize.py").write_text(
         "import os, shardctl.inspection.verify.shard_checks as s\n"
         "real = s._decode_fault\n"
-        "s._decode_fault = lambda data, *more: os.abort() if len(data) % 7 == 3 else real(data, *more)\n"
+        "s._decode_fault = lambda data, *more: os.abort() if len(data) % 7 == 3 else real(data, "
+        "*more)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    fatal = {path.relative_to(photos).as_posix() for path in photos.rglob("*.*") if path.stat().st_size % 7 == 3}
+    fatal = {
+        path.relative_to(photos).as_posix()
+        for path in photos.rglob("*.*")
+        if path.stat().st_size % 7 == 3
+    }
     found = shardctl.verify(tmp_path / "out", "deep").findings
     assert {finding.key for finding in found} == fatal
     assert {finding.message for finding in found} == {
-        "the image has not changed since it was written, and does not decode: its decoder crashes; another build may read it"
+        "the image has not changed since it was written, and does not decode: its decoder crashes; "
+        "another build may read it"
         " (`shardctl --version` names this one), else convert without it"
     }
 
@@ -225,13 +261,21 @@ def test_a_file_that_does_not_belong_is_a_warning(dataset: Path) -> None:
     (dataset / "notes.txt").write_text("mine")
     result = shardctl.verify(dataset, "quick")
     assert result.ok
-    assert [(finding.severity, finding.kind) for finding in result.findings] == [("warning", "extra-file")]
+    assert [(finding.severity, finding.kind) for finding in result.findings] == [
+        ("warning", "extra-file")
+    ]
 
 
-def test_a_shard_of_another_dataset_with_the_same_name_is_found(dataset: Path, demo: Path, tmp_path: Path) -> None:
-    shardctl.convert(demo / "photos", tmp_path / "other", recipe={**CROP, "store": "png"}, workers=0)
+def test_a_shard_of_another_dataset_with_the_same_name_is_found(
+    dataset: Path, demo: Path, tmp_path: Path
+) -> None:
+    shardctl.convert(
+        demo / "photos", tmp_path / "other", recipe={**CROP, "store": "png"}, workers=0
+    )
     shutil.copy(tmp_path / "other" / SHARD, dataset / SHARD)
-    assert {finding.kind for finding in shardctl.verify(dataset, "quick").findings} == {"wrong-size"}
+    assert {finding.kind for finding in shardctl.verify(dataset, "quick").findings} == {
+        "wrong-size"
+    }
 
 
 @pytest.mark.parametrize("level", ["quick", "full"])
@@ -245,7 +289,10 @@ def test_two_swapped_shards_of_one_size_are_found(tmp_path: Path, level: str) ->
     data = one.read_bytes()
     one.write_bytes(other.read_bytes())
     other.write_bytes(data)
-    found = {(finding.shard, finding.kind) for finding in shardctl.verify(tmp_path / "out", level).findings}
+    found = {
+        (finding.shard, finding.kind)
+        for finding in shardctl.verify(tmp_path / "out", level).findings
+    }
     assert found == {(one.name, "wrong-shard"), (other.name, "wrong-shard")}
 
 
@@ -290,7 +337,8 @@ def test_files_that_may_not_be_read_are_findings(dataset: Path, level: str) -> N
         ("unreadable-file", SHARD),
     ]
     assert findings[1]["message"] == (
-        "plan.arrow cannot be read (Permission denied); check its permissions and its disk or server, then verify again;"
+        "plan.arrow cannot be read (Permission denied); check its permissions and its disk or "
+        "server, then verify again;"
         " `shardctl repair` repairs it"
     )
 
@@ -325,7 +373,8 @@ LocalFolder.chunks = fail
 def test_a_shard_on_a_failing_disk_is_not_called_damaged_block_by_block(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
 ) -> None:
-    """Where the disk fails, a mapped file reads as zeros (shardctl/system/mmap.py), here a changed byte; other reads fail."""
+    """Where the disk fails, a mapped file reads as zeros (shardctl/system/mmap.py), here a changed
+    byte; other reads fail."""
     (tmp_path / "sitecustomize.py").write_text(UNREADABLE)
     monkeypatch.syspath_prepend(tmp_path)
     flip(dataset / SHARD, -5 if level == "quick" else middle(dataset, SHARD))
@@ -371,13 +420,21 @@ s.{name} = {name}
 
 @pytest.fixture
 def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Have the processes that check killed `times` times, as an operator or a system out of memory would do it."""
+    """Have the processes that check killed `times` times, as an operator or a system out of memory
+    would do it."""
 
-    def arrange(times: int, name: str = "ShardReader", where: str = f"given[1] == {SHARD!r}", signal: str = "SIGKILL") -> Path:
+    def arrange(
+        times: int,
+        name: str = "ShardReader",
+        where: str = f"given[1] == {SHARD!r}",
+        signal: str = "SIGKILL",
+    ) -> Path:
         log = tmp_path / "kills"
         log.mkdir()
         module = "worker" if name == "ShardReader" else "shard_checks"
-        program = KILLED.format(module=module, name=name, where=where, times=times, log=str(log), signal=signal)
+        program = KILLED.format(
+            module=module, name=name, where=where, times=times, log=str(log), signal=signal
+        )
         (tmp_path / "sitecustomize.py").write_text(program)
         monkeypatch.syspath_prepend(tmp_path)
         return log
@@ -396,10 +453,15 @@ def test_a_shard_is_checked_again_if_its_process_is_killed_from_outside(
     assert len(list(log.iterdir())) == FATAL_KILLS - 1
 
 
-def test_processes_that_are_killed_again_and_again_end_the_check(dataset: Path, killed: Callable[..., Path]) -> None:
+def test_processes_that_are_killed_again_and_again_end_the_check(
+    dataset: Path, killed: Callable[..., Path]
+) -> None:
     killed(100)
     for target in (dataset, dataset / SHARD):
-        with pytest.raises(WorkerError, match=rf"{SHARD} was ended by SIGKILL, 4 times, .*; this tells nothing about the data"):
+        with pytest.raises(
+            WorkerError,
+            match=rf"{SHARD} was ended by SIGKILL, 4 times, .*; this tells nothing about the data",
+        ):
             shardctl.verify(target)
 
 
@@ -432,15 +494,29 @@ def test_an_image_whose_process_is_killed_every_time_is_a_finding(
     smallest = min(photos.rglob("*.jpg"), key=lambda path: path.stat().st_size)
     killed(100, "_decode_fault", f"len(given[0]) == {smallest.stat().st_size}")
     (finding,) = shardctl.verify(tmp_path / "out", "deep").findings
-    assert (finding.kind, finding.key) == ("does-not-decode", smallest.relative_to(photos).as_posix())
+    assert (finding.kind, finding.key) == (
+        "does-not-decode",
+        smallest.relative_to(photos).as_posix(),
+    )
     assert "does not decode: the process that decodes it is killed every time" in finding.message
 
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
-    "name", ["manifest.json", "SHA256SUMS", "shards.arrow", "files.arrow", "plan.arrow", "rejects.jsonl", SHARD]
+    "name",
+    [
+        "manifest.json",
+        "SHA256SUMS",
+        "shards.arrow",
+        "files.arrow",
+        "plan.arrow",
+        "rejects.jsonl",
+        SHARD,
+    ],
 )
-def test_a_pipe_in_the_place_of_a_file_is_a_finding_and_is_not_waited_for(dataset: Path, photos: Path, name: str) -> None:
+def test_a_pipe_in_the_place_of_a_file_is_a_finding_and_is_not_waited_for(
+    dataset: Path, photos: Path, name: str
+) -> None:
     (dataset / name).unlink()
     os.mkfifo(dataset / name)
     kind = {"manifest.json": "damaged-manifest", SHARD: "missing-shard"}.get(name, "missing-file")
@@ -450,7 +526,9 @@ def test_a_pipe_in_the_place_of_a_file_is_a_finding_and_is_not_waited_for(datase
 
 
 @pytest.mark.parametrize("name", ["rejects.jsonl", "shards.arrow"])
-def test_inspect_does_not_wait_for_a_pipe_in_the_place_of_a_file(dataset: Path, cli: Any, name: str) -> None:
+def test_inspect_does_not_wait_for_a_pipe_in_the_place_of_a_file(
+    dataset: Path, cli: Any, name: str
+) -> None:
     (dataset / name).unlink()
     os.mkfifo(dataset / name)
     ran = cli("inspect", dataset)
@@ -472,10 +550,15 @@ def test_a_manifest_that_the_system_does_not_give_is_not_called_missing_and_not_
     with monkeypatch.context() as patched:
         patched.setattr(Path, "stat", stale)
         patched.setattr(
-            LocalFolder, "read", lambda folder, name, *part: (stale(folder.path(name)), read(folder, name, *part))[1]
+            LocalFolder,
+            "read",
+            lambda folder, name, *part: (stale(folder.path(name)), read(folder, name, *part))[1],
         )
         kinds = [finding.kind for finding in shardctl.verify(dataset).findings]
-        with pytest.raises(DatasetError, match=r"manifest.json cannot be read \(Stale file handle\).* if it is lost, move it"):
+        with pytest.raises(
+            DatasetError,
+            match=r"manifest.json cannot be read \(Stale file handle\).* if it is lost, move it",
+        ):
             shardctl.repair(dataset, workers=0)
     assert kinds == ["unreadable-file"]
     assert (dataset / "manifest.json").read_bytes() == before

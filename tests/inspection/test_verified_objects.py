@@ -21,8 +21,13 @@ NO_POINT = "has an object with a keypoint that is not three finite numbers"
 
 def written(root: Path, objects: list[Any], role: Objects = ROLE) -> Path:
     """Write samples with these values of `objects`, two in a block; return the shard."""
-    rows = [(f"k{place}", png(16, 12), png(16, 12, grey=True), value) for place, value in enumerate(objects)]
-    write_dataset(root, FIELDS, rows, 99, sample_bytes=2_000_000, roles={"mask": Mask("png"), "objects": role})
+    rows = [
+        (f"k{place}", png(16, 12), png(16, 12, grey=True), value)
+        for place, value in enumerate(objects)
+    ]
+    write_dataset(
+        root, FIELDS, rows, 99, sample_bytes=2_000_000, roles={"mask": Mask("png"), "objects": role}
+    )
     (shard,) = root.glob("*-0*.arrow")
     return shard
 
@@ -32,16 +37,24 @@ def runs(size: Any, counts: Any) -> Any:
 
 
 WRONG: list[tuple[str, Any]] = [
-    ("has 2 of bbox and 1 of id; there must be one for each object", {**struct([thing(BOX)] * 2), "id": [1]}),  # type: ignore[dict-item]
-    ("has 2 of bbox and 0 of area", {**struct([thing(BOX)] * 2), "area": None}),  # type: ignore[dict-item]
-    ("has a bbox that is not four finite numbers: [1.0, nan, 3.0, 4.0]", struct([thing(BOX), thing([1, NAN, 3, 4], area=1)])),
-    ("has a bbox that is not four finite numbers: [1.0, 2.0, inf, 4.0]", struct([thing([1, 2, float("inf"), 4], area=1)])),
-    ("has a bbox that is not four finite numbers: None", {**struct([thing(BOX)] * 2), "bbox": [BOX, None]}),  # type: ignore[dict-item]
+    ("has 2 of bbox and 1 of id; there must be one for each "
+     "object", {**struct([thing(BOX)] * 2), "id": [1]}),  # type: ignore[dict-item]
+    ("has 2 of bbox and 0 of "
+     "area", {**struct([thing(BOX)] * 2), "area": None}),  # type: ignore[dict-item]
+    ("has a bbox that is not four finite numbers: [1.0, nan, 3.0, "
+     "4.0]", struct([thing(BOX), thing([1, NAN, 3, 4], area=1)])),
+    ("has a bbox that is not four finite numbers: [1.0, 2.0, inf, "
+     "4.0]", struct([thing([1, 2, float("inf"), 4], area=1)])),
+    ("has a bbox that is not four finite numbers: "
+     "None", {**struct([thing(BOX)] * 2), "bbox": [BOX, None]}),  # type: ignore[dict-item]
     ("has the category 3, and there are names for 0 to 2", struct([thing(BOX, 2), thing(BOX, 3)])),
     ("has the category -2, and there are names for 0 to 2", struct([thing(BOX, -2)])),
-    ("has an object of 4 keypoints, where 3 have names", struct([thing(BOX), thing(BOX, keypoints=[[1, 1, 2]] * 4)])),
-    ("has a polygon of 7 numbers", struct([thing(BOX), thing(BOX, segmentation=[[1.0] * 6, [1.0] * 7])])),
-    ("has a polygon with a number that is not finite", struct([thing(BOX, segmentation=[[1.0] * 6, [1.0, NAN] * 3])])),
+    ("has an object of 4 keypoints, where 3 have "
+     "names", struct([thing(BOX), thing(BOX, keypoints=[[1, 1, 2]] * 4)])),
+    ("has a polygon of 7 "
+     "numbers", struct([thing(BOX), thing(BOX, segmentation=[[1.0] * 6, [1.0] * 7])])),
+    ("has a polygon with a number that is not "
+     "finite", struct([thing(BOX, segmentation=[[1.0] * 6, [1.0, NAN] * 3])])),
     (NO_POINT, struct([thing(BOX, keypoints=[]), thing(BOX, keypoints=[[1, 1, 2], [1, float("inf"), 2]])])),
     (NO_POINT, struct([thing(BOX, keypoints=[[1, 1, 2], [None, 1, 2]])])),
     ("has an RLE without a size or without counts", runs(None, b"11")),
@@ -62,15 +75,21 @@ def test_objects_that_are_wrong_are_found_with_their_place(tmp_path: Path) -> No
 
 
 def test_an_rle_that_is_no_mask_of_its_size_is_found_at_deep(tmp_path: Path) -> None:
-    shard = written(tmp_path / "out", [struct([]), None, runs((12, 16), b"\x01"), None, runs((12, 16), b"1")])
+    shard = written(
+        tmp_path / "out", [struct([]), None, runs((12, 16), b"\x01"), None, runs((12, 16), b"1")]
+    )
     assert shardctl.verify(shard, level="full").ok
     found = shardctl.verify(shard, level="deep").findings
     assert [(each.kind, each.block, each.row, each.key) for each in found] == [
         ("does-not-decode", 1, 2, "k2"),
         ("does-not-decode", 2, 4, "k4"),
     ]
-    assert found[0].message.startswith("objects has an RLE that is not the compressed lengths of runs")
-    assert found[1].message.startswith("objects has an RLE that has runs of 1 pixels, and 16x12 are 192")
+    assert found[0].message.startswith(
+        "objects has an RLE that is not the compressed lengths of runs"
+    )
+    assert found[1].message.startswith(
+        "objects has an RLE that has runs of 1 pixels, and 16x12 are 192"
+    )
 
 
 def test_what_the_loader_refuses_and_sends_to_verify_is_found_there(tmp_path: Path) -> None:
@@ -80,14 +99,22 @@ def test_what_the_loader_refuses_and_sends_to_verify_is_found_there(tmp_path: Pa
     for row in range(len(refused)):
         with pytest.raises(DatasetError, match="shardctl verify"):
             dataset.take([row], columns=["objects"])
-    assert [each.row for each in shardctl.verify(tmp_path / "out").findings if each.kind == "bad-annotation"] == [0, 1, 2, 3]
+    assert [
+        each.row
+        for each in shardctl.verify(tmp_path / "out").findings
+        if each.kind == "bad-annotation"
+    ] == [0, 1, 2, 3]
 
 
 def test_objects_that_can_be_read_are_no_finding(tmp_path: Path) -> None:
     write(tmp_path / "out", SAMPLES)
-    assert not [each for each in shardctl.verify(tmp_path / "out").findings if each.kind == "bad-annotation"]
+    assert not [
+        each for each in shardctl.verify(tmp_path / "out").findings if each.kind == "bad-annotation"
+    ]
     unnamed = struct([thing(BOX, 99, keypoints=[[1, 1, 2]] * 5), thing(BOX, keypoints=[[1, 1, 2]])])
-    assert shardctl.verify(written(tmp_path / "unnamed", [None, unnamed], Objects()), level="deep").ok
+    assert shardctl.verify(
+        written(tmp_path / "unnamed", [None, unnamed], Objects()), level="deep"
+    ).ok
     empty = written(tmp_path / "empty", [None, None, struct([]), None])
     assert shardctl.verify(empty, level="deep").ok
 
@@ -97,4 +124,6 @@ def test_a_column_that_is_not_one_of_objects_is_found(tmp_path: Path) -> None:
     write_dataset(tmp_path / "out", fields, [("k", [1.0])], 2, roles={"objects": ROLE})
     (shard,) = (tmp_path / "out").glob("*-0*.arrow")
     (found,) = shardctl.verify(shard).findings
-    assert found.message.startswith("objects is not a column of objects: it is not a struct of lists")
+    assert found.message.startswith(
+        "objects is not a column of objects: it is not a struct of lists"
+    )

@@ -1,4 +1,5 @@
-"""`verify --level deep` finds tokens that the vocabulary does not have, documents that cannot be, and masks that are none."""
+"""`verify --level deep` finds tokens that the vocabulary does not have, documents that cannot be,
+and masks that are none."""
 
 from __future__ import annotations
 
@@ -8,7 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from handmade import write_dataset
-from token_samples import EOS, LENGTH, PACKED, PAD, block_of, packed_blocks, tokens_of, write_packed, write_ragged
+from token_samples import (
+    EOS,
+    LENGTH,
+    PACKED,
+    PAD,
+    block_of,
+    packed_blocks,
+    tokens_of,
+    write_packed,
+    write_ragged,
+)
 
 import shardctl
 from shardctl.format.roles import Tokens
@@ -21,16 +32,23 @@ def wrong(**columns: Any) -> dict[str, Any]:
 
 
 WRONG: list[tuple[str, str, dict[str, Any]]] = [
-    ("bad-tokens", "tokens has the token 261 at place 1, and its vocabulary has the numbers 0 to 260",
+    ("bad-tokens", "tokens has the token 261 at place 1, and its vocabulary has the numbers 0 to "
+                   "260",
      wrong(tokens=[1, 261, EOS, 3, EOS] + [PAD] * 11)),
-    ("bad-documents", "has 1 of document_keys, 2 of document_lengths and 2 of document_starts", wrong(document_keys=["a"])),
+    ("bad-documents", "has 1 of document_keys, 2 of document_lengths and 2 of "
+                      "document_starts", wrong(document_keys=["a"])),
     ("bad-documents", "has 2 of document_keys, 2 of document_lengths and 3 of document_starts",
      wrong(document_starts=[0, 0, 0])),
-    ("bad-documents", "has 0 in document_lengths, and the least is 1", wrong(document_lengths=[5, 0])),
-    ("bad-documents", "has -3 in document_lengths, and the least is 1", wrong(document_lengths=[8, -3])),
-    ("bad-documents", "has -1 in document_starts, and the least is 0", wrong(document_starts=[0, -1])),
-    ("bad-documents", "has documents of 17 tokens together in a block of 16", wrong(document_lengths=[3, 14])),
-    ("bad-documents", "has the token 256 behind its documents, where padding is 257", wrong(document_lengths=[3, 1])),
+    ("bad-documents", "has 0 in document_lengths, and the least is "
+                      "1", wrong(document_lengths=[5, 0])),
+    ("bad-documents", "has -3 in document_lengths, and the least is "
+                      "1", wrong(document_lengths=[8, -3])),
+    ("bad-documents", "has -1 in document_starts, and the least is "
+                      "0", wrong(document_starts=[0, -1])),
+    ("bad-documents", "has documents of 17 tokens together in a block of "
+                      "16", wrong(document_lengths=[3, 14])),
+    ("bad-documents", "has the token 256 behind its documents, where padding is "
+                      "257", wrong(document_lengths=[3, 1])),
     ("bad-documents", "is a block without a document",
      wrong(tokens=[PAD] * LENGTH, document_keys=[], document_lengths=[], document_starts=[])),
 ]  # fmt: skip
@@ -38,12 +56,18 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
 
 def findings(target: Path) -> list[tuple[str, int | None, int | None, str]]:
     found = shardctl.verify(target, level="deep").findings
-    return [(each.kind, each.block, each.row, each.message) for each in found if each.kind.startswith("bad-")]
+    return [
+        (each.kind, each.block, each.row, each.message)
+        for each in found
+        if each.kind.startswith("bad-")
+    ]
 
 
 def test_tokens_and_documents_that_are_wrong_are_found_with_their_place(tmp_path: Path) -> None:
     good = block_of([("a", 0, tokens_of("good"))])
-    out = write_packed(tmp_path / "out", [block for *_, bad in WRONG for block in (good, bad)], per_shard=99)
+    out = write_packed(
+        tmp_path / "out", [block for *_, bad in WRONG for block in (good, bad)], per_shard=99
+    )
     (shard,) = out.glob("train-*.arrow")
     for target in (out, shard):
         found = findings(target)
@@ -52,13 +76,20 @@ def test_tokens_and_documents_that_are_wrong_are_found_with_their_place(tmp_path
         ]
         for (*_, message), (_, says, _) in zip(found, WRONG, strict=True):
             assert message.startswith(says)
-    assert not [each for each in shardctl.verify(out, level="full").findings if each.kind.startswith("bad-")]
+    assert not [
+        each for each in shardctl.verify(out, level="full").findings if each.kind.startswith("bad-")
+    ]
 
 
 def test_a_loss_mask_is_0_or_1_and_as_long_as_the_tokens(tmp_path: Path) -> None:
-    blocks = [{**wrong(), "loss_mask": mask} for mask in ([1] * LENGTH, [0, 2, 3] + [0] * 13, [1] * 15, None)]
+    blocks = [
+        {**wrong(), "loss_mask": mask}
+        for mask in ([1] * LENGTH, [0, 2, 3] + [0] * 13, [1] * 15, None)
+    ]
     out = write_packed(tmp_path / "out", blocks, masks=pa.list_(pa.uint8()))
-    assert [(kind, row) for kind, _, row, _ in findings(out)] == [("bad-loss-mask", row) for row in (1, 2, 3)]
+    assert [(kind, row) for kind, _, row, _ in findings(out)] == [
+        ("bad-loss-mask", row) for row in (1, 2, 3)
+    ]
     assert [message.partition(";")[0] for *_, message in findings(out)] == [
         "loss_mask has the number 2, and it is 0 or 1",
         "loss_mask has 15 numbers, and tokens has 16",
@@ -73,7 +104,9 @@ def test_what_is_as_it_should_be_is_no_finding(tmp_path: Path, role: Tokens) -> 
 
 
 def test_columns_that_are_not_those_of_tokens_are_found(tmp_path: Path) -> None:
-    fields = pa.schema([("key", pa.string()), ("tokens", pa.list_(pa.uint16())), ("other", pa.string())])
+    fields = pa.schema(
+        [("key", pa.string()), ("tokens", pa.list_(pa.uint16())), ("other", pa.string())]
+    )
     rows = [("k", [1, None], "text"), ("l", [1], "text")]
     write_dataset(tmp_path / "out", fields, rows, 9, roles={"tokens": PACKED})
     assert [message.partition(";")[0] for *_, message in findings(tmp_path / "out")] == [
@@ -83,8 +116,11 @@ def test_columns_that_are_not_those_of_tokens_are_found(tmp_path: Path) -> None:
     (found,) = findings(tmp_path / "packed")
     assert found[:1] + found[3:] == (
         "bad-documents",
-        "its tokens are packed, and there is no column document_keys and no column document_lengths and no column"
+        "its tokens are packed, and there is no column document_keys and no column "
+        "document_lengths and no column"
         " document_starts; convert the sources again with --overwrite",
     )
     write_dataset(tmp_path / "texts", fields, [("k", [1], "text")], 9, roles={"other": Tokens()})
-    assert findings(tmp_path / "texts")[0][3].startswith("other: it is of type string, which is not a list of whole numbers")
+    assert findings(tmp_path / "texts")[0][3].startswith(
+        "other: it is of type string, which is not a list of whole numbers"
+    )

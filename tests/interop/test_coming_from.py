@@ -1,4 +1,5 @@
-"""The pages about other tools: the tests and threads that they name. tests/test_shown_outputs.py runs their commands."""
+"""The pages about other tools: the tests and threads that they name. tests/test_shown_outputs.py
+runs their commands."""
 
 from __future__ import annotations
 
@@ -34,13 +35,24 @@ HEADINGS = [
 @cache
 def functions(path: Path) -> set[str]:
     """The names of all functions of a file, also of the methods of its classes."""
-    return {node.name for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)}
+    return {
+        node.name
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    }
 
 
 def reports(page: str) -> list[list[str]]:
-    """The rows of the table of reports: each has what was reported, what shardctl does, and the test that shows it."""
-    (section,) = re.findall(r"^## What users report[^\n]*\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
-    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in section.splitlines() if row.startswith("| [")]
+    """The rows of the table of reports: each has what was reported, what shardctl does, and the
+    test that shows it."""
+    (section,) = re.findall(
+        r"^## What users report[^\n]*\n(.*?)^## ", page, re.MULTILINE | re.DOTALL
+    )
+    return [
+        [cell.strip() for cell in row.strip("|").split(" | ")]
+        for row in section.splitlines()
+        if row.startswith("| [")
+    ]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
@@ -48,7 +60,9 @@ class TestPage:
     def test_its_sections_are_in_the_same_order(self, path: Path) -> None:
         found = re.findall(r"^## (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
         assert len(found) == len(HEADINGS)
-        assert all(pattern.fullmatch(heading) for pattern, heading in zip(HEADINGS, found, strict=True)), found
+        assert all(
+            pattern.fullmatch(heading) for pattern, heading in zip(HEADINGS, found, strict=True)
+        ), found
 
     def test_each_report_has_threads_and_a_test_that_is_there(self, path: Path) -> None:
         rows = reports(path.read_text(encoding="utf-8"))
@@ -63,7 +77,11 @@ class TestPage:
             assert named[2] in functions(ROOT / named[1]), test
 
     def test_it_begins_with_a_conversion_and_ends_with_an_export(self, path: Path) -> None:
-        commands = [command.text for block in blocks(path.read_text(encoding="utf-8")) for command in block.commands]
+        commands = [
+            command.text
+            for block in blocks(path.read_text(encoding="utf-8"))
+            for command in block.commands
+        ]
         assert commands[0].startswith("shardctl demo demo")
         assert any(re.match(r"shardctl convert \S+ out\b", command) for command in commands)
         assert "shardctl verify out" in commands
@@ -79,7 +97,11 @@ class TestPage:
 
 
 def test_every_thread_that_the_comparison_names_is_one() -> None:
-    links = [link for link in LINK.findall(COMPARED.read_text(encoding="utf-8")) if re.search(r"/(issues|pull)/", link)]
+    links = [
+        link
+        for link in LINK.findall(COMPARED.read_text(encoding="utf-8"))
+        if re.search(r"/(issues|pull)/", link)
+    ]
     assert links
     assert [link for link in links if not THREAD.fullmatch(link)] == []
 
@@ -96,12 +118,22 @@ def test_the_speeds_of_the_comparison_are_those_that_were_measured() -> None:
     names = {"ArrayRecord and Grain": "ArrayRecord + Grain"}
     pages = (ROOT / "docs" / "performance.md", *sorted((ROOT / "docs" / "dev").rglob("*.md")))
     measured = "\n".join(path.read_text(encoding="utf-8") for path in pages if path.exists())
-    (table,) = re.findall(r"^## Speeds\n.*?^(\| \| raw.*?)\n\n", COMPARED.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (table,) = re.findall(
+        r"^## Speeds\n.*?^(\| \| raw.*?)\n\n",
+        COMPARED.read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
     rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
     assert len(rows) == 8
     for name, *cells in rows:
-        figures = [figure for cell in cells for figure in re.findall(r"\d[\d,.]*", cell) if "min" not in cell]
+        figures = [
+            figure
+            for cell in cells
+            for figure in re.findall(r"\d[\d,.]*", cell)
+            if "min" not in cell
+        ]
         assert any(
-            row.startswith(f"| {names.get(name, name)} ") and set(figures) <= set(re.findall(r"\d[\d,.]*", row))
+            row.startswith(f"| {names.get(name, name)} ")
+            and set(figures) <= set(re.findall(r"\d[\d,.]*", row))
             for row in measured.splitlines()
         ), (name, figures)

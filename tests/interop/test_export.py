@@ -1,4 +1,5 @@
-"""Documents that go into a dataset of tokens come out of its exports, read by plain readers of those formats."""
+"""Documents that go into a dataset of tokens come out of its exports, read by plain readers of
+those formats."""
 
 from __future__ import annotations
 
@@ -21,7 +22,14 @@ from small_disk import disk as disk
 from stopping import stopped_at
 
 import shardctl
-from shardctl.errors import DatasetError, DiskFullError, InputError, ShardctlError, StorageError, UsageError
+from shardctl.errors import (
+    DatasetError,
+    DiskFullError,
+    InputError,
+    ShardctlError,
+    StorageError,
+    UsageError,
+)
 from shardctl.interop.exports import exporting
 from shardctl.interop.exports.source import Source
 from shardctl.system.files import free_bytes
@@ -37,7 +45,11 @@ documents = st.lists(st.lists(tokens, max_size=23), min_size=1, max_size=12)
 
 
 def write_ragged(
-    folder: Path, splits: dict[str, list[Document]], type_: Any = UINT16, role: Any = ROLE, **options: Any
+    folder: Path,
+    splits: dict[str, list[Document]],
+    type_: Any = UINT16,
+    role: Any = ROLE,
+    **options: Any,
 ) -> Path:
     schema = pa.schema([("tokens", pa.list_(type_))])
     samples = {split: [{"tokens": document} for document in each] for split, each in splits.items()}
@@ -53,9 +65,14 @@ class Piece:
 
 
 def pieces_of(documents: list[Document], size: int) -> list[Piece]:
-    """Cut documents, which end with EOS as those of packed blocks do, into pieces of at most `size` tokens."""
+    """Cut documents, which end with EOS as those of packed blocks do, into pieces of at most `size`
+    tokens."""
     whole = [(str(number), [*document, EOS]) for number, document in enumerate(documents)]
-    return [Piece(key, at, each[at : at + size]) for key, each in whole for at in range(0, len(each), size)]
+    return [
+        Piece(key, at, each[at : at + size])
+        for key, each in whole
+        for at in range(0, len(each), size)
+    ]
 
 
 def block_of(pieces: list[Piece], size: int) -> dict[str, Any]:
@@ -89,7 +106,11 @@ def first_fit(pieces: list[Piece], size: int) -> list[dict[str, Any]]:
     """Pack pieces, none cut, into the first block with room for them."""
     blocks: list[list[Piece]] = []
     for piece in pieces:
-        fitting = (block for block in blocks if sum(len(each.tokens) for each in block) + len(piece.tokens) <= size)
+        fitting = (
+            block
+            for block in blocks
+            if sum(len(each.tokens) for each in block) + len(piece.tokens) <= size
+        )
         block = next(fitting, None)
         if block is None:
             blocks.append(block := [])
@@ -97,7 +118,9 @@ def first_fit(pieces: list[Piece], size: int) -> list[dict[str, Any]]:
     return [block_of(block, size) for block in blocks]
 
 
-def write_packed(folder: Path, blocks: list[dict[str, Any]], size: int, type_: Any = UINT16) -> Path:
+def write_packed(
+    folder: Path, blocks: list[dict[str, Any]], size: int, type_: Any = UINT16
+) -> Path:
     schema = pa.schema(
         [
             ("tokens", pa.list_(type_, size)),
@@ -106,7 +129,9 @@ def write_packed(folder: Path, blocks: list[dict[str, Any]], size: int, type_: A
             ("document_starts", pa.list_(pa.int32())),
         ]
     )
-    shardctl.write(folder, blocks, schema, roles={"tokens": {**ROLE, "packed": True}}, overwrite=True)
+    shardctl.write(
+        folder, blocks, schema, roles={"tokens": {**ROLE, "packed": True}}, overwrite=True
+    )
     return folder
 
 
@@ -156,7 +181,11 @@ def test_ragged_documents_come_out_with_their_end(
         for split, given_ in splits.items():
             expected = [[*document, EOS] for document in given_ if document]
             assert read(tmp_path / to, split) == expected
-            counts = {"documents": len(expected), "tokens": sum(map(len, expected)), "empty": given_.count([])}
+            counts = {
+                "documents": len(expected),
+                "tokens": sum(map(len, expected)),
+                "empty": given_.count([]),
+            }
             assert result.counts[split] == counts
 
 
@@ -179,10 +208,14 @@ def test_pieces_in_any_order_of_blocks_come_out_as_documents(
     pieces = data.draw(st.permutations(pieces_of(given_, size)))
     made = write_packed(tmp_path / "in", first_fit(pieces, size), size)
     shardctl.export(made, tmp_path / "out", "megatron", overwrite=True)
-    assert sorted(read_megatron(tmp_path / "out")) == sorted([*document, EOS] for document in given_)
+    assert sorted(read_megatron(tmp_path / "out")) == sorted(
+        [*document, EOS] for document in given_
+    )
 
 
-def test_an_end_that_is_there_is_not_doubled_and_none_is_added_on_request(tmp_path: Path, cli: Any) -> None:
+def test_an_end_that_is_there_is_not_doubled_and_none_is_added_on_request(
+    tmp_path: Path, cli: Any
+) -> None:
     made = write_ragged(tmp_path / "in", {"train": [[1, 2, EOS], [3]]})
     assert cli("export", made, tmp_path / "one", "--to", "megatron").code == 0
     assert read_megatron(tmp_path / "one") == [[1, 2, EOS], [3, EOS]]
@@ -199,9 +232,13 @@ def test_an_end_that_is_there_is_not_doubled_and_none_is_added_on_request(tmp_pa
         (200_000, pa.uint32(), "int32"),
     ],
 )
-def test_megatron_has_the_type_that_its_own_tool_takes(tmp_path: Path, vocabulary: int, type_: Any, dtype: str) -> None:
+def test_megatron_has_the_type_that_its_own_tool_takes(
+    tmp_path: Path, vocabulary: int, type_: Any, dtype: str
+) -> None:
     given_ = [[vocabulary - 1, 1], [0]]
-    made = write_ragged(tmp_path / "in", {"train": given_}, type_, {**ROLE, "vocabulary": vocabulary})
+    made = write_ragged(
+        tmp_path / "in", {"train": given_}, type_, {**ROLE, "vocabulary": vocabulary}
+    )
     shardctl.export(made, tmp_path / "out", "megatron")
     assert read_megatron(tmp_path / "out") == [[*document, EOS] for document in given_]
     assert json.loads((tmp_path / "out" / "shardctl.json").read_text())["dtype"] == dtype
@@ -254,19 +291,45 @@ def test_a_loss_mask_that_has_no_place_in_the_files_is_told(tmp_path: Path, cli:
 @pytest.mark.parametrize(
     ("to", "document", "role", "message"),
     [
-        ("nanogpt", [1], {**ROLE, "vocabulary": 65_537}, "has a vocabulary of 65,537, and nanoGPT's files hold numbers below"),
-        ("nanogpt", [65_536], {"role": "tokens", "eos": 1}, "has a token 65536, which uint16 does not hold"),
-        ("megatron", [2**31], {"role": "tokens", "eos": 1}, "has a token 2147483648, which int32 does not hold"),
+        (
+            "nanogpt",
+            [1],
+            {**ROLE, "vocabulary": 65_537},
+            "has a vocabulary of 65,537, and nanoGPT's files hold numbers below",
+        ),
+        (
+            "nanogpt",
+            [65_536],
+            {"role": "tokens", "eos": 1},
+            "has a token 65536, which uint16 does not hold",
+        ),
+        (
+            "megatron",
+            [2**31],
+            {"role": "tokens", "eos": 1},
+            "has a token 2147483648, which int32 does not hold",
+        ),
         ("megatron", [500], ROLE, "has a token 500; tokens are numbers from 0 on and below 500"),
         ("megatron", [-1], ROLE, "has a token -1; tokens are numbers from 0 on"),
-        ("megatron", [1], {"role": "tokens", "vocabulary": 500}, "has no end-of-text token .* eos=False"),
+        (
+            "megatron",
+            [1],
+            {"role": "tokens", "vocabulary": 500},
+            "has no end-of-text token .* eos=False",
+        ),
         (
             "megatron",
             [1],
             {**ROLE, "packed": True},
             "are packed blocks, which have a fixed length and the columns document_keys",
         ),
-        ("parquets", [1], ROLE, "'parquets' is not known; did you mean parquet.* there are parquet, .* megatron, nanogpt"),
+        (
+            "parquets",
+            [1],
+            ROLE,
+            "'parquets' is not known; did you mean parquet.* there are parquet, .* megatron, "
+            "nanogpt",
+        ),
     ],
 )
 def test_what_cannot_be_exported_is_said_and_leaves_nothing(
@@ -305,7 +368,10 @@ def test_settings_and_roles_of_other_types_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
-        ([Piece("a", 3, [1])], "a piece of the document 'a' is missing, or two documents have this key"),
+        (
+            [Piece("a", 3, [1])],
+            "a piece of the document 'a' is missing, or two documents have this key",
+        ),
         ([Piece("a", 0, [1]), Piece("a", 2, [1])], "a piece of the document 'a' is missing"),
         (
             [Piece("a", 0, [1, 2, 3]), Piece("b", 0, [1, 2])],
@@ -313,7 +379,9 @@ def test_settings_and_roles_of_other_types_are_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_pieces_that_do_not_make_documents_are_refused(tmp_path: Path, pieces: list[Piece], message: str) -> None:
+def test_pieces_that_do_not_make_documents_are_refused(
+    tmp_path: Path, pieces: list[Piece], message: str
+) -> None:
     block = {**block_of(pieces, 4), "tokens": [1, 2, 3, 4]}
     made = write_packed(tmp_path / "in", [block], 4)
     with pytest.raises(DatasetError, match=message):
@@ -333,7 +401,10 @@ def test_a_damaged_shard_is_found_and_nothing_is_written(tmp_path: Path, cli: An
 
 
 def test_packed_documents_without_their_end_get_one(tmp_path: Path) -> None:
-    blocks = [block_of([Piece("a", 0, [1, 2]), Piece("b", 0, [3, EOS])], 5), block_of([Piece("c", 0, [4])], 5)]
+    blocks = [
+        block_of([Piece("a", 0, [1, 2]), Piece("b", 0, [3, EOS])], 5),
+        block_of([Piece("c", 0, [4])], 5),
+    ]
     made = write_packed(tmp_path / "in", blocks, 5)
     shardctl.export(made, tmp_path / "one", "megatron")
     assert read_megatron(tmp_path / "one") == [[1, 2, EOS], [3, EOS], [4, EOS]]
@@ -353,7 +424,9 @@ def test_only_an_export_is_overwritten(tmp_path: Path, cli: Any) -> None:
     assert read_nanogpt(out) == [[2, EOS], [3, EOS]]
     assert sorted(os.listdir(out)) == ["SHA256SUMS", "shardctl.json", "train.bin"]
     (out / "thesis.tex").write_text("mine")
-    with pytest.raises(StorageError, match=r"has a file that does not come from an export \(thesis.tex\)"):
+    with pytest.raises(
+        StorageError, match=r"has a file that does not come from an export \(thesis.tex\)"
+    ):
         shardctl.export(made, out, "megatron", overwrite=True)
     with pytest.raises(StorageError, match="is a file"):
         shardctl.export(made, out / "thesis.tex", "megatron", overwrite=True)
@@ -388,7 +461,9 @@ def test_stopped_anywhere_the_export_is_the_old_the_new_or_absent(
     assert change > 5
 
 
-def test_a_dataset_that_changes_meanwhile_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_that_changes_meanwhile_is_not_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = write_ragged(tmp_path / "in", {"train": [[1]]})
     real = Source.check_unchanged
 
@@ -397,7 +472,9 @@ def test_a_dataset_that_changes_meanwhile_is_not_exported(tmp_path: Path, monkey
         real(source)
 
     monkeypatch.setattr(Source, "check_unchanged", changed)
-    with pytest.raises(DatasetError, match="was changed while it was exported; run the same command again"):
+    with pytest.raises(
+        DatasetError, match="was changed while it was exported; run the same command again"
+    ):
         shardctl.export(made, tmp_path / "out", "megatron")
     assert not (tmp_path / "out").exists()
 
@@ -437,7 +514,9 @@ def test_texts_come_back_from_what_the_steps_of_a_recipe_made(tmp_path: Path, me
 
 def test_documents_cut_into_rows_by_pack_none_are_refused(tmp_path: Path) -> None:
     """Pieces may overlap, and as documents of their own they would have an end in the middle."""
-    made = converted(tmp_path, ["too long for one row"], {"method": "none", "length": 8, "stride": 2})
+    made = converted(
+        tmp_path, ["too long for one row"], {"method": "none", "length": 8, "stride": 2}
+    )
     with pytest.raises(InputError, match=r"cut into rows of their own \(pack none\)"):
         shardctl.export(made, tmp_path / "out", "megatron")
     assert not (tmp_path / "out").exists()

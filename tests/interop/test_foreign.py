@@ -33,7 +33,12 @@ def tars(tmp_path: Path) -> Path:
 
 def test_an_overview_has_the_files_the_fields_and_the_first_records(tars: Path) -> None:
     found = look(tars, first=2, workers=0)
-    assert (found.formats, found.files, found.records, found.faults) == ({"webdataset": 2}, 2, 42, {})
+    assert (found.formats, found.files, found.records, found.faults) == (
+        {"webdataset": 2},
+        2,
+        42,
+        {},
+    )
     assert found.schema == [("__key__", "string"), ("cls", "int64"), ("txt", "string")]
     assert found.first == [
         {"key": "train-00000.tar#1", "__key__": "0000", "cls": 0, "txt": "text 0"},
@@ -60,7 +65,11 @@ def test_a_tar_without_its_end_is_told_and_is_no_damage(tars: Path, cli: Any) ->
     cut = tars / "train-00001.tar"
     cut.write_bytes(cut.read_bytes()[: 3 * 1024])  # the second sample lacks its second member
     result = check(tars, 0)
-    assert (result.ok, result.samples, [(each.severity, each.kind) for each in result.findings]) == (
+    assert (
+        result.ok,
+        result.samples,
+        [(each.severity, each.kind) for each in result.findings],
+    ) == (
         True,
         42,
         [("warning", "no-end")],
@@ -89,7 +98,9 @@ def test_damage_is_found_with_the_file_and_the_record(tars: Path) -> None:
 
 def test_a_parquet_file_with_a_damaged_page_is_found(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    parquet.write_table(pa.table({"text": [f"some text {n}" for n in range(1000)]}), path, write_page_checksum=True)
+    parquet.write_table(
+        pa.table({"text": [f"some text {n}" for n in range(1000)]}), path, write_page_checksum=True
+    )
     assert check(path, 0).ok
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 0xFF
@@ -107,7 +118,9 @@ def test_the_hashes_of_an_index_are_compared(dataset: Path, tmp_path: Path) -> N
     data = shard.read_bytes()
     shard.write_bytes(data.replace(b"text 3", b"text 4"))
     result = check(tmp_path / "mds", 0)
-    assert [(finding.kind, finding.shard) for finding in result.findings] == [("wrong-hash", "train/shard.00000.mds")]
+    assert [(finding.kind, finding.shard) for finding in result.findings] == [
+        ("wrong-hash", "train/shard.00000.mds")
+    ]
 
 
 def test_a_dataset_and_what_is_left_of_one_are_not_foreign(dataset: Path, tars: Path) -> None:
@@ -132,13 +145,26 @@ def test_the_commands_take_them(tars: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.thorough
-def test_a_sheet_and_a_page_show_records_from_all_over_by_their_place(photos: Path, tmp_path: Path, cli: Any) -> None:
+def test_a_sheet_and_a_page_show_records_from_all_over_by_their_place(
+    photos: Path, tmp_path: Path, cli: Any
+) -> None:
     shardctl.convert(photos, tmp_path / "in", recipe={"store": "jpeg:90"}, workers=0)
     shardctl.export(tmp_path / "in", tmp_path / "tars", "webdataset", workers=0)
     (tmp_path / "tars" / "shardctl.json").unlink()
     (tmp_path / "tars" / "SHA256SUMS").unlink()
-    drawn = cli("inspect", tmp_path / "tars", "--images", tmp_path / "sheet.png", "--html", tmp_path / "page.html")
-    assert (drawn.code, "60 images drawn to" in drawn.out, "page written to" in drawn.out) == (0, True, True)
+    drawn = cli(
+        "inspect",
+        tmp_path / "tars",
+        "--images",
+        tmp_path / "sheet.png",
+        "--html",
+        tmp_path / "page.html",
+    )
+    assert (drawn.code, "60 images drawn to" in drawn.out, "page written to" in drawn.out) == (
+        0,
+        True,
+        True,
+    )
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 1000
     page = (tmp_path / "page.html").read_text()
@@ -153,19 +179,32 @@ ENDS_PYARROW = base64.b64decode(
     "PBgEAgAAABgEAQAAABYAKAQCAAAAGAQBAAAAEREAGRwVABUAFQIAPCkmBAAZGQAAAAQAAAAWhgEWBCYIFoYBACggcGFycXVldC1jcHAtYXJyb3cgdmVyc2lv"
     "biAyNi4wLjEZHBwAAADVAAAAUEFSMQ=="
 )
-"""A Parquet file with one wrong byte in its footer: pyarrow 26 ends the process that asks it for the sizes of its columns."""
+"""A Parquet file with one wrong byte in its footer: pyarrow 26 ends the process that asks it for
+the sizes of its columns."""
 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "command",
-    ["verify SRC", "inspect SRC", "inspect SRC --images OUT.png", "advise SRC --consumer-rate 100", "convert SRC OUT"],
+    [
+        "verify SRC",
+        "inspect SRC",
+        "inspect SRC --images OUT.png",
+        "advise SRC --consumer-rate 100",
+        "convert SRC OUT",
+    ],
 )
 def test_a_file_that_ends_its_library_ends_no_command(command: str, tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(ENDS_PYARROW)
-    places = {"SRC": str(tmp_path / "a.parquet"), "OUT": str(tmp_path / "out"), "OUT.png": str(tmp_path / "out.png")}
+    places = {
+        "SRC": str(tmp_path / "a.parquet"),
+        "OUT": str(tmp_path / "out"),
+        "OUT.png": str(tmp_path / "out.png"),
+    }
     arguments = [places.get(word, word) for word in command.split()]
-    ran = subprocess.run([sys.executable, "-m", "shardctl", *arguments], capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-m", "shardctl", *arguments], capture_output=True, text=True
+    )
     assert 1 <= ran.returncode <= 9, ran
     assert "a.parquet" in ran.stdout + ran.stderr
     assert "damaged" in ran.stdout + ran.stderr
@@ -176,10 +215,15 @@ def test_a_file_that_ends_its_library_ends_no_command(command: str, tmp_path: Pa
 def test_advice_names_what_cannot_be_read(tmp_path: Path, cli: Any) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.parquet").write_bytes(ENDS_PYARROW)
-    parquet.write_table(pa.table({"text": ["one", "two", "three"] * 20}), tmp_path / "in" / "b.parquet")
+    parquet.write_table(
+        pa.table({"text": ["one", "two", "three"] * 20}), tmp_path / "in" / "b.parquet"
+    )
     ran = cli("advise", tmp_path / "in", "--consumer-rate", "1000")
     assert ran.code == 0, ran.err
-    assert "not read or converted: a.parquet: the process that looked at it was ended by SIGABRT every time" in ran.out
+    assert (
+        "not read or converted: a.parquet: the process that looked at it was ended by SIGABRT "
+        "every time" in ran.out
+    )
 
 
 def test_a_sheet_of_records_without_images_is_refused(tars: Path, cli: Any, tmp_path: Path) -> None:

@@ -27,7 +27,10 @@ from shardctl.system.files import replacing
 @pytest.fixture
 def encoded(photos: Path, tmp_path: Path) -> list[str]:
     shardctl.convert(
-        photos, tmp_path / "out", recipe={"store": "jpeg:90", "transform": [{"name": "resize", "size": 24}]}, workers=0
+        photos,
+        tmp_path / "out",
+        recipe={"store": "jpeg:90", "transform": [{"name": "resize", "size": 24}]},
+        workers=0,
     )
     return sorted(str(path) for path in (tmp_path / "out").glob("train-*.arrow"))
 
@@ -60,7 +63,9 @@ def test_hugging_face_sees_images_and_class_labels(
     import datasets
 
     files = request.getfixturevalue(which)
-    ds = datasets.load_dataset("arrow", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
+    ds = datasets.load_dataset(
+        "arrow", data_files=files, split="train", cache_dir=str(tmp_path / "cache")
+    )
     assert isinstance(ds.features["image"], datasets.Image)
     assert ds.features["label"].names == ["dunes", "forest", "harbour", "night", "snow", "sunset"]
     assert len(ds) == 60
@@ -72,7 +77,9 @@ def test_hugging_face_sees_images_and_class_labels(
     if which == "with_columns":
         assert ds[3]["boxes"] == [[1, 2], [3]]
         assert ds[3]["at"] == {"x": 1.5}
-        assert ds[3]["objects"] == {"found": [{"name": "a", "parts": [3]}, {"name": "b", "parts": []}]}
+        assert ds[3]["objects"] == {
+            "found": [{"name": "a", "parts": [3]}, {"name": "b", "parts": []}]
+        }
 
 
 READ_IN_VENV = """
@@ -93,16 +100,32 @@ print(json.dumps([datasets.__version__, label, size, sample, pixels]))
 """
 
 
-@pytest.mark.skipif(os.environ.get("SHARDCTL_INSTALLS") != "yes", reason="SHARDCTL_INSTALLS=yes lets it install packages")
-def test_an_older_hugging_face_sees_the_same(with_columns: list[str], raw_dataset: Path, tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    os.environ.get("SHARDCTL_INSTALLS") != "yes",
+    reason="SHARDCTL_INSTALLS=yes lets it install packages",
+)
+def test_an_older_hugging_face_sees_the_same(
+    with_columns: list[str], raw_dataset: Path, tmp_path: Path
+) -> None:
     """Release 3.6, in an environment of its own, without shardctl."""
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "datasets==3.6.*", "pillow"], check=True)
+    subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "datasets==3.6.*", "pillow"], check=True
+    )
     raw = sorted(str(path) for path in raw_dataset.glob("train-*.arrow"))
-    command = [python, "-c", READ_IN_VENV, json.dumps(with_columns), json.dumps(raw), str(32 * 32 * 3)]
+    command = [
+        python,
+        "-c",
+        READ_IN_VENV,
+        json.dumps(with_columns),
+        json.dumps(raw),
+        str(32 * 32 * 3),
+    ]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(command, env=clean, cwd=tmp_path, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env=clean, cwd=tmp_path, check=True, capture_output=True, text=True
+    )
     version, label, size, sample, pixels = json.loads(done.stdout.splitlines()[-1])
     ours = shardctl.open(Path(with_columns[0]).parent)[3]
     assert version.startswith("3.6.")
@@ -144,13 +167,19 @@ def test_hugging_face_reads_every_type_that_a_function_can_add(tmp_path: Path) -
         "bytes": (pa.binary(), b"x"),
         "pairs": (pa.list_(pa.list_(pa.struct([("x", pa.int8())]))), [[{"x": 1}], []]),
     }
-    columns = pa.schema([("key", pa.string()), *((name, type_) for name, (type_, _) in values.items())])
+    columns = pa.schema(
+        [("key", pa.string()), *((name, type_) for name, (type_, _) in values.items())]
+    )
     path = tmp_path / "train-00000.arrow"
     with replacing(path) as sink:
-        writer = ShardWriter(sink, shard_schema(Layout("text", columns), "train", 0), Compression("none"))
+        writer = ShardWriter(
+            sink, shard_schema(Layout("text", columns), "train", 0), Compression("none")
+        )
         writer.add(("a", *(value for _, value in values.values())), 100)
         writer.finish()
-    ds = datasets.load_dataset("arrow", data_files=[str(path)], split="train", cache_dir=str(tmp_path / "cache"))
+    ds = datasets.load_dataset(
+        "arrow", data_files=[str(path)], split="train", cache_dir=str(tmp_path / "cache")
+    )
     assert ds[0] == {"key": "a", **{name: value for name, (_, value) in values.items()}}
 
 
@@ -160,7 +189,10 @@ def test_polars_and_pandas_and_pyarrow_read_encoded_shards(encoded: list[str]) -
     assert polars["key"].to_list() == keys
     assert polars["image"].struct.field("bytes")[0][:3] == b"\xff\xd8\xff"
     assert pd.concat([pd.read_feather(path) for path in encoded])["key"].tolist() == keys
-    assert pyarrow.dataset.dataset(encoded, format="ipc").to_table(columns=["key"])["key"].to_pylist() == keys
+    assert (
+        pyarrow.dataset.dataset(encoded, format="ipc").to_table(columns=["key"])["key"].to_pylist()
+        == keys
+    )
 
 
 def test_polars_and_pandas_read_raw_shards(raw_dataset: Path) -> None:
@@ -168,7 +200,9 @@ def test_polars_and_pandas_read_raw_shards(raw_dataset: Path) -> None:
     first = shardctl.open(raw_dataset, split="train")[0]
     polars = pl.read_ipc(path)
     assert polars["key"][0] == first["key"]
-    assert np.array_equal(np.asarray(polars["image"].to_list()[0], np.uint8).reshape(32, 32, 3), first["image"])
+    assert np.array_equal(
+        np.asarray(polars["image"].to_list()[0], np.uint8).reshape(32, 32, 3), first["image"]
+    )
     pandas = pd.read_feather(path)
     assert np.array_equal(np.asarray(pandas["image"][0]).reshape(32, 32, 3), first["image"])
 
@@ -183,9 +217,13 @@ def test_polars_and_pandas_read_text_shards(demo: Path, tmp_path: Path) -> None:
 
 def test_sha256sum_checks_a_dataset(raw_dataset: Path) -> None:
     done = subprocess.run(
-        ["sha256sum", "-c", "--quiet", "--strict", "SHA256SUMS"], cwd=raw_dataset, capture_output=True, text=True
+        ["sha256sum", "-c", "--quiet", "--strict", "SHA256SUMS"],
+        cwd=raw_dataset,
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     listed = {line.split("  ")[1] for line in (raw_dataset / "SHA256SUMS").read_text().splitlines()}
-    with_times = {"manifest.json", "update.arrows"}  # they differ between copies of the same sources
+    # they differ between copies of the same sources
+    with_times = {"manifest.json", "update.arrows"}
     assert listed == {path.name for path in raw_dataset.iterdir()} - {*with_times, "SHA256SUMS"}

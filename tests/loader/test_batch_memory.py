@@ -1,4 +1,5 @@
-"""The memory of large batches is used again when nobody has them any more: not earlier, and within a bound."""
+"""The memory of large batches is used again when nobody has them any more: not earlier, and within
+a bound."""
 
 from __future__ import annotations
 
@@ -34,9 +35,11 @@ def is_right(batch: dict[str, Any], images: Any) -> bool:
     first = [int(image[0, 0, 0]) for image in images]
     last = [int(image[-1, -1, -1]) for image in images]
     high = len(images[0]) - 1
-    return [(end - begin) % 256 for begin, end in zip(first, last, strict=True)] == [high] * len(images) and [
-        begin - first[0] for begin in first
-    ] == [int(key) - int(batch["key"][0]) for key in batch["key"]]
+    return [(end - begin) % 256 for begin, end in zip(first, last, strict=True)] == [high] * len(
+        images
+    ) and [begin - first[0] for begin in first] == [
+        int(key) - int(batch["key"][0]) for key in batch["key"]
+    ]
 
 
 def copied(form: Any) -> Any:
@@ -49,7 +52,9 @@ def begins_at(array: Any) -> int:
 
 
 @pytest.mark.parametrize("options", VARIANTS)
-def test_a_batch_that_is_kept_in_any_form_stays_as_it_is(root: Path, options: dict[str, Any]) -> None:
+def test_a_batch_that_is_kept_in_any_form_stays_as_it_is(
+    root: Path, options: dict[str, Any]
+) -> None:
     torch = pytest.importorskip("torch")
     forms = [
         lambda array: array,
@@ -61,7 +66,9 @@ def test_a_batch_that_is_kept_in_any_form_stays_as_it_is(root: Path, options: di
         lambda array: torch.from_numpy(array)[1:, 2:, ::2],
         lambda array: np.from_dlpack(torch.from_numpy(array)),
     ]
-    loader = shardctl.open(root).loader(BATCH, shuffle=True, columns=["image"], threads=2, repeat=4, **options)
+    loader = shardctl.open(root).loader(
+        BATCH, shuffle=True, columns=["image"], threads=2, repeat=4, **options
+    )
     kept = []
     for number, batch in enumerate(loader):
         form = forms[number % len(forms)](batch["image"])
@@ -75,10 +82,20 @@ def test_a_batch_that_is_kept_in_any_form_stays_as_it_is(root: Path, options: di
 
 
 @pytest.mark.parametrize("options", VARIANTS)
-def test_a_later_loader_uses_the_memory_of_an_earlier_one(root: Path, options: dict[str, Any]) -> None:
+def test_a_later_loader_uses_the_memory_of_an_earlier_one(
+    root: Path, options: dict[str, Any]
+) -> None:
     def addresses() -> set[int]:
         ds = shardctl.open(root)
-        loader = ds.loader(BATCH, shuffle=True, columns=["image", "key"], threads=1, prefetch=1, drop_last=True, **options)
+        loader = ds.loader(
+            BATCH,
+            shuffle=True,
+            columns=["image", "key"],
+            threads=1,
+            prefetch=1,
+            drop_last=True,
+            **options,
+        )
         found = set()
         for batch in loader:
             assert is_right(batch, batch["image"])
@@ -96,7 +113,9 @@ def test_threads_that_take_and_leave_batches_never_have_the_same_memory(root: Pa
 
     def train(seed: int) -> None:
         held: list[Any] = []
-        for batch in ds.loader(BATCH, shuffle=True, seed=seed, columns=["image", "key"], threads=2, repeat=6):
+        for batch in ds.loader(
+            BATCH, shuffle=True, seed=seed, columns=["image", "key"], threads=2, repeat=6
+        ):
             held.append(batch)
             if len(held) > seed % 4:
                 old = held.pop(0)
@@ -118,7 +137,9 @@ def read_in_fork(loader: Any, held: Any, before: Any, go_on: Any, queue: Any) ->
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_process_and_its_parent_do_not_see_what_the_other_writes(root: Path) -> None:
-    loader = shardctl.open(root).loader(BATCH, shuffle=True, columns=["image", "key"], threads=2, repeat=3)
+    loader = shardctl.open(root).loader(
+        BATCH, shuffle=True, columns=["image", "key"], threads=2, repeat=3
+    )
     batches = iter(loader)
     held = next(batches)["image"]
     before = held.copy()
@@ -158,7 +179,9 @@ print(held, own() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_more_memory_is_kept_than_the_bound(root: Path) -> None:
-    ran = subprocess.run([sys.executable, "-c", MANY, str(root)], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", MANY, str(root)], capture_output=True, text=True, check=True
+    )
     held, kept = map(int, ran.stdout.split())
     assert held > 120
     assert kept < 20, f"{kept} MiB"

@@ -1,4 +1,5 @@
-"""The local cache of datasets on a store: each block once for all processes, never more than the limit, never a wrong byte."""
+"""The local cache of datasets on a store: each block once for all processes, never more than the
+limit, never a wrong byte."""
 
 from __future__ import annotations
 
@@ -47,7 +48,10 @@ def read(url: str, **options: Any) -> list[Any]:
 
 def disk_usage(folder: Path) -> int:
     """Return the bytes that a folder takes on the disk, as du counts them."""
-    sizes = {(folder / "." / name).lstat().st_ino: (folder / name).lstat().st_blocks * 512 for name in files_of(folder)}
+    sizes = {
+        (folder / "." / name).lstat().st_ino: (folder / name).lstat().st_blocks * 512
+        for name in files_of(folder)
+    }
     return sum(sizes.values())
 
 
@@ -55,7 +59,9 @@ def files_of(folder: Path) -> list[str]:
     return ["", *(str(path.relative_to(folder)) for path in folder.rglob("*"))]
 
 
-def test_the_second_time_nothing_comes(root: Path, bucket: str, folder: Path, object_server: ObjectServer) -> None:
+def test_the_second_time_nothing_comes(
+    root: Path, bucket: str, folder: Path, object_server: ObjectServer
+) -> None:
     url = upload(root, f"{bucket}/out")
     first = read(url, cache=folder)
     object_server.clear()
@@ -65,7 +71,9 @@ def test_the_second_time_nothing_comes(root: Path, bucket: str, folder: Path, ob
     assert (entry.url, entry.blocks, entry.of_blocks) == (url, blocks_of(root), blocks_of(root))
 
 
-def test_another_dataset_at_the_same_place(plain: Path, tmp_path: Path, bucket: str, folder: Path) -> None:
+def test_another_dataset_at_the_same_place(
+    plain: Path, tmp_path: Path, bucket: str, folder: Path
+) -> None:
     url = upload(plain, f"{bucket}/out")
     before = read(url, cache=folder)
     other = make(tmp_path / "other", samples=240, seed=500)
@@ -90,7 +98,9 @@ def started(count: int, **details: Any) -> list[subprocess.Popen[str]]:
     for rank in range(count):
         code = PROCESS.format(**{"rank": rank, "world_size": count, "shuffle": "window", **details})
         command = [sys.executable, "-c", code]
-        processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        processes.append(
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("\n")
@@ -114,20 +124,33 @@ def test_processes_together_bring_each_block_once(
 ) -> None:
     url = upload(plain, f"{bucket}/out")
     object_server.clear()
-    found = results(started(2, url=url, folder=str(folder), **({"world_size": 1, "rank": 0} if world_size == 1 else {})))
+    found = results(
+        started(
+            2,
+            url=url,
+            folder=str(folder),
+            **({"world_size": 1, "rank": 0} if world_size == 1 else {}),
+        )
+    )
     assert sum(samples for samples, _ in found) == 480 // world_size
     reads = block_reads(object_server, plain)
     assert len(reads) == blocks_of(plain)
     assert set(reads.values()) == {1}
-    tables = [r["key"] for r in object_server.log() if r["method"] == "GET" and "train" not in r["key"]]
+    tables = [
+        r["key"] for r in object_server.log() if r["method"] == "GET" and "train" not in r["key"]
+    ]
     assert sorted(tables) == ["out/manifest.json", "out/shards.arrow"]
 
 
-def test_a_killed_process_leaves_whole_blocks(plain: Path, bucket: str, folder: Path, object_server: ObjectServer) -> None:
+def test_a_killed_process_leaves_whole_blocks(
+    plain: Path, bucket: str, folder: Path, object_server: ObjectServer
+) -> None:
     url = upload(plain, f"{bucket}/out")
     object_server.fault("slow", key="*train-00001*", method="GET", seconds=20)
     (process,) = started(1, url=url, folder=str(folder), shuffle=False)
-    while not any("train-00001" in r["key"] for r in object_server.log()) or not block_reads(object_server, plain):
+    while not any("train-00001" in r["key"] for r in object_server.log()) or not block_reads(
+        object_server, plain
+    ):
         assert process.poll() is None
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -145,7 +168,8 @@ def test_a_killed_process_leaves_whole_blocks(plain: Path, bucket: str, folder: 
 
 
 def damage(folder: Path) -> int:
-    """Change bytes in the middle of every file of shards in a cache, and return how many files there are."""
+    """Change bytes in the middle of every file of shards in a cache, and return how many files
+    there are."""
     files = list(folder.glob("*/shards/*.arrow"))
     for path in files:
         with open(path, "r+b") as file:
@@ -154,7 +178,9 @@ def damage(folder: Path) -> int:
     return len(files)
 
 
-def test_damage_is_noticed_and_mended(root: Path, bucket: str, folder: Path, object_server: ObjectServer) -> None:
+def test_damage_is_noticed_and_mended(
+    root: Path, bucket: str, folder: Path, object_server: ObjectServer
+) -> None:
     url = upload(root, f"{bucket}/out")
     whole = read(url, cache=folder)
     count = damage(folder)
@@ -184,13 +210,19 @@ def flip(data: bytes, at: int) -> bytes:
     ],
     ids=["end", "footer", "begin", "cut", "longer", "zeros", "gone"],
 )
-def test_whatever_is_damaged_comes_again(plain: Path, bucket: str, folder: Path, damaged: Any, on_error: str) -> None:
+def test_whatever_is_damaged_comes_again(
+    plain: Path, bucket: str, folder: Path, damaged: Any, on_error: str
+) -> None:
     url = upload(plain, f"{bucket}/out")
     first = read(url, cache=folder)
-    for path in [each for each in sorted(folder.rglob("*")) if each.is_file() and each.stat().st_size > 300]:
+    for path in [
+        each for each in sorted(folder.rglob("*")) if each.is_file() and each.stat().st_size > 300
+    ]:
         data = damaged(path.read_bytes())
         path.unlink() if data is None else path.write_bytes(data)
-        loader = shardctl.open(url, cache=folder).loader(8, shuffle="window", threads=2, on_error=on_error)
+        loader = shardctl.open(url, cache=folder).loader(
+            8, shuffle="window", threads=2, on_error=on_error
+        )
         assert all_same(list(loader), first), path
         assert loader.stats().skipped == 0
 
@@ -229,7 +261,9 @@ class Watch:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("limit", [0, 100_000, 300_000])
-def test_the_limit_holds_at_every_moment(plain: Path, bucket: str, folder: Path, limit: int) -> None:
+def test_the_limit_holds_at_every_moment(
+    plain: Path, bucket: str, folder: Path, limit: int
+) -> None:
     url = upload(plain, f"{bucket}/out")
     with Watch(folder) as watch:
         for _ in range(2):
@@ -245,7 +279,9 @@ def disk_usage_of_nothing(folder: Path) -> int:
     return folder.stat().st_blocks * 512
 
 
-def test_with_a_full_cache_the_rest_passes_by(plain: Path, bucket: str, folder: Path, object_server: ObjectServer) -> None:
+def test_with_a_full_cache_the_rest_passes_by(
+    plain: Path, bucket: str, folder: Path, object_server: ObjectServer
+) -> None:
     url = upload(plain, f"{bucket}/out")
     read(url, cache=folder, cache_limit=260_000)
     (entry,) = Cache(folder).entries()
@@ -278,11 +314,15 @@ def test_a_dataset_in_use_stays(plain: Path, bucket: str, folder: Path) -> None:
     (entry,) = Cache(folder).entries()
     limit = entry.bytes + 50_000
     assert all_same(read(second, cache=folder, cache_limit=limit), read(str(plain)))
-    assert next(each for each in Cache(folder).entries() if each.url == first).blocks == entry.blocks
+    assert (
+        next(each for each in Cache(folder).entries() if each.url == first).blocks == entry.blocks
+    )
     assert all_same(used.loader(8), before)
 
 
-def test_a_full_disk_is_as_a_full_cache(plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_as_a_full_cache(
+    plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = upload(plain, f"{bucket}/out")
     real, left = os.posix_fallocate, [6]
 
@@ -300,7 +340,9 @@ def test_a_full_disk_is_as_a_full_cache(plain: Path, bucket: str, folder: Path, 
     assert entry.blocks < 6
 
 
-def test_a_disk_that_is_nearly_full_stays_so(plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_nearly_full_stays_so(
+    plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(caching, "KEPT_FREE", 2.0)
     url = upload(plain, f"{bucket}/out")
     with pytest.warns(CacheWarning, match="the disk of the cache is full") as said:
@@ -319,13 +361,17 @@ def test_a_cache_that_is_removed_while_it_is_read(plain: Path, bucket: str, fold
     assert shardctl.open(url, cache=folder)[0]["key"] == first
 
 
-def test_a_local_dataset_is_not_a_cache_and_keeps_its_files(plain: Path, folder: Path, tmp_path: Path) -> None:
+def test_a_local_dataset_is_not_a_cache_and_keeps_its_files(
+    plain: Path, folder: Path, tmp_path: Path
+) -> None:
     """Whatever the limit is: it may be the only copy (mosaicml/streaming#988)."""
     shutil.copytree(plain, tmp_path / "out")
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     for limit in (0, "1 MB"):
         for _ in range(2):
-            assert all_same(read(str(tmp_path / "out"), cache=folder, cache_limit=limit), read(str(plain)))
+            assert all_same(
+                read(str(tmp_path / "out"), cache=folder, cache_limit=limit), read(str(plain))
+            )
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     assert not folder.exists()
 
@@ -362,7 +408,15 @@ def test_a_limit_of_no_cache_is_wrong_usage(cli: Any, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("500GB", 500 * 10**9), ("64 MiB", 64 << 20), ("1.5k", 1500), ("12", 12), (7, 7), ("0", 0), ("2T", 2 * 10**12)],
+    [
+        ("500GB", 500 * 10**9),
+        ("64 MiB", 64 << 20),
+        ("1.5k", 1500),
+        ("12", 12),
+        (7, 7),
+        ("0", 0),
+        ("2T", 2 * 10**12),
+    ],
 )
 def test_sizes(text: Any, size: int) -> None:
     assert size_of(text, "limit") == size
@@ -385,7 +439,11 @@ def test_the_command_lists_and_clears(cli: Any, plain: Path, bucket: str, folder
         used: (True, 0),
         unused: (False, blocks_of(plain)),
     }
-    assert record["bytes"] == sum(entry["bytes"] for entry in record["datasets"]) >= disk_usage(folder) - 8192
+    assert (
+        record["bytes"]
+        == sum(entry["bytes"] for entry in record["datasets"])
+        >= disk_usage(folder) - 8192
+    )
     cleared = cli("cache", "clear", folder)
     assert cleared.code == 0
     assert f"{used} stays: a process uses it" in cleared.out
@@ -397,7 +455,9 @@ def test_the_command_lists_and_clears(cli: Any, plain: Path, bucket: str, folder
     assert Cache(folder).entries() == []
 
 
-def test_the_command_is_told_which_cache(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_is_told_which_cache(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SHARDCTL_CACHE", raising=False)
     assert "Give its folder" in cli("cache", "ls").err
     assert cli("cache", "ls", tmp_path / "none").code == 3
@@ -432,7 +492,11 @@ def test_a_strange_file_in_the_folder_of_a_dataset_stays_and_is_in_nobodys_way(
     cleared = cli("cache", "clear", folder)
     assert "removed 2 datasets" in cleared.out
     assert f"{there.parent}: has files that are of no cache; these stay" in cleared.out
-    assert [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock" and path.name != "lock"] == [there]
+    assert [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".lock" and path.name != "lock"
+    ] == [there]
     assert there.read_text() == "mine"
 
 
@@ -478,7 +542,8 @@ def test_a_process_that_stands_still_while_it_opens_holds_up_no_other(
 def test_a_dataset_that_is_being_removed_comes_again(
     plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process has removed what says that it is there, and goes on, right after this one has seen that."""
+    """Another process has removed what says that it is there, and goes on, right after this one has
+    seen that."""
     url = upload(plain, f"{bucket}/out")
     expected = read(url, cache=folder)
     real, removed = caching.Use, []

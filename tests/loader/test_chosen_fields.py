@@ -38,7 +38,9 @@ def samples(root: Path, **options: Any) -> list[dict[str, Any]]:
 
 
 def test_fields_are_chosen_and_renamed(table: Path, tmp_path: Path) -> None:
-    made = shardctl.convert(table, tmp_path / "out", recipe={"fields": "image=photo,label=class,n"}, workers=0)
+    made = shardctl.convert(
+        table, tmp_path / "out", recipe={"fields": "image=photo,label=class,n"}, workers=0
+    )
     assert made.samples == 6
     dataset = shardctl.open(tmp_path / "out")
     assert dataset.schema.names == ["key", "image", "n", "label"]
@@ -48,9 +50,13 @@ def test_fields_are_chosen_and_renamed(table: Path, tmp_path: Path) -> None:
     assert manifest["recipe"]["fields"] == "image=photo,label=class,n=n"
 
 
-def test_a_field_that_is_not_there_and_a_choice_that_is_none_are_named(table: Path, tmp_path: Path) -> None:
+def test_a_field_that_is_not_there_and_a_choice_that_is_none_are_named(
+    table: Path, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="no field odd; they have id, n, photo, class"):
-        shardctl.convert(table, tmp_path / "out", recipe={"kind": "table", "fields": "n=odd"}, workers=0)
+        shardctl.convert(
+            table, tmp_path / "out", recipe={"kind": "table", "fields": "n=odd"}, workers=0
+        )
     for wrong in ("", "a=", "=a", "a=x,a=y", "a=x,b=x"):
         with pytest.raises(UsageError, match="fields"):
             shardctl.convert(table, tmp_path / "out", recipe={"fields": wrong}, workers=0)
@@ -58,7 +64,9 @@ def test_a_field_that_is_not_there_and_a_choice_that_is_none_are_named(table: Pa
 
 @pytest.mark.parametrize("choice", [{"key_field": "id"}, {"fields": "key=id,n,photo"}])
 @pytest.mark.parametrize("kind", ["table", "image"])
-def test_keys_are_those_of_the_records(table: Path, tmp_path: Path, kind: str, choice: dict[str, str]) -> None:
+def test_keys_are_those_of_the_records(
+    table: Path, tmp_path: Path, kind: str, choice: dict[str, str]
+) -> None:
     out = tmp_path / "out"
     recipe = {"kind": kind, **choice, **({"image_field": "photo"} if kind == "image" else {})}
     shardctl.convert(table, out, recipe=recipe, workers=0, samples_per_shard=2, shuffle=3)
@@ -77,22 +85,42 @@ def test_keys_are_those_of_the_records(table: Path, tmp_path: Path, kind: str, c
 def test_a_record_without_a_key_is_a_reject_and_numbers_are_keys(tmp_path: Path) -> None:
     lines = [{"id": 7, "x": 1}, {"id": None, "x": 2}, {"id": 9, "x": 3}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    made = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"kind": "table", "key_field": "id"}, workers=0)
+    made = shardctl.convert(
+        tmp_path / "in.jsonl",
+        tmp_path / "out",
+        recipe={"kind": "table", "key_field": "id"},
+        workers=0,
+    )
     assert (made.samples, made.reasons) == (2, {"decode: no-key": 1})
-    assert [(sample["key"], sample["x"]) for sample in samples(tmp_path / "out")] == [("7", 1), ("9", 3)]
+    assert [(sample["key"], sample["x"]) for sample in samples(tmp_path / "out")] == [
+        ("7", 1),
+        ("9", 3),
+    ]
 
 
 def test_lists_are_no_keys(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"id": [1]}\n')
-    with pytest.raises(InputError, match=r"the field id is of type .*; keys are text, or whole numbers"):
-        shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"kind": "table", "key_field": "id"}, workers=0)
+    with pytest.raises(
+        InputError, match=r"the field id is of type .*; keys are text, or whole numbers"
+    ):
+        shardctl.convert(
+            tmp_path / "in.jsonl",
+            tmp_path / "out",
+            recipe={"kind": "table", "key_field": "id"},
+            workers=0,
+        )
 
 
 def test_a_field_with_a_name_of_ours_is_kept_under_another_one(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"key": "a", "x": 1, "image": [2, 3], "variant": true}\n')
-    made = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"kind": "table"}, workers=0)
+    made = shardctl.convert(
+        tmp_path / "in.jsonl", tmp_path / "out", recipe={"kind": "table"}, workers=0
+    )
     for name in ("key", "image", "variant"):
-        assert any(f"the field {name} of the records is kept as __{name}__" in notice for notice in made.notices)
+        assert any(
+            f"the field {name} of the records is kept as __{name}__" in notice
+            for notice in made.notices
+        )
     (sample,) = samples(tmp_path / "out")
     assert {name: sample[name] for name in ("key", "__key__", "x", "__variant__")} == {
         "key": "in.jsonl#1",
@@ -108,7 +136,9 @@ def test_only_files_of_the_format_that_is_named_are_read(table: Path, tmp_path: 
     folder.mkdir()
     table.rename(folder / table.name)
     (folder / "other.csv").write_text("a\n1\n")
-    made = shardctl.convert(folder, tmp_path / "out", recipe={"format": "parquet", "kind": "table"}, workers=0)
+    made = shardctl.convert(
+        folder, tmp_path / "out", recipe={"format": "parquet", "kind": "table"}, workers=0
+    )
     assert made.samples == 6
     with pytest.raises(InputError, match="holds no mds"):
         shardctl.convert(folder, tmp_path / "other", recipe={"format": "mds"}, workers=0)
@@ -118,7 +148,12 @@ def test_only_files_of_the_format_that_is_named_are_read(table: Path, tmp_path: 
 def test_keys_that_are_there_twice_are_told(tmp_path: Path) -> None:
     lines = [{"id": name, "x": n} for n, name in enumerate("abcab")]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    made = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"kind": "table", "key_field": "id"}, workers=0)
+    made = shardctl.convert(
+        tmp_path / "in.jsonl",
+        tmp_path / "out",
+        recipe={"kind": "table", "key_field": "id"},
+        workers=0,
+    )
     assert made.samples == 5
     (warning,) = made.warnings
     assert warning.startswith("2 samples have the key of another one, for instance ")

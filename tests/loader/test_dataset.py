@@ -22,7 +22,9 @@ def test_every_input_comes_out_as_it_went_in(photos: Path, tmp_path: Path) -> No
     shardctl.convert(photos, tmp_path / "out", workers=0, shuffle=5)
     ds = shardctl.open(tmp_path / "out")
     assert len(ds) == 60
-    assert {sample["key"] for sample in ds} == {str(path.relative_to(photos)) for path in photos.rglob("*.*")}
+    assert {sample["key"] for sample in ds} == {
+        str(path.relative_to(photos)) for path in photos.rglob("*.*")
+    }
     for sample in ds:
         assert np.array_equal(sample["image"], decode((photos / sample["key"]).read_bytes()))
         assert ds.classes is not None
@@ -51,14 +53,20 @@ def test_indices_and_slices_of_the_order(raw_dataset: Path) -> None:
 
 def test_the_splits_are_the_whole(raw_dataset: Path) -> None:
     train, val, both = (shardctl.open(raw_dataset, split=split) for split in ("train", "val", None))
-    assert [sample["key"] for sample in train] + [sample["key"] for sample in val] == [sample["key"] for sample in both]
+    assert [sample["key"] for sample in train] + [sample["key"] for sample in val] == [
+        sample["key"] for sample in both
+    ]
     with pytest.raises(UsageError, match="no split 'test'; it has train, val"):
         shardctl.open(raw_dataset, split="test")
 
 
 def test_batches_are_arrays_of_the_right_shape(raw_dataset: Path) -> None:
     batches = list(shardctl.open(raw_dataset).loader(batch_size=25))
-    assert [batch["image"].shape for batch in batches] == [(25, 32, 32, 3), (25, 32, 32, 3), (10, 32, 32, 3)]
+    assert [batch["image"].shape for batch in batches] == [
+        (25, 32, 32, 3),
+        (25, 32, 32, 3),
+        (10, 32, 32, 3),
+    ]
     assert all(batch["image"].dtype == np.uint8 for batch in batches)
     assert all(batch["label"].dtype == np.int64 for batch in batches)
     assert len(list(shardctl.open(raw_dataset).loader(batch_size=25, drop_last=True))) == 2
@@ -67,13 +75,18 @@ def test_batches_are_arrays_of_the_right_shape(raw_dataset: Path) -> None:
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_each_sample_once_per_epoch_and_the_same_global_batches(raw_dataset: Path, shuffle: bool, world_size: int) -> None:
+def test_each_sample_once_per_epoch_and_the_same_global_batches(
+    raw_dataset: Path, shuffle: bool, world_size: int
+) -> None:
     ds = shardctl.open(raw_dataset)
     alone = [sorted(batch["key"]) for batch in ds.loader(12, shuffle=shuffle, seed=4)]
     ranks = [
-        list(ds.loader(12 // world_size, shuffle=shuffle, seed=4, rank=r, world_size=world_size)) for r in range(world_size)
+        list(ds.loader(12 // world_size, shuffle=shuffle, seed=4, rank=r, world_size=world_size))
+        for r in range(world_size)
     ]
-    together = [sorted(key for batch in parts for key in batch["key"]) for parts in zip(*ranks, strict=True)]
+    together = [
+        sorted(key for batch in parts for key in batch["key"]) for parts in zip(*ranks, strict=True)
+    ]
     assert together == alone
     assert sorted(key for batch in alone for key in batch) == sorted(sample["key"] for sample in ds)
 
@@ -124,24 +137,32 @@ def half_labelled(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_a_missing_label_is_none_for_who_looks_and_refused_for_who_trains(half_labelled: Path) -> None:
+def test_a_missing_label_is_none_for_who_looks_and_refused_for_who_trains(
+    half_labelled: Path,
+) -> None:
     ds = shardctl.open(half_labelled)
     assert ds.take([0, 1, 2])["label"] == [0, None, 1]
     assert ds[1]["label"] is None
     assert [sample["label"] for sample in ds] == [0, None, 1]
     with pytest.raises(
-        UsageError, match=r"1 of 3 samples have no label, the first of them is 'b.png'; give fill=\{'label': -1\}"
+        UsageError,
+        match=r"1 of 3 samples have no label, the first of them is 'b.png'; give fill=\{'label': "
+        r"-1\}",
     ):
         ds.loader(2)
     (batch,) = ds.loader(3, fill={"label": -1})
     assert batch["label"].tolist() == [0, -1, 1]
-    assert [b["key"] for b in ds.loader(3, columns=["key", "image"])] == [["a.png", "b.png", "c.png"]]
+    assert [b["key"] for b in ds.loader(3, columns=["key", "image"])] == [
+        ["a.png", "b.png", "c.png"]
+    ]
     with pytest.raises(UsageError, match=r"row 1, key 'b.png': label is missing; give fill"):
         list(ds[1:].loader(2, on_error="skip"))
     assert [b["label"].tolist() for b in ds.filter("label is not None").loader(2)] == [[0, 1]]
 
 
-def test_datasets_with_missing_labels_can_be_measured_and_looked_at(half_labelled: Path, cli: Any) -> None:
+def test_datasets_with_missing_labels_can_be_measured_and_looked_at(
+    half_labelled: Path, cli: Any
+) -> None:
     assert cli("bench", half_labelled, "--seconds", "0.1").code == 0
     assert cli("inspect", half_labelled, "--head", "3").code == 0
     assert cli("verify", half_labelled, "--level", "deep").code == 0
@@ -150,12 +171,25 @@ def test_datasets_with_missing_labels_can_be_measured_and_looked_at(half_labelle
 def test_slices_are_datasets(raw_dataset: Path) -> None:
     ds = shardctl.open(raw_dataset, split="train")
     in_order = [sample["key"] for sample in ds]
-    for chosen in (slice(1, 3), slice(None), slice(-5, None), slice(None, None, -3), slice(30, 2, -7), slice(9, 9)):
+    for chosen in (
+        slice(1, 3),
+        slice(None),
+        slice(-5, None),
+        slice(None, None, -3),
+        slice(30, 2, -7),
+        slice(9, 9),
+    ):
         part = ds[chosen]
         assert [sample["key"] for sample in part] == in_order[chosen]
-        assert [key for batch in part.loader(4, columns=["key"]) for key in batch["key"]] == in_order[chosen]
+        assert [
+            key for batch in part.loader(4, columns=["key"]) for key in batch["key"]
+        ] == in_order[chosen]
         for shuffle in ("global", "window"):
-            shuffled = [key for batch in part.loader(4, shuffle=shuffle, columns=["key"]) for key in batch["key"]]
+            shuffled = [
+                key
+                for batch in part.loader(4, shuffle=shuffle, columns=["key"])
+                for key in batch["key"]
+            ]
             assert sorted(shuffled) == sorted(in_order[chosen])
     assert [sample["key"] for sample in ds[::-1][2:10:3]] == in_order[::-1][2:10:3]
     assert len(ds[::2].filter("label >= 0")) == len(in_order[::2])
@@ -175,9 +209,9 @@ def test_a_filter_may_be_a_string(raw_dataset: Path) -> None:
     expected = [sample["key"] for sample in ds if sample["label"] == 2]
     assert [sample["key"] for sample in ds.filter("label == 2")] == expected
     assert [sample["key"] for sample in ds.filter(f"label == {ds.classes[2]!r}")] == expected
-    assert [sample["key"] for sample in ds.filter("contains(key, 'dunes') and label >= 0").limit(2)] == [
-        sample["key"] for sample in ds if "dunes" in sample["key"]
-    ][:2]
+    assert [
+        sample["key"] for sample in ds.filter("contains(key, 'dunes') and label >= 0").limit(2)
+    ] == [sample["key"] for sample in ds if "dunes" in sample["key"]][:2]
     assert len(ds.filter("True")) == len(ds)
     assert len(ds.filter("width == 32 and height > 31 and image_bytes == 32 * 32 * 3")) == len(ds)
     assert len(ds.filter("width > 100 or label == 1")) == len(ds.filter("label == 1"))
@@ -194,20 +228,34 @@ def test_a_filter_may_ask_for_the_split_and_the_place(raw_dataset: Path) -> None
     ds = shardctl.open(raw_dataset)
     in_order = [sample["key"] for sample in ds]
     train, val = (shardctl.open(raw_dataset, split=split) for split in ("train", "val"))
-    assert [sample["key"] for sample in ds.filter("index < 5 or index == 59")] == [*in_order[:5], in_order[59]]
+    assert [sample["key"] for sample in ds.filter("index < 5 or index == 59")] == [
+        *in_order[:5],
+        in_order[59],
+    ]
     assert ds.filter("split == 'train'").identity["samples"] == len(train)
-    assert [sample["key"] for sample in ds.filter("split == 'val' and label >= 0")] == [sample["key"] for sample in val]
-    assert [sample["key"] for sample in val.filter("split == 'val' and index in [0, 2]")] == [val[0]["key"], val[2]["key"]]
+    assert [sample["key"] for sample in ds.filter("split == 'val' and label >= 0")] == [
+        sample["key"] for sample in val
+    ]
+    assert [sample["key"] for sample in val.filter("split == 'val' and index in [0, 2]")] == [
+        val[0]["key"],
+        val[2]["key"],
+    ]
     assert len(val.filter("split != 'val'")) == 0
     turned = ds[::-1]
-    assert [sample["key"] for sample in turned.filter("index < 3 and width == 32")] == in_order[:-4:-1]
+    assert [sample["key"] for sample in turned.filter("index < 3 and width == 32")] == in_order[
+        :-4:-1
+    ]
     assert len(turned.filter("split == 'train'")) == len(train)
 
 
 def test_a_filter_may_ask_for_the_size_of_encoded_images(photos: Path, tmp_path: Path) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
     ds = shardctl.open(tmp_path / "out")
-    expected = [sample["key"] for sample in ds if sample["image"].shape[1] > sample["image"].shape[0] and sample["label"] != 1]
+    expected = [
+        sample["key"]
+        for sample in ds
+        if sample["image"].shape[1] > sample["image"].shape[0] and sample["label"] != 1
+    ]
     assert 0 < len(expected) < len(ds)
     assert [sample["key"] for sample in ds.filter("width > height and label != 1")] == expected
 
@@ -215,7 +263,12 @@ def test_a_filter_may_ask_for_the_size_of_encoded_images(photos: Path, tmp_path:
 def test_what_is_printed_says_what_is_in_it(raw_dataset: Path) -> None:
     ds = shardctl.open(raw_dataset, split="train")
     shown = repr(ds)
-    for part in (str(raw_dataset), f"{len(ds)} samples of split train", "6 classes", "columns key, image, label"):
+    for part in (
+        str(raw_dataset),
+        f"{len(ds)} samples of split train",
+        "6 classes",
+        "columns key, image, label",
+    ):
         assert part in shown
     assert f"3 samples of split train, chosen from {len(ds)}" in repr(ds[:3])
     assert repr(ds.loader(8, shuffle="window", seed=3, rank=1, world_size=2)) == (
@@ -247,14 +300,20 @@ def test_a_damaged_shard_is_named_and_not_read(dataset: Path) -> None:
         ({"batch_size": 1, "columns": ["colour"]}, "no column 'colour'; it has key, image, label"),
     ],
 )
-def test_impossible_loaders_are_refused(raw_dataset: Path, arguments: dict[str, Any], message: str) -> None:
+def test_impossible_loaders_are_refused(
+    raw_dataset: Path, arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         shardctl.open(raw_dataset).loader(**arguments)
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
-def test_compressed_pixels_are_the_same_pixels(photos: Path, raw_dataset: Path, tmp_path: Path, compression: str) -> None:
-    shardctl.convert(photos, tmp_path / "out", recipe={**CROP, "compression": compression}, workers=0)
+def test_compressed_pixels_are_the_same_pixels(
+    photos: Path, raw_dataset: Path, tmp_path: Path, compression: str
+) -> None:
+    shardctl.convert(
+        photos, tmp_path / "out", recipe={**CROP, "compression": compression}, workers=0
+    )
     plain = {sample["key"]: sample["image"] for sample in shardctl.open(raw_dataset)}
     packed = {sample["key"]: sample["image"] for sample in shardctl.open(tmp_path / "out")}
     assert plain.keys() == packed.keys()

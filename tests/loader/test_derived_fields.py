@@ -1,4 +1,5 @@
-"""What loaders derive from blocks of tokens, beside a plain reference, in any order and through every way to read."""
+"""What loaders derive from blocks of tokens, beside a plain reference, in any order and through
+every way to read."""
 
 from __future__ import annotations
 
@@ -22,14 +23,22 @@ ALL = ("labels", "position_ids", "document_ids", "cu_seqlens")
 EOS, PAD, LENGTH = 0, 9, 16
 
 
-def reference(rows: list[tuple[list[int], list[int], list[int] | None]], width: int) -> dict[str, Any]:
-    """The derived fields of rows (tokens, lengths of their documents, loss mask), one token after the other."""
+def reference(
+    rows: list[tuple[list[int], list[int], list[int] | None]], width: int
+) -> dict[str, Any]:
+    """The derived fields of rows (tokens, lengths of their documents, loss mask), one token after
+    the other."""
     labels, positions, documents, edges = [], [], [], [0]
     for tokens, lengths, mask in rows:
-        places = [(number, place) for number, length in enumerate(lengths) for place in range(length)]
+        places = [
+            (number, place) for number, length in enumerate(lengths) for place in range(length)
+        ]
         padding = width - len(places)
         places += [(-1, place) for place in range(padding)]
-        edges += [edges[-1] + total for total in np.cumsum([*lengths, *[padding] * (padding > 0)]).tolist()]
+        edges += [
+            edges[-1] + total
+            for total in np.cumsum([*lengths, *[padding] * (padding > 0)]).tolist()
+        ]
         positions.append([place for _, place in places])
         documents.append([number for number, _ in places])
         row = []
@@ -75,7 +84,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     documents = [rng.integers(1, 500, size).tolist() for size in rng.integers(1, 40, 120)]
     masks = [[int(token % 2) for token in each] for each in documents]
     path = tmp_path_factory.mktemp("documents") / "in.parquet"
-    columns = {"tokens": pa.array(documents, pa.list_(pa.uint16())), "loss_mask": pa.array(masks, pa.list_(pa.uint8()))}
+    columns = {
+        "tokens": pa.array(documents, pa.list_(pa.uint16())),
+        "loss_mask": pa.array(masks, pa.list_(pa.uint8())),
+    }
     pq.write_table(pa.table(columns), path)
     return path
 
@@ -97,11 +109,15 @@ def compressed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return convert(source, tmp_path_factory.mktemp("blocks") / "out", "zstd", method="bfd")
 
 
-def rows_of(ds: shardctl.Dataset, indices: list[int]) -> list[tuple[list[int], list[int], list[int] | None]]:
+def rows_of(
+    ds: shardctl.Dataset, indices: list[int]
+) -> list[tuple[list[int], list[int], list[int] | None]]:
     found = []
     for index in indices:
         row = ds[index]
-        found.append((row["tokens"].tolist(), row["document_lengths"].tolist(), row["loss_mask"].tolist()))
+        found.append(
+            (row["tokens"].tolist(), row["document_lengths"].tolist(), row["loss_mask"].tolist())
+        )
     return found
 
 
@@ -113,9 +129,13 @@ def check(batch: dict[str, Any], ds: shardctl.Dataset, indices: list[int]) -> No
 
 
 @pytest.mark.thorough(after=4)
-@pytest.mark.parametrize("options", [{}, {"mmap": False}, {"preload": True}, {"on_error": "skip"}, {"reuse": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"mmap": False}, {"preload": True}, {"on_error": "skip"}, {"reuse": True}]
+)
 @pytest.mark.parametrize("stored", ["blocks", "compressed"])
-def test_batches_in_order_have_the_derived_fields(stored: str, options: dict[str, Any], request: Any) -> None:
+def test_batches_in_order_have_the_derived_fields(
+    stored: str, options: dict[str, Any], request: Any
+) -> None:
     ds = shardctl.open(request.getfixturevalue(stored))
     first = 0
     for batch in ds.loader(7, derive=ALL, **options):
@@ -126,7 +146,9 @@ def test_batches_in_order_have_the_derived_fields(stored: str, options: dict[str
 
 
 @pytest.mark.parametrize("processes", [None, 2])
-def test_shuffled_batches_have_the_derived_fields_and_resume(blocks: Path, processes: int | None) -> None:
+def test_shuffled_batches_have_the_derived_fields_and_resume(
+    blocks: Path, processes: int | None
+) -> None:
     ds = shardctl.open(blocks)
     places = {tuple(ds[index]["tokens"].tolist()): index for index in range(len(ds))}
     loader = ds.loader(8, shuffle=True, seed=3, derive=ALL, processes=processes)
@@ -151,16 +173,32 @@ def test_a_loader_of_blocks_reads_tokens_and_loss_mask_unless_asked_for_more(blo
     assert set(batch) == {"tokens", "loss_mask"}
     assert not batch["tokens"].flags.writeable, "a view of the file"
     assert batch["tokens"].dtype == np.uint16
-    (batch,) = ds.limit(3).loader(3, columns=["key", "tokens", "document_keys"], dtype={"tokens": "int64"}, derive=["labels"])
+    (batch,) = ds.limit(3).loader(
+        3, columns=["key", "tokens", "document_keys"], dtype={"tokens": "int64"}, derive=["labels"]
+    )
     assert set(batch) == {"key", "tokens", "document_keys", "labels"}
     assert batch["tokens"].dtype == np.int64
     assert batch["key"] == [keys[0] for keys in batch["document_keys"]]
-    assert set(ds[0]) == {"key", "tokens", "loss_mask", "document_keys", "document_lengths", "document_starts"}
+    assert set(ds[0]) == {
+        "key",
+        "tokens",
+        "loss_mask",
+        "document_keys",
+        "document_lengths",
+        "document_starts",
+    }
 
 
-def test_blocks_are_stored_so_that_they_can_be_read_in_place(blocks: Path, source: Path, tmp_path: Path) -> None:
+def test_blocks_are_stored_so_that_they_can_be_read_in_place(
+    blocks: Path, source: Path, tmp_path: Path
+) -> None:
     assert shardctl.open(blocks).manifest.recipe["compression"] == "none"
-    assert shardctl.open(convert(source, tmp_path / "out", method="none")).manifest.recipe["compression"] == "zstd:3"
+    assert (
+        shardctl.open(convert(source, tmp_path / "out", method="none")).manifest.recipe[
+            "compression"
+        ]
+        == "zstd:3"
+    )
 
 
 def test_pieces_that_are_padded_have_derived_fields_too(source: Path, tmp_path: Path) -> None:
@@ -173,7 +211,9 @@ def test_pieces_that_are_padded_have_derived_fields_too(source: Path, tmp_path: 
         assert batch["tokens"].dtype == np.uint16
         width = batch["tokens"].shape[1]
         rows: Any = []
-        for tokens, length in zip(batch["tokens"].tolist(), batch["tokens_length"].tolist(), strict=True):
+        for tokens, length in zip(
+            batch["tokens"].tolist(), batch["tokens_length"].tolist(), strict=True
+        ):
             mask = masks[tuple(tokens[:length])]
             rows.append((tokens, [length], [*mask, *[0] * (width - length)]))
         if len(stored) == len(masks):  # each list of tokens has one mask
@@ -198,15 +238,21 @@ def test_a_mixture_derives_what_can_be_joined(blocks: Path, compressed: Path) ->
     there = batch["labels"][:, :-1] != -100
     assert (batch["labels"][:, :-1][there] == batch["tokens"][:, 1:][there]).all()
     assert not there[~same].any()
-    with pytest.raises(UsageError, match="cu_seqlens describes a whole batch, which a mixture does not have"):
+    with pytest.raises(
+        UsageError, match="cu_seqlens describes a whole batch, which a mixture does not have"
+    ):
         mix.loader(8, derive=["cu_seqlens"])
 
 
 def test_what_cannot_be_derived_is_refused(blocks: Path, source: Path, tmp_path: Path) -> None:
     ds = shardctl.open(blocks)
-    with pytest.raises(UsageError, match="derive: 'mask' is not known; there are labels, position_ids"):
+    with pytest.raises(
+        UsageError, match="derive: 'mask' is not known; there are labels, position_ids"
+    ):
         ds.loader(4, derive=["mask"])
-    with pytest.raises(UsageError, match=r"derive needs one column of tokens .* none of them is of tokens"):
+    with pytest.raises(
+        UsageError, match=r"derive needs one column of tokens .* none of them is of tokens"
+    ):
         ds.loader(4, columns=["key"], derive=["labels"])
     pieces = shardctl.open(convert(source, tmp_path / "out", method="none"))
     with pytest.raises(UsageError, match="has a length of its own in each sample; give pad="):
@@ -215,14 +261,20 @@ def test_what_cannot_be_derived_is_refused(blocks: Path, source: Path, tmp_path:
 
 def written(out: Path, columns: dict[str, Any], types: dict[str, pa.DataType]) -> shardctl.Dataset:
     """Blocks that were not packed by us."""
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    rows = [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
     schema = pa.schema([("tokens", pa.list_(pa.uint16(), 4)), *types.items()])
     shardctl.write(out, rows, schema, roles={"tokens": {"role": "tokens", "packed": True}})
     return shardctl.open(out)
 
 
-@pytest.mark.parametrize("lengths", [[[3, 2], [4]], [[4], [2, 0]], [[-1], [4]], [[2**62] * 3 + [2**62 + 4], [4]]])
-def test_lengths_that_are_not_those_of_a_block_are_an_error(tmp_path: Path, lengths: list[list[int]]) -> None:
+@pytest.mark.parametrize(
+    "lengths", [[[3, 2], [4]], [[4], [2, 0]], [[-1], [4]], [[2**62] * 3 + [2**62 + 4], [4]]]
+)
+def test_lengths_that_are_not_those_of_a_block_are_an_error(
+    tmp_path: Path, lengths: list[list[int]]
+) -> None:
     columns = {"tokens": [[1, 2, 3, 4]] * 2, "document_lengths": lengths}
     ds = written(tmp_path / "out", columns, {"document_lengths": pa.list_(pa.int64())})
     with pytest.raises(DatasetError, match="document_lengths do not fit blocks of 4"):
@@ -231,7 +283,9 @@ def test_lengths_that_are_not_those_of_a_block_are_an_error(tmp_path: Path, leng
 
 def test_columns_that_do_not_go_with_the_tokens_are_an_error(tmp_path: Path) -> None:
     tokens = {"tokens": [[1, 2, 3, 4]]}
-    with pytest.raises(DatasetError, match=r"document_lengths does not go with tokens, .* there is none"):
+    with pytest.raises(
+        DatasetError, match=r"document_lengths does not go with tokens, .* there is none"
+    ):
         written(tmp_path / "none", tokens, {}).loader(1, derive=["labels"])
     columns = {**tokens, "document_lengths": [[4]], "loss_mask": [[1, 1]]}
     types = {"document_lengths": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.uint8(), 2)}

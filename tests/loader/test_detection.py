@@ -1,4 +1,5 @@
-"""Batches of objects as torchvision takes them, where it is installed: `make setup` installs it where it can."""
+"""Batches of objects as torchvision takes them, where it is installed: `make setup` installs it
+where it can."""
 
 from __future__ import annotations
 
@@ -27,14 +28,26 @@ def test_a_batch_becomes_images_and_targets(tmp_path: Path, torchvision: Any) ->
     (batch,) = Loader(ds.loader(4, **OPTIONS))
     images, targets = detection(batch, label_offset=1)
     assert [type(image) for image in images] == [tv_tensors.Image] * 4
-    assert [tuple(image.shape) for image in images] == [(3, 12, 16), (3, 12, 16), (3, 9, 20), (3, 12, 16)]
+    assert [tuple(image.shape) for image in images] == [
+        (3, 12, 16),
+        (3, 12, 16),
+        (3, 9, 20),
+        (3, 12, 16),
+    ]
     first, none, unknown, last = targets
     assert unknown is None
     assert isinstance(first["boxes"], tv_tensors.BoundingBoxes)
-    assert (first["boxes"].format, first["boxes"].canvas_size) == (tv_tensors.BoundingBoxFormat.XYWH, (12, 16))
+    assert (first["boxes"].format, first["boxes"].canvas_size) == (
+        tv_tensors.BoundingBoxFormat.XYWH,
+        (12, 16),
+    )
     assert first["boxes"].tolist() == [[1, 2, 3, 4], [0, 0, 16, 12]]
     assert (first["labels"].tolist(), first["labels"].dtype) == ([3, 2], torch.int64)
-    assert (first["iscrowd"].tolist(), first["area"].tolist(), first["id"].tolist()) == ([True, False], [12, 192], [10, 11])
+    assert (first["iscrowd"].tolist(), first["area"].tolist(), first["id"].tolist()) == (
+        [True, False],
+        [12, 192],
+        [10, 11],
+    )
     assert none["boxes"].shape == (0, 4)
     assert none["masks"].shape == (0, 12, 16)
     assert isinstance(last["keypoints"], tv_tensors.KeyPoints)
@@ -53,18 +66,26 @@ def test_a_batch_becomes_images_and_targets(tmp_path: Path, torchvision: Any) ->
     assert "masks" not in corners[0]
 
 
-def test_transforms_of_torchvision_move_a_target_as_the_loader_does(tmp_path: Path, torchvision: Any) -> None:
+def test_transforms_of_torchvision_move_a_target_as_the_loader_does(
+    tmp_path: Path, torchvision: Any
+) -> None:
     from torchvision.transforms import v2
 
     from shardctl.torch import detection
 
     mask = np.zeros((12, 16), bool)
-    mask[3:8, 3:8] = np.arange(25).reshape(5, 5) % 2 == 0  # it fills its box, and what is left of it fills what is left of that
+    # it fills its box, and what is left of it fills what is left of that
+    mask[3:8, 3:8] = np.arange(25).reshape(5, 5) % 2 == 0
     runs = {"size": (12, 16), "counts": rle.encode(mask)}
-    marked = [thing([5, 3, 4, 6], segmentation=[[5, 3, 9, 3, 9, 9, 5, 9]]), thing([3, 3, 5, 5], rle=runs)]
+    marked = [
+        thing([5, 3, 4, 6], segmentation=[[5, 3, 9, 3, 9, 9, 5, 9]]),
+        thing([3, 3, 5, 5], rle=runs),
+    ]
     ds = write(tmp_path / "out", [marked])
     options: list[dict[str, Any]] = [{}, {"crop": 8, "flip": 1.0}]
-    (stored, targets), (cut, moved) = (detection(next(iter(ds.loader(1, **OPTIONS, **each)))) for each in options)
+    (stored, targets), (cut, moved) = (
+        detection(next(iter(ds.loader(1, **OPTIONS, **each)))) for each in options
+    )
     compose = v2.Compose([v2.CenterCrop(8), v2.RandomHorizontalFlip(1.0), v2.ClampBoundingBoxes()])
     image, theirs = compose(stored[0], targets[0])
     ours = moved[0]
@@ -83,7 +104,10 @@ def test_what_a_batch_lacks_is_said(tmp_path: Path, torchvision: Any) -> None:
         ({}, r"an image is \(12, 16, 3\), not \(3, height, width\); give channels_first=True"),
         ({"columns": ["image", "key"]}, "the batch has no field 'objects'; it has image, key"),
         ({"pad": {"objects": 0}}, "the batch has no field 'objects'"),
-        ({**OPTIONS, "columns": ["image", "objects.bbox"]}, "objects have no bbox and category, but bbox"),
+        (
+            {**OPTIONS, "columns": ["image", "objects.bbox"]},
+            "objects have no bbox and category, but bbox",
+        ),
     ]:
         with pytest.raises(UsageError, match=why):
             detection(next(iter(ds.loader(4, **options))))
@@ -91,7 +115,9 @@ def test_what_a_batch_lacks_is_said(tmp_path: Path, torchvision: Any) -> None:
         detection(next(iter(ds.loader(4))), box_format="xyxy")
 
 
-def test_without_torchvision_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchvision_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from shardctl.torch import detection
 
     monkeypatch.setitem(sys.modules, "torchvision", None)

@@ -35,7 +35,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("boxes", pa.list_(pa.list_(pa.float32()))),
         ]
     )
-    rows = ((f"k{n}", n, np.full((2, 3), n, np.uint8), list(range(n % 4 + 1)), boxes(n)) for n in range(SAMPLES))
+    rows = (
+        (f"k{n}", n, np.full((2, 3), n, np.uint8), list(range(n % 4 + 1)), boxes(n))
+        for n in range(SAMPLES)
+    )
     path = tmp_path_factory.mktemp("frameworks") / "out"
     write_dataset(path, columns, rows, 40, sample_bytes=400_000)
     return path
@@ -70,15 +73,23 @@ class TestTorch:
             assert found["x"].dtype == torch.uint8
             assert np.array_equal(found["x"].numpy(), expected["x"])
             assert found["key"] == expected["key"]
-        for batch in Loader(shardctl.open(root).loader(5)):  # views of the file are copied: a tensor can be written to
+        # views of the file are copied: a tensor can be written to
+        for batch in Loader(shardctl.open(root).loader(5)):
             batch["x"] += 1
 
     def test_an_iteration_that_is_open_when_python_ends_says_nothing(self, root: Path) -> None:
-        code = f"import shardctl, torch; batches = iter(shardctl.open({str(root)!r}).loader(8, threads=1)); next(batches)"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        code = (
+            f"import shardctl, torch; batches = iter(shardctl.open({str(root)!r}).loader(8, "
+            "threads=1)); next(batches)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
         assert (done.stdout, done.stderr) == ("", "")
 
-    def test_in_a_data_loader_with_workers_each_sample_comes_once(self, root: Path, torch: Any) -> None:
+    def test_in_a_data_loader_with_workers_each_sample_comes_once(
+        self, root: Path, torch: Any
+    ) -> None:
         from shardctl.torch import IterableDataset
 
         for workers in (0, 2):
@@ -86,12 +97,16 @@ class TestTorch:
             loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers)
             assert sorted(numbers(loader)) == list(range(SAMPLES))
 
-    def test_a_worker_that_begins_late_reads_the_epoch_that_was_set_before_it(self, root: Path, torch: Any) -> None:
+    def test_a_worker_that_begins_late_reads_the_epoch_that_was_set_before_it(
+        self, root: Path, torch: Any
+    ) -> None:
         from shardctl.torch import IterableDataset
 
         begin = multiprocessing.Event()
         dataset = IterableDataset(shardctl.open(root), 16, shuffle=True, threads=1)
-        loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2, worker_init_fn=partial(late, begin))
+        loader = torch.utils.data.DataLoader(
+            dataset, batch_size=None, num_workers=2, worker_init_fn=partial(late, begin)
+        )
         first = iter(loader)
         dataset.set_epoch(7)
         begin.set()
@@ -114,10 +129,13 @@ class TestTorch:
             return dataset, torch.utils.data.DataLoader(dataset, **given)
 
         copied = copy.deepcopy(make()[0])
-        of_copy = torch.utils.data.DataLoader(copied, batch_size=None, num_workers=2, persistent_workers=persistent)
+        of_copy = torch.utils.data.DataLoader(
+            copied, batch_size=None, num_workers=2, persistent_workers=persistent
+        )
         assert numbers(of_copy) != numbers(of_copy)
         plain = shardctl.open(root).loader(16, shuffle=True, threads=1)
-        alone = [numbers(plain)[:16] for _ in range(6)]  # the first batch is of the first worker's first share
+        # the first batch is of the first worker's first share
+        alone = [numbers(plain)[:16] for _ in range(6)]
         dataset, loader = make()
         epochs = [numbers(loader) for _ in range(3)]
         assert [sorted(epoch) for epoch in epochs] == [list(range(SAMPLES))] * 3
@@ -127,7 +145,10 @@ class TestTorch:
         dataset.set_epoch(1)
         assert numbers(loader) == epochs[1]
         assert numbers(loader) == epochs[2]
-        state = shardctl.open(root).loader(32, shuffle=True).state_dict() | {"epoch": 1, "samples": 32}
+        state = shardctl.open(root).loader(32, shuffle=True).state_dict() | {
+            "epoch": 1,
+            "samples": 32,
+        }
         dataset, loader = make()
         dataset.load_state_dict(state)
         assert numbers(loader) == epochs[1][32:]
@@ -135,7 +156,9 @@ class TestTorch:
         list(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1))
         anew = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2)
         assert sorted(numbers(anew)) == list(range(SAMPLES)), "after another number of workers"
-        with pytest.raises(UsageError, match="a DataLoader holds batches for longer than reuse=True allows"):
+        with pytest.raises(
+            UsageError, match="a DataLoader holds batches for longer than reuse=True allows"
+        ):
             next(iter(IterableDataset(shardctl.open(root), 16, reuse=True)))
 
     def test_samples_that_fill_up_a_batch_say_so(self, root: Path, torch: Any) -> None:
@@ -144,7 +167,9 @@ class TestTorch:
         given = {"remainder": "pad", "repeated": True}
         for batches in (
             Loader(shardctl.open(root).loader(32, **given).map(dict)),
-            torch.utils.data.DataLoader(IterableDataset(shardctl.open(root), 32, **given), batch_size=None, num_workers=2),
+            torch.utils.data.DataLoader(
+                IterableDataset(shardctl.open(root), 32, **given), batch_size=None, num_workers=2
+            ),
         ):
             read = [batch["n"][~batch["repeated"]] for batch in batches if len(batch["n"]) == 32]
             assert sorted(torch.cat(read).tolist()) == list(range(SAMPLES))
@@ -153,10 +178,13 @@ class TestTorch:
         from shardctl.torch import IterableDataset
 
         dataset = IterableDataset(shardctl.open(root), 16, threads=1)
-        loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="spawn")
+        loader = torch.utils.data.DataLoader(
+            dataset, batch_size=None, num_workers=2, multiprocessing_context="spawn"
+        )
         assert sorted(numbers(loader)) == list(range(SAMPLES))
 
-    @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # of torchdata's, by torch
+    # of torchdata's, by torch
+    @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
     @pytest.mark.parametrize("workers", [0, 2])
     def test_torchdata_resumes_after_any_batch(self, root: Path, workers: int) -> None:
         stateful = pytest.importorskip("torchdata.stateful_dataloader")
@@ -175,13 +203,17 @@ class TestTorch:
         for done, state in enumerate(states, 1):
             resumed = make()
             resumed.load_state_dict(state)
-            assert [batch["n"].tolist() for batch in resumed] == whole[done:], f"after {done} of {len(whole)} batches"
+            assert [batch["n"].tolist() for batch in resumed] == whole[done:], (
+                f"after {done} of {len(whole)} batches"
+            )
 
     def test_state_counts_what_the_training_loop_has(self, root: Path) -> None:
         from shardctl.torch import Loader
 
         loader = Loader(shardctl.open(root).loader(16, shuffle=True))
-        whole = [batch["n"].tolist() for batch in Loader(shardctl.open(root).loader(16, shuffle=True))]
+        whole = [
+            batch["n"].tolist() for batch in Loader(shardctl.open(root).loader(16, shuffle=True))
+        ]
         running = iter(loader)
         seen = [next(running)["n"].tolist() for _ in range(3)]
         resumed = Loader(shardctl.open(root).loader(16, shuffle=True))
@@ -211,20 +243,29 @@ class TestTorch:
             broken.set_epoch(0)
             assert numbers(broken) == epochs[0][32:]
             broken.load_state_dict(state)
-            with pytest.warns(UserWarning, match=r"set_epoch\(1\) leaves the loaded state \(epoch 0, 32 samples consumed\)"):
+            with pytest.warns(
+                UserWarning,
+                match=r"set_epoch\(1\) leaves the loaded state \(epoch 0, 32 samples consumed\)",
+            ):
                 broken.set_epoch(1)
             assert numbers(broken) == epochs[1]
             broken.load_state_dict(state | {"samples": SAMPLES})
             broken.set_epoch(1)  # nothing is left: no warning, which would be an error here
             assert numbers(broken) == epochs[1]
 
-    def test_worker_processes_divide_the_part_of_a_rank_that_was_given(self, root: Path, torch: Any) -> None:
+    def test_worker_processes_divide_the_part_of_a_rank_that_was_given(
+        self, root: Path, torch: Any
+    ) -> None:
         from shardctl.torch import IterableDataset
 
         read = []
         for rank in range(2):
-            dataset = IterableDataset(shardctl.open(root), 8, threads=1, rank=rank, world_size=2, remainder="uneven")
-            read.append(numbers(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2)))
+            dataset = IterableDataset(
+                shardctl.open(root), 8, threads=1, rank=rank, world_size=2, remainder="uneven"
+            )
+            read.append(
+                numbers(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2))
+            )
             assert len(read[rank]) == SAMPLES // 2
         assert sorted(read[0] + read[1]) == list(range(SAMPLES))
 
@@ -232,36 +273,54 @@ class TestTorch:
         from shardctl.torch import IterableDataset
 
         dataset = IterableDataset(shardctl.open(root), 16)
-        assert len(dataset) == len(torch.utils.data.DataLoader(dataset, batch_size=None)) == len(list(dataset)) == 8
+        assert (
+            len(dataset)
+            == len(torch.utils.data.DataLoader(dataset, batch_size=None))
+            == len(list(dataset))
+            == 8
+        )
         assert len(IterableDataset(shardctl.open(root), 16, rank=1, world_size=2)) == 4
 
     def test_two_ranks_of_a_loader_share_the_samples(self, root: Path, tmp_path: Path) -> None:
-        """Two real processes; the loader was made before the process group, and takes rank and world size from it."""
+        """Two real processes; the loader was made before the process group, and takes rank and
+        world size from it."""
         printed = in_two_ranks(root, tmp_path, READ)
         read = [list(map(int, lines[0].split())) for lines in printed]
         assert len(read[0]) == len(read[1]) == SAMPLES // 2
         assert sorted(read[0] + read[1]) == list(range(SAMPLES))
-        assert printed[0][1] == printed[1][1] == "6 120", "batches of a rank; samples where 0 of 1 was given"
+        assert printed[0][1] == printed[1][1] == "6 120", (
+            "batches of a rank; samples where 0 of 1 was given"
+        )
 
     def test_two_ranks_of_distributed_data_parallel(self, root: Path, tmp_path: Path) -> None:
-        """Two real processes train a real model; each must have the other's gradients, and all samples come once."""
+        """Two real processes train a real model; each must have the other's gradients, and all
+        samples come once."""
         printed = in_two_ranks(root, tmp_path, TRAIN)
         read = [list(map(int, lines[0].split())) for lines in printed]
         assert len(read[0]) == len(read[1]) == SAMPLES // 2
         assert sorted(read[0] + read[1]) == list(range(SAMPLES))
         assert printed[0][1] == printed[1][1], "the same weights after averaging gradients"
 
-    def test_two_ranks_of_distributed_data_parallel_end_together(self, root: Path, tmp_path: Path) -> None:
-        """Where the samples do not divide: all of them come, the first of the epoch again, and no rank waits for another."""
+    def test_two_ranks_of_distributed_data_parallel_end_together(
+        self, root: Path, tmp_path: Path
+    ) -> None:
+        """Where the samples do not divide: all of them come, the first of the epoch again, and no
+        rank waits for another."""
         for samples in (SAMPLES - 9, 1):
             folder = tmp_path / str(samples)
             folder.mkdir()
-            printed = in_two_ranks(root, folder, f"SAMPLES = {samples}" + TRAIN.replace("argv[1])", "argv[1]).limit(SAMPLES)"))
+            printed = in_two_ranks(
+                root,
+                folder,
+                f"SAMPLES = {samples}" + TRAIN.replace("argv[1])", "argv[1]).limit(SAMPLES)"),
+            )
             read = [list(map(int, lines[0].split())) for lines in printed]
             assert len(read[0]) == len(read[1]) == -(-samples // 20) * 10
             assert set(read[0] + read[1]) == set(range(samples))
 
-    def test_worker_processes_of_one_rank_take_no_sample_twice(self, root: Path, torch: Any) -> None:
+    def test_worker_processes_of_one_rank_take_no_sample_twice(
+        self, root: Path, torch: Any
+    ) -> None:
         from shardctl.torch import IterableDataset
 
         dataset = IterableDataset(shardctl.open(root), 8, threads=1)
@@ -276,10 +335,18 @@ def in_two_ranks(root: Path, folder: Path, code: str) -> list[list[str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+    }
     ranks = [
         subprocess.Popen(
-            [sys.executable, script, root], env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+            [sys.executable, script, root],
+            env={**environment, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for rank in range(2)
     ]
@@ -332,7 +399,9 @@ def test_tensorflow_gets_a_dataset_with_the_right_specs(root: Path) -> None:
     """In a process of its own: TensorFlow and PyTorch do not always bear each other."""
     if not _has("tensorflow"):
         pytest.skip("TensorFlow is not installed")
-    ran = subprocess.run([sys.executable, "-c", TENSORFLOW, str(root)], capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", TENSORFLOW, str(root)], capture_output=True, text=True
+    )
     assert ran.returncode == 0, ran.stderr
 
 
@@ -376,7 +445,9 @@ assert [int(tf.math.count_nonzero(batch["repeated"])) for batch in filled] == [0
 def test_jax_gets_arrays_and_grain_a_source(root: Path) -> None:
     if not _has("jax"):
         pytest.skip("JAX is not installed")
-    ran = subprocess.run([sys.executable, "-c", JAX, str(root), str(_has("grain"))], capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", JAX, str(root), str(_has("grain"))], capture_output=True, text=True
+    )
     assert ran.returncode == 0, ran.stderr
 
 

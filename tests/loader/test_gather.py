@@ -1,4 +1,5 @@
-"""Values are gathered out of their buffers, and nothing beyond them is read: the page behind may belong to nobody."""
+"""Values are gathered out of their buffers, and nothing beyond them is read: the page behind may
+belong to nobody."""
 
 from __future__ import annotations
 
@@ -58,8 +59,11 @@ def test_nothing_behind_a_buffer_is_read() -> None:
 
 @pytest.mark.parametrize("stretch", [1 << 30, 16])
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=4), st.data())
-def test_gathered_values_are_those_of_the_buffers(stretch: int, contents: list[bytes], data: st.DataObject) -> None:
-    """With a stretch of 16 bytes, buffers and values are as large for it as those of more than 1 GiB."""
+def test_gathered_values_are_those_of_the_buffers(
+    stretch: int, contents: list[bytes], data: st.DataObject
+) -> None:
+    """With a stretch of 16 bytes, buffers and values are as large for it as those of more than 1
+    GiB."""
     places = []
     for _ in range(data.draw(st.integers(0, 8))):
         which = data.draw(st.integers(0, len(contents) - 1))
@@ -72,20 +76,31 @@ def test_gathered_values_are_those_of_the_buffers(stretch: int, contents: list[b
         assert gather(located).to_pylist() == expected
         for width in {int(size) for size in length}:
             same = located.at(length == width)
-            assert [bytes(row) for row in gather_fixed(same, width)] == [bytes(row) for row in same.rows()]
+            assert [bytes(row) for row in gather_fixed(same, width)] == [
+                bytes(row) for row in same.rows()
+            ]
     assert [bytes(row) for row in located.rows()] == expected
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 40, 1100])
 @pytest.mark.parametrize(
-    "width", [1, 24, 4096, LEAST_ALONE - 8, LEAST_ALONE, LEAST_ALONE + 1, LEAST_ALONE + 8, 3 * LEAST_ALONE]
+    "width",
+    [1, 24, 4096, LEAST_ALONE - 8, LEAST_ALONE, LEAST_ALONE + 1, LEAST_ALONE + 8, 3 * LEAST_ALONE],
 )
-def test_values_are_copied_into_the_memory_of_the_caller_and_nothing_beside_it_is_written(width: int, count: int) -> None:
+def test_values_are_copied_into_the_memory_of_the_caller_and_nothing_beside_it_is_written(
+    width: int, count: int
+) -> None:
     numbers = np.random.default_rng(width + count)
-    contents = [numbers.integers(0, 256, size, np.uint8) for size in (width, width + 9, 3 * width + 5)]
+    contents = [
+        numbers.integers(0, 256, size, np.uint8) for size in (width, width + 9, 3 * width + 5)
+    ]
     which = numbers.integers(0, len(contents), count)
-    start = np.array([numbers.integers(0, len(contents[each]) - width + 1) for each in which.tolist()], np.int64)
-    located = Located([pa.py_buffer(each) for each in contents], which, start, np.full(count, width))
+    start = np.array(
+        [numbers.integers(0, len(contents[each]) - width + 1) for each in which.tolist()], np.int64
+    )
+    located = Located(
+        [pa.py_buffer(each) for each in contents], which, start, np.full(count, width)
+    )
     memory = np.full((count + 2) * width + 3, 7, np.uint8)  # at an odd address
     gather_into(located, width, memory[3 + width : 3 + (count + 1) * width].reshape(count, width))
     for place, value in enumerate(located.rows(), 1):
@@ -113,8 +128,12 @@ def far(tmp_path: Path) -> pa.Buffer:
 def test_values_beyond_2_gib_of_a_buffer_are_found(far: pa.Buffer, width: int) -> None:
     near = pa.py_buffer(b"near" * 20)
     start = np.array([*PLACES, 4], np.int64)
-    located = Located([near, far], np.array([1] * len(PLACES) + [0]), start, np.full(len(start), width))
-    expected = [bytes(range(place % 200, place % 200 + width)) for place in PLACES] + [(b"near" * 20)[4 : 4 + width]]
+    located = Located(
+        [near, far], np.array([1] * len(PLACES) + [0]), start, np.full(len(start), width)
+    )
+    expected = [bytes(range(place % 200, place % 200 + width)) for place in PLACES] + [
+        (b"near" * 20)[4 : 4 + width]
+    ]
     assert gather(located).to_pylist() == expected
     assert [bytes(row) for row in gather_fixed(located, width)] == expected
     assert [bytes(row) for row in located.rows()] == expected

@@ -32,12 +32,21 @@ from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.shard import BlockFile, map_file
 from shardctl.loader.prefetch import Prefetcher
 
-ROWS = pa.schema([("key", pa.string()), ("text", pa.string()), ("x", pa.fixed_shape_tensor(pa.uint8(), [64]))])
+ROWS = pa.schema(
+    [("key", pa.string()), ("text", pa.string()), ("x", pa.fixed_shape_tensor(pa.uint8(), [64]))]
+)
 
 
 def make(root: Path, compression: str = "none", samples: int = 120) -> Path:
     rows = ((f"k{n:03d}", f"text of {n} " * 20, np.full(64, n, np.uint8)) for n in range(samples))
-    write_dataset(root, ROWS, rows, 40, compression, sample_bytes=400_000 if compression == "none" else 100_000)
+    write_dataset(
+        root,
+        ROWS,
+        rows,
+        40,
+        compression,
+        sample_bytes=400_000 if compression == "none" else 100_000,
+    )
     return root
 
 
@@ -52,7 +61,8 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 
 def place_of(path: Path, block: int, column: str) -> tuple[int, int]:
-    """Return where the offsets and the data of a text column of a block begin in an uncompressed file."""
+    """Return where the offsets and the data of a text column of a block begin in an uncompressed
+    file."""
     file = BlockFile.at(path, map_file)
     _, offsets, data = file.fetch(block)[0].column(column).buffers()
     base = file.contents.address
@@ -61,13 +71,18 @@ def place_of(path: Path, block: int, column: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("shuffle", [False, True, "window"])
 @pytest.mark.parametrize("mmap", [True, False])
-def test_offsets_that_lead_astray_are_named_or_skipped(tmp_path: Path, shuffle: Any, mmap: bool) -> None:
+def test_offsets_that_lead_astray_are_named_or_skipped(
+    tmp_path: Path, shuffle: Any, mmap: bool
+) -> None:
     root = make(tmp_path / "out")
     shard = root / "train-00001.arrow"
     offsets, _ = place_of(shard, 1, "text")
     overwrite(shard, offsets + 4 * 3, (2**31 - 1).to_bytes(4, "little"))
     ds = shardctl.open(root)
-    with pytest.raises(DatasetError, match=r"train-00001.arrow, block 1, row \d+.*damaged, text leads out of its block"):
+    with pytest.raises(
+        DatasetError,
+        match=r"train-00001.arrow, block 1, row \d+.*damaged, text leads out of its block",
+    ):
         list(ds.loader(16, shuffle=shuffle, mmap=mmap))
     loader = ds.loader(16, shuffle=shuffle, mmap=mmap, on_error="skip")
     read = keys_of(loader)
@@ -77,15 +92,23 @@ def test_offsets_that_lead_astray_are_named_or_skipped(tmp_path: Path, shuffle: 
 
 
 @pytest.mark.parametrize("mmap", [True, False])
-def test_offsets_that_lead_astray_are_looked_at_where_another_block_has_a_missing_value(tmp_path: Path, mmap: bool) -> None:
-    """Arrow itself collects the values of all blocks of a batch then: the process would end where it follows them."""
-    rows = ((f"k{n:03d}", None if n == 2 else f"text of {n} " * 20, np.full(64, n, np.uint8)) for n in range(120))
+def test_offsets_that_lead_astray_are_looked_at_where_another_block_has_a_missing_value(
+    tmp_path: Path, mmap: bool
+) -> None:
+    """Arrow itself collects the values of all blocks of a batch then: the process would end where
+    it follows them."""
+    rows = (
+        (f"k{n:03d}", None if n == 2 else f"text of {n} " * 20, np.full(64, n, np.uint8))
+        for n in range(120)
+    )
     write_dataset(tmp_path / "out", ROWS, rows, 40, sample_bytes=400_000)
     shard = tmp_path / "out" / "train-00001.arrow"
     offsets, _ = place_of(shard, 1, "text")
     overwrite(shard, offsets + 4 * 3, (2**31 - 1).to_bytes(4, "little"))
     ds = shardctl.open(tmp_path / "out")
-    with pytest.raises(DatasetError, match=r"train-00001.arrow, block 1 cannot be read .*out of bounds"):
+    with pytest.raises(
+        DatasetError, match=r"train-00001.arrow, block 1 cannot be read .*out of bounds"
+    ):
         list(ds.loader(120, mmap=mmap))
     loader = ds.loader(120, mmap=mmap, on_error="skip")
     read = keys_of(loader)
@@ -97,7 +120,9 @@ def test_text_that_is_not_utf8_is_named_or_skipped(tmp_path: Path) -> None:
     root = make(tmp_path / "out")
     _, data = place_of(root / "train-00002.arrow", 0, "text")
     overwrite(root / "train-00002.arrow", data, b"\xff\xfe")
-    with pytest.raises(DatasetError, match=r"train-00002.arrow, block 0, row 0, key 'k080': text is not UTF-8"):
+    with pytest.raises(
+        DatasetError, match=r"train-00002.arrow, block 0, row 0, key 'k080': text is not UTF-8"
+    ):
         list(shardctl.open(root).loader(16))
     assert len(keys_of(shardctl.open(root).loader(16, on_error="skip"))) == 119
 
@@ -119,12 +144,15 @@ def test_a_batch_of_which_every_sample_is_skipped_does_not_come(tmp_path: Path, 
 
 
 def jpegs_with_a_forged_size(root: Path, widths: int, side: int) -> Path:
-    """A dataset of 24 JPEGs of 48x31, or of some `widths`; four damaged bytes of number 5 say side x side."""
+    """A dataset of 24 JPEGs of 48x31, or of some `widths`; four damaged bytes of number 5 say side
+    x side."""
     rng = np.random.default_rng(0)
     images = []
     for n in range(24):
         target = io.BytesIO()
-        Image.fromarray(rng.integers(0, 256, (31, 48 + n % widths, 3), np.uint8)).save(target, "JPEG")
+        Image.fromarray(rng.integers(0, 256, (31, 48 + n % widths, 3), np.uint8)).save(
+            target, "JPEG"
+        )
         images.append(target.getvalue())
     shardctl.write(root, ({"image": data} for data in images))
     (shard,) = root.glob("train-*.arrow")
@@ -140,30 +168,40 @@ def test_a_damaged_size_of_an_image_takes_no_memory_and_can_be_skipped(
 ) -> None:
     ds = shardctl.open(jpegs_with_a_forged_size(tmp_path / "out", widths, 40_000))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(DatasetError, match=r"row 5, key .*: image: (it is 40000x40000|its header says 40000 x 40000)"):
+    with pytest.raises(
+        DatasetError,
+        match=r"row 5, key .*: image: (it is 40000x40000|its header says 40000 x 40000)",
+    ):
         keys_of(ds.loader(8, threads=1, **options))
     loader = ds.loader(8, threads=1, on_error="skip", **options)
     assert len(keys_of(loader)) == 23
     assert loader.stats().skipped == 1
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "kB: it has been decoded"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, (
+        "kB: it has been decoded"
+    )
 
 
 @pytest.mark.parametrize("store", ["jpeg:90", "png", "webp:80"])
 def test_images_that_were_made_larger_than_those_that_are_read_are_loaded(
     tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing limits the size of what a program or a recipe makes, even if hardly any bytes are left of it."""
+    """Nothing limits the size of what a program or a recipe makes, even if hardly any bytes are
+    left of it."""
     from shardctl.loader.blocks import pictures
 
     monkeypatch.setattr(pictures, "MAX_PIXELS", 1000)
     sizes = [(900, 1000), (1000, 900)]
-    shardctl.write(tmp_path / "out", ({"image": np.zeros((*size, 3), np.uint8)} for size in sizes), store=store)
+    shardctl.write(
+        tmp_path / "out", ({"image": np.zeros((*size, 3), np.uint8)} for size in sizes), store=store
+    )
     (batch,) = shardctl.open(tmp_path / "out").loader(2)
     assert [pixels.shape[:2] for pixels in batch["image"]] == sizes
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
-def test_a_block_that_does_not_decompress_is_named_with_its_keys_or_skipped(tmp_path: Path, compression: str) -> None:
+def test_a_block_that_does_not_decompress_is_named_with_its_keys_or_skipped(
+    tmp_path: Path, compression: str
+) -> None:
     root = make(tmp_path / "out", compression)
     shard = root / "train-00001.arrow"
     whole = shard.read_bytes()
@@ -187,11 +225,18 @@ def test_a_flipped_bit_is_found_by_checksums(tmp_path: Path, options: dict[str, 
     shard = root / "train-00001.arrow"
     _, data = place_of(shard, 2, "text")
     overwrite(shard, data + 5, b"X")
-    assert len(keys_of(shardctl.open(root).loader(16, **options))) == 120, "looked at only where asked for"
-    with pytest.raises(DatasetError, match=r"train-00001.arrow, block 2: damaged, its checksum does not match.*keys 'k060'"):
+    assert len(keys_of(shardctl.open(root).loader(16, **options))) == 120, (
+        "looked at only where asked for"
+    )
+    with pytest.raises(
+        DatasetError,
+        match=r"train-00001.arrow, block 2: damaged, its checksum does not match.*keys 'k060'",
+    ):
         list(shardctl.open(root).loader(16, checksums=True, **options))
     loader = shardctl.open(root).loader(16, checksums=True, on_error="skip", **options)
-    assert sorted(keys_of(loader)) == sorted({f"k{n:03d}" for n in range(120)} - {f"k{n:03d}" for n in range(60, 70)})
+    assert sorted(keys_of(loader)) == sorted(
+        {f"k{n:03d}" for n in range(120)} - {f"k{n:03d}" for n in range(60, 70)}
+    )
     assert loader.stats().skipped == 10
 
 
@@ -213,9 +258,13 @@ CHANGES = [truncate, rewrite, replace, Path.unlink]
 
 
 @pytest.fixture(
-    scope="module", params=itertools.product(["none", "zstd"], [True, False]), ids=lambda given: f"{given[0]}-{given[1]}"
+    scope="module",
+    params=itertools.product(["none", "zstd"], [True, False]),
+    ids=lambda given: f"{given[0]}-{given[1]}",
 )
-def changed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bool, dict[str, str]]:
+def changed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, bool, dict[str, str]]:
     """A compression, whether files are mapped, and what is said of every change."""
     compression, mmap = request.param
     roots = [make(tmp_path_factory.mktemp("changed") / "out", compression) for _ in CHANGES]
@@ -224,19 +273,27 @@ def changed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     process = context.Process(target=change_one_after_the_other, args=(roots, mmap, queue))
     process.start()
     process.join(60)
-    messages = {change.__name__: queue.get(timeout=60) for change in CHANGES if process.exitcode == 0 or not queue.empty()}
+    messages = {
+        change.__name__: queue.get(timeout=60)
+        for change in CHANGES
+        if process.exitcode == 0 or not queue.empty()
+    }
     assert process.exitcode == 0, f"it ended at the change after {list(messages)}"
     return compression, mmap, messages
 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_shard_that_changes_under_a_running_loader_is_named(changed: tuple[str, bool, dict[str, str]], change: Any) -> None:
+def test_a_shard_that_changes_under_a_running_loader_is_named(
+    changed: tuple[str, bool, dict[str, str]], change: Any
+) -> None:
     """In a process of its own, which a mapping of a file that shrank would kill."""
     compression, mmap, messages = changed
     message = messages[change.__name__]
     assert "train-00001.arrow" in message or message == "120 read"
-    assert mmap is False or compression != "none" or change is not truncate or "truncated" in message
+    assert (
+        mmap is False or compression != "none" or change is not truncate or "truncated" in message
+    )
 
 
 def change_one_after_the_other(roots: list[Path], mmap: bool, queue: Any) -> None:
@@ -279,8 +336,12 @@ def test_a_bus_error_of_somebody_else_is_theirs(tmp_path: Path) -> None:
 def test_a_dataset_replaced_under_a_running_loader_is_named(photos: Path, tmp_path: Path) -> None:
     shardctl.convert(photos, tmp_path / "out", recipe={**CROP, "store": "png"}, workers=0)
     ds = shardctl.open(tmp_path / "out")
-    shardctl.convert(photos, tmp_path / "out", recipe={**CROP, "store": "jpeg"}, workers=0, overwrite=True)
-    with pytest.raises(DatasetError, match=r"replaced by another dataset while it was read; open it again"):
+    shardctl.convert(
+        photos, tmp_path / "out", recipe={**CROP, "store": "jpeg"}, workers=0, overwrite=True
+    )
+    with pytest.raises(
+        DatasetError, match=r"replaced by another dataset while it was read; open it again"
+    ):
         list(ds.loader(8, mmap=False))
 
 
@@ -295,19 +356,35 @@ def test_many_shards_with_few_open_files(tmp_path: Path) -> None:
         "    counts = collections.Counter(n for batch in batches for n in batch['n'].tolist())\n"
         "    assert counts == dict.fromkeys(range(4), 1000), (options, counts)\n"
     )
-    command = ["bash", "-c", 'ulimit -n 256 && exec "$@"', "-", sys.executable, "-c", code, str(tmp_path / "out")]
+    command = [
+        "bash",
+        "-c",
+        'ulimit -n 256 && exec "$@"',
+        "-",
+        sys.executable,
+        "-c",
+        code,
+        str(tmp_path / "out"),
+    ]
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
 
 
 @pytest.fixture
 def loader_threads() -> Callable[[], list[str]]:
-    """The loaders' threads that a test has started: an iterator of another test may still be alive in this process."""
+    """The loaders' threads that a test has started: an iterator of another test may still be alive
+    in this process."""
     before = set(threading.enumerate())
-    return lambda: [t.name for t in threading.enumerate() if t not in before and t.name.startswith("shardctl-loader")]
+    return lambda: [
+        t.name
+        for t in threading.enumerate()
+        if t not in before and t.name.startswith("shardctl-loader")
+    ]
 
 
-def test_abandoned_iterators_leave_no_thread(tmp_path: Path, loader_threads: Callable[[], list[str]]) -> None:
+def test_abandoned_iterators_leave_no_thread(
+    tmp_path: Path, loader_threads: Callable[[], list[str]]
+) -> None:
     ds = shardctl.open(make(tmp_path / "out"))
     kept = [iter(ds.loader(4, threads=3)) for _ in range(3)]
     for batches in kept:
@@ -321,16 +398,25 @@ def test_abandoned_iterators_leave_no_thread(tmp_path: Path, loader_threads: Cal
 
 def test_a_program_that_ends_in_the_middle_of_an_epoch_ends(tmp_path: Path) -> None:
     root = make(tmp_path / "out")
-    code = "import shardctl, sys\nbatches = iter(shardctl.open(sys.argv[1]).loader(4, threads=3))\nnext(batches)\nprint('over')"
-    ran = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60)
+    code = (
+        "import shardctl, sys\nbatches = iter(shardctl.open(sys.argv[1]).loader(4, "
+        "threads=3))\nnext(batches)\nprint('over')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60
+    )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "over\n", "")
 
 
-def test_an_exception_in_a_thread_arrives_with_its_traceback(tmp_path: Path, loader_threads: Callable[[], list[str]]) -> None:
+def test_an_exception_in_a_thread_arrives_with_its_traceback(
+    tmp_path: Path, loader_threads: Callable[[], list[str]]
+) -> None:
     root = make(tmp_path / "out")
     (root / "train-00002.arrow").unlink()
     batches = iter(shardctl.open(root).loader(8, threads=2))
-    assert keys_of(itertools.islice(batches, 10)) == [f"k{n:03d}" for n in range(80)], "all that came before it"
+    assert keys_of(itertools.islice(batches, 10)) == [f"k{n:03d}" for n in range(80)], (
+        "all that came before it"
+    )
     with pytest.raises(DatasetError, match=r"train-00002.arrow: no such shard") as caught:
         next(batches)
     assert "blocks/batch.py" in "".join(traceback.format_exception(caught.value))
@@ -383,7 +469,8 @@ def test_nothing_is_left_in_shared_memory(tmp_path: Path) -> None:
 
 
 def test_many_threads_that_read_files_cut_short_go_on(tmp_path: Path) -> None:
-    """All of them fault on the same page at the same time, again and again: only one finds something to mend."""
+    """All of them fault on the same page at the same time, again and again: only one finds
+    something to mend."""
     code = (
         "import os, sys, threading\n"
         "import numpy as np\n"
@@ -405,7 +492,9 @@ def test_many_threads_that_read_files_cut_short_go_on(tmp_path: Path) -> None:
         "    assert len(copies) == 8 and not any(copy.any() for copy in copies)\n"
         "    assert mended() == turn + 1, 'each file is mended once'\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
@@ -424,13 +513,16 @@ def test_a_handler_that_was_replaced_is_put_back_before_the_next_batch(tmp_path:
         "    print(error)\n"
         "signal.raise_signal(signal.SIGBUS)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60
+    )
     assert "train-00001.arrow" in ran.stdout
     assert ran.returncode == -signal.SIGBUS, "one that somebody sends is theirs"
 
 
 def test_zeros_in_place_of_lost_pages_are_never_given_out(tmp_path: Path) -> None:
-    """A file that was cut short and has its old bytes and times again looks unchanged, but the mapping is not."""
+    """A file that was cut short and has its old bytes and times again looks unchanged, but the
+    mapping is not."""
     root = make(tmp_path / "out")
     code = (
         "import os, sys, shardctl\n"
@@ -449,7 +541,9 @@ def test_zeros_in_place_of_lost_pages_are_never_given_out(tmp_path: Path) -> Non
         "except shardctl.errors.DatasetError as error:\n"
         "    assert 'train-00001.arrow: parts of it could not be read' in str(error), error\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
@@ -466,12 +560,15 @@ def test_a_copy_of_a_view_whose_file_was_cut_short_is_refused(tmp_path: Path) ->
         "except shardctl.errors.DatasetError as error:\n"
         "    assert 'cut short while x was copied' in str(error)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_a_loader_that_is_collected_in_a_thread_of_another_does_not_wait_for_it() -> None:
-    """The collector may run anywhere, in a thread that holds what the threads of an abandoned iterator wait for."""
+    """The collector may run anywhere, in a thread that holds what the threads of an abandoned
+    iterator wait for."""
     held, begun = threading.Event(), threading.Event()
 
     def wait(_: int) -> int:
@@ -532,7 +629,8 @@ print(whole)
 
 
 def test_an_interrupt_at_any_moment_ends_the_threads(tmp_path: Path) -> None:
-    """Where Python may raise KeyboardInterrupt: when one of its functions begins, or when a call has returned."""
+    """Where Python may raise KeyboardInterrupt: when one of its functions begins, or when a call
+    has returned."""
     make(tmp_path / "out", samples=40)
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "out")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120)

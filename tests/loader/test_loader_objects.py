@@ -1,4 +1,5 @@
-"""What is marked in images, in batches: arrays of each sample, or filled up; moved with the images; and in PyTorch."""
+"""What is marked in images, in batches: arrays of each sample, or filled up; moved with the images;
+and in PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +14,20 @@ from conftest import examples
 from handmade import write_dataset
 from hypothesis import example, given
 from hypothesis import strategies as st
-from objects_in_images import CATEGORIES, FIELDS, FLOATS, NOISE, OBJECTS, ROLE, SAMPLES, Thing, png, struct, thing, write
+from objects_in_images import (
+    CATEGORIES,
+    FIELDS,
+    FLOATS,
+    NOISE,
+    OBJECTS,
+    ROLE,
+    SAMPLES,
+    Thing,
+    png,
+    struct,
+    thing,
+    write,
+)
 from PIL import Image as Pictures
 
 import shardctl
@@ -27,15 +41,23 @@ from shardctl.images.object_geometry import KeepRule, Motion, moved_objects
 
 
 def clipped(polygon: Any, box: Any) -> Any:
-    """Return the part of one polygon (n, 2) that lies in a box, point by point: Sutherland and Hodgman, 1974."""
-    for axis, sign, limit in ((0, 1.0, box[0]), (0, -1.0, -box[2]), (1, 1.0, box[1]), (1, -1.0, -box[3])):
+    """Return the part of one polygon (n, 2) that lies in a box, point by point: Sutherland and
+    Hodgman, 1974."""
+    for axis, sign, limit in (
+        (0, 1.0, box[0]),
+        (0, -1.0, -box[2]),
+        (1, 1.0, box[1]),
+        (1, -1.0, -box[3]),
+    ):
         kept = []
         for here, there in zip(polygon, np.roll(polygon, -1, axis=0), strict=True):
             is_in, next_in = sign * here[axis] >= limit, sign * there[axis] >= limit
             if is_in:
                 kept.append(here)
             if is_in != next_in:
-                crossing = here + (sign * limit - here[axis]) / (there[axis] - here[axis]) * (there - here)
+                crossing = here + (sign * limit - here[axis]) / (there[axis] - here[axis]) * (
+                    there - here
+                )
                 crossing[axis] = sign * limit
                 kept.append(crossing)
         polygon = np.array(kept, np.float64).reshape(-1, 2)
@@ -56,7 +78,11 @@ def test_each_sample_has_its_objects_as_arrays(tmp_path: Path, compression: str)
     (batch,) = ds.loader(4)
     first, none, unknown, last = batch["objects"]
     assert unknown is None
-    assert {name: (values.shape, values.dtype) for name, values in first.items() if isinstance(values, np.ndarray)} == {
+    assert {
+        name: (values.shape, values.dtype)
+        for name, values in first.items()
+        if isinstance(values, np.ndarray)
+    } == {
         "id": ((2,), np.int64),
         "category": ((2,), np.int64),
         "bbox": ((2, 4), np.float32),
@@ -65,14 +91,21 @@ def test_each_sample_has_its_objects_as_arrays(tmp_path: Path, compression: str)
         "keypoints": ((2, 3, 3), np.float32),
     }
     assert first["bbox"].tolist() == [[1, 2, 3, 4], [0, 0, 16, 12]]
-    assert (first["id"].tolist(), first["category"].tolist(), first["iscrowd"].tolist()) == ([10, 11], [2, 1], [True, False])
+    assert (first["id"].tolist(), first["category"].tolist(), first["iscrowd"].tolist()) == (
+        [10, 11],
+        [2, 1],
+        [True, False],
+    )
     assert first["area"].tolist() == [12, 192]
     assert first["segmentation"] == [[], []]
     assert not first["keypoints"].any()
     assert none["bbox"].shape == (0, 4)
     assert none["keypoints"].shape == (0, 3, 3)
     assert last["keypoints"].tolist() == [[[5, 5, 2], [6, 7, 1], [0, 0, 0]]]
-    assert [polygon.tolist() for polygon in last["segmentation"][0]] == [[4, 4, 12, 4, 12, 8], [4, 4, 8, 8, 4, 8]]
+    assert [polygon.tolist() for polygon in last["segmentation"][0]] == [
+        [4, 4, 12, 4, 12, 8],
+        [4, 4, 8, 8, 4, 8],
+    ]
     assert ds[3]["objects"]["bbox"].tolist() == [[4, 4, 8, 4]]
     assert ds[2]["objects"] is None
     assert ds.take([0, 3], columns=["objects"])["objects"][1]["category"].tolist() == [0]
@@ -90,7 +123,12 @@ def test_padded_objects_are_arrays_of_the_batch(tmp_path: Path) -> None:
     ]
     assert batch["objects.category"].tolist() == [[2, 1], [-1, -1], [-1, -1], [0, -1]]
     assert batch["objects.id"].tolist() == [[10, 11], [-1, -1], [-1, -1], [7, -1]]
-    assert batch["objects.iscrowd"].tolist() == [[True, False], [False] * 2, [False] * 2, [False] * 2]
+    assert batch["objects.iscrowd"].tolist() == [
+        [True, False],
+        [False] * 2,
+        [False] * 2,
+        [False] * 2,
+    ]
     assert batch["objects.keypoints"].shape == (4, 2, 3, 3)
     assert batch["objects_length"].tolist() == [2, 0, 0, 1]
     assert batch["objects_mask"].tolist() == [[True, True], [False] * 2, [False] * 2, [True, False]]
@@ -108,23 +146,35 @@ def assert_specs(specs: Any, batch: dict[str, Any]) -> None:
         assert isinstance(values, np.ndarray) == (spec.kind in ("fixed", "padded")), name
         if isinstance(values, np.ndarray):
             assert (values.dtype, values.ndim) == (spec.dtype, 1 + len(spec.shape)), name
-            assert all(length in (-1, found) for length, found in zip(spec.shape, values.shape[1:], strict=True)), name
+            assert all(
+                length in (-1, found)
+                for length, found in zip(spec.shape, values.shape[1:], strict=True)
+            ), name
 
 
 def test_members_can_be_chosen(tmp_path: Path) -> None:
     ds = write(tmp_path / "out", SAMPLES)
     (batch,) = ds.loader(4, columns=["objects.category", "key", "objects.id"])
     assert list(batch) == ["objects", "key"]
-    assert {name: values.tolist() for name, values in batch["objects"][0].items()} == {"id": [10, 11], "category": [2, 1]}
+    assert {name: values.tolist() for name, values in batch["objects"][0].items()} == {
+        "id": [10, 11],
+        "category": [2, 1],
+    }
     chosen = ds.loader(4, columns=["objects.category"], pad={"objects": 0}, crop=4)
     (batch,) = chosen
-    assert list(batch) == ["objects.category", "objects_length", "objects_mask", "objects_annotated"]
+    assert list(batch) == [
+        "objects.category",
+        "objects_length",
+        "objects_mask",
+        "objects_annotated",
+    ]
     assert batch["objects_length"].tolist() == [0, 0, 0, 1]
     (batch,) = ds.loader(4, columns=["objects.id", "objects"])
     assert len(batch["objects"][0]) == 8
     with pytest.raises(
         UsageError,
-        match=r"no column 'objects\.box'; did you mean objects\.bbox\? it has key, image, mask, objects, objects.id, ",
+        match=r"no column 'objects\.box'; did you mean objects\.bbox\? it has key, image, mask, "
+        r"objects, objects.id, ",
     ):
         ds.loader(4, columns=["objects.bbox", "objects.box"])
     with pytest.raises(UsageError, match=r"no column 'image.bytes'; did you mean image"):
@@ -132,13 +182,24 @@ def test_members_can_be_chosen(tmp_path: Path) -> None:
 
 
 def test_objects_are_cut_and_mirrored_with_their_image(tmp_path: Path) -> None:
-    """An image of 16 x 12; the centre of 8 x 8 begins at (4, 2). Mirrored, x becomes 8 - (x - 4)."""
+    """An image of 16 x 12; the centre of 8 x 8 begins at (4, 2). Mirrored, x becomes 8 - (x -
+    4)."""
     objects = [
         thing([2, 3, 4, 4], 0, area=10.0),  # half of it is inside: x from 4 to 6, y from 3 to 7
-        thing([5, 4, 2, 2], 1, keypoints=[[5.5, 4.5, 2], [6.5, 5.5, 1], [1.0, 1.0, 2]], segmentation=[[5, 4, 7, 4, 7, 6]]),
+        thing(
+            [5, 4, 2, 2],
+            1,
+            keypoints=[[5.5, 4.5, 2], [6.5, 5.5, 1], [1.0, 1.0, 2]],
+            segmentation=[[5, 4, 7, 4, 7, 6]],
+        ),
         thing([0, 0, 4.5, 3], 2),  # 0.5 of 13.5 pixels are inside
         thing([12, 2, 4, 4], 2),  # begins where the crop ends
-        thing([2, 2, 4, 8], 2, area=36.5, segmentation=[[2, 2, 6, 2, 6, 10, 2, 10], [0, 0, 3, 0, 3, 3]]),
+        thing(
+            [2, 2, 4, 8],
+            2,
+            area=36.5,
+            segmentation=[[2, 2, 6, 2, 6, 10, 2, 10], [0, 0, 3, 0, 3, 3]],
+        ),
     ]
     ds = write(tmp_path / "out", [objects])
     (batch,) = ds.loader(1, crop=8)
@@ -153,15 +214,27 @@ def test_objects_are_cut_and_mirrored_with_their_image(tmp_path: Path) -> None:
     (mirrored,) = ds.loader(1, crop=8, flip=1.0)
     found = mirrored["objects"][0]
     assert found["bbox"].tolist() == [[6, 1, 2, 4], [5, 2, 2, 2], [6, 0, 2, 8]]
-    assert found["keypoints"][1].tolist() == [[6.5, 2.5, 2], [0, 0, 0], [5.5, 3.5, 1]], "left and right are exchanged"
+    assert found["keypoints"][1].tolist() == [[6.5, 2.5, 2], [0, 0, 0], [5.5, 3.5, 1]], (
+        "left and right are exchanged"
+    )
     assert [polygon.tolist() for polygon in found["segmentation"][1]] == [[7, 2, 5, 2, 5, 4]]
     assert np.array_equal(mirrored["image"], batch["image"][:, :, ::-1])
 
 
 def test_what_is_kept_is_decided_by_the_area_inside_or_the_centre(tmp_path: Path) -> None:
     """The centre of 8 x 8 of an image of 16 x 12 is from (4, 2) to (12, 10)."""
-    boxes = [[0, 2, 8, 4], [0, 2, 10, 4], [0, 2, 4.5, 4], [4, 2, 8, 8], [6, 6, 0, 0], [1, 1, 0, 0], [0, 0, 3, 2]]
-    ds = write(tmp_path / "out", [[thing(box, id=place) for place, box in enumerate(map(list, boxes))]])
+    boxes = [
+        [0, 2, 8, 4],
+        [0, 2, 10, 4],
+        [0, 2, 4.5, 4],
+        [4, 2, 8, 8],
+        [6, 6, 0, 0],
+        [1, 1, 0, 0],
+        [0, 0, 3, 2],
+    ]
+    ds = write(
+        tmp_path / "out", [[thing(box, id=place) for place, box in enumerate(map(list, boxes))]]
+    )
 
     def kept(**options: Any) -> list[int]:
         loader = ds.loader(1, crop=8, **options)
@@ -185,7 +258,10 @@ lengths = st.integers(0, 40).map(lambda number: number / 2)
 boxes = st.tuples(numbers, numbers, lengths, lengths).map(list)
 points = st.lists(st.tuples(numbers, numbers, st.integers(0, 2)).map(list), min_size=3, max_size=3)
 polygons = st.lists(
-    st.lists(st.tuples(numbers, numbers), min_size=3, max_size=6).map(lambda part: list(sum(part, ()))), max_size=2
+    st.lists(st.tuples(numbers, numbers), min_size=3, max_size=6).map(
+        lambda part: list(sum(part, ()))
+    ),
+    max_size=2,
 )
 things = st.builds(
     thing,
@@ -221,14 +297,17 @@ def test_moved_objects_are_those_of_a_plain_computation(
     keep: Any,
     seed: int,
 ) -> None:
-    """Where an image was put is found from the pixels of its mask; the boxes are then moved one number at a time."""
+    """Where an image was put is found from the pixels of its mask; the boxes are then moved one
+    number at a time."""
     ds = write(tmp_path_factory.mktemp("objects") / "out", samples, sizes[: len(samples)])
     options: dict[str, Any] = {"resize": resize, "crop": crop, "flip": flip, "seed": seed}
     if random and crop:
         options["crop_from"] = "random"
     batches = list(ds.loader(4, **options, keep_objects=keep, shuffle=True))
     padded = list(ds.loader(4, **options, keep_objects=keep, shuffle=True, pad={"objects": 0}))
-    alone = list(ds.loader(4, **options, keep_objects=keep, shuffle=True, columns=["key", "objects"]))
+    alone = list(
+        ds.loader(4, **options, keep_objects=keep, shuffle=True, columns=["key", "objects"])
+    )
     for batch, filled, other in zip(batches, padded, alone, strict=True):
         assert [str(each) for each in other["objects"]] == [str(each) for each in batch["objects"]]
         for place, key in enumerate(batch["key"]):
@@ -238,15 +317,23 @@ def test_moved_objects_are_those_of_a_plain_computation(
             if samples[number] is None:
                 assert objects is None
                 continue
-            motion = motion_of(batch["mask"][place], sizes[number], resized_size(sizes[number], resize))
+            motion = motion_of(
+                batch["mask"][place], sizes[number], resized_size(sizes[number], resize)
+            )
             given = struct(samples[number])
             assert given is not None
             as_converted = moved_objects(given, motion, ROLE, KeepRule.of(keep))
             assert_same(objects, as_converted)
-            left = [after for each in samples[number] if (after := moved(each, motion, keep)) is not None]
+            left = [
+                after
+                for each in samples[number]
+                if (after := moved(each, motion, keep)) is not None
+            ]
             count = len(left)
             assert filled["objects_length"][place] == count
-            assert np.allclose(objects["bbox"], np.array([each["bbox"] for each in left]).reshape(-1, 4), atol=0.05)
+            assert np.allclose(
+                objects["bbox"], np.array([each["bbox"] for each in left]).reshape(-1, 4), atol=0.05
+            )
             assert np.array_equal(filled["objects.bbox"][place, :count], objects["bbox"])
             assert not filled["objects.bbox"][place, count:].any()
             assert objects["category"].tolist() == [each["category"] for each in left]
@@ -265,19 +352,34 @@ def test_moved_objects_are_those_of_a_plain_computation(
     flip=st.sampled_from([0.0, 1.0]),
     seed=st.integers(0, 9),
 )
-@example(size=(12, 12), resize=11, crop=(8, 9), flip=0.0, seed=0)  # centres that lie just between two pixels
+# centres that lie just between two pixels
+@example(size=(12, 12), resize=11, crop=(8, 9), flip=0.0, seed=0)
 def test_masks_of_single_objects_move_like_masks_of_pixels(
-    tmp_path_factory: pytest.TempPathFactory, size: Any, resize: Any, crop: Any, flip: float, seed: int
+    tmp_path_factory: pytest.TempPathFactory,
+    size: Any,
+    resize: Any,
+    crop: Any,
+    flip: float,
+    seed: int,
 ) -> None:
     runs = {"size": size[::-1], "counts": rle.encode(NOISE[: size[1], : size[0]] > 99)}
     objects = [thing([0, 0, 99, 99]), thing([0, 0, 99, 99], rle=runs, iscrowd=True)]
     ds = write(tmp_path_factory.mktemp("rle") / "out", [objects], [size])
     random = {"crop_from": "random"} if crop else {}
-    options: dict[str, Any] = {"resize": resize, "crop": crop, "flip": flip, "seed": seed, "keep_objects": 0, **random}
+    options: dict[str, Any] = {
+        "resize": resize,
+        "crop": crop,
+        "flip": flip,
+        "seed": seed,
+        "keep_objects": 0,
+        **random,
+    }
     (batch,) = ds.loader(1, **options)
     nothing, found = batch["objects"][0]["rle"]
     assert nothing is None
-    assert np.array_equal(rle.decode(found["counts"], tuple(found["size"].tolist())), batch["mask"][0] > 99)
+    assert np.array_equal(
+        rle.decode(found["counts"], tuple(found["size"].tolist())), batch["mask"][0] > 99
+    )
 
 
 hundredths = st.integers(-800, 3200).map(lambda number: number / 100 + 0.00317)
@@ -295,7 +397,11 @@ def test_polygons_cover_the_pixels_of_a_mask_that_is_cut_and_mirrored(
     tmp_path_factory: pytest.TempPathFactory, corners: Any, size: Any, flip: float, seed: int
 ) -> None:
     outline = [number for corner in corners for number in corner]
-    ds = write(tmp_path_factory.mktemp("polygons") / "out", [[thing([0, 0, 24, 24], segmentation=[outline])]], [size])
+    ds = write(
+        tmp_path_factory.mktemp("polygons") / "out",
+        [[thing([0, 0, 24, 24], segmentation=[outline])]],
+        [size],
+    )
     (batch,) = ds.loader(1, crop=(8, 9), crop_from="random", flip=flip, seed=seed, keep_objects=0)
     mirrored, left, top = where_from(batch["mask"][0], size, size)
     stored = object_masks(ds[0]["objects"], size[::-1])
@@ -312,27 +418,41 @@ def resized_size(size: tuple[int, int], resize: Any) -> tuple[int, int]:
         return size
     if isinstance(resize, tuple):
         return resize[1], resize[0]
-    return (resize, int(resize * height / width)) if width <= height else (int(resize * width / height), resize)
+    return (
+        (resize, int(resize * height / width))
+        if width <= height
+        else (int(resize * width / height), resize)
+    )
 
 
 def motion_of(mask: Any, size: tuple[int, int], resized: tuple[int, int]) -> Motion:
     """Return what a conversion that does the same would do to the coordinates."""
     mirrored, left, top = where_from(mask, size, resized)
     height, width = mask.shape
-    motion = Motion.still(size).then(np.diag([resized[0] / size[0], resized[1] / size[1], 1.0]), resized)
+    motion = Motion.still(size).then(
+        np.diag([resized[0] / size[0], resized[1] / size[1], 1.0]), resized
+    )
     motion = motion.then(np.array([[1.0, 0, -left], [0, 1, -top], [0, 0, 1]]), (width, height))
-    return motion.then(np.array([[-1.0, 0, width], [0, 1, 0], [0, 0, 1]]), (width, height)) if mirrored else motion
+    return (
+        motion.then(np.array([[-1.0, 0, width], [0, 1, 0], [0, 0, 1]]), (width, height))
+        if mirrored
+        else motion
+    )
 
 
 def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
     """Compare the arrays of a batch with the lists of a conversion."""
     for name in ("bbox", "area", "category", "iscrowd", "id"):
-        assert np.allclose(found[name], np.array(expected[name]).reshape(found[name].shape), atol=1e-4), name
+        assert np.allclose(
+            found[name], np.array(expected[name]).reshape(found[name].shape), atol=1e-4
+        ), name
     for points, others in zip(found["keypoints"], expected["keypoints"], strict=True):
         assert np.allclose(points, others or np.zeros((3, 3)), atol=1e-4)
     for parts, others in zip(found["segmentation"], expected["segmentation"], strict=True):
         assert len(parts) == len(others)
-        assert all(np.allclose(part, other, atol=1e-4) for part, other in zip(parts, others, strict=True))
+        assert all(
+            np.allclose(part, other, atol=1e-4) for part, other in zip(parts, others, strict=True)
+        )
 
 
 def moved(each: Thing, motion: Motion, keep: Any) -> Thing | None:
@@ -342,9 +462,13 @@ def moved(each: Thing, motion: Motion, keep: Any) -> Thing | None:
     if motion.is_still:
         return each
     x, y, w, h = each["bbox"]
-    (x0, x1), (y0, y1) = sorted([x * across + left, (x + w) * across + left]), [y * down + top, (y + h) * down + top]
+    (x0, x1), (y0, y1) = (
+        sorted([x * across + left, (x + w) * across + left]),
+        [y * down + top, (y + h) * down + top],
+    )
     inside = [
-        (min(max(a, 0), limit), min(max(b, 0), limit)) for (a, b), limit in zip([(x0, x1), (y0, y1)], limits, strict=True)
+        (min(max(a, 0), limit), min(max(b, 0), limit))
+        for (a, b), limit in zip([(x0, x1), (y0, y1)], limits, strict=True)
     ]
     box = [inside[0][0], inside[1][0], inside[0][1] - inside[0][0], inside[1][1] - inside[1][0]]
     middle = [(x0 + x1) / 2, (y0 + y1) / 2]
@@ -353,19 +477,25 @@ def moved(each: Thing, motion: Motion, keep: Any) -> Thing | None:
     flat = not whole and (not w or not h)
     if flat or keep == "center":
         visible = all(
-            0 <= at < limit or (at == limit and not side) for at, limit, side in zip(middle, limits, (w, h), strict=True)
+            0 <= at < limit or (at == limit and not side)
+            for at, limit, side in zip(middle, limits, (w, h), strict=True)
         ) and (flat or not whole or seen > 0)
     elif whole:
         visible = seen > 0 and seen / whole >= keep - 1e-9
     else:
-        visible = box[2] > 0 and box[3] > 0 and box[2] * box[3] / ((x1 - x0) * (y1 - y0)) >= keep - 1e-9
+        visible = (
+            box[2] > 0 and box[3] > 0 and box[2] * box[3] / ((x1 - x0) * (y1 - y0)) >= keep - 1e-9
+        )
     if not visible:
         return None
     outside = x1 < 0 or y1 < 0 or x0 > limits[0] or y0 > limits[1]
     if whole and (seen < whole or outside):
         box = box_around(each["segmentation"], motion)
     found = [[px * across + left, py * down + top, v] for px, py, v in each["keypoints"]]
-    found = [at if at[2] and 0 <= at[0] <= limits[0] and 0 <= at[1] <= limits[1] else [0, 0, 0] for at in found]
+    found = [
+        at if at[2] and 0 <= at[0] <= limits[0] and 0 <= at[1] <= limits[1] else [0, 0, 0]
+        for at in found
+    ]
     if across < 0 and found:
         found = [found[0], found[2], found[1]]
     return {**each, "bbox": box, "keypoints": found}
@@ -378,7 +508,8 @@ def part_area(part: list[float], motion: Motion) -> tuple[float, float]:
 
 
 def box_around(parts: list[list[float]], motion: Motion) -> list[float]:
-    """Return the box around what is inside of the image, from many points on the outlines and the corners within them."""
+    """Return the box around what is inside of the image, from many points on the outlines and the
+    corners within them."""
     (width, height), found = motion.size, []
     steps = np.linspace(0, 1, 2001)[:, None]
     for part in parts:
@@ -390,7 +521,8 @@ def box_around(parts: list[list[float]], motion: Motion) -> list[float]:
             beside = (x + (1e-5 if x == 0 else -1e-5), y + (1e-5 if y == 0 else -1e-5))
             pairs = zip(outline.tolist(), np.roll(outline, -1, axis=0).tolist(), strict=True)
             crossed = sum(
-                (a[1] <= beside[1]) != (b[1] <= beside[1]) and right_of(a, b, beside[1]) > beside[0] for a, b in pairs
+                (a[1] <= beside[1]) != (b[1] <= beside[1]) and right_of(a, b, beside[1]) > beside[0]
+                for a, b in pairs
             )
             if crossed % 2:
                 found.append(np.array([[x, y]]))
@@ -407,7 +539,10 @@ def right_of(one: list[float], other: list[float], y: float) -> float:
 def where_from(mask: Any, size: tuple[int, int], resized: tuple[int, int]) -> tuple[bool, int, int]:
     """Find the part of the resized mask that a mask of a batch is: (mirrored, left, top)."""
     stored = NOISE[: size[1], : size[0]]
-    rows, columns = ((np.arange(new) * 2 + 1) * old // (2 * new) for new, old in zip(resized[::-1], size[::-1], strict=True))
+    rows, columns = (
+        (np.arange(new) * 2 + 1) * old // (2 * new)
+        for new, old in zip(resized[::-1], size[::-1], strict=True)
+    )
     whole = stored[rows[:, None], columns]
     height, width = mask.shape
     for flipped in (False, True):
@@ -422,13 +557,17 @@ def where_from(mask: Any, size: tuple[int, int], resized: tuple[int, int]) -> tu
 def test_a_flip_of_keypoints_needs_to_know_which_is_which(tmp_path: Path) -> None:
     ds = write(tmp_path / "out", SAMPLES, role=Objects(CATEGORIES))
     with pytest.raises(
-        UsageError, match="flip: the keypoints of objects do not say which points change places in a mirrored image"
+        UsageError,
+        match="flip: the keypoints of objects do not say which points change places in a mirrored "
+        "image",
     ):
         ds.loader(4, flip=True)
     (batch,) = ds.loader(4, flip=1.0, columns=["objects.bbox", "objects.category"])
     assert batch["objects"][3]["bbox"].tolist() == [[4, 4, 8, 4]]
     (batch,) = ds.loader(4, crop=8, pad={"objects": 0})
-    assert batch["objects.keypoints"].shape == (4, 1, 3, 3), "as many points as the object with the most of them has"
+    assert batch["objects.keypoints"].shape == (4, 1, 3, 3), (
+        "as many points as the object with the most of them has"
+    )
 
 
 def test_options_that_do_not_fit_objects_are_refused(tmp_path: Path) -> None:
@@ -437,7 +576,10 @@ def test_options_that_do_not_fit_objects_are_refused(tmp_path: Path) -> None:
         ({"pad": {"objects": "a"}}, "pad: the value for objects must be a finite number"),
         ({"fill": {"objects": 0}}, "fill: objects holds no numbers"),
         ({"dtype": {"objects": "float32"}}, "objects holds no numbers"),
-        ({"columns": ["objects"], "channels_first": True}, "channels_first: only for decoded images"),
+        (
+            {"columns": ["objects"], "channels_first": True},
+            "channels_first: only for decoded images",
+        ),
         ({"columns": ["objects"], "crop": 8, "decode": False}, "crop: only for decoded images"),
         ({"bucket": {"objects": 2}}, "objects is not a ragged column"),
     ]:
@@ -446,12 +588,30 @@ def test_options_that_do_not_fit_objects_are_refused(tmp_path: Path) -> None:
 
 
 def test_objects_move_with_the_main_image_or_not_at_all(tmp_path: Path) -> None:
-    fields = pa.schema([("key", pa.string()), ("left", ENCODED_IMAGE), ("right", ENCODED_IMAGE), ("objects", OBJECTS)])
-    write_dataset(tmp_path / "two", fields, [("k", png(16, 12), png(16, 12), struct([]))], 3, roles={"objects": ROLE})
-    with pytest.raises(UsageError, match="move objects with the main image, and the dataset has 2 columns of images, none"):
+    fields = pa.schema(
+        [
+            ("key", pa.string()),
+            ("left", ENCODED_IMAGE),
+            ("right", ENCODED_IMAGE),
+            ("objects", OBJECTS),
+        ]
+    )
+    write_dataset(
+        tmp_path / "two",
+        fields,
+        [("k", png(16, 12), png(16, 12), struct([]))],
+        3,
+        roles={"objects": ROLE},
+    )
+    with pytest.raises(
+        UsageError,
+        match="move objects with the main image, and the dataset has 2 columns of images, none",
+    ):
         shardctl.open(tmp_path / "two").loader(1, crop=4)
     assert len(list(shardctl.open(tmp_path / "two").loader(1))) == 1
-    raw = pa.schema([("key", pa.string()), ("image", image_tensor((12, 16, 3))), ("objects", OBJECTS)])
+    raw = pa.schema(
+        [("key", pa.string()), ("image", image_tensor((12, 16, 3))), ("objects", OBJECTS)]
+    )
     rows = [("k", np.zeros((12, 16, 3), np.uint8), struct([thing([5, 4, 2, 2])]))]
     write_dataset(tmp_path / "raw", raw, rows, 3, roles={"objects": ROLE})
     ds = shardctl.open(tmp_path / "raw")
@@ -466,13 +626,19 @@ def test_samples_whose_objects_cannot_be_read_are_named_or_left_out(tmp_path: Pa
     objects: list[Any] = [struct([thing([5, 4, 2, 2])]) for _ in images]
     objects[3]["id"] = [1, 2]
     objects[4]["segmentation"] = [[[1, 2, 3]]]
-    rows = [(f"k{n}", image, png(16, 12, grey=True), each) for n, (image, each) in enumerate(zip(images, objects, strict=True))]
+    rows = [
+        (f"k{n}", image, png(16, 12, grey=True), each)
+        for n, (image, each) in enumerate(zip(images, objects, strict=True))
+    ]
     write_dataset(tmp_path / "out", FIELDS, rows, 2, roles={"mask": Mask("png"), "objects": ROLE})
     ds = shardctl.open(tmp_path / "out")
     for number, why in [(3, "has 1 boxes and 2 of id"), (4, "has a polygon of 3 numbers")]:
         with pytest.raises(DatasetError, match=f"key 'k{number}': objects: {why}"):
             ds.take([number], columns=["objects"])
-    for number, why in [(1, "image: it does not decode"), (2, r"image: 6x6 \(width x height\) is too small for a crop to 8x8")]:
+    for number, why in [
+        (1, "image: it does not decode"),
+        (2, r"image: 6x6 \(width x height\) is too small for a crop to 8x8"),
+    ]:
         with pytest.raises(DatasetError, match=f"key 'k{number}': {why}"):
             list(ds[number : number + 1].loader(1, crop=8, columns=["objects"]))
     damaged = {
@@ -483,7 +649,14 @@ def test_samples_whose_objects_cannot_be_read_are_named_or_left_out(tmp_path: Pa
     for why, (size, counts) in damaged.items():
         runs = {"size": size, "counts": counts}
         bad = tmp_path / why.replace(" ", "-")
-        marked = [("k", images[0], png(16, 12, grey=True), struct([thing([5, 4, 2, 2]), thing([5, 4, 2, 2], rle=runs)]))]
+        marked = [
+            (
+                "k",
+                images[0],
+                png(16, 12, grey=True),
+                struct([thing([5, 4, 2, 2]), thing([5, 4, 2, 2], rle=runs)]),
+            )
+        ]
         write_dataset(bad, FIELDS, marked, 2, roles={"mask": Mask("png"), "objects": ROLE})
         with pytest.raises(DatasetError, match=f"key 'k': objects: has .*{why}"):
             list(shardctl.open(bad).loader(1, crop=8))
@@ -496,7 +669,11 @@ def test_samples_whose_objects_cannot_be_read_are_named_or_left_out(tmp_path: Pa
 def test_a_column_that_is_not_one_of_objects_is_refused(tmp_path: Path) -> None:
     wrong = [
         (pa.list_(pa.float32()), "it is not a struct of lists", [1.0]),
-        (pa.struct([("bbox", FLOATS), ("category", pa.list_(pa.int64()))]), "it needs a bbox", {"bbox": [], "category": []}),
+        (
+            pa.struct([("bbox", FLOATS), ("category", pa.list_(pa.int64()))]),
+            "it needs a bbox",
+            {"bbox": [], "category": []},
+        ),
     ]
     for number, (type_, why, value) in enumerate(wrong):
         fields = pa.schema([("key", pa.string()), ("objects", type_)])
@@ -509,7 +686,13 @@ def test_values_that_are_missing_in_a_list_of_objects(tmp_path: Path) -> None:
     whole = struct([thing([1, 2, 3, 4]), thing([1, 2, 3, 4])])
     assert whole is not None
     holes = {**whole, "id": [None, 3], "area": [None, 2.0], "iscrowd": [True, None]}
-    write_dataset(tmp_path / "out", FIELDS, [("k", png(16, 12), png(16, 12, grey=True), holes)], 3, roles={"objects": ROLE})
+    write_dataset(
+        tmp_path / "out",
+        FIELDS,
+        [("k", png(16, 12), png(16, 12, grey=True), holes)],
+        3,
+        roles={"objects": ROLE},
+    )
     objects = shardctl.open(tmp_path / "out")[0]["objects"]
     assert objects["id"].tolist() == [-1, 3]
     assert np.array_equal(objects["area"], [np.nan, 2], equal_nan=True)
@@ -518,17 +701,27 @@ def test_values_that_are_missing_in_a_list_of_objects(tmp_path: Path) -> None:
 
 def test_categories_of_a_mixture_are_matched_by_name(tmp_path: Path) -> None:
     one = write(tmp_path / "one", [[thing([1, 2, 3, 4], 0)], [thing([1, 2, 3, 4], 2)]])
-    two = write(tmp_path / "two", [[thing([1, 2, 3, 4], 0)], None], role=Objects(("owl", "cow"), keypoints=ROLE.keypoints))
+    two = write(
+        tmp_path / "two",
+        [[thing([1, 2, 3, 4], 0)], None],
+        role=Objects(("owl", "cow"), keypoints=ROLE.keypoints),
+    )
     mix = shardctl.mix([one, two], [1, 1])
     assert mix.class_names == {"objects": ("cat", "dog", "owl", "cow")}
     for pad in ({}, {"objects": 0.0}):
         found = set()
         for batch in mix.loader(3, columns=["objects"], pad=pad):
-            categories = batch["objects.category"] if pad else [each["category"] for each in batch["objects"] if each]
+            categories = (
+                batch["objects.category"]
+                if pad
+                else [each["category"] for each in batch["objects"] if each]
+            )
             found |= {int(number) for each in categories for number in each}
         assert found - {-1} == {0, 2}
     other = write(tmp_path / "other", [[]], role=Objects(CATEGORIES, keypoints=("tail",)))
-    with pytest.raises(UsageError, match="objects: keypoint 0 is 'nose' in one dataset and 'tail' in another"):
+    with pytest.raises(
+        UsageError, match="objects: keypoint 0 is 'nose' in one dataset and 'tail' in another"
+    ):
         shardctl.mix([one, other], [1, 1]).loader(3)
     with pytest.raises(UsageError, match=r"the values of objects in .* have no names"):
         shardctl.mix([one, write(tmp_path / "bare", [[]], role=Objects())], [1, 1]).loader(3)
@@ -536,7 +729,13 @@ def test_categories_of_a_mixture_are_matched_by_name(tmp_path: Path) -> None:
 
 def test_the_order_and_the_state_do_not_depend_on_objects(tmp_path: Path) -> None:
     ds = write(tmp_path / "out", SAMPLES * 4)
-    options: dict[str, Any] = {"shuffle": True, "crop": 8, "crop_from": "random", "flip": True, "pad": {"objects": 0}}
+    options: dict[str, Any] = {
+        "shuffle": True,
+        "crop": 8,
+        "crop_from": "random",
+        "flip": True,
+        "pad": {"objects": 0},
+    }
     whole = list(ds.loader(5, **options))
     loader = ds.loader(5, **options)
     first = next(iter(loader))
@@ -549,9 +748,18 @@ def test_the_order_and_the_state_do_not_depend_on_objects(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("pad", [{}, {"objects": 0}])
-def test_objects_made_by_a_worker_process_are_those_of_threads_and_are_counted_alike(tmp_path: Path, pad: Any) -> None:
+def test_objects_made_by_a_worker_process_are_those_of_threads_and_are_counted_alike(
+    tmp_path: Path, pad: Any
+) -> None:
     ds = write(tmp_path / "out", SAMPLES * 4)
-    options: dict[str, Any] = {"shuffle": True, "crop": 6, "crop_from": "random", "flip": True, "pad": pad, "keep_objects": 0.9}
+    options: dict[str, Any] = {
+        "shuffle": True,
+        "crop": 6,
+        "crop_from": "random",
+        "flip": True,
+        "pad": pad,
+        "keep_objects": 0.9,
+    }
     threads, loader = (ds.loader(5, **options, processes=processes) for processes in (None, 1))
     for found, expected in zip(loader, threads, strict=True):
         assert list(found) == list(expected)
@@ -574,7 +782,9 @@ def assert_equal(found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("orientation", [None, 1, 3, 6, 8])
 @pytest.mark.parametrize("read", [["objects"], ["image", "objects"]])
-def test_the_size_of_an_image_is_that_of_the_upright_one(tmp_path: Path, orientation: int | None, read: list[str]) -> None:
+def test_the_size_of_an_image_is_that_of_the_upright_one(
+    tmp_path: Path, orientation: int | None, read: list[str]
+) -> None:
     """The centre of 8 x 8 of a photo of 16 x 12 begins at (4, 2), of one of 12 x 16 at (2, 4)."""
     exif = Pictures.Exif()
     if orientation is not None:
@@ -585,7 +795,9 @@ def test_the_size_of_an_image_is_that_of_the_upright_one(tmp_path: Path, orienta
     rows = [("a", image, png(16, 12, grey=True), struct([thing([5, 5, 2, 2])]))]
     write_dataset(tmp_path / "out", FIELDS, rows, 3, roles={"mask": Mask("png"), "objects": ROLE})
     (batch,) = shardctl.open(tmp_path / "out").loader(1, crop=8, columns=read)
-    assert batch["objects"][0]["bbox"].tolist() == [[3, 1, 2, 2] if orientation in (6, 8) else [1, 3, 2, 2]]
+    assert batch["objects"][0]["bbox"].tolist() == [
+        [3, 1, 2, 2] if orientation in (6, 8) else [1, 3, 2, 2]
+    ]
 
 
 def test_differences_of_objects_between_datasets_are_found(tmp_path: Path, cli: Any) -> None:
@@ -613,7 +825,10 @@ def test_columns_that_look_like_places_and_cannot_be_moved_are_refused(
     shardctl.write(tmp_path / "out", [{"image": image, field: value, "numbers": [1.0, 2.0, 3.0]}])
     ds = shardctl.open(tmp_path / "out")
     (name,) = option
-    with pytest.raises(UsageError, match=f"{name} moves the content of the images, but not {named}: it looks .*columns="):
+    with pytest.raises(
+        UsageError,
+        match=f"{name} moves the content of the images, but not {named}: it looks .*columns=",
+    ):
         ds.loader(1, **option)
     (batch,) = ds.loader(1, **option, columns=["key", "image", "numbers"])
     assert batch["numbers"][0].tolist() == [1, 2, 3]
@@ -623,7 +838,9 @@ def test_columns_that_look_like_places_and_cannot_be_moved_are_refused(
 
 def test_corners_in_columns_of_their_own_are_refused_only_together(tmp_path: Path) -> None:
     image = np.zeros((12, 16, 3), np.uint8)
-    shardctl.write(tmp_path / "out", [{"image": image, "xmin": 1, "ymin": 1, "xmax": 2, "ymax": 2, "left": 7}])
+    shardctl.write(
+        tmp_path / "out", [{"image": image, "xmin": 1, "ymin": 1, "xmax": 2, "ymax": 2, "left": 7}]
+    )
     ds = shardctl.open(tmp_path / "out")
     with pytest.raises(UsageError, match="not xmin, ymin, xmax and 1 more: each looks"):
         ds.loader(1, crop=4)

@@ -46,7 +46,9 @@ def read(loader: Any) -> list[list[int]]:
     return [batch["number"].tolist() for batch in loader]
 
 
-starts = st.lists(st.integers(1, 60), min_size=1, max_size=60).map(lambda rows: np.cumsum([0, *rows]))
+starts = st.lists(st.integers(1, 60), min_size=1, max_size=60).map(
+    lambda rows: np.cumsum([0, *rows])
+)
 options = st.builds(
     OrderOptions,
     st.sampled_from([None, *MODES]),
@@ -65,7 +67,9 @@ def test_every_order_has_every_sample_once(starts: Any, options: OrderOptions, e
 
 @examples(70)
 @given(starts=starts, options=options, epoch=st.integers(0, 5), data=st.data())
-def test_ranks_share_any_stretch_evenly(starts: Any, options: OrderOptions, epoch: int, data: st.DataObject) -> None:
+def test_ranks_share_any_stretch_evenly(
+    starts: Any, options: OrderOptions, epoch: int, data: st.DataObject
+) -> None:
     order, size = Ordering(starts, options).epoch(epoch), int(starts[-1])
     first = data.draw(st.integers(0, size - 1))
     count, ranks = data.draw(st.integers(1, size - first)), data.draw(st.integers(1, 9))
@@ -84,12 +88,21 @@ def test_ranks_share_any_stretch_evenly(starts: Any, options: OrderOptions, epoc
     later_threads=st.integers(1, 4),
 )
 def test_resumed_anywhere_by_any_world_nothing_is_lost_or_repeated(
-    numbers: Path, shuffle: Any, ranks: int, threads: int, stop: int, later_ranks: int, later_threads: int
+    numbers: Path,
+    shuffle: Any,
+    ranks: int,
+    threads: int,
+    stop: int,
+    later_ranks: int,
+    later_threads: int,
 ) -> None:
     ds = shardctl.open(numbers)
     whole = read(ds.loader(48, shuffle=shuffle, seed=5))
     options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, "remainder": "uneven"}
-    world = [ds.loader(48 // ranks, rank=rank, world_size=ranks, threads=threads, **options) for rank in range(ranks)]
+    world = [
+        ds.loader(48 // ranks, rank=rank, world_size=ranks, threads=threads, **options)
+        for rank in range(ranks)
+    ]
     running = [iter(loader) for loader in world]
     seen = [sorted(joined(next(part)["number"].tolist() for part in running)) for _ in range(stop)]
     assert seen == [sorted(batch) for batch in whole[:stop]]
@@ -99,11 +112,15 @@ def test_resumed_anywhere_by_any_world_nothing_is_lost_or_repeated(
         part.close()
     rest = []
     for rank in range(later_ranks):
-        later = ds.loader(48 // later_ranks, rank=rank, world_size=later_ranks, threads=later_threads, **options)
+        later = ds.loader(
+            48 // later_ranks, rank=rank, world_size=later_ranks, threads=later_threads, **options
+        )
         later.load_state_dict(states[0])
         rest.append(read(later))
     steps = max(map(len, rest))
-    together = [sorted(joined(part[step] for part in rest if step < len(part))) for step in range(steps)]
+    together = [
+        sorted(joined(part[step] for part in rest if step < len(part))) for step in range(steps)
+    ]
     assert together == [sorted(batch) for batch in whole[stop:]]
     if ranks == later_ranks == 1:
         assert rest[0] == whole[stop:]
@@ -117,7 +134,9 @@ def test_a_rank_reads_mostly_its_own_blocks_and_the_same_in_every_epoch(mode: st
     for epoch in (0, 1):
         order = ordering.epoch(epoch)
         for rank in range(4):
-            own = np.concatenate([order.share(first, 800, rank, 4) for first in range(0, 100_000, 800)])
+            own = np.concatenate(
+                [order.share(first, 800, rank, 4) for first in range(0, 100_000, 800)]
+            )
             blocks.append(set((order.samples(own) // 50).tolist()))
     assert sum(map(len, blocks[:4])) <= 2000 + 16
     assert blocks[:4] == blocks[4:]
@@ -140,7 +159,8 @@ def test_a_window_draws_from_a_bounded_number_of_blocks(mode: str, most: int) ->
 
 
 def test_randomness_of_each_order() -> None:
-    """Rank correlation with the stored order, and the mean distance of neighbours: 0 and 1/3 of the size are ideal."""
+    """Rank correlation with the stored order, and the mean distance of neighbours: 0 and 1/3 of the
+    size are ideal."""
     size = 40_000
     starts = np.arange(0, size + 1, 20)
     measured = {}
@@ -165,18 +185,24 @@ def test_a_global_order_over_a_billion_samples_and_more_needs_no_table(size: int
 @pytest.mark.parametrize("beside", [12, 2**40])
 def test_each_sample_of_a_small_window_comes_at_each_place_equally_often(beside: int) -> None:
     size, windows = 12, 50_000
-    every = Orders.of(np.array([size] * windows + [beside]), mix64(np.arange(windows + 1, dtype=np.uint64)))
+    every = Orders.of(
+        np.array([size] * windows + [beside]), mix64(np.arange(windows + 1, dtype=np.uint64))
+    )
     which, places = np.repeat(np.arange(windows), size), np.tile(np.arange(size), windows)
     orders = every.at(which).elements(places).reshape(windows, size)
     assert (np.sort(orders, axis=1) == np.arange(size)).all()
     counts = np.array([np.bincount(orders[:, place], minlength=size) for place in range(size)])
     chi_squared = ((counts - windows / size) ** 2 / (windows / size)).sum()
-    assert chi_squared < 121 + 4 * np.sqrt(2 * 121)  # (size - 1)^2 degrees of freedom, four standard deviations
+    # (size - 1)^2 degrees of freedom, four standard deviations
+    assert chi_squared < 121 + 4 * np.sqrt(2 * 121)
 
 
 def test_the_orders_are_the_same_for_ever() -> None:
     starts = np.array([0, 4, 6, 9, 12])
-    orders = [Ordering(starts, OrderOptions(mode, 1)).epoch(2).samples(np.arange(12)).tolist() for mode in MODES]
+    orders = [
+        Ordering(starts, OrderOptions(mode, 1)).epoch(2).samples(np.arange(12)).tolist()
+        for mode in MODES
+    ]
     assert orders == [
         [0, 5, 9, 11, 4, 2, 7, 1, 8, 6, 3, 10],
         [1, 11, 3, 5, 4, 7, 10, 8, 0, 6, 2, 9],
@@ -189,16 +215,25 @@ def test_the_remainder_rules(numbers: Path, shuffle: Any) -> None:
     ds = shardctl.open(numbers)
 
     def world(**options: Any) -> list[list[list[int]]]:
-        return [read(ds.loader(64, shuffle=shuffle, rank=rank, world_size=3, **options)) for rank in range(3)]
+        return [
+            read(ds.loader(64, shuffle=shuffle, rank=rank, world_size=3, **options))
+            for rank in range(3)
+        ]
 
-    uneven, padded, dropped = world(remainder="uneven"), world(remainder="pad"), world(remainder="drop")
+    uneven, padded, dropped = (
+        world(remainder="uneven"),
+        world(remainder="pad"),
+        world(remainder="drop"),
+    )
     assert sorted(joined(joined(uneven))) == list(range(SAMPLES))
     assert dropped == world(drop_last=True) == [rank[:-1] for rank in uneven]
     assert [[len(batch) for batch in rank] for rank in padded] == [[64] * 6] * 3
     assert {number for rank in padded for batch in rank for number in batch} == set(range(SAMPLES))
     every = joined(joined(padded))
     first = joined(rank[0] for rank in uneven)
-    assert {number for number in every if every.count(number) > 1} <= set(first), "filled up with the epoch's first samples"
+    assert {number for number in every if every.count(number) > 1} <= set(first), (
+        "filled up with the epoch's first samples"
+    )
     assert len(ds.loader(64, world_size=3, drop_last=True)) == 5
     assert len(ds.loader(64, world_size=3, remainder="pad")) == 6
 
@@ -211,7 +246,14 @@ LENGTHS = pa.schema([("key", pa.string()), ("n", pa.list_(pa.int32()))])
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """210 samples with lists of different lengths, in 3 shards of 7 blocks."""
     root = tmp_path_factory.mktemp("rows") / "out"
-    write_dataset(root, LENGTHS, ((key, [n] * (n % 7)) for n, key in enumerate(KEYS)), 70, "zstd", sample_bytes=100_000)
+    write_dataset(
+        root,
+        LENGTHS,
+        ((key, [n] * (n % 7)) for n, key in enumerate(KEYS)),
+        70,
+        "zstd",
+        sample_bytes=100_000,
+    )
     return root
 
 
@@ -220,7 +262,9 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     samples=st.integers(1, 210),
     batch_size=st.integers(1, 40),
     world_size=st.integers(1, 9),
-    last=st.sampled_from([{"drop_last": True}, {"remainder": "uneven"}, {"remainder": "pad"}, {"remainder": "drop"}]),
+    last=st.sampled_from(
+        [{"drop_last": True}, {"remainder": "uneven"}, {"remainder": "pad"}, {"remainder": "drop"}]
+    ),
     shuffle=st.sampled_from(ORDERS),
     kind=st.sampled_from(["dataset", "bucket", "mix"]),
     repeat=st.integers(1, 2),
@@ -240,7 +284,14 @@ def test_the_length_of_a_loader_is_the_number_of_its_batches(
     options: dict[str, Any] = {"bucket": {"n": 3}} if kind == "bucket" else {}
     for rank in range(world_size):
         loader = source.loader(
-            batch_size, shuffle=shuffle, rank=rank, world_size=world_size, threads=1, repeat=repeat, **last, **options
+            batch_size,
+            shuffle=shuffle,
+            rank=rank,
+            world_size=world_size,
+            threads=1,
+            repeat=repeat,
+            **last,
+            **options,
         )
         assert sum(1 for _ in loader) == loader.stats().batches == repeat * len(loader)
 
@@ -261,27 +312,44 @@ WORLDS = {1: (1,), 6: (1, 2, 3, 6), 8: (2, 4), 12: (1, 4, 12)}
     data=st.data(),
 )
 def test_global_batches_are_the_same_for_any_world(
-    rows: Path, samples: int, together: int, last: dict[str, Any], shuffle: Any, kind: str, pad: bool, data: st.DataObject
+    rows: Path,
+    samples: int,
+    together: int,
+    last: dict[str, Any],
+    shuffle: Any,
+    kind: str,
+    pad: bool,
+    data: st.DataObject,
 ) -> None:
     ds = shardctl.open(rows)
     ds = ds.filter(f"key in {KEYS[:samples]}") if kind == "filter" else ds.limit(samples)
     source: Any = shardctl.mix([ds, ds], [1, 2], samples) if kind == "mix" else ds
-    options: dict[str, Any] = {"shuffle": shuffle, "seed": 3, "threads": 1, "pad": {"n": -1} if pad else None}
+    options: dict[str, Any] = {
+        "shuffle": shuffle,
+        "seed": 3,
+        "threads": 1,
+        "pad": {"n": -1} if pad else None,
+    }
     if kind == "bucket":
         options["bucket"] = {"n": 2}
 
     def world(ranks: int, epoch: int, state: Any = None) -> list[list[str]]:
-        """Return the keys of the batches of all ranks together, of an epoch or of what a state leaves of it."""
+        """Return the keys of the batches of all ranks together, of an epoch or of what a state
+        leaves of it."""
         read: list[list[list[str]]] = []
         for rank in range(ranks):
-            loader = source.loader(together // ranks, rank=rank, world_size=ranks, **last, **options)
+            loader = source.loader(
+                together // ranks, rank=rank, world_size=ranks, **last, **options
+            )
             loader.set_epoch(epoch)
             if state is not None:
                 loader.load_state_dict(state)
             read.append([batch["key"] for batch in loader])
         if last == {"remainder": "uneven"}:
             return [joined(parts) for parts in itertools.zip_longest(*read, fillvalue=[])]
-        assert {len(batch) for rank in read for batch in rank} <= {together // ranks}, "every batch is full"
+        assert {len(batch) for rank in read for batch in rank} <= {together // ranks}, (
+            "every batch is full"
+        )
         return [joined(parts) for parts in zip(*read, strict=True)]
 
     full, rest = divmod(samples, together)
@@ -290,28 +358,42 @@ def test_global_batches_are_the_same_for_any_world(
     for epoch in range(2):
         order = epochs[epoch * samples : (epoch + 1) * samples]
         assert kind == "mix" or sorted(order) == sorted(KEYS[:samples])
-        expected = [order[step * together : (step + 1) * together] for step in range(full + bool(rest))]
+        expected = [
+            order[step * together : (step + 1) * together] for step in range(full + bool(rest))
+        ]
         if rest and last == {"remainder": "pad"}:
             expected[-1] = (expected[-1] + order * together)[:together]
         elif rest and last != {"remainder": "uneven"}:
             expected.pop()
         for ranks in WORLDS[together]:
-            assert [sorted(batch) for batch in world(ranks, epoch)] == [sorted(batch) for batch in expected]
+            assert [sorted(batch) for batch in world(ranks, epoch)] == [
+                sorted(batch) for batch in expected
+            ]
         stopped = source.loader(together, **last, **options)
         stopped.set_epoch(epoch)
         seen = len(list(itertools.islice(stopped, data.draw(st.integers(0, full)))))
         if stopped.state_dict()["epoch"] == epoch:
             later = world(data.draw(st.sampled_from(WORLDS[together])), epoch, stopped.state_dict())
-            assert [sorted(batch) for batch in later] == [sorted(batch) for batch in expected[seen:]]
+            assert [sorted(batch) for batch in later] == [
+                sorted(batch) for batch in expected[seen:]
+            ]
 
 
 @pytest.mark.parametrize("derive", [[], ["labels", "document_ids"], ["cu_seqlens", "position_ids"]])
-def test_a_rank_without_a_sample_has_no_batch_whatever_is_derived(tmp_path: Path, derive: list[str]) -> None:
+def test_a_rank_without_a_sample_has_no_batch_whatever_is_derived(
+    tmp_path: Path, derive: list[str]
+) -> None:
     ragged = shardctl.open(write_ragged(tmp_path / "ragged", {"a": "text", "b": ""}))
-    packed = shardctl.open(write_packed(tmp_path / "packed", packed_blocks({"a": "text", "b": "more"})))
+    packed = shardctl.open(
+        write_packed(tmp_path / "packed", packed_blocks({"a": "text", "b": "more"}))
+    )
     for ds, pad in ((ragged, {"tokens": 0}), (packed, None)):
         few: dict[str, Any] = {"world_size": 3, "remainder": "uneven", "pad": pad, "derive": derive}
-        assert [len(list(ds.limit(1).loader(2, rank=rank, **few))) for rank in range(3)] == [0, 0, 1]
+        assert [len(list(ds.limit(1).loader(2, rank=rank, **few))) for rank in range(3)] == [
+            0,
+            0,
+            1,
+        ]
 
 
 def test_several_ranks_get_equally_many_batches_unless_another_rule_is_given(rows: Path) -> None:
@@ -322,8 +404,12 @@ def test_several_ranks_get_equally_many_batches_unless_another_rule_is_given(row
             warnings.simplefilter("ignore")
             assert [[len(batch["key"]) for batch in loader] for loader in loaders] == sizes
         assert [len(loader) for loader in loaders] == list(map(len, sizes))
-    assert [len(list(ds.loader(2, rank=rank, world_size=2, drop_last=True))) for rank in range(2)] == [1, 1]
-    assert [len(list(ds.loader(2, rank=rank, world_size=3, remainder="uneven"))) for rank in range(3)] == [1, 1, 2]
+    assert [
+        len(list(ds.loader(2, rank=rank, world_size=2, drop_last=True))) for rank in range(2)
+    ] == [1, 1]
+    assert [
+        len(list(ds.loader(2, rank=rank, world_size=3, remainder="uneven"))) for rank in range(3)
+    ] == [1, 1, 2]
 
 
 def test_samples_that_come_twice_are_said_once_by_one_rank(rows: Path) -> None:
@@ -332,7 +418,10 @@ def test_samples_that_come_twice_are_said_once_by_one_rank(rows: Path) -> None:
     assert (ran.returncode, ran.stdout) == (0, "")
     said = [line for line in ran.stderr.splitlines() if "Warning" in line]
     assert len(said) == 1
-    assert "<string>:8: UserWarning: the last batch of each epoch is filled up: the first samples" in said[0]
+    assert (
+        "<string>:8: UserWarning: the last batch of each epoch is filled up: the first samples"
+        in said[0]
+    )
 
 
 SAID = """
@@ -356,11 +445,15 @@ def test_a_rank_without_a_part_of_the_remainder_has_one_batch_less(numbers: Path
 
 
 @pytest.mark.parametrize("samples", [1, 33])
-def test_a_rank_of_a_mixture_without_a_part_of_the_last_batch_ends_before_it(numbers: Path, samples: int) -> None:
+def test_a_rank_of_a_mixture_without_a_part_of_the_last_batch_ends_before_it(
+    numbers: Path, samples: int
+) -> None:
     ds = shardctl.open(numbers)
     mix = shardctl.mix([ds, ds], [1, 1], samples)
     uneven = {"world_size": 4, "prefetch": 1, "remainder": "uneven"}
-    sizes = [[len(batch) for batch in read(mix.loader(8, rank=rank, **uneven))] for rank in range(4)]
+    sizes = [
+        [len(batch) for batch in read(mix.loader(8, rank=rank, **uneven))] for rank in range(4)
+    ]
     whole = [8] * (samples // 32)
     assert sizes == [whole, whole, whole, [*whole, 1]]
 
@@ -373,9 +466,15 @@ def test_repeat_goes_on_into_the_next_epochs(numbers: Path) -> None:
     endless = iter(ds.loader(300, shuffle=True, repeat=None))
     assert [next(endless)["number"].tolist() for _ in range(12)] == joined(epochs)
     endless.close()
-    with pytest.warns(UserWarning, match="1,000 samples make no batch of 2,000; take a smaller batch_size or drop_last=False"):
+    with pytest.warns(
+        UserWarning,
+        match="1,000 samples make no batch of 2,000; take a smaller batch_size or drop_last=False",
+    ):
         assert read(ds.loader(2000, drop_last=True, repeat=None)) == []
-    with pytest.warns(UserWarning, match="make no batch of 600 for each of 2 ranks; take a smaller batch_size or another rem"):
+    with pytest.warns(
+        UserWarning,
+        match="make no batch of 600 for each of 2 ranks; take a smaller batch_size or another rem",
+    ):
         assert read(ds.loader(600, remainder="drop", world_size=2, rank=0)) == []
 
 
@@ -395,9 +494,15 @@ def test_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next(numbers: Path
 
 @pytest.mark.parametrize(
     ("other", "named"),
-    [({"seed": 2}, "seed 1 (here 2)"), ({"shuffle": "window"}, "shuffle"), ({"shuffle": False}, "shuffle")],
+    [
+        ({"seed": 2}, "seed 1 (here 2)"),
+        ({"shuffle": "window"}, "shuffle"),
+        ({"shuffle": False}, "shuffle"),
+    ],
 )
-def test_a_state_of_another_order_is_refused_by_name(numbers: Path, other: dict[str, Any], named: str) -> None:
+def test_a_state_of_another_order_is_refused_by_name(
+    numbers: Path, other: dict[str, Any], named: str
+) -> None:
     ds = shardctl.open(numbers)
     state = ds.loader(10, shuffle="global", seed=1).state_dict()
     with pytest.raises(UsageError) as refused:
@@ -417,7 +522,9 @@ def test_a_state_of_another_order_is_refused_by_name(numbers: Path, other: dict[
     ):
         with pytest.raises(UsageError):
             ds.loader(10).load_state_dict(broken)
-    ds.loader(10).load_state_dict(ds.loader(10).state_dict() | {"epoch": np.int64(1), "samples": np.int64(20)})
+    ds.loader(10).load_state_dict(
+        ds.loader(10).state_dict() | {"epoch": np.int64(1), "samples": np.int64(20)}
+    )
     with pytest.raises(UsageError, match="another dataset, seed or shuffle"):
         ds.limit(500).loader(10, shuffle="global", seed=1).load_state_dict(state)
 
@@ -443,15 +550,21 @@ def test_a_mapped_loader_is_a_loader_at_the_same_place(numbers: Path) -> None:
         loader.map(None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("samples", "batch", "ranks"), [(1000, 64, 1), (1000, 7, 3), (5, 4, 3), (1000, 50, 4)])
-@pytest.mark.parametrize("options", [{}, {"shuffle": "global"}, {"shuffle": "window", "processes": 1}], ids=str)
+@pytest.mark.parametrize(
+    ("samples", "batch", "ranks"), [(1000, 64, 1), (1000, 7, 3), (5, 4, 3), (1000, 50, 4)]
+)
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffle": "global"}, {"shuffle": "window", "processes": 1}], ids=str
+)
 def test_samples_that_fill_up_a_batch_say_so(
     numbers: Path, samples: int, batch: int, ranks: int, options: dict[str, Any]
 ) -> None:
     ds = shardctl.open(numbers).limit(samples)
     seen: list[int] = []
     for rank in range(ranks):
-        loader = ds.loader(batch, rank=rank, world_size=ranks, remainder="pad", repeated=True, **options)
+        loader = ds.loader(
+            batch, rank=rank, world_size=ranks, remainder="pad", repeated=True, **options
+        )
         for each in loader:
             assert each["repeated"].shape == each["number"].shape == (batch,)
             seen += each["number"][~each["repeated"]].tolist()
@@ -471,22 +584,38 @@ def test_no_sample_is_repeated_where_no_batch_is_filled_up(numbers: Path, tmp_pa
 def test_masks_are_mixed_where_their_numbers_mean_the_same(tmp_path: Path) -> None:
     def dataset(name: str, **facts: Any) -> Any:
         samples = [{"image": np.zeros((4, 4, 3), np.uint8), "mask": np.full((4, 4), 1, np.uint8)}]
-        shardctl.write(tmp_path / name, samples, store="raw", roles={"mask": {"role": "mask", **facts}})
+        shardctl.write(
+            tmp_path / name, samples, store="raw", roles={"mask": {"role": "mask", **facts}}
+        )
         return shardctl.open(tmp_path / name)
 
     pets = dataset("pets", names=["ground", "pet"], ignore=255)
     assert (
         sum(
             len(batch["mask"])
-            for batch in shardctl.mix([pets, dataset("same", names=["ground", "pet"], ignore=255)], [1, 1]).loader(1)
+            for batch in shardctl.mix(
+                [pets, dataset("same", names=["ground", "pet"], ignore=255)], [1, 1]
+            ).loader(1)
         )
         == 2
     )
     for name, facts, named in (
-        ("other", {"names": ["pet", "ground"], "ignore": 255}, "mask: class 0 is 'ground' in one dataset and 'pet'"),
-        ("more", {"names": ["ground", "pet", "sky"], "ignore": 255}, "class 2 is None in one dataset and 'sky'"),
+        (
+            "other",
+            {"names": ["pet", "ground"], "ignore": 255},
+            "mask: class 0 is 'ground' in one dataset and 'pet'",
+        ),
+        (
+            "more",
+            {"names": ["ground", "pet", "sky"], "ignore": 255},
+            "class 2 is None in one dataset and 'sky'",
+        ),
         ("nameless", {"ignore": 255}, "class 0 is 'ground' in one dataset and None"),
-        ("ignoring", {"names": ["ground", "pet"], "ignore": 0}, "ignore is 255 in one dataset and 0 in another"),
+        (
+            "ignoring",
+            {"names": ["ground", "pet"], "ignore": 0},
+            "ignore is 255 in one dataset and 0 in another",
+        ),
     ):
         mixed = shardctl.mix([pets, dataset(name, **facts)], [1, 1])
         with pytest.raises(UsageError, match=named):
@@ -541,7 +670,9 @@ def test_a_mixture_keeps_its_weights_and_resumes(numbers: Path) -> None:
         shardctl.mix([few, many], [1, 0])
 
 
-def test_an_iteration_after_a_broken_off_one_is_the_next_epoch_from_its_beginning(numbers: Path) -> None:
+def test_an_iteration_after_a_broken_off_one_is_the_next_epoch_from_its_beginning(
+    numbers: Path,
+) -> None:
     ds = shardctl.open(numbers)
     epochs = ds.loader(100, shuffle=True)
     whole = [read(epochs) for _ in range(4)]
@@ -552,7 +683,9 @@ def test_an_iteration_after_a_broken_off_one_is_the_next_epoch_from_its_beginnin
             if place == epoch:
                 break
         state = loader.state_dict()
-        assert (state["epoch"], state["samples"]) == (epoch, 100 * (epoch + 1)), "where it was broken off"
+        assert (state["epoch"], state["samples"]) == (epoch, 100 * (epoch + 1)), (
+            "where it was broken off"
+        )
     resumed = ds.loader(100, shuffle=True)
     resumed.load_state_dict(state)
     assert read(resumed) == whole[2][3:]
@@ -564,13 +697,20 @@ def test_an_iteration_after_a_broken_off_one_is_the_next_epoch_from_its_beginnin
     loader.load_state_dict(state)
     loader.set_epoch(2)
     assert loader.state_dict()["samples"] == state["samples"]
-    assert read(loader) == whole[2][3:], "a loop that sets each epoch continues where its state says"
+    assert read(loader) == whole[2][3:], (
+        "a loop that sets each epoch continues where its state says"
+    )
     loader.load_state_dict(state)
-    with pytest.warns(UserWarning, match=r"set_epoch\(1\) leaves the loaded state \(epoch 2, 300 samples consumed\)"):
+    with pytest.warns(
+        UserWarning,
+        match=r"set_epoch\(1\) leaves the loaded state \(epoch 2, 300 samples consumed\)",
+    ):
         loader.set_epoch(1)
     assert loader.state_dict()["samples"] == 0
     assert read(loader) == whole[1]
-    assert [next(iter(ds.loader(100)))["number"].tolist() for _ in range(2)] == [list(range(100))] * 2
+    assert [next(iter(ds.loader(100)))["number"].tolist() for _ in range(2)] == [
+        list(range(100))
+    ] * 2
 
 
 def test_a_truncated_validation_reads_the_same_samples_each_time(numbers: Path) -> None:
@@ -580,7 +720,9 @@ def test_a_truncated_validation_reads_the_same_samples_each_time(numbers: Path) 
     assert joined(seen[0]) == list(range(90))
 
 
-def test_a_repeated_iteration_that_is_broken_off_is_followed_by_the_next_epoch(numbers: Path) -> None:
+def test_a_repeated_iteration_that_is_broken_off_is_followed_by_the_next_epoch(
+    numbers: Path,
+) -> None:
     ds = shardctl.open(numbers)
     plain, endless = ds.loader(500, shuffle=True), ds.loader(500, shuffle=True, repeat=None)
     epochs = [read(plain) for _ in range(3)]
@@ -607,7 +749,9 @@ def test_a_rank_is_taken_only_where_none_was_given(numbers: Path) -> None:
         loader.assign(rank, 2)
         assert len(loader) == 10
         parts.append(read(loader))
-    assert [sorted(a + b) for a, b in zip(*parts, strict=True)] == [sorted(batch) for batch in whole]
+    assert [sorted(a + b) for a, b in zip(*parts, strict=True)] == [
+        sorted(batch) for batch in whole
+    ]
     given = ds.loader(50, shuffle=True, rank=0, world_size=1)
     given.assign(1, 2)
     assert joined(read(given)) == joined(whole), "what was given wins"
@@ -625,22 +769,40 @@ LABELLED = pa.schema([("key", pa.string()), ("label", pa.int64())])
 
 
 def labelled(root: Path, name: str, classes: tuple[str, ...] | None, labels: list[int]) -> Any:
-    write_dataset(root / name, LABELLED, ((f"{name}{n}", label) for n, label in enumerate(labels)), 100, classes=classes)
+    write_dataset(
+        root / name,
+        LABELLED,
+        ((f"{name}{n}", label) for n, label in enumerate(labels)),
+        100,
+        classes=classes,
+    )
     return shardctl.open(root / name)
 
 
 @pytest.mark.parametrize("dtype", [None, {"label": "uint8"}])
-def test_labels_of_a_mixture_are_numbered_by_their_names(tmp_path: Path, dtype: dict[str, str] | None) -> None:
+def test_labels_of_a_mixture_are_numbered_by_their_names(
+    tmp_path: Path, dtype: dict[str, str] | None
+) -> None:
     pets = labelled(tmp_path, "pets", ("cat", "dog"), [0, 1, 1, 0] * 25)
     farm = labelled(tmp_path, "farm", ("cow", "dog", "hen"), [0, 1, 2] * 30)
-    wanted = {sample["key"]: name for ds in (pets, farm) for sample in ds for name in [ds.classes[sample["label"]]]}
+    wanted = {
+        sample["key"]: name
+        for ds in (pets, farm)
+        for sample in ds
+        for name in [ds.classes[sample["label"]]]
+    }
     mix = shardctl.mix([pets, farm], [1, 1])
     assert mix.classes == ("cat", "dog", "cow", "hen")
     assert len(mix) == len(mix.loader(1)) == 190
     for batch in mix.loader(32, shuffle=True, dtype=dtype):
         assert batch["label"].dtype == ("uint8" if dtype else "int64")
-        assert [mix.classes[label] for label in batch["label"]] == [wanted[key] for key in batch["key"]]
-    assert shardctl.mix([pets, farm], [1, 1], samples=7).loader(4).state_dict()["order"]["samples"] == 7
+        assert [mix.classes[label] for label in batch["label"]] == [
+            wanted[key] for key in batch["key"]
+        ]
+    assert (
+        shardctl.mix([pets, farm], [1, 1], samples=7).loader(4).state_dict()["order"]["samples"]
+        == 7
+    )
 
 
 def test_labels_that_cannot_be_brought_together_are_refused(tmp_path: Path) -> None:
@@ -649,10 +811,14 @@ def test_labels_that_cannot_be_brought_together_are_refused(tmp_path: Path) -> N
     wrong = labelled(tmp_path, "wrong", ("hen", "dog"), [0, 5] * 20)
     mix = shardctl.mix([named, bare], [1, 1])
     assert mix.classes is None
-    with pytest.raises(UsageError, match=r"bare have no names, but in another dataset they have.*columns="):
+    with pytest.raises(
+        UsageError, match=r"bare have no names, but in another dataset they have.*columns="
+    ):
         mix.loader(4)
     assert set(next(iter(mix.loader(4, columns=["key"])))) == {"key"}
-    with pytest.raises(DatasetError, match=r"row 1, key 'wrong1': label 5 is not one of the 2 classes"):
+    with pytest.raises(
+        DatasetError, match=r"row 1, key 'wrong1': label 5 is not one of the 2 classes"
+    ):
         list(shardctl.mix([named, wrong], [1, 1]).loader(80))
     assert shardctl.mix([bare, bare], [1, 1]).loader(4)
 
@@ -669,20 +835,29 @@ def test_columns_of_a_mixture_that_differ_are_refused_by_name(tmp_path: Path) ->
     text = one_column(tmp_path, "text", pa.string(), "a")
     date = one_column(tmp_path, "date", pa.date32(), None)
     pair = one_column(tmp_path, "pair", pa.struct([("a", pa.int8())]), None)
-    with pytest.raises(UsageError, match=r"column x is int32 and int64 in the datasets; give dtype=\{'x': …\} for one type"):
+    with pytest.raises(
+        UsageError,
+        match=r"column x is int32 and int64 in the datasets; give dtype=\{'x': …\} for one type",
+    ):
         shardctl.mix([small, large], [1, 1]).loader(4)
     for batch in shardctl.mix([small, large], [1, 1]).loader(4, dtype={"x": "int64"}):
         assert batch["x"].dtype == np.int64
     for other in (text, date):
         with pytest.raises(UsageError, match="column x is of different types"):
             shardctl.mix([small, other], [1, 1]).loader(4)
-    with pytest.raises(UsageError, match=r"column x is date32\[day\] in one dataset and struct<a: int8> in another"):
+    with pytest.raises(
+        UsageError, match=r"column x is date32\[day\] in one dataset and struct<a: int8> in another"
+    ):
         shardctl.mix([date, pair], [1, 1]).loader(4)
 
 
 def test_arrays_of_different_shapes_are_lists_in_every_batch_of_a_mixture(tmp_path: Path) -> None:
-    wide = one_column(tmp_path, "wide", pa.fixed_shape_tensor(pa.uint8(), [3]), np.ones(3, np.uint8))
-    narrow = one_column(tmp_path, "narrow", pa.fixed_shape_tensor(pa.uint8(), [2]), np.zeros(2, np.uint8))
+    wide = one_column(
+        tmp_path, "wide", pa.fixed_shape_tensor(pa.uint8(), [3]), np.ones(3, np.uint8)
+    )
+    narrow = one_column(
+        tmp_path, "narrow", pa.fixed_shape_tensor(pa.uint8(), [2]), np.zeros(2, np.uint8)
+    )
     for batch in shardctl.mix([wide, narrow], [5, 1]).loader(1):
         assert isinstance(batch["x"], list)
         assert batch["x"][0].shape == ((3,) if batch["key"][0].startswith("wide") else (2,))
@@ -701,7 +876,9 @@ def test_arrays_of_different_shapes_are_lists_in_every_batch_of_a_mixture(tmp_pa
         ([1, 1], -1, "an epoch of -1 samples is impossible; give at least 1"),
     ],
 )
-def test_impossible_mixtures_are_refused(numbers: Path, weights: Any, samples: Any, message: str) -> None:
+def test_impossible_mixtures_are_refused(
+    numbers: Path, weights: Any, samples: Any, message: str
+) -> None:
     ds = shardctl.open(numbers)
     with pytest.raises(UsageError, match=message):
         shardctl.mix([ds, ds], weights, samples)
@@ -709,7 +886,9 @@ def test_impossible_mixtures_are_refused(numbers: Path, weights: Any, samples: A
         shardctl.mix([ds, ds], [1, 1]).loader(4, seed=None)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="takes a list of datasets"):
         shardctl.mix([str(numbers)], [1])  # type: ignore[list-item]
-    with pytest.raises(UsageError, match=r"^datasets takes a list; write mix\(\[a, b\], \[0.5, 0.5\]\)$"):
+    with pytest.raises(
+        UsageError, match=r"^datasets takes a list; write mix\(\[a, b\], \[0.5, 0.5\]\)$"
+    ):
         shardctl.mix(ds, ds)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="one of them is a dict"):
         shardctl.mix([ds[0]], [1])  # type: ignore[list-item]

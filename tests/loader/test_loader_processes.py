@@ -1,4 +1,5 @@
-"""Loaders whose batches are made by worker processes: they give what threads give, and leave nothing behind."""
+"""Loaders whose batches are made by worker processes: they give what threads give, and leave
+nothing behind."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ FIELDS = pa.schema(
 
 def png(number: int) -> tuple[bytes, str]:
     target = io.BytesIO()
-    pixels = np.random.default_rng(number).integers(0, 255, (40, 40 + number % 2, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(number).integers(
+        0, 255, (40, 40 + number % 2, 3), dtype=np.uint8
+    )
     Pictures.fromarray(pixels).save(target, "PNG")
     return target.getvalue(), "x.png"
 
@@ -64,7 +67,14 @@ def make(root: Path, compression: str = "none") -> Path:
         )
         for n in range(SAMPLES)
     )
-    write_dataset(root, FIELDS, rows, 40, compression, sample_bytes=100_000 if compression == "none" else 50_000)
+    write_dataset(
+        root,
+        FIELDS,
+        rows,
+        40,
+        compression,
+        sample_bytes=100_000 if compression == "none" else 50_000,
+    )
     return root
 
 
@@ -75,7 +85,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def loader(root: Path) -> Iterator[Loader]:
-    """A loader with two processes, which several tests use: its processes stay from one iteration to the next."""
+    """A loader with two processes, which several tests use: its processes stay from one iteration
+    to the next."""
     made = shardctl.open(root).loader(8, shuffle=True, seed=3, processes=2, threads=2)
     yield made
     made.close()
@@ -116,7 +127,9 @@ def test_batches_are_those_of_threads_and_stay_as_they_are_while_others_are_made
     assert (stats.processes, stats.threads, stats.samples, stats.batches) == (2, 2, SAMPLES, 15)
     assert stats.processes_cpu_s > 0
     assert_same(kept, epochs)
-    assert all(batch[name].flags.writeable for batch in kept[0] for name in ("wide", "narrow", "label"))
+    assert all(
+        batch[name].flags.writeable for batch in kept[0] for name in ("wide", "narrow", "label")
+    )
     first = kept[0][0]  # the others may lie behind it
     assert [first[name].ctypes.data % 64 for name in ("wide", "narrow")] == [0, 0]
     kept[0][0]["wide"][:] = 7
@@ -124,20 +137,30 @@ def test_batches_are_those_of_threads_and_stay_as_they_are_while_others_are_made
     gc.collect()
     for _ in loader:
         pass
-    for view, batch in zip(views[1:], [batch for epoch in epochs for batch in epoch][1:], strict=True):
+    for view, batch in zip(
+        views[1:], [batch for epoch in epochs for batch in epoch][1:], strict=True
+    ):
         assert_same(view, batch["wide"][1:])
     assert (views[0] == 7).all()
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system does not tell what is mapped")
+@pytest.mark.skipif(
+    not Path("/proc/self/maps").exists(), reason="the system does not tell what is mapped"
+)
 def test_memory_is_used_again_when_nothing_refers_to_it(loader: Loader) -> None:
     for _ in range(20):
         for _ in loader:
             pass
-    segments = {line.split()[4] for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:shardctl" in line}
+    segments = {
+        line.split()[4]
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if "memfd:shardctl" in line
+    }
     assert 0 < len(segments) <= 60, "20 epochs have 300 batches"
     descriptors = [Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
-    assert not any("memfd:shardctl" in str(each.readlink()) for each in descriptors if each.is_symlink())
+    assert not any(
+        "memfd:shardctl" in str(each.readlink()) for each in descriptors if each.is_symlink()
+    )
 
 
 def test_an_iteration_continues_from_a_state_of_threads_and_the_reverse(
@@ -194,7 +217,15 @@ OPTIONS: list[tuple[int, str, dict[str, Any]]] = [
     (
         1,
         "none",
-        {"shuffle": False, "repeat": 2, "remainder": "drop", "rank": 1, "world_size": 2, "decode": False, "reuse": True},
+        {
+            "shuffle": False,
+            "repeat": 2,
+            "remainder": "drop",
+            "rank": 1,
+            "world_size": 2,
+            "decode": False,
+            "reuse": True,
+        },
     ),
 ]
 
@@ -206,7 +237,10 @@ def test_whatever_the_options_are_batches_are_those_of_threads(
     ds = shardctl.open(root if compression == "none" else make(tmp_path / "out", compression))
     threads = ds.loader(16, seed=5, **options)
     loader = ds.loader(16, seed=5, processes=processes, profile=True, **options)
-    copies = [[dict(batch) if options.get("reuse") is None else copied(batch) for batch in each] for each in (loader, threads)]
+    copies = [
+        [dict(batch) if options.get("reuse") is None else copied(batch) for batch in each]
+        for each in (loader, threads)
+    ]
     assert_same(*copies)
     assert len(loader) == len(threads)
     assert loader.state_dict() == threads.state_dict()
@@ -215,13 +249,18 @@ def test_whatever_the_options_are_batches_are_those_of_threads(
 
 
 def copied(batch: dict[str, Any]) -> dict[str, Any]:
-    return {name: values.copy() if isinstance(values, np.ndarray) else values for name, values in batch.items()}
+    return {
+        name: values.copy() if isinstance(values, np.ndarray) else values
+        for name, values in batch.items()
+    }
 
 
 def test_a_mixture_of_filtered_datasets(root: Path) -> None:
     ds = shardctl.open(root)
     mix = shardctl.mix([ds.filter("label < 3"), ds.limit(50)], [2, 1])
-    threads, loader = (mix.loader(16, seed=1, shuffle=True, processes=processes) for processes in (None, 1))
+    threads, loader = (
+        mix.loader(16, seed=1, shuffle=True, processes=processes) for processes in (None, 1)
+    )
     for _ in range(2):
         assert_same(list(loader), list(threads))
     loader.close()
@@ -229,10 +268,17 @@ def test_a_mixture_of_filtered_datasets(root: Path) -> None:
 
 def test_a_rank_without_a_sample_has_no_batch(root: Path) -> None:
     few = shardctl.open(root).filter("label == 3").limit(1)
-    options: dict[str, Any] = {"world_size": 2, "pad": {"tokens": 0}, "decode": False, "processes": 1}
+    options: dict[str, Any] = {
+        "world_size": 2,
+        "pad": {"tokens": 0},
+        "decode": False,
+        "processes": 1,
+    }
     for source in (few, shardctl.mix([few, few], [1, 1], 1)):
         for remainder, sizes in (("uneven", [[], [1]]), ("pad", [[4], [4]])):
-            loaders = [source.loader(4, rank=rank, remainder=remainder, **options) for rank in range(2)]
+            loaders = [
+                source.loader(4, rank=rank, remainder=remainder, **options) for rank in range(2)
+            ]
             assert [[len(batch["key"]) for batch in loader] for loader in loaders] == sizes
             for loader in loaders:
                 loader.close()
@@ -253,13 +299,18 @@ def test_damage_is_named_or_skipped_and_counted_as_by_threads(tmp_path: Path) ->
     for processes in (None, 1):
         loader = shardctl.open(root).loader(8, processes=processes)
         keys: list[str] = []
-        with pytest.raises(DatasetError, match="row 30, key 'k070': image: it does not decode") as caught:
+        with pytest.raises(
+            DatasetError, match="row 30, key 'k070': image: it does not decode"
+        ) as caught:
             read_keys(loader, keys)
         found.append((str(caught.value), keys))
         loader.close()
     assert found[0] == found[1]
     assert len(found[0][1]) == 64, "all that came before it"
-    threads, loader = (shardctl.open(root).loader(8, on_error="skip", processes=processes) for processes in (None, 2))
+    threads, loader = (
+        shardctl.open(root).loader(8, on_error="skip", processes=processes)
+        for processes in (None, 2)
+    )
     assert_same(list(loader), list(threads))
     assert loader.stats().skipped == threads.stats().skipped == 1
     loader.close()
@@ -281,7 +332,10 @@ def test_a_process_that_dies_is_named_and_the_next_iteration_has_new_ones(root: 
     next(batches)
     first = loader.process_ids
     os.kill(first[1], signal.SIGKILL)
-    with pytest.raises(WorkerError, match=rf"process 2 of 2 of the loader \(process id {first[1]}\) was killed by signal 9"):
+    with pytest.raises(
+        WorkerError,
+        match=rf"process 2 of 2 of the loader \(process id {first[1]}\) was killed by signal 9",
+    ):
         for _ in batches:
             pass
     assert len(list(loader)) == SAMPLES
@@ -325,14 +379,24 @@ print(*loader.process_ids, flush=True)
 if len(sys.argv) > 2:
     sys.stdin.read()
 """
-"""A program without `if __name__ == "__main__"`: a second process that imported it would print too."""
+"""A program without `if __name__ == "__main__"`: a second process that imported it would print
+too."""
 
 
-def test_a_script_without_a_guard_runs_once_and_ends_in_the_middle_of_an_epoch(root: Path, tmp_path: Path) -> None:
+def test_a_script_without_a_guard_runs_once_and_ends_in_the_middle_of_an_epoch(
+    root: Path, tmp_path: Path
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    # The processes have its stdout and stderr, so that run() comes back only when all of them are gone.
-    ran = subprocess.run([sys.executable, script, root], capture_output=True, text=True, timeout=60, env=environment())
+    # The processes have its stdout and stderr, so that run() comes back only when all of them are
+    # gone.
+    ran = subprocess.run(
+        [sys.executable, script, root],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.startswith("begun\n")
     assert len(ran.stdout.split()) == 3
@@ -340,7 +404,8 @@ def test_a_script_without_a_guard_runs_once_and_ends_in_the_middle_of_an_epoch(r
 
 
 def assert_ended(processes: list[str]) -> None:
-    """Fail unless the process that had these has waited for them: they are not even dead children that nobody waited for."""
+    """Fail unless the process that had these has waited for them: they are not even dead children
+    that nobody waited for."""
     assert len(processes) == 2
     for process in processes:
         with pytest.raises(ProcessLookupError):
@@ -348,16 +413,23 @@ def assert_ended(processes: list[str]) -> None:
 
 
 @contextmanager
-def waiting_program(root: Path, **options: Any) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """Start a program that waits in the middle of an epoch, and yield it with the numbers of its loader's processes."""
+def waiting_program(
+    root: Path, **options: Any
+) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """Start a program that waits in the middle of an epoch, and yield it with the numbers of its
+    loader's processes."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", SCRIPT, root, "wait"], text=True, **pipes, **options) as program:
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, root, "wait"], text=True, **pipes, **options
+    ) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "begun\n"
         yield program, program.stdout.readline().split()
 
 
-def test_an_interrupt_of_the_whole_group_ends_a_program_with_one_traceback_and_its_processes(root: Path) -> None:
+def test_an_interrupt_of_the_whole_group_ends_a_program_with_one_traceback_and_its_processes(
+    root: Path,
+) -> None:
     with waiting_program(root, env=environment(), start_new_session=True) as (program, processes):
         os.killpg(program.pid, signal.SIGINT)  # as a terminal does at Ctrl-C
         _, errors = program.communicate(timeout=60)
@@ -370,13 +442,15 @@ def test_an_interrupt_of_the_whole_group_ends_a_program_with_one_traceback_and_i
 def test_processes_of_a_program_that_is_killed_end(root: Path) -> None:
     with waiting_program(root) as (program, processes):
         program.kill()
-        _, errors = program.communicate(timeout=60)  # ends when nobody has its stdout any more: its processes neither
+        # ends when nobody has its stdout any more: its processes neither
+        _, errors = program.communicate(timeout=60)
     assert len(processes) == 2
     assert errors == ""
 
 
 def read_in_fork(loader: Loader, held: Any, before: Any, go_on: Any, queue: Any) -> None:
-    """Read an epoch in a forked process; then say whether what the parent had is as it was, after the parent has read on."""
+    """Read an epoch in a forked process; then say whether what the parent had is as it was, after
+    the parent has read on."""
     keys = [key for batch in loader for key in batch["key"]]
     queue.put((keys, loader.process_ids))
     loader.close()
@@ -385,7 +459,9 @@ def read_in_fork(loader: Loader, held: Any, before: Any, go_on: Any, queue: Any)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_process_has_processes_of_its_own_and_keeps_the_batches_it_saw(root: Path, loader: Loader) -> None:
+def test_a_forked_process_has_processes_of_its_own_and_keeps_the_batches_it_saw(
+    root: Path, loader: Loader
+) -> None:
     loader.set_epoch(0)
     batches = iter(loader)
     held = next(batches)["wide"]
@@ -439,12 +515,19 @@ for batch in batches:
 os.write(theirs[1], b"x")
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-"""In the parent, batches end at once after the fork. It prints how many of those that the child keeps were overwritten."""
+"""In the parent, batches end at once after the fork. It prints how many of those that the child
+keeps were overwritten."""
 
 
-def test_batches_that_a_forked_process_keeps_and_its_parent_loses_at_once_are_not_overwritten(root: Path) -> None:
+def test_batches_that_a_forked_process_keeps_and_its_parent_loses_at_once_are_not_overwritten(
+    root: Path,
+) -> None:
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKS, root], capture_output=True, text=True, timeout=60, env=environment()
+        [sys.executable, "-W", "ignore", "-c", FORKS, root],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
     )
     assert (ran.stdout, ran.stderr) == ("0\n", "")
 
@@ -478,7 +561,8 @@ for (free, most), loader in zip(cases, [*loaders, ds.loader(40, processes=1, thr
         os.close(descriptor)
 print(len(list(loaders[1])))
 """
-"""Reads batches with two arrays in shared memory where the limit of files can be raised, and where 0, 1 and 2 may be opened.
+"""Reads batches with two arrays in shared memory where the limit of files can be raised, and where
+0, 1 and 2 may be opened.
 
 Then it begins to where none may be.
 """
@@ -486,11 +570,20 @@ Then it begins to where none may be.
 
 @pytest.mark.thorough
 def test_a_process_without_file_descriptors_is_told_so_and_does_not_hang(tmp_path: Path) -> None:
-    fields = pa.schema([("key", pa.string()), *((name, pa.fixed_shape_tensor(pa.uint16(), [WIDE])) for name in ("one", "two"))])
+    fields = pa.schema(
+        [
+            ("key", pa.string()),
+            *((name, pa.fixed_shape_tensor(pa.uint16(), [WIDE])) for name in ("one", "two")),
+        ]
+    )
     rows = ((f"k{n}", *[np.full(WIDE, n, np.uint16)] * 2) for n in range(80))
     write_dataset(tmp_path / "out", fields, rows, 80, sample_bytes=100_000)
     ran = subprocess.run(
-        [sys.executable, "-c", FEW_FILES, tmp_path / "out"], capture_output=True, text=True, timeout=60, env=environment()
+        [sys.executable, "-c", FEW_FILES, tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
     )
     none_left = (
         "this process has no file descriptors left for batches of its worker processes;"
@@ -509,7 +602,10 @@ def test_a_worker_without_file_descriptors_says_so(monkeypatch: pytest.MonkeyPat
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr("shardctl.loader.processes.shared_memory.file_in_memory", refused)
-    with pytest.raises(WorkerError, match=r"no file descriptor is left for 8192 bytes of shared memory; raise .*ulimit -n"):
+    with pytest.raises(
+        WorkerError,
+        match=r"no file descriptor is left for 8192 bytes of shared memory; raise .*ulimit -n",
+    ):
         Segment(1, 8192)
 
 
@@ -524,13 +620,19 @@ def slow(*arguments):
 
 socket.send_fds = slow
 """
-"""Between the first sending of new memory and what that thread does next, others have time to be told that it is free."""
+"""Between the first sending of new memory and what that thread does next, others have time to be
+told that it is free."""
 
 
-def test_new_memory_that_is_free_at_once_is_not_sent_twice(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sitecustomize.py").write_text(SLOW_TO_GO_ON)  # worker processes have the path of this one
+def test_new_memory_that_is_free_at_once_is_not_sent_twice(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # worker processes have the path of this one
+    (tmp_path / "sitecustomize.py").write_text(SLOW_TO_GO_ON)
     monkeypatch.syspath_prepend(tmp_path)
-    loader = shardctl.open(root).loader(8, processes=1, threads=3, prefetch=3, columns=["wide"], repeat=3)
+    loader = shardctl.open(root).loader(
+        8, processes=1, threads=3, prefetch=3, columns=["wide"], repeat=3
+    )
     found = 0
     for batch in loader:
         found += len(batch["wide"])
@@ -582,13 +684,17 @@ def test_more_processes_than_batches_and_no_samples(root: Path) -> None:
         ({"processes": 2, "cache": 10**6}, "cache= keeps images in one process"),
     ],
 )
-def test_impossible_numbers_of_processes_are_refused(root: Path, options: dict[str, Any], message: str) -> None:
+def test_impossible_numbers_of_processes_are_refused(
+    root: Path, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ShardctlError, match=message):
         shardctl.open(root).loader(8, **options)
 
 
 @pytest.mark.parametrize("with_memfd", [True, False])
-def test_memory_that_is_shared_has_no_name(with_memfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_shared_has_no_name(
+    with_memfd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not with_memfd:
         pytest.importorskip("_posixshmem")
         monkeypatch.delattr(os, "memfd_create", raising=False)

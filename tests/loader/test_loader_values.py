@@ -1,4 +1,5 @@
-"""What goes in comes out, whichever way it is stored and read; and what is done to it on the way."""
+"""What goes in comes out, whichever way it is stored and read; and what is done to it on the
+way."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def comes_out(name: str, value: Any) -> Any:
 
 
 def as_plain(values: Any) -> list[Any]:
-    return [value.tolist() if isinstance(value, np.ndarray | np.generic) else value for value in values]
+    return [
+        value.tolist() if isinstance(value, np.ndarray | np.generic) else value for value in values
+    ]
 
 
 @examples(18)
@@ -107,7 +110,10 @@ TEXTS = ["", "a", "twelve bytes", "thirteen byte", "ünïcödé " * 5, "x" * 100
 
 def test_means_of_pixels_from_0_to_1_are_a_warning(raw_dataset: Path) -> None:
     ds = shardctl.open(raw_dataset)
-    with pytest.warns(UserWarning, match="look made for pixels from 0 to 1, and these are 0 to 255: multiply both by 255"):
+    with pytest.warns(
+        UserWarning,
+        match="look made for pixels from 0 to 1, and these are 0 to 255: multiply both by 255",
+    ):
         ds.loader(4, normalize={"image": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -119,13 +125,21 @@ def test_means_of_pixels_from_0_to_1_are_a_warning(raw_dataset: Path) -> None:
 def test_short_and_long_texts_next_to_the_end_of_a_block(tmp_path: Path, compression: str) -> None:
     columns = pa.schema([("key", pa.string())])
     write_dataset(tmp_path / "out", columns, [(text,) for text in TEXTS], 2, compression)
-    assert shardctl.open(tmp_path / "out").take([5, 0, 4, 1, 3, 2, 2])["key"] == [TEXTS[n] for n in (5, 0, 4, 1, 3, 2, 2)]
+    assert shardctl.open(tmp_path / "out").take([5, 0, 4, 1, 3, 2, 2])["key"] == [
+        TEXTS[n] for n in (5, 0, 4, 1, 3, 2, 2)
+    ]
 
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tokens") / "out"
-    columns = pa.schema([("key", pa.string()), ("tokens", pa.list_(pa.int32())), ("x", pa.fixed_shape_tensor(pa.uint8(), [4]))])
+    columns = pa.schema(
+        [
+            ("key", pa.string()),
+            ("tokens", pa.list_(pa.int32())),
+            ("x", pa.fixed_shape_tensor(pa.uint8(), [4])),
+        ]
+    )
     rows = ((f"k{n}", list(range(1, n % 9 + 1)), np.full(4, n % 250, np.uint8)) for n in range(100))
     write_dataset(root, columns, rows, 30)
     return root
@@ -152,12 +166,19 @@ def test_buckets_hold_samples_of_about_the_same_length(tmp_path: Path, compressi
         return list(ds.loader(20, shuffle=True, pad={"tokens": 0}, **options))
 
     plain, bucketed = read(), read(bucket={"tokens": 10})
-    assert sorted(key for b in bucketed for key in b["key"]) == sorted(key for b in plain for key in b["key"])
+    assert sorted(key for b in bucketed for key in b["key"]) == sorted(
+        key for b in plain for key in b["key"]
+    )
     for first in range(0, 50, 10):
-        stretches = [{key for b in batches[first : first + 10] for key in b["key"]} for batches in (plain, bucketed)]
+        stretches = [
+            {key for b in batches[first : first + 10] for key in b["key"]}
+            for batches in (plain, bucketed)
+        ]
         assert stretches[0] == stretches[1], "every sample stays in its stretch"
     assert sum(b["tokens"].size for b in bucketed) < 0.62 * sum(b["tokens"].size for b in plain)
-    assert [b["key"] for b in read(bucket={"tokens": 10}, threads=1)] == [b["key"] for b in bucketed]
+    assert [b["key"] for b in read(bucket={"tokens": 10}, threads=1)] == [
+        b["key"] for b in bucketed
+    ]
     loader = ds.loader(20, shuffle=True, bucket={"tokens": 10})
     batches = iter(loader)
     for _ in range(7):
@@ -223,7 +244,10 @@ def test_a_batch_within_one_block_is_a_view_of_the_file(raw_dataset: Path) -> No
 @pytest.fixture(scope="module")
 def jpegs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("jpegs") / "out"
-    recipe = {"store": "jpeg:90", "transform": [{"name": "resize", "size": 48}, {"name": "crop", "size": 40}]}
+    recipe = {
+        "store": "jpeg:90",
+        "transform": [{"name": "resize", "size": 48}, {"name": "crop", "size": 40}],
+    }
     shardctl.convert(photos, root, recipe=recipe, workers=0)
     return root
 
@@ -233,12 +257,16 @@ def test_images_are_decoded_to_the_pixels_that_pillow_gives(jpegs: Path) -> None
     stored = ds.take(range(60), decode=False)["image"]
     pixels = ds.take(range(60))["image"]
     assert pixels.shape == (60, 40, 40, 3)
-    assert all(np.array_equal(mine, decode(encoded)) for mine, encoded in zip(pixels, stored, strict=True))
+    assert all(
+        np.array_equal(mine, decode(encoded)) for mine, encoded in zip(pixels, stored, strict=True)
+    )
 
 
 def test_crops_come_from_the_middle_or_by_the_seed_from_anywhere(jpegs: Path) -> None:
     ds = shardctl.open(jpegs)
-    whole = {key: image for b in ds.loader(60) for key, image in zip(b["key"], b["image"], strict=True)}
+    whole = {
+        key: image for b in ds.loader(60) for key, image in zip(b["key"], b["image"], strict=True)
+    }
 
     def views(**options: Any) -> dict[str, Any]:
         loader = ds.loader(7, shuffle=True, crop=(24, 32), **options)
@@ -248,7 +276,8 @@ def test_crops_come_from_the_middle_or_by_the_seed_from_anywhere(jpegs: Path) ->
     assert all(np.array_equal(middle[key], whole[key][8:32, 4:36]) for key in whole)
     drawn = views(crop_from="random", flip=True, seed=1, threads=3)
     assert all(
-        np.array_equal(drawn[key], again) for key, again in views(crop_from="random", flip=True, seed=1, threads=1).items()
+        np.array_equal(drawn[key], again)
+        for key, again in views(crop_from="random", flip=True, seed=1, threads=1).items()
     )
     places = set()
     for key, image in drawn.items():
@@ -257,13 +286,18 @@ def test_crops_come_from_the_middle_or_by_the_seed_from_anywhere(jpegs: Path) ->
             for top in range(17)
             for left in range(9)
             for flipped in (False, True)
-            if np.array_equal(image[:, ::-1] if flipped else image, whole[key][top : top + 24, left : left + 32])
+            if np.array_equal(
+                image[:, ::-1] if flipped else image, whole[key][top : top + 24, left : left + 32]
+            )
         ]
         places.add(found)
     assert {flipped for _, _, flipped in places} == {False, True}
     assert len({top for top, _, _ in places}) > 8
     normal = views(normalize={"image": ([10, 20, 30], [2, 2, 2])})
-    assert all(np.allclose(normal[key], (middle[key].astype(np.float32) - [10, 20, 30]) / 2) for key in whole)
+    assert all(
+        np.allclose(normal[key], (middle[key].astype(np.float32) - [10, 20, 30]) / 2)
+        for key in whole
+    )
 
 
 def test_raw_images_are_cropped_as_encoded_ones_are(raw_dataset: Path) -> None:
@@ -274,41 +308,68 @@ def test_raw_images_are_cropped_as_encoded_ones_are(raw_dataset: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
-def test_normalised_views_are_the_formula_of_the_plain_ones(jpegs: Path, raw_dataset: Path, dtype: str) -> None:
+def test_normalised_views_are_the_formula_of_the_plain_ones(
+    jpegs: Path, raw_dataset: Path, dtype: str
+) -> None:
     mean, std = np.array([10.0, 20.0, 30.0]), np.array([2.0, 4.0, 8.0])
     for root in (jpegs, raw_dataset):
-        options: dict[str, Any] = {"crop": (16, 20), "crop_from": "random", "flip": True, "columns": ["image"]}
+        options: dict[str, Any] = {
+            "crop": (16, 20),
+            "crop_from": "random",
+            "flip": True,
+            "columns": ["image"],
+        }
         ds = shardctl.open(root)
         plain = ds.loader(60, **options)
-        for normalization, expected in (((mean, std), (mean, std)), ((5, std), (5, std)), (([7], 3), (7, 3))):
+        for normalization, expected in (
+            ((mean, std), (mean, std)),
+            ((5, std), (5, std)),
+            (([7], 3), (7, 3)),
+        ):
             (pixels,) = plain
             plain.set_epoch(0)
-            (normal,) = ds.loader(60, normalize={"image": normalization}, dtype={"image": dtype}, **options)
+            (normal,) = ds.loader(
+                60, normalize={"image": normalization}, dtype={"image": dtype}, **options
+            )
             assert normal["image"].dtype == dtype
             formula = (pixels["image"].astype(float) - expected[0]) / expected[1]
-            assert np.allclose(normal["image"], formula, rtol=2e-3 if dtype == "float16" else 1e-5, atol=1e-4)
+            assert np.allclose(
+                normal["image"], formula, rtol=2e-3 if dtype == "float16" else 1e-5, atol=1e-4
+            )
 
 
 @pytest.mark.thorough(after=9)
 @pytest.mark.parametrize("stored", ["uint8", "int16", "int32", "int64", "float32", "float64"])
 @pytest.mark.parametrize("width", [3, 5000, 300_000])
-def test_columns_of_any_width_are_converted_and_normalised(tmp_path: Path, stored: str, width: int) -> None:
-    columns = pa.schema([("key", pa.string()), ("x", pa.fixed_shape_tensor(pa.from_numpy_dtype(stored), [width // 3, 3]))])
+def test_columns_of_any_width_are_converted_and_normalised(
+    tmp_path: Path, stored: str, width: int
+) -> None:
+    columns = pa.schema(
+        [
+            ("key", pa.string()),
+            ("x", pa.fixed_shape_tensor(pa.from_numpy_dtype(stored), [width // 3, 3])),
+        ]
+    )
     numbers = np.random.default_rng(0)
     values = numbers.integers(0, 100, (9, width // 3, 3)).astype(stored)
-    write_dataset(tmp_path / "out", columns, ((f"k{n}", value) for n, value in enumerate(values)), 4)
+    write_dataset(
+        tmp_path / "out", columns, ((f"k{n}", value) for n, value in enumerate(values)), 4
+    )
     ds = shardctl.open(tmp_path / "out")
     wider = "float64" if stored.startswith("float") else "int64"
     (wide,) = ds.loader(9, dtype={"x": wider})
     assert wide["x"].dtype == wider
     assert np.array_equal(wide["x"], values.astype(wider))
     (normal,) = ds.loader(9, normalize={"x": ([1, 2, 3], [2, 4, 8])})
-    assert np.allclose(normal["x"], (values - np.array([1.0, 2.0, 3.0])) / np.array([2, 4, 8]), atol=1e-5)
+    assert np.allclose(
+        normal["x"], (values - np.array([1.0, 2.0, 3.0])) / np.array([2, 4, 8]), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
-    "options", [{}, {"crop": 20}, {"crop": 20, "normalize": {"image": (1, 2)}}, {"dtype": {"image": "int16"}}]
+    "options",
+    [{}, {"crop": 20}, {"crop": 20, "normalize": {"image": (1, 2)}}, {"dtype": {"image": "int16"}}],
 )
 def test_memory_is_used_again_only_when_the_next_batch_is_asked_for(
     jpegs: Path, raw_dataset: Path, options: dict[str, Any], threads: int
@@ -316,20 +377,26 @@ def test_memory_is_used_again_only_when_the_next_batch_is_asked_for(
     for root in (jpegs, raw_dataset):
         ds = shardctl.open(root)
         expected = list(ds.loader(4, shuffle=True, repeat=4, **options))
-        reusing = ds.loader(4, shuffle=True, repeat=4, prefetch=2, threads=threads, reuse=True, **options)
+        reusing = ds.loader(
+            4, shuffle=True, repeat=4, prefetch=2, threads=threads, reuse=True, **options
+        )
         held = []
         for batch, kept in zip(reusing, expected, strict=True):
             ds.take(range(30))  # threads go on meanwhile
             assert batch["key"] == kept["key"]
             assert np.array_equal(batch["image"], kept["image"])
             held.append(batch["image"])
-        if options:  # images of 40 pixels that are not changed are copied by Arrow, into memory of its own
+        # images of 40 pixels that are not changed are copied by Arrow, into memory of its own
+        if options:
             assert len({array.ctypes.data for array in held}) <= 12, "60 batches"
 
 
 def test_padded_batches_of_any_width_fit_into_reused_memory(tokens: Path) -> None:
     ds = shardctl.open(tokens)
-    loaders = [ds.loader(7, shuffle=True, pad={"tokens": -1}, repeat=3, reuse=reuse) for reuse in (False, True)]
+    loaders = [
+        ds.loader(7, shuffle=True, pad={"tokens": -1}, repeat=3, reuse=reuse)
+        for reuse in (False, True)
+    ]
     for plain, reused in zip(*loaders, strict=True):
         assert np.array_equal(plain["tokens"], reused["tokens"])
 
@@ -338,9 +405,13 @@ def test_padded_batches_of_any_width_fit_into_reused_memory(tokens: Path) -> Non
 def test_every_number_of_a_vector_may_have_its_own_mean(tmp_path: Path, size: int) -> None:
     columns = pa.schema([("key", pa.string()), ("x", pa.fixed_shape_tensor(pa.int16(), [size]))])
     values = np.random.default_rng(0).integers(-100, 100, (9, size)).astype(np.int16)
-    write_dataset(tmp_path / "out", columns, ((f"k{n}", value) for n, value in enumerate(values)), 4)
+    write_dataset(
+        tmp_path / "out", columns, ((f"k{n}", value) for n, value in enumerate(values)), 4
+    )
     mean, std = np.linspace(0, 9, size), np.linspace(1, 2, size)
-    (normal,) = shardctl.open(tmp_path / "out").loader(9, shuffle=True, normalize={"x": (mean, std)})
+    (normal,) = shardctl.open(tmp_path / "out").loader(
+        9, shuffle=True, normalize={"x": (mean, std)}
+    )
     expected = {f"k{n}": value for n, value in enumerate((values - mean) / std)}
     assert normal["x"].shape == (9, size)
     for key, row in zip(normal["key"], normal["x"], strict=True):
@@ -351,10 +422,16 @@ def test_the_loader_crops_the_pixels_that_convert_crops(tmp_path: Path) -> None:
     """Also where the margin is odd, and one side of it gets a pixel more than the other."""
     (tmp_path / "in").mkdir()
     for number in range(4):
-        pixels = np.random.default_rng(number).integers(0, 256, (21 + number, 24 - number, 3), np.uint8)
+        pixels = np.random.default_rng(number).integers(
+            0, 256, (21 + number, 24 - number, 3), np.uint8
+        )
         Image.fromarray(pixels).save(tmp_path / "in" / f"{number}.png")
     shardctl.convert(tmp_path / "in", tmp_path / "whole", workers=0)
-    shardctl.convert(tmp_path / "in", tmp_path / "cut", recipe={"store": "raw", "transform": [{"name": "crop", "size": 18}]})
+    shardctl.convert(
+        tmp_path / "in",
+        tmp_path / "cut",
+        recipe={"store": "raw", "transform": [{"name": "crop", "size": 18}]},
+    )
     (loaded,) = shardctl.open(tmp_path / "whole").loader(4, crop=18)
     (converted,) = shardctl.open(tmp_path / "cut").loader(4)
     assert np.array_equal(loaded["image"], converted["image"])
@@ -367,13 +444,17 @@ def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path: Path) -
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     ds = shardctl.open(tmp_path / "out")
     (batch,) = ds.loader(5)
-    assert [image.shape for image in batch["image"]] == [(40, 30 + number, 3) for number in range(5)]
+    assert [image.shape for image in batch["image"]] == [
+        (40, 30 + number, 3) for number in range(5)
+    ]
     assert next(iter(ds.loader(5, crop=30)))["image"].shape == (5, 30, 30, 3)
     (normal,) = ds.loader(5, normalize={"image": (1, 2)}, dtype={"image": "float64"})
     for image, plain in zip(normal["image"], batch["image"], strict=True):
         assert np.array_equal(image, (plain - 1.0) / 2)
     with pytest.raises(
-        DatasetError, match=r"row 0, key '0.png': image: 30x40 \(width x height\) is too small for a crop to 35x36"
+        DatasetError,
+        match=r"row 0, key '0.png': image: 30x40 \(width x height\) is too small for a crop to "
+        r"35x36",
     ):
         list(ds.loader(5, crop=(36, 35)))
     loader = ds.loader(5, crop=(40, 32), on_error="skip")
@@ -391,8 +472,12 @@ def test_decoded_images_are_kept_within_their_bound(jpegs: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_a_preloaded_dataset_needs_its_files_no_more(photos: Path, tmp_path: Path, compression: str) -> None:
-    shardctl.convert(photos, tmp_path / "out", recipe={**CROP, "compression": compression}, workers=0)
+def test_a_preloaded_dataset_needs_its_files_no_more(
+    photos: Path, tmp_path: Path, compression: str
+) -> None:
+    shardctl.convert(
+        photos, tmp_path / "out", recipe={**CROP, "compression": compression}, workers=0
+    )
     loader = shardctl.open(tmp_path / "out").loader(8, preload=True, shuffle=True)
     expected = {key for batch in loader for key in batch["key"]}
     for shard in (tmp_path / "out").glob("*-0*.arrow"):
@@ -419,7 +504,9 @@ def read_in_another_process(loader_of: Any, queue: Any) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_the_same_batches_in_a_process_forked_or_spawned_while_threads_read(jpegs: Path, method: str) -> None:
+def test_the_same_batches_in_a_process_forked_or_spawned_while_threads_read(
+    jpegs: Path, method: str
+) -> None:
     ds = shardctl.open(jpegs).limit(50)
     expected = [batch["key"] for batch in ds.loader(8, shuffle=True, seed=3)]
     running = iter(ds.loader(4, threads=2))
@@ -467,7 +554,10 @@ def test_a_dataset_can_be_pickled(jpegs: Path) -> None:
         ({"normalize": {"label": ([1, 2, 3], 1)}}, "one for each of 1 channels"),
         ({"normalize": {"image": 5}}, r"takes \(mean, std\)"),
         ({"normalize": {"image": (float("nan"), 1)}}, "finite numbers"),
-        ({"normalize": {"image": (0, 1)}, "dtype": {"image": "uint8"}}, "dtype uint8 of image would cut off the fractions"),
+        (
+            {"normalize": {"image": (0, 1)}, "dtype": {"image": "uint8"}},
+            "dtype uint8 of image would cut off the fractions",
+        ),
         ({"batch_size": 2.5}, "batch_size must be a whole number; it is 2.5"),
         ({"batch_size": "8"}, "batch_size must be a whole number; it is '8'"),
         ({"batch_size": True}, "batch_size must be a whole number; it is True"),
@@ -487,7 +577,11 @@ def test_a_dataset_can_be_pickled(jpegs: Path) -> None:
         ({"crop_from": "random"}, "crop_from='random' needs a crop"),
         ({"crop": 8.5}, "crop must be a whole number; it is 8.5"),
         ({"crop": (1, 2, 3)}, r"crop takes one number or \(height, width\)"),
-        ({"resize": 0}, "resize: size must be 224, or 320x240 for width x height, with sides of 1 to 16384 pixels; it is 0"),
+        (
+            {"resize": 0},
+            "resize: size must be 224, or 320x240 for width x height, with sides of 1 to 16384 "
+            "pixels; it is 0",
+        ),
         ({"resize": "big"}, "resize must be 224, or 320x240 for width x height"),
         ({"resize": 30, "crop": 31}, "31x31 is larger than the images, 30x30"),
         ({"resize": 30, "decode": False}, "resize: only for decoded images"),
@@ -496,17 +590,24 @@ def test_a_dataset_can_be_pickled(jpegs: Path) -> None:
         ({"fill": {"key": 0}}, "fill: key holds no numbers"),
         ({"fill": {"colour": 0}}, "fill is for columns that are read: no column 'colour'"),
         ({"fill": {"label": 0.5}}, "fill: 0.5 does not fit label, which is int64"),
-        ({"fill": {"label": -1}, "dtype": {"label": "uint8"}}, "fill: -1 does not fit label, which is uint8"),
+        (
+            {"fill": {"label": -1}, "dtype": {"label": "uint8"}},
+            "fill: -1 does not fit label, which is uint8",
+        ),
     ],
 )
-def test_impossible_options_are_refused_by_name(jpegs: Path, arguments: dict[str, Any], message: str) -> None:
+def test_impossible_options_are_refused_by_name(
+    jpegs: Path, arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         list(shardctl.open(jpegs).loader(**{"batch_size": 8, **arguments}))
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("batch", [1, 3, 40])
-def test_missing_numbers_are_the_same_whatever_is_beside_them(tmp_path: Path, compression: str, batch: int) -> None:
+def test_missing_numbers_are_the_same_whatever_is_beside_them(
+    tmp_path: Path, compression: str, batch: int
+) -> None:
     columns = pa.schema(
         [
             ("key", pa.string()),
@@ -519,7 +620,10 @@ def test_missing_numbers_are_the_same_whatever_is_beside_them(tmp_path: Path, co
             ("text", pa.string()),
         ]
     )
-    rows = [(f"k{n}", n / 2, n, n % 2 == 0, [n, 1.5], [n] * (n % 3), [n, -n], f"t{n}") for n in range(40)]
+    rows = [
+        (f"k{n}", n / 2, n, n % 2 == 0, [n, 1.5], [n] * (n % 3), [n, -n], f"t{n}")
+        for n in range(40)
+    ]
     rows[7] = ("k7", None, None, None, [None, 1.5], [7, None], [None, 1.0], None)
     rows[8] = ("k8", 1.0, 2, True, None, None, None, "t8")
     write_dataset(tmp_path / "out", columns, rows, 20, compression, sample_bytes=400_000)
@@ -535,7 +639,10 @@ def test_missing_numbers_are_the_same_whatever_is_beside_them(tmp_path: Path, co
         }
         assert all(ids.dtype == np.int32 for ids in part["ids"])
         for name, values in part.items():
-            found[name] += [value.tolist() if isinstance(value, np.ndarray | np.generic) else value for value in values]
+            found[name] += [
+                value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+                for value in values
+            ]
     assert np.isnan(found["x"][7])
     assert [found[name][7] for name in ("n", "yes", "scores", "ids", "box", "text")] == [
         -1, False, [-5, 1.5], [7, -2], [0, 1], None,
@@ -543,12 +650,20 @@ def test_missing_numbers_are_the_same_whatever_is_beside_them(tmp_path: Path, co
     assert [found[name][8] for name in ("scores", "ids", "box")] == [[], [], [0, 0]]
     for place in (0, 6, 9, 39):
         assert tuple(found[name][place] for name in columns.names) == rows[place]
-    assert {name: value for name, value in ds[7].items() if value is None} == dict.fromkeys(("x", "n", "yes", "text"))
-    assert [ds[7][name] for name in ("scores", "ids", "box")] == [[None, 1.5], [7, None], [None, 1.0]]
+    assert {name: value for name, value in ds[7].items() if value is None} == dict.fromkeys(
+        ("x", "n", "yes", "text")
+    )
+    assert [ds[7][name] for name in ("scores", "ids", "box")] == [
+        [None, 1.5],
+        [7, None],
+        [None, 1.0],
+    ]
     assert [ds[8][name] for name in ("scores", "ids", "box")] == [None, None, None]
     for name, key in (("n", "k7"), ("yes", "k7"), ("ids", "k8|k7"), ("scores", "k8")):
         kept = {other: value for other, value in fill.items() if other != name}
-        with pytest.raises(UsageError, match=rf"key '({key})': {name} is missing; give fill=\{{'{name}': "):
+        with pytest.raises(
+            UsageError, match=rf"key '({key})': {name} is missing; give fill=\{{'{name}': "
+        ):
             list(ds.loader(batch, fill=kept, on_error="skip"))
     (floats,) = ds.loader(40, columns=["x", "box"])
     assert np.isnan(floats["x"][7])
@@ -557,7 +672,9 @@ def test_missing_numbers_are_the_same_whatever_is_beside_them(tmp_path: Path, co
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_numbers_that_do_not_fit_are_refused_with_their_sample(tmp_path: Path, compression: str) -> None:
+def test_numbers_that_do_not_fit_are_refused_with_their_sample(
+    tmp_path: Path, compression: str
+) -> None:
     columns = pa.schema(
         [
             ("key", pa.string()),
@@ -578,27 +695,47 @@ def test_numbers_that_do_not_fit_are_refused_with_their_sample(tmp_path: Path, c
         ({"box": "int16"}, "box: -70000 does not fit int16"),
         ({"box": "float16"}, "box: -70000 does not fit float16"),
     ):
-        with pytest.raises(UsageError, match=f"row \\d+, key 'k33': {value}; give a dtype that holds it"):
+        with pytest.raises(
+            UsageError, match=f"row \\d+, key 'k33': {value}; give a dtype that holds it"
+        ):
             list(ds.loader(16, dtype=dtype))
-    for part in ds.limit(33).loader(33, dtype={"label": "uint8", "x": "float32", "ids": "uint16", "box": "int16"}):
-        assert (part["label"].dtype, part["box"].dtype, part["ids"][0].dtype) == (np.uint8, np.int16, np.uint16)
+    for part in ds.limit(33).loader(
+        33, dtype={"label": "uint8", "x": "float32", "ids": "uint16", "box": "int16"}
+    ):
+        assert (part["label"].dtype, part["box"].dtype, part["ids"][0].dtype) == (
+            np.uint8,
+            np.int16,
+            np.uint16,
+        )
         assert part["label"].tolist() == list(range(33))
     for wanted in ("int64", "uint8"):
-        with pytest.raises(UsageError, match=f"dtype {wanted} of x would cut off the fractions of float64"):
+        with pytest.raises(
+            UsageError, match=f"dtype {wanted} of x would cut off the fractions of float64"
+        ):
             ds.loader(16, dtype={"x": wanted})
     with pytest.raises(UsageError, match="pad: -1 does not fit ids, which is uint16"):
         ds.loader(16, dtype={"ids": "uint16"}, pad={"ids": -1})
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_images_are_mirrored_with_the_probability_that_was_given(tmp_path: Path, share: float) -> None:
-    columns = pa.schema([("key", pa.string()), ("image", pa.fixed_shape_tensor(pa.uint8(), [1, 2, 3]))])
+def test_images_are_mirrored_with_the_probability_that_was_given(
+    tmp_path: Path, share: float
+) -> None:
+    columns = pa.schema(
+        [("key", pa.string()), ("image", pa.fixed_shape_tensor(pa.uint8(), [1, 2, 3]))]
+    )
     image = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
-    write_dataset(tmp_path / "out", columns, ((f"k{n}", image) for n in range(2000)), 2000, shape=(1, 2, 3))
+    write_dataset(
+        tmp_path / "out", columns, ((f"k{n}", image) for n in range(2000)), 2000, shape=(1, 2, 3)
+    )
     ds = shardctl.open(tmp_path / "out")
 
     def mirrored(flip: Any) -> list[bool]:
-        return [bool(first) for batch in ds.loader(2000, flip=flip) for first in batch["image"][:, 0, 0, 0]]
+        return [
+            bool(first)
+            for batch in ds.loader(2000, flip=flip)
+            for first in batch["image"][:, 0, 0, 0]
+        ]
 
     assert abs(sum(mirrored(share)) / 2000 - share) < 0.03
     assert mirrored(True) == mirrored(0.5)
@@ -619,11 +756,15 @@ def test_images_are_mirrored_with_the_probability_that_was_given(tmp_path: Path,
         {"resize": (30, 26), "crop": 20},
     ],
 )
-def test_channels_first_are_the_same_numbers_in_another_order(jpegs: Path, raw_dataset: Path, options: dict[str, Any]) -> None:
+def test_channels_first_are_the_same_numbers_in_another_order(
+    jpegs: Path, raw_dataset: Path, options: dict[str, Any]
+) -> None:
     for root in (jpegs, raw_dataset):
         ds = shardctl.open(root)
         plain = [batch["image"] for batch in ds.loader(25, shuffle=True, **options)]
-        planes = [batch["image"] for batch in ds.loader(25, shuffle=True, channels_first=True, **options)]
+        planes = [
+            batch["image"] for batch in ds.loader(25, shuffle=True, channels_first=True, **options)
+        ]
         for one, other in zip(plain, planes, strict=True):
             assert other.flags.c_contiguous
             assert other.flags.writeable
@@ -634,9 +775,12 @@ def test_channels_first_are_the_same_numbers_in_another_order(jpegs: Path, raw_d
 
 @pytest.mark.parametrize("size", [30, 50, (24, 36), "36x24"])
 def test_resized_images_are_those_of_a_conversion(photos: Path, tmp_path: Path, size: Any) -> None:
-    """In the loader a tuple is (height, width), as a crop is; text is WIDTHxHEIGHT, as on the command line."""
+    """In the loader a tuple is (height, width), as a crop is; text is WIDTHxHEIGHT, as on the
+    command line."""
     step = {"name": "resize", "size": size if isinstance(size, int) else "36x24"}
-    shardctl.convert(photos, tmp_path / "resized", recipe={"store": "png", "transform": [step]}, workers=0)
+    shardctl.convert(
+        photos, tmp_path / "resized", recipe={"store": "png", "transform": [step]}, workers=0
+    )
     shardctl.convert(photos, tmp_path / "source", workers=0)
     expected = {sample["key"]: sample["image"] for sample in shardctl.open(tmp_path / "resized")}
     for batch in shardctl.open(tmp_path / "source").loader(16, resize=size, cache=10**6):
@@ -645,9 +789,14 @@ def test_resized_images_are_those_of_a_conversion(photos: Path, tmp_path: Path, 
             assert np.array_equal(image, expected[key]), key
 
 
-@pytest.mark.parametrize("size", [(40, 40), (39, 41), (21, 30), (20, 20), (13, 17), (5, 4), (70, 50)])
-def test_jpegs_of_one_size_are_resized_to_the_pixels_that_the_slow_way_gives(jpegs: Path, size: tuple[int, int]) -> None:
-    """Pillow decodes an image of 40 pixels at a half of its size where 20 or less are wanted, and others decode it whole."""
+@pytest.mark.parametrize(
+    "size", [(40, 40), (39, 41), (21, 30), (20, 20), (13, 17), (5, 4), (70, 50)]
+)
+def test_jpegs_of_one_size_are_resized_to_the_pixels_that_the_slow_way_gives(
+    jpegs: Path, size: tuple[int, int]
+) -> None:
+    """Pillow decodes an image of 40 pixels at a half of its size where 20 or less are wanted, and
+    others decode it whole."""
     ds = shardctl.open(jpegs)
     encoded = ds.take(range(len(ds)), columns=["image"], decode=False)["image"]
     found = np.concatenate([batch["image"] for batch in ds.loader(16, resize=size)])
@@ -664,15 +813,21 @@ def test_raw_images_are_resized_before_they_are_cropped(raw_dataset: Path) -> No
         for key, image in zip(batch["key"], batch["image"], strict=True):
             across, down = stored[key].width / 48, stored[key].height / 40
             box = (14 * across, 5 * down, 34 * across, 35 * down)
-            assert np.array_equal(image, np.asarray(stored[key].resize((20, 30), Image.Resampling.BILINEAR, box=box)))
+            assert np.array_equal(
+                image, np.asarray(stored[key].resize((20, 30), Image.Resampling.BILINEAR, box=box))
+            )
             whole = np.asarray(stored[key].resize((48, 40), Image.Resampling.BILINEAR), np.int16)
-            assert abs(image - whole[5:35, 14:34]).max() <= 2, "as if the whole image were resized, but for roundings"
+            assert abs(image - whole[5:35, 14:34]).max() <= 2, (
+                "as if the whole image were resized, but for roundings"
+            )
     assert next(iter(ds.loader(4, resize=16)))["image"].shape == (4, 16, 16, 3)
 
 
 @pytest.mark.parametrize("size", [40, 100, "30x44"])
 @pytest.mark.parametrize("store", ["source", "png", "jpeg:90"])
-def test_a_resized_crop_is_that_of_a_conversion(photos: Path, tmp_path: Path, size: Any, store: str) -> None:
+def test_a_resized_crop_is_that_of_a_conversion(
+    photos: Path, tmp_path: Path, size: Any, store: str
+) -> None:
     steps = [{"name": "resize", "size": size}, {"name": "crop", "size": 24}]
     shardctl.convert(photos, tmp_path / "source", recipe={"store": store}, workers=0)
     images = tmp_path / "images"
@@ -681,7 +836,9 @@ def test_a_resized_crop_is_that_of_a_conversion(photos: Path, tmp_path: Path, si
     taken = stored.take(range(len(stored)), columns=["key", "image"], decode=False)
     for number, data in enumerate(taken["image"]):
         (images / f"{number:03}{'.jpg' if data[0] == 0xFF else '.png'}").write_bytes(data)
-    shardctl.convert(images, tmp_path / "cut", recipe={"store": "png", "transform": steps}, workers=0)
+    shardctl.convert(
+        images, tmp_path / "cut", recipe={"store": "png", "transform": steps}, workers=0
+    )
     expected = [sample["image"] for sample in shardctl.open(tmp_path / "cut")]
     found = [image for batch in stored.loader(16, resize=size, crop=24) for image in batch["image"]]
     assert np.array_equal(found, expected)
@@ -764,7 +921,9 @@ def nested(n: int) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_lists_of_lists_are_arrays_of_each_sample(tmp_path: Path, compression: str) -> None:
-    write_dataset(tmp_path / "out", NESTED, map(nested, range(30)), 12, compression, sample_bytes=400_000)
+    write_dataset(
+        tmp_path / "out", NESTED, map(nested, range(30)), 12, compression, sample_bytes=400_000
+    )
     ds = shardctl.open(tmp_path / "out")
     for batch in ds.loader(7, shuffle=True, dtype={"boxes": "float32"}):
         assert batch["vector"].shape == (len(batch["key"]), 3)
@@ -774,7 +933,11 @@ def test_lists_of_lists_are_arrays_of_each_sample(tmp_path: Path, compression: s
             expected = dict(zip(NESTED.names, nested(int(key[1:])), strict=True))
             assert batch["boxes"][place].dtype == np.float32
             assert batch["boxes"][place].flags.writeable
-            assert (batch["boxes"][place].ndim, batch["points"][place].ndim, batch["deep"][place].ndim) == (2, 2, 3)
+            assert (
+                batch["boxes"][place].ndim,
+                batch["points"][place].ndim,
+                batch["deep"][place].ndim,
+            ) == (2, 2, 3)
             for name in ("boxes", "points", "deep", "vector", "matrix"):
                 assert batch[name][place].tolist() == expected[name] or batch[name][place].size == 0
     assert ds[5]["points"].tolist() == [[5, 0]]
@@ -783,8 +946,16 @@ def test_lists_of_lists_are_arrays_of_each_sample(tmp_path: Path, compression: s
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_lists_of_lists_are_padded_to_the_largest_of_the_batch(tmp_path: Path, compression: str) -> None:
-    columns = pa.schema([("key", pa.string()), ("rows", pa.list_(pa.list_(pa.int32()))), ("tokens", pa.list_(pa.int32()))])
+def test_lists_of_lists_are_padded_to_the_largest_of_the_batch(
+    tmp_path: Path, compression: str
+) -> None:
+    columns = pa.schema(
+        [
+            ("key", pa.string()),
+            ("rows", pa.list_(pa.list_(pa.int32()))),
+            ("tokens", pa.list_(pa.int32())),
+        ]
+    )
     values = [[[1, 2, 3], [4]], [], [[5]], [[], [6, 7]], [[8], [9], [10]]]
     rows = [(f"k{n}", value, [n] * n) for n, value in enumerate(values)]
     write_dataset(tmp_path / "out", columns, rows, 3, compression, sample_bytes=400_000)
@@ -801,13 +972,17 @@ def test_lists_of_lists_are_padded_to_the_largest_of_the_batch(tmp_path: Path, c
     (empty,) = ds[1:2].loader(1, pad={"rows": -1})
     assert empty["rows"].shape == (1, 0, 0)
     (loose,) = ds.loader(5, columns=["rows"])
-    assert [part.tolist() for part in loose["rows"][0]] == [[1, 2, 3], [4]], "lists of several lengths stay a list of arrays"
+    assert [part.tolist() for part in loose["rows"][0]] == [[1, 2, 3], [4]], (
+        "lists of several lengths stay a list of arrays"
+    )
     assert loose["rows"][4].tolist() == [[8], [9], [10]]
     mixed = next(iter(shardctl.mix([ds[:2], ds[2:]], [1, 1]).loader(5, pad={"rows": -1})))
     assert mixed["rows"].shape == (5, *mixed["rows_length"].max(axis=0))
 
 
-def test_whatever_a_decoder_raises_names_the_sample_and_can_be_skipped(jpegs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_a_decoder_raises_names_the_sample_and_can_be_skipped(
+    jpegs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import simplejpeg
 
     from shardctl.images.codecs import image
@@ -827,16 +1002,20 @@ def test_whatever_a_decoder_raises_names_the_sample_and_can_be_skipped(jpegs: Pa
     monkeypatch.setattr(simplejpeg, "decode_jpeg", fast)
     monkeypatch.setattr(image, "decode", slow)
     with pytest.raises(
-        DatasetError, match=r"row 5, key .*: image: it does not decode: ZeroDivisionError: a fault of a decoder"
+        DatasetError,
+        match=r"row 5, key .*: image: it does not decode: ZeroDivisionError: a fault of a decoder",
     ):
         list(ds.loader(20))
     loader = ds.loader(20, on_error="skip")
-    assert sum(len(batch["key"]) for batch in loader) == 59, "what only the fast decoder does not bear is decoded all the same"
+    assert sum(len(batch["key"]) for batch in loader) == 59, (
+        "what only the fast decoder does not bear is decoded all the same"
+    )
     assert loader.stats().skipped == 1
 
 
 def test_times_that_python_cannot_hold_are_exact(tmp_path: Path, cli: Any) -> None:
-    """Python's times end at microseconds and at the year 9999; what numpy's are taken for depends on the type alone, for ns."""
+    """Python's times end at microseconds and at the year 9999; what numpy's are taken for depends
+    on the type alone, for ns."""
     number, late = 1_234_567_891, 10**12
     since, exact = datetime.datetime(1970, 1, 1), np.datetime64(number, "ns")
     columns = {

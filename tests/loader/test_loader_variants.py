@@ -20,7 +20,11 @@ VARIANTS = 3
 def augmented(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 photos with three random crops each."""
     out = tmp_path_factory.mktemp("variants") / "out"
-    recipe = {"store": "raw", "variants": VARIANTS, "transform": [{"name": "random_crop", "size": 16}]}
+    recipe = {
+        "store": "raw",
+        "variants": VARIANTS,
+        "transform": [{"name": "random_crop", "size": 16}],
+    }
     shardctl.convert(photos, out, recipe=recipe, workers=0, split="train=0.7,val=0.3")
     return out
 
@@ -30,7 +34,10 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Inputs with one to four variants, in any order."""
     out = tmp_path_factory.mktemp("uneven") / "out"
     samples = [
-        {"key": f"k{key}", "variant": variant, "n": key} for variant in range(4) for key in range(20) if key % 4 >= variant
+        {"key": f"k{key}", "variant": variant, "n": key}
+        for variant in range(4)
+        for key in range(20)
+        if key % 4 >= variant
     ]
     shardctl.write(out, samples)
     return out
@@ -38,13 +45,20 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def epochs(loader: Any, count: int) -> list[list[tuple[str, int]]]:
     return [
-        [(key, int(v)) for batch in loader for key, v in zip(batch["key"], batch["variant"], strict=True)] for _ in range(count)
+        [
+            (key, int(v))
+            for batch in loader
+            for key, v in zip(batch["key"], batch["variant"], strict=True)
+        ]
+        for _ in range(count)
     ]
 
 
 @pytest.mark.parametrize("shuffle", [False, True, "window", "block"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_an_epoch_has_each_input_once_and_each_variant_comes_in_turn(augmented: Path, shuffle: Any, threads: int) -> None:
+def test_an_epoch_has_each_input_once_and_each_variant_comes_in_turn(
+    augmented: Path, shuffle: Any, threads: int
+) -> None:
     ds = shardctl.open(augmented)
     loader = ds.loader(7, shuffle=shuffle, seed=5, threads=threads, variant="epoch")
     assert len(loader) == 9  # 60 inputs
@@ -58,9 +72,14 @@ def test_an_epoch_has_each_input_once_and_each_variant_comes_in_turn(augmented: 
 
 def test_ranks_share_an_epoch(augmented: Path) -> None:
     ds = shardctl.open(augmented, split="train")
-    loaders = [ds.loader(4, shuffle=True, rank=rank, world_size=2, variant="epoch", remainder="uneven") for rank in range(2)]
+    loaders = [
+        ds.loader(4, shuffle=True, rank=rank, world_size=2, variant="epoch", remainder="uneven")
+        for rank in range(2)
+    ]
     for number in range(2):
-        keys = [key for loader in loaders for key, variant in epochs(loader, 1)[0] if variant == number]
+        keys = [
+            key for loader in loaders for key, variant in epochs(loader, 1)[0] if variant == number
+        ]
         assert sorted(keys) == sorted({sample["key"] for sample in ds})
 
 
@@ -87,7 +106,9 @@ def test_worker_processes_make_the_same_batches(augmented: Path) -> None:
     alone = epochs(ds.loader(16, shuffle=True, variant="epoch"), 2)
     loader = ds.loader(16, shuffle=True, variant="epoch", processes=1)
     assert epochs(loader, 2) == alone
-    assert epochs(pickle.loads(pickle.dumps(ds)).loader(16, shuffle=True, variant="epoch"), 2) == alone
+    assert (
+        epochs(pickle.loads(pickle.dumps(ds)).loader(16, shuffle=True, variant="epoch"), 2) == alone
+    )
 
 
 def test_inputs_with_fewer_variants_repeat_them(uneven: Path) -> None:
@@ -116,7 +137,14 @@ def test_inspect_says_how_different_variants_are(augmented: Path, tmp_path: Path
     found = cli("inspect", augmented, "--json").json["variants"]
     assert (found["compared"], found["each"]) == (32, VARIANTS)
     assert found["difference"] > 0
-    assert cli("inspect", augmented).out.splitlines()[-1].startswith("variants: 3.0 of each of 32 inputs that were compared")
-    shardctl.write(tmp_path / "out", [{"key": f"{n // 2}", "variant": n % 2, "text": "the same"} for n in range(10)])
+    assert (
+        cli("inspect", augmented)
+        .out.splitlines()[-1]
+        .startswith("variants: 3.0 of each of 32 inputs that were compared")
+    )
+    shardctl.write(
+        tmp_path / "out",
+        [{"key": f"{n // 2}", "variant": n % 2, "text": "the same"} for n in range(10)],
+    )
     alike = cli("inspect", tmp_path / "out", "--json").json["variants"]
     assert (alike["alike"], alike["difference"]) == (alike["compared"], None)

@@ -1,4 +1,5 @@
-"""Figures of loaders, conversions and measurements, read back as the tools read them for which they are."""
+"""Figures of loaders, conversions and measurements, read back as the tools read them for which they
+are."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def families(text: str) -> dict[str, float]:
-    return {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
 class Kept:
@@ -58,7 +63,8 @@ def test_the_figures_are_those_of_the_loop(raw_dataset: Path) -> None:
     assert len(kept.values) >= 3
     for values in kept.values[1:-1]:
         assert values["stall_share"] + values["utilization"] == pytest.approx(1)
-        worked = 0.02 * values["samples_per_s"] / 6  # of a second: the loop takes 20 ms for 6 samples, or more
+        # of a second: the loop takes 20 ms for 6 samples, or more
+        worked = 0.02 * values["samples_per_s"] / 6
         assert worked <= values["utilization"] + 0.001
 
 
@@ -85,10 +91,16 @@ def test_prometheus_and_tensorboard_read_what_is_written(raw_dataset: Path, tmp_
     assert found["shardctl_loader_samples_total"] == 60
     assert found["shardctl_loader_samples_per_s"] == line["samples_per_s"]
     assert set(found) == {
-        f"shardctl_loader_{metric.name}{'_total' if metric.grows else ''}" for metric in LOADER.metrics if metric.name in line
+        f"shardctl_loader_{metric.name}{'_total' if metric.grows else ''}"
+        for metric in LOADER.metrics
+        if metric.name in line
     }
     (events,) = folder.iterdir()
-    scalars = {value.tag: value.simple_value for event in events_of(events) for value in event.summary.value}
+    scalars = {
+        value.tag: value.simple_value
+        for event in events_of(events)
+        for value in event.summary.value
+    }
     assert scalars["shardctl/loader/samples"] == 60
     assert scalars["shardctl/loader/samples_per_s"] == pytest.approx(line["samples_per_s"])
 
@@ -135,9 +147,16 @@ def test_an_endpoint_on_loopback_answers_while_the_epoch_runs(raw_dataset: Path)
             list(shardctl.watch(shardctl.open(raw_dataset).loader(20), f"http:{port}"))
 
 
-def test_a_target_that_fails_does_not_end_the_job(raw_dataset: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_target_that_fails_does_not_end_the_job(
+    raw_dataset: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "full.jsonl").symlink_to("/dev/full")
-    watched = shardctl.watch(shardctl.open(raw_dataset).loader(20), tmp_path / "full.jsonl", tmp_path / "m.jsonl", every=1e-9)
+    watched = shardctl.watch(
+        shardctl.open(raw_dataset).loader(20),
+        tmp_path / "full.jsonl",
+        tmp_path / "m.jsonl",
+        every=1e-9,
+    )
     assert sum(len(batch["key"]) for batch in watched) == 60
     assert capfd.readouterr().err.count("no more metrics here: ") == 1
     assert lines(tmp_path / "m.jsonl")[-1]["samples"] == 60
@@ -148,7 +167,9 @@ class Failing(Kept):
         raise ValueError("no more of this")
 
 
-def test_a_target_of_ones_own_that_raises_does_not_end_the_job(raw_dataset: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_target_of_ones_own_that_raises_does_not_end_the_job(
+    raw_dataset: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     watched = shardctl.watch(shardctl.open(raw_dataset).loader(20), Failing(), every=1e-9)
     assert sum(len(batch["key"]) for batch in watched) == 60
     assert capfd.readouterr().err == "shardctl: no more metrics here: ValueError: no more of this\n"
@@ -184,10 +205,24 @@ def test_wrong_targets_are_wrong_usage(
 
 
 def test_a_conversion_tells_how_far_it_is(photos: Path, tmp_path: Path, cli: Any) -> None:
-    ran = cli("convert", photos, tmp_path / "out", "--metrics", tmp_path / "m.jsonl", "--metrics", tmp_path / "m.prom")
+    ran = cli(
+        "convert",
+        photos,
+        tmp_path / "out",
+        "--metrics",
+        tmp_path / "m.jsonl",
+        "--metrics",
+        tmp_path / "m.prom",
+    )
     assert ran.code == 0, ran.err
     last = lines(tmp_path / "m.jsonl")[-1]
-    assert (last["of"], last["records"], last["all_records"], last["samples"], last["left_s"]) == ("conversion", 60, 60, 60, 0)
+    assert (last["of"], last["records"], last["all_records"], last["samples"], last["left_s"]) == (
+        "conversion",
+        60,
+        60,
+        60,
+        0,
+    )
     assert last["bytes"] == sum(path.stat().st_size for path in photos.rglob("*") if path.is_file())
     assert families((tmp_path / "m.prom").read_text())["shardctl_conversion_records_total"] == 60
     refused = cli("convert", photos, tmp_path / "other", "--metrics", "m.csv")
@@ -210,12 +245,17 @@ def test_bench_watches_until_it_is_stopped(raw_dataset: Path, tmp_path: Path, cl
     ran = cli(*command, "--seconds", "2.5")
     assert ran.code == 0, ran.err
     printed = re.findall(
-        r"^epoch \d+: +([\d,]+) samples/s; training waits +[\d.]+% of the time, and works +([\d.]+)%", ran.out, re.M
+        r"^epoch \d+: +([\d,]+) samples/s; training waits +[\d.]+% of the time, and works "
+        r"+([\d.]+)%",
+        ran.out,
+        re.M,
     )
     assert len(printed) >= 2
     told = lines(tmp_path / "m.jsonl")
     assert len(told) == len(printed)
-    assert told[-1]["samples"] <= 500 * 2.5 + 3 * 20, "it takes no more than the rate, a batch before and two after"
+    assert told[-1]["samples"] <= 500 * 2.5 + 3 * 20, (
+        "it takes no more than the rate, a batch before and two after"
+    )
     arguments = [sys.executable, "-m", "shardctl", *map(str, command), "--json"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

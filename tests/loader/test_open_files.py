@@ -48,15 +48,25 @@ print("read")
 
 @pytest.mark.parametrize("limit", [128, 256])
 @pytest.mark.parametrize("options", ["{}", "{'mmap': False}", "{'on_error': 'skip'}"])
-def test_many_datasets_share_the_descriptors_of_a_process(tmp_path: Path, limit: int, options: str) -> None:
-    write_dataset(tmp_path / "out", COLUMNS, ((f"k{n}", n) for n in range(4)), 4, "none" if "mmap" in options else "zstd")
+def test_many_datasets_share_the_descriptors_of_a_process(
+    tmp_path: Path, limit: int, options: str
+) -> None:
+    write_dataset(
+        tmp_path / "out",
+        COLUMNS,
+        ((f"k{n}", n) for n in range(4)),
+        4,
+        "none" if "mmap" in options else "zstd",
+    )
     repeat_shard(tmp_path / "out", 60)
     command = [sys.executable, "-c", READ, str(tmp_path / "out"), str(limit), options]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.stdout == "read\n", ran.stderr
 
 
-def test_only_one_thread_at_a_time_looks_for_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_thread_at_a_time_looks_for_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else each one that looks is granted as many as all may have together."""
     write_dataset(tmp_path / "out", COLUMNS, ((f"k{n}", n) for n in range(4)), 4, "zstd")
     repeat_shard(tmp_path / "out", 60)

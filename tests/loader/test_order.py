@@ -17,7 +17,11 @@ def test_every_element_comes_once(size: int, seed: int, epoch: int) -> None:
 
 
 def test_keys_give_different_orders() -> None:
-    orders = {tuple(Permutation(50, seed, epoch)(np.arange(50))) for seed in range(10) for epoch in range(10)}
+    orders = {
+        tuple(Permutation(50, seed, epoch)(np.arange(50)))
+        for seed in range(10)
+        for epoch in range(10)
+    }
     assert len(orders) == 100
 
 

@@ -1,4 +1,5 @@
-"""Datasets on a store are read as local ones are: the same batches, and each block comes over the network once."""
+"""Datasets on a store are read as local ones are: the same batches, and each block comes over the
+network once."""
 
 from __future__ import annotations
 
@@ -52,11 +53,20 @@ def test_batches_are_those_of_a_local_dataset(root: Path, bucket: str, cache: Pa
     remote = shardctl.open(url, split="train", cache=cache)
     for shuffle in (False, "window", "block", "global"):
         for world_size in (1, 3):
-            options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, "world_size": world_size, "threads": 3}
+            options: dict[str, Any] = {
+                "shuffle": shuffle,
+                "seed": 5,
+                "world_size": world_size,
+                "threads": 3,
+            }
             for rank in range(world_size):
-                assert all_same(remote.loader(8, rank=rank, **options), local.loader(8, rank=rank, **options))
+                assert all_same(
+                    remote.loader(8, rank=rank, **options), local.loader(8, rank=rank, **options)
+                )
     again = shardctl.open(url, split="train", cache=cache)
-    assert all_same(again.loader(8, shuffle="window", repeat=2), local.loader(8, shuffle="window", repeat=2))
+    assert all_same(
+        again.loader(8, shuffle="window", repeat=2), local.loader(8, shuffle="window", repeat=2)
+    )
 
 
 def test_everything_that_a_dataset_has(root: Path, bucket: str, cache: Path | bool) -> None:
@@ -69,10 +79,18 @@ def test_everything_that_a_dataset_has(root: Path, bucket: str, cache: Path | bo
     assert same(remote.take([3, 119, 4, 3]), local.take([3, 119, 4, 3]))
     assert all_same(remote, local)
     assert all_same(remote[10:90:7], local[10:90:7])
-    assert keys_of(remote.filter("label == 3 and width > 3").loader(4)) == keys_of(local.filter("label == 3").loader(4))
-    mixed = [shardctl.mix([each, each.limit(30)], [3, 1]).loader(16, shuffle="window") for each in (remote, local)]
+    assert keys_of(remote.filter("label == 3 and width > 3").loader(4)) == keys_of(
+        local.filter("label == 3").loader(4)
+    )
+    mixed = [
+        shardctl.mix([each, each.limit(30)], [3, 1]).loader(16, shuffle="window")
+        for each in (remote, local)
+    ]
     assert all_same(*mixed)
-    assert all_same(remote.loader(9, columns=["wide"], decode=False), local.loader(9, columns=["wide"], decode=False))
+    assert all_same(
+        remote.loader(9, columns=["wide"], decode=False),
+        local.loader(9, columns=["wide"], decode=False),
+    )
     assert f"'{bucket}/out'" in repr(remote)
     assert remote.location == f"{bucket}/out"
 
@@ -90,9 +108,13 @@ def test_a_dataset_that_is_opened_again_is_asked_for_with_the_variables_of_now(
     assert len(shardctl.open(url, cache=False)) == 120
 
 
-def test_a_loader_goes_on_where_a_local_one_stopped(plain: Path, bucket: str, cache: Path | bool) -> None:
+def test_a_loader_goes_on_where_a_local_one_stopped(
+    plain: Path, bucket: str, cache: Path | bool
+) -> None:
     local = shardctl.open(plain).loader(8, shuffle="window", seed=2)
-    remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=cache).loader(8, shuffle="window", seed=2)
+    remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=cache).loader(
+        8, shuffle="window", seed=2
+    )
     begun = iter(local)
     for _ in range(4):
         next(begun)
@@ -107,15 +129,22 @@ def test_a_loader_goes_on_where_a_local_one_stopped(plain: Path, bucket: str, ca
 def test_shuffle_true_reads_whole_blocks(plain: Path, bucket: str) -> None:
     local = shardctl.open(plain).loader(8, shuffle=True)
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False).loader(8, shuffle=True)
-    assert (local.state_dict()["order"]["shuffle"], remote.state_dict()["order"]["shuffle"]) == ("global", "window")
+    assert (local.state_dict()["order"]["shuffle"], remote.state_dict()["order"]["shuffle"]) == (
+        "global",
+        "window",
+    )
     with pytest.raises(UsageError, match="another dataset, seed or shuffle"):
         remote.load_state_dict(local.state_dict())
 
 
-def test_processes_make_the_same_batches(plain: Path, bucket: str, cache: Path | bool, object_server: ObjectServer) -> None:
+def test_processes_make_the_same_batches(
+    plain: Path, bucket: str, cache: Path | bool, object_server: ObjectServer
+) -> None:
     local, url = shardctl.open(plain), upload(plain, f"{bucket}/out")
     object_server.clear()
-    loader = shardctl.open(url, cache=cache).loader(8, shuffle="window", seed=1, processes=2, threads=4)
+    loader = shardctl.open(url, cache=cache).loader(
+        8, shuffle="window", seed=1, processes=2, threads=4
+    )
     try:
         assert all_same(loader, local.loader(8, shuffle="window", seed=1))
         assert loader.stats().network_blocks >= blocks_of(plain)
@@ -127,15 +156,21 @@ def test_processes_make_the_same_batches(plain: Path, bucket: str, cache: Path |
         assert set(reads.values()) == {1}
 
 
-def test_a_dataset_goes_to_another_process(plain: Path, bucket: str, cache: Path | bool, object_server: ObjectServer) -> None:
+def test_a_dataset_goes_to_another_process(
+    plain: Path, bucket: str, cache: Path | bool, object_server: ObjectServer
+) -> None:
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=cache)
     object_server.clear()
     there = pickle.loads(pickle.dumps(remote[5:9]))
     assert [sample["key"] for sample in there] == ["k005", "k006", "k007", "k008"]
-    assert not [r for r in object_server.log() if not is_shard(r["key"])], "the tables are here already"
+    assert not [r for r in object_server.log() if not is_shard(r["key"])], (
+        "the tables are here already"
+    )
 
 
-def test_each_block_comes_once_and_only_once_in_an_epoch(root: Path, bucket: str, object_server: ObjectServer) -> None:
+def test_each_block_comes_once_and_only_once_in_an_epoch(
+    root: Path, bucket: str, object_server: ObjectServer
+) -> None:
     remote = shardctl.open(upload(root, f"{bucket}/out"), cache=False)
     object_server.clear()
     loader = remote.loader(8, threads=3)
@@ -146,17 +181,24 @@ def test_each_block_comes_once_and_only_once_in_an_epoch(root: Path, bucket: str
     stats = loader.stats()
     assert stats.network_blocks == blocks_of(root)
     assert stats.cached_blocks == 0
-    assert stats.requests == len([r for r in object_server.log() if is_shard(r["key"])]) + 2  # the first footer was read before
+    # the first footer was read before
+    assert stats.requests == len([r for r in object_server.log() if is_shard(r["key"])]) + 2
 
 
-def test_a_rank_reads_its_own_part_of_the_shards(tmp_path: Path, bucket: str, object_server: ObjectServer) -> None:
-    remote = shardctl.open(upload(make(tmp_path / "out", samples=1200), f"{bucket}/out"), cache=False)
+def test_a_rank_reads_its_own_part_of_the_shards(
+    tmp_path: Path, bucket: str, object_server: ObjectServer
+) -> None:
+    remote = shardctl.open(
+        upload(make(tmp_path / "out", samples=1200), f"{bucket}/out"), cache=False
+    )
     object_server.clear()
     keys_of(remote.loader(4, shuffle="block", rank=0, world_size=4))
     assert 0 < len(block_reads(object_server, tmp_path / "out")) < blocks_of(tmp_path / "out") / 2
 
 
-def test_blocks_are_requested_before_they_are_needed(plain: Path, bucket: str, object_server: ObjectServer) -> None:
+def test_blocks_are_requested_before_they_are_needed(
+    plain: Path, bucket: str, object_server: ObjectServer
+) -> None:
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
     object_server.clear()
     loader = remote.loader(4, threads=1, prefetch=1)
@@ -172,10 +214,14 @@ def test_blocks_are_requested_before_they_are_needed(plain: Path, bucket: str, o
     assert loader.stats().batches > 2
 
 
-def test_a_filter_and_plain_iteration_request_ahead(plain: Path, bucket: str, object_server: ObjectServer) -> None:
+def test_a_filter_and_plain_iteration_request_ahead(
+    plain: Path, bucket: str, object_server: ObjectServer
+) -> None:
     url = upload(plain, f"{bucket}/out")
     object_server.clear()
-    assert [sample["key"] for sample in shardctl.open(url, cache=False)] == [f"k{n:03d}" for n in range(120)]
+    assert [sample["key"] for sample in shardctl.open(url, cache=False)] == [
+        f"k{n:03d}" for n in range(120)
+    ]
     assert set(block_reads(object_server, plain).values()) == {1}
     object_server.clear()
     assert len(shardctl.open(url, cache=False).filter("label == 3")) == 17
@@ -184,7 +230,9 @@ def test_a_filter_and_plain_iteration_request_ahead(plain: Path, bucket: str, ob
     assert set(reads.values()) == {1}
 
 
-def test_an_abandoned_epoch_leaves_nothing_behind(plain: Path, bucket: str, object_server: ObjectServer) -> None:
+def test_an_abandoned_epoch_leaves_nothing_behind(
+    plain: Path, bucket: str, object_server: ObjectServer
+) -> None:
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
     loader = remote.loader(4, shuffle="window", threads=2)
     for _ in range(3):
@@ -197,14 +245,21 @@ def test_an_abandoned_epoch_leaves_nothing_behind(plain: Path, bucket: str, obje
     assert sum(block_reads(object_server, plain).values()) < 2 * blocks_of(plain)
 
 
-def test_a_small_window_of_requests_is_enough(plain: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_window_of_requests_is_enough(
+    plain: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(request_threads, "AHEAD_BYTES", 1)
     monkeypatch.setattr(request_threads, "AT_ONCE", 2)
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
-    assert all_same(remote.loader(8, shuffle="global", threads=4), shardctl.open(plain).loader(8, shuffle="global"))
+    assert all_same(
+        remote.loader(8, shuffle="global", threads=4),
+        shardctl.open(plain).loader(8, shuffle="global"),
+    )
 
 
-def test_a_folder_below_the_manifest(plain: Path, tmp_path: Path, bucket: str, cache: Path | bool) -> None:
+def test_a_folder_below_the_manifest(
+    plain: Path, tmp_path: Path, bucket: str, cache: Path | bool
+) -> None:
     manifest = Manifest.load(LocalFolder(plain))
     record = json.loads((plain / MANIFEST).read_text())
     assert "base" not in record
@@ -218,28 +273,39 @@ def test_a_folder_below_the_manifest(plain: Path, tmp_path: Path, bucket: str, c
 
 @pytest.mark.parametrize("base", ["../", "a/b/", "abc", "/"])
 def test_no_folder_leads_elsewhere(plain: Path, bucket: str, base: str) -> None:
-    open_store(bucket).put(f"out/{MANIFEST}", replace(Manifest.load(LocalFolder(plain)), base=base).to_json().encode())
+    open_store(bucket).put(
+        f"out/{MANIFEST}", replace(Manifest.load(LocalFolder(plain)), base=base).to_json().encode()
+    )
     with pytest.raises(DatasetError, match="not as `shardctl help format` describes"):
         shardctl.open(f"{bucket}/out", cache=False)
 
 
-def test_faults_of_a_network_change_nothing(plain: Path, bucket: str, cache: Path | bool, object_server: ObjectServer) -> None:
+def test_faults_of_a_network_change_nothing(
+    plain: Path, bucket: str, cache: Path | bool, object_server: ObjectServer
+) -> None:
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=cache)
     object_server.fault("503", method="GET", share=0.2, times=8)
     object_server.fault("cut", method="GET", share=0.2, times=8, size=1000)
     object_server.fault("reset", method="*", share=0.2, times=4)
-    assert all_same(remote.loader(8, shuffle="window", seed=3), shardctl.open(plain).loader(8, shuffle="window", seed=3))
+    assert all_same(
+        remote.loader(8, shuffle="window", seed=3),
+        shardctl.open(plain).loader(8, shuffle="window", seed=3),
+    )
     assert any(r["status"] != 206 for r in object_server.log() if r["method"] == "GET")
 
 
-def test_a_store_that_refuses_is_an_error_and_no_skipped_sample(plain: Path, bucket: str, object_server: ObjectServer) -> None:
+def test_a_store_that_refuses_is_an_error_and_no_skipped_sample(
+    plain: Path, bucket: str, object_server: ObjectServer
+) -> None:
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
     object_server.fault("403", method="GET", key="*train-00001*")
     with pytest.raises(StoreError, match=r"train-00001\.arrow"):
         keys_of(remote.loader(8, on_error="skip"))
 
 
-def test_a_shard_that_is_replaced_while_it_is_read(plain: Path, tmp_path: Path, bucket: str, cache: Path | bool) -> None:
+def test_a_shard_that_is_replaced_while_it_is_read(
+    plain: Path, tmp_path: Path, bucket: str, cache: Path | bool
+) -> None:
     url = upload(plain, f"{bucket}/out")
     remote = shardctl.open(url, cache=cache)
     remote.take([40, 79])  # of the second shard, and its footer
@@ -251,14 +317,18 @@ def test_a_shard_that_is_replaced_while_it_is_read(plain: Path, tmp_path: Path, 
         keys_of(remote.loader(8, on_error="skip"))
 
 
-def test_a_shard_that_is_not_there_or_not_whole(plain: Path, bucket: str, cache: Path | bool) -> None:
+def test_a_shard_that_is_not_there_or_not_whole(
+    plain: Path, bucket: str, cache: Path | bool
+) -> None:
     url = upload(plain, f"{bucket}/out")
     open_store(url).delete(["train-00001.arrow"])
     open_store(url).put("train-00002.arrow", (plain / "train-00002.arrow").read_bytes()[:-8])
     remote = shardctl.open(url, cache=cache)
     with pytest.raises(DatasetError, match=rf"{url}/train-00001\.arrow: no such shard"):
         keys_of(remote[40:].loader(8))
-    with pytest.raises(DatasetError, match=rf"{url}/train-00002\.arrow: \d+ bytes where the dataset has"):
+    with pytest.raises(
+        DatasetError, match=rf"{url}/train-00002\.arrow: \d+ bytes where the dataset has"
+    ):
         keys_of(remote[80:].loader(8))
     with pytest.raises(DatasetError, match=rf"{url}/train-00001\.arrow: no such shard"):
         keys_of(remote.loader(8, on_error="skip"))
@@ -277,23 +347,31 @@ def test_a_wrong_answer_is_asked_for_once_more(
     assert all_same(remote.loader(8), shardctl.open(root).loader(8))
     (shard, *_) = [path.name for path in root.glob("*-00001.arrow")]
     object_server.fault(kind, key=f"*{shard}", times=1, size=7)
-    assert all_same(shardctl.open(url, cache=False).loader(8, threads=1), shardctl.open(root).loader(8))
+    assert all_same(
+        shardctl.open(url, cache=False).loader(8, threads=1), shardctl.open(root).loader(8)
+    )
     assert {entry["fault"] for entry in object_server.log()} == {"", kind}
 
 
 @pytest.mark.parametrize("kind", ["page", "short"])
-def test_a_proxy_that_sends_something_else_is_told_of(plain: Path, bucket: str, object_server: ObjectServer, kind: str) -> None:
+def test_a_proxy_that_sends_something_else_is_told_of(
+    plain: Path, bucket: str, object_server: ObjectServer, kind: str
+) -> None:
     url = upload(plain, f"{bucket}/out")
     object_server.fault(kind, method="GET", key="*manifest.json", size=30)
     with pytest.raises(
-        DatasetError, match=rf"{url}/manifest\.json: cannot be read .*it begins b.*the store, or a proxy before it"
+        DatasetError,
+        match=rf"{url}/manifest\.json: cannot be read .*it begins b.*the store, or a proxy before "
+        r"it",
     ) as told:
         shardctl.open(url, cache=False)
     assert "convert" not in str(told.value)
     object_server.clear()
     remote = shardctl.open(url, cache=False)
     object_server.fault(kind, method="GET", key="*train-00001*", size=30)
-    with pytest.raises(StoreError, match=r"train-00001\.arrow.*, twice; the store, or a proxy before it"):
+    with pytest.raises(
+        StoreError, match=r"train-00001\.arrow.*, twice; the store, or a proxy before it"
+    ):
         keys_of(remote.loader(8, on_error="skip"))
 
 
@@ -308,8 +386,15 @@ def test_a_footer_that_claims_more_than_any_has_is_not_fetched(
     remote = shardctl.open(url, cache=False)
     with pytest.raises(DatasetError, match=r"train-00001\.arrow: not a readable Arrow file"):
         remote.take([40])
-    ranges = [entry["range"] for entry in object_server.log() if entry["key"].endswith("train-00001.arrow") and entry["range"]]
-    sizes = [int(last) - int(first) for first, last in (text.removeprefix("bytes=").split("-") for text in ranges)]
+    ranges = [
+        entry["range"]
+        for entry in object_server.log()
+        if entry["key"].endswith("train-00001.arrow") and entry["range"]
+    ]
+    sizes = [
+        int(last) - int(first)
+        for first, last in (text.removeprefix("bytes=").split("-") for text in ranges)
+    ]
     assert max(sizes) < 20_000 < len(data)
 
 
@@ -336,7 +421,9 @@ def test_what_is_no_dataset(bucket: str, plain: Path) -> None:
     with pytest.raises(UsageError, match="no split 'val'; it has train"):
         shardctl.open(url, split="val", cache=False)
     open_store(url).put("shards.arrow", b"another table")
-    with pytest.raises(DatasetError, match=rf"{url}/shards\.arrow: not the file that manifest\.json names"):
+    with pytest.raises(
+        DatasetError, match=rf"{url}/shards\.arrow: not the file that manifest\.json names"
+    ):
         shardctl.open(url, cache=False)
 
 
@@ -352,12 +439,15 @@ assert ds[3]["key"] == "k003" and len(os.listdir({str(tmp_path)!r})) == 1
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     assert os.listdir(tmp_path) == []
     killed = subprocess.run(
-        [sys.executable, "-c", code + "\nos.kill(os.getpid(), signal.SIGKILL)"], env=environment, check=False
+        [sys.executable, "-c", code + "\nos.kill(os.getpid(), signal.SIGKILL)"],
+        env=environment,
+        check=False,
     )
     assert killed.returncode == -signal.SIGKILL
     (left,) = os.listdir(tmp_path)
     assert left.startswith(SCRATCH)
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)  # removes what the other one left
+    # removes what the other one left
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     assert os.listdir(tmp_path) == []
 
 
@@ -398,7 +488,9 @@ def test_bench_says_what_came_over_the_network(plain: Path, bucket: str, tmp_pat
         shardctl.bench(url, cold=True)
 
 
-def test_packed_tokens_and_their_tokenizer(demo: Path, tmp_path: Path, bucket: str, cache: Path | bool) -> None:
+def test_packed_tokens_and_their_tokenizer(
+    demo: Path, tmp_path: Path, bucket: str, cache: Path | bool
+) -> None:
     recipe = {
         "kind": "text",
         "record": "line",
@@ -407,8 +499,12 @@ def test_packed_tokens_and_their_tokenizer(demo: Path, tmp_path: Path, bucket: s
     shardctl.convert(demo / "lines.jsonl", tmp_path / "out", recipe=recipe, workers=0)
     local = shardctl.open(tmp_path / "out")
     remote = shardctl.open(upload(tmp_path / "out", f"{bucket}/out"), cache=cache)
-    assert all_same(remote.loader(8, shuffle="window", seed=4), local.loader(8, shuffle="window", seed=4))
-    assert remote.tokenizer.decode(remote[3]["tokens"]) == local.tokenizer.decode(local[3]["tokens"])
+    assert all_same(
+        remote.loader(8, shuffle="window", seed=4), local.loader(8, shuffle="window", seed=4)
+    )
+    assert remote.tokenizer.decode(remote[3]["tokens"]) == local.tokenizer.decode(
+        local[3]["tokens"]
+    )
 
 
 def test_an_earlier_generation(plain: Path, bucket: str) -> None:

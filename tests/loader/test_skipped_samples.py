@@ -1,4 +1,5 @@
-"""What `on_error="skip"` leaves out: samples whose own bytes are damaged, and only a few of them."""
+"""What `on_error="skip"` leaves out: samples whose own bytes are damaged, and only a few of
+them."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ ENDS: dict[str, Callable[[Path], Any]] = {
 
 def photos(root: Path, samples: int, damaged: Any, compression: str = "none") -> Path:
     """Write a dataset in which the images with these numbers do not decode."""
-    rows = ((f"k{n:05d}", (b"no image" if n in damaged else PHOTO, f"{n}.png")) for n in range(samples))
+    rows = (
+        (f"k{n:05d}", (b"no image" if n in damaged else PHOTO, f"{n}.png")) for n in range(samples)
+    )
     write_dataset(root, PHOTOS, rows, max(1, samples // 4), compression)
     return root
 
@@ -48,13 +51,17 @@ def keys_of(loader: Any) -> list[str]:
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("end", ENDS)
-def test_what_happens_to_a_whole_dataset_is_never_skipped(tmp_path: Path, end: str, compression: str) -> None:
+def test_what_happens_to_a_whole_dataset_is_never_skipped(
+    tmp_path: Path, end: str, compression: str
+) -> None:
     root = photos(tmp_path / "out", 800, (), compression)
     loader = shardctl.open(root).loader(1, on_error="skip", threads=1, prefetch=1)
     batches = iter(loader)
     next(batches)
     ENDS[end](root)
-    with pytest.raises(DatasetError, match="moved, renamed or removed" if end in ("moved", "removed") else "out"):
+    with pytest.raises(
+        DatasetError, match="moved, renamed or removed" if end in ("moved", "removed") else "out"
+    ):
         list(batches)
     assert loader.stats().skipped == 0
 
@@ -62,15 +69,22 @@ def test_what_happens_to_a_whole_dataset_is_never_skipped(tmp_path: Path, end: s
 def test_a_dataset_is_told_to_be_moved_and_not_replaced(tmp_path: Path) -> None:
     ds = shardctl.open(photos(tmp_path / "out", 40, ()))
     ENDS["moved"](tmp_path / "out")
-    with pytest.raises(DatasetError, match=r"out: moved, renamed or removed while it was read; open it where it is now"):
+    with pytest.raises(
+        DatasetError,
+        match=r"out: moved, renamed or removed while it was read; open it where it is now",
+    ):
         keys_of(ds.loader(8))
     photos(tmp_path / "out", 44, ())
-    with pytest.raises(DatasetError, match=r"out: replaced by another dataset while it was read; open it again"):
+    with pytest.raises(
+        DatasetError, match=r"out: replaced by another dataset while it was read; open it again"
+    ):
         keys_of(ds.loader(8))
 
 
 @pytest.mark.parametrize("options", [{"mmap": False}, {}, {"preload": True}])
-def test_a_program_without_a_free_descriptor_is_told_so(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_program_without_a_free_descriptor_is_told_so(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     root = photos(tmp_path / "out", 400, (), "zstd" if options else "none")
     code = (
         "import gc, os, resource, sys\n"
@@ -91,8 +105,12 @@ def test_a_program_without_a_free_descriptor_is_told_so(tmp_path: Path, options:
         "except shardctl.errors.DatasetError as error:\n"
         "    print(error, loader.stats().skipped)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60)
-    assert "cannot be read (Too many open files); raise the limit of open files" in ran.stdout, ran.stderr
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60
+    )
+    assert "cannot be read (Too many open files); raise the limit of open files" in ran.stdout, (
+        ran.stderr
+    )
     assert ran.stdout.endswith(" 0\n")
 
 
@@ -101,14 +119,25 @@ def mixture(ds: Any) -> Any:
 
 
 @pytest.mark.parametrize("of", [lambda ds: ds, mixture], ids=["dataset", "mixture"])
-@pytest.mark.parametrize("options", [{}, {"shuffle": True, "threads": 3}, {"processes": 2}], ids=str)
-def test_more_than_a_hundredth_of_an_epoch_is_too_many(tmp_path: Path, of: Any, options: dict[str, Any]) -> None:
-    few, many = (of(shardctl.open(photos(tmp_path / str(every), 1500, range(0, 1500, every)))) for every in (123, 51))
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffle": True, "threads": 3}, {"processes": 2}], ids=str
+)
+def test_more_than_a_hundredth_of_an_epoch_is_too_many(
+    tmp_path: Path, of: Any, options: dict[str, Any]
+) -> None:
+    few, many = (
+        of(shardctl.open(photos(tmp_path / str(every), 1500, range(0, 1500, every))))
+        for every in (123, 51)
+    )
     loader = few.loader(10, on_error="skip", **options)
     read = len(keys_of(loader))
     assert 10 <= loader.stats().skipped == 1500 - read <= 15
     assert len(keys_of(loader)) in range(1485, 1491), "each epoch counts by itself"
-    found = r"16 of 1,500 samples of epoch 0 cannot be read, which is too many to skip; the first: .*image: it does not decode"
+    found = (
+        r"16 of 1,500 samples of epoch 0 cannot be read, which is too many to skip; the "
+        r"first: "
+        r".*image: it does not decode"
+    )
     with pytest.raises(DatasetError, match=found):
         keys_of(many.loader(10, on_error="skip", **options))
 
@@ -146,7 +175,10 @@ def test_a_state_has_what_was_skipped_before_it(tmp_path: Path) -> None:
 
 
 def test_each_rank_counts_its_own_part(tmp_path: Path) -> None:
-    few, many = (shardctl.open(photos(tmp_path / str(every), 4000, range(0, 4000, every))) for every in (163, 81))
+    few, many = (
+        shardctl.open(photos(tmp_path / str(every), 4000, range(0, 4000, every)))
+        for every in (163, 81)
+    )
     skipped = 0
     for rank in range(2):
         loader = few.loader(10, on_error="skip", rank=rank, world_size=2)
@@ -158,15 +190,22 @@ def test_each_rank_counts_its_own_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("rank", "ranks", "more"), [(0, 1, 20), (2, 4, 5)])
-def test_a_state_of_one_rank_counts_for_another_number_of_them(tmp_path: Path, rank: int, ranks: int, more: int) -> None:
-    """A rank of two that has skipped half of what it may: so has each that goes on, of its own part."""
+def test_a_state_of_one_rank_counts_for_another_number_of_them(
+    tmp_path: Path, rank: int, ranks: int, more: int
+) -> None:
+    """A rank of two that has skipped half of what it may: so has each that goes on, of its own
+    part."""
     for name, count in (("enough", more), ("many", more + 1)):
         ds = shardctl.open(photos(tmp_path / name, 4000, {*range(10), *range(2000, 2000 + count)}))
         before = ds.loader(10, on_error="skip", rank=0, world_size=2)
         keys_of(itertools.islice(before, 2))
         resumed = ds.loader(10, on_error="skip", rank=rank, world_size=ranks)
         resumed.load_state_dict(before.state_dict())
-        with nullcontext() if count == more else pytest.raises(DatasetError, match="too many to skip"):
+        with (
+            nullcontext()
+            if count == more
+            else pytest.raises(DatasetError, match="too many to skip")
+        ):
             keys_of(resumed)
 
 
@@ -179,9 +218,14 @@ def test_many_ranks_together_skip_no_more_than_one(tmp_path: Path) -> None:
 
 
 def test_a_dataset_on_a_store_skips_as_few(tmp_path: Path, bucket: str) -> None:
-    few, many = (upload(photos(tmp_path / str(count), 40, range(count)), f"{bucket}/{count}") for count in (10, 11))
+    few, many = (
+        upload(photos(tmp_path / str(count), 40, range(count)), f"{bucket}/{count}")
+        for count in (10, 11)
+    )
     assert len(keys_of(shardctl.open(few, cache=False).loader(4, on_error="skip"))) == 30
-    with pytest.raises(DatasetError, match=r"11 of 40 samples of epoch 0 .*the first: s3://.*key 'k00000'"):
+    with pytest.raises(
+        DatasetError, match=r"11 of 40 samples of epoch 0 .*the first: s3://.*key 'k00000'"
+    ):
         keys_of(shardctl.open(many, cache=False).loader(4, on_error="skip"))
 
 
@@ -189,8 +233,13 @@ def test_a_dataset_of_torch_skips_as_few(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from shardctl.torch import IterableDataset, Loader
 
-    few, many = (shardctl.open(photos(tmp_path / str(count), 40, range(count))) for count in (10, 11))
-    for made in (lambda ds: Loader(ds.loader(4, on_error="skip")), lambda ds: IterableDataset(ds, 4, on_error="skip")):
+    few, many = (
+        shardctl.open(photos(tmp_path / str(count), 40, range(count))) for count in (10, 11)
+    )
+    for made in (
+        lambda ds: Loader(ds.loader(4, on_error="skip")),
+        lambda ds: IterableDataset(ds, 4, on_error="skip"),
+    ):
         assert len(keys_of(made(few))) == 30
         with pytest.raises(DatasetError, match="11 of 40 samples of epoch 0"):
             keys_of(made(many))

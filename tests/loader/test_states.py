@@ -29,7 +29,10 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Samples of all lengths, an input's two variants side by side."""
     out = tmp_path_factory.mktemp("states") / "out"
     lengths = np.random.default_rng(0).integers(1, 90, SAMPLES)
-    samples = [{"key": f"k{n // 2}", "variant": n % 2, "n": n, "tokens": np.arange(lengths[n])} for n in range(SAMPLES)]
+    samples = [
+        {"key": f"k{n // 2}", "variant": n % 2, "n": n, "tokens": np.arange(lengths[n])}
+        for n in range(SAMPLES)
+    ]
     shardctl.write(out, samples, samples_per_shard=30)
     return out
 
@@ -67,7 +70,8 @@ def numbers(loader: Any) -> list[int]:
 
 
 def stopped(loader: Loader, epoch: int, batches: int) -> tuple[dict[str, Any], list[int]]:
-    """Return a state in the middle of an epoch, as it is read from a file, and what has come of the epoch."""
+    """Return a state in the middle of an epoch, as it is read from a file, and what has come of the
+    epoch."""
     loader.set_epoch(epoch)
     seen = numbers(itertools.islice(loader, batches))
     return json.loads(json.dumps(loader.state_dict())), seen
@@ -89,7 +93,11 @@ def test_a_state_gives_the_rest_of_its_own_epoch_or_is_refused(
     whole = loader_of(ds, order)
     whole.set_epoch(epoch)
     epochs = [numbers(whole), numbers(whole)]
-    other = order if changed == "nothing" else {**order, changed: data.draw(st.sampled_from(DRAWN[changed]))}
+    other = (
+        order
+        if changed == "nothing"
+        else {**order, changed: data.draw(st.sampled_from(DRAWN[changed]))}
+    )
     resumed = loader_of(ds, other)
     try:
         resumed.load_state_dict(state)
@@ -103,23 +111,32 @@ def test_a_state_gives_the_rest_of_its_own_epoch_or_is_refused(
 def test_a_state_with_fewer_facts_than_the_order_has_is_refused(tokens: Path) -> None:
     ds = shardctl.open(tokens)
     state, _ = stopped(ds.loader(BATCH), 0, 3)
-    for other in (ds[::-1].loader(BATCH), ds.loader(BATCH, bucket={"tokens": 4}), ds[1:].loader(BATCH)):
+    for other in (
+        ds[::-1].loader(BATCH),
+        ds.loader(BATCH, bucket={"tokens": 4}),
+        ds[1:].loader(BATCH),
+    ):
         with pytest.raises(UsageError, match="another dataset, seed or shuffle"):
             other.load_state_dict(state)
     bucketed, _ = stopped(ds.loader(BATCH, bucket={"tokens": 4}), 0, 3)
     with pytest.raises(UsageError, match=r"seed 0 \(here 1\)"):
         ds.loader(BATCH, seed=1, bucket={"tokens": 4}).load_state_dict(bucketed)
-    earlier = {"dataset": "0" * 64, "split": None, "samples": SAMPLES, "shuffle": None}  # as versions before this one wrote it
+    # as versions before this one wrote it
+    earlier = {"dataset": "0" * 64, "split": None, "samples": SAMPLES, "shuffle": None}
     with pytest.raises(UsageError, match="dataset"):
         ds.loader(BATCH).load_state_dict({"epoch": 0, "samples": 8, "order": earlier})
 
 
 def lines(path: Path, begin: int, end: int) -> None:
-    path.write_text("".join(json.dumps({"n": n, "text": "x" * (n % 97)}) + "\n" for n in range(begin, end)))
+    path.write_text(
+        "".join(json.dumps({"n": n, "text": "x" * (n % 97)}) + "\n" for n in range(begin, end))
+    )
 
 
 @pytest.mark.parametrize("shuffle", [False, "global", "window"])
-def test_a_state_follows_the_samples_and_not_where_they_came_from(tmp_path: Path, shuffle: Any) -> None:
+def test_a_state_follows_the_samples_and_not_where_they_came_from(
+    tmp_path: Path, shuffle: Any
+) -> None:
     source, out = tmp_path / "source", tmp_path / "out"
     source.mkdir()
     for number in range(4):

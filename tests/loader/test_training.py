@@ -1,4 +1,5 @@
-"""The example of docs/text.md, as it stands there: a small GPT learns from the blocks that the demo makes."""
+"""The example of docs/text.md, as it stands there: a small GPT learns from the blocks that the demo
+makes."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def snippet(language: str) -> str:
     return found[1]
 
 
-def test_a_small_gpt_learns_from_the_blocks_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
+def test_a_small_gpt_learns_from_the_blocks_of_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
+) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("tokenizers")
     monkeypatch.chdir(tmp_path)
@@ -30,7 +33,8 @@ def test_a_small_gpt_learns_from_the_blocks_of_the_demo(tmp_path: Path, monkeypa
         assert cli(*arguments, *more).code == 0, line
     names: dict[str, Any] = {}
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # threads that wait for each other take many times as long where other work runs
+    # threads that wait for each other take many times as long where other work runs
+    torch.set_num_threads(1)
     try:
         exec(compile(snippet("python"), str(PAGE), "exec"), names)
     finally:

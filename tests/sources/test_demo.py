@@ -31,29 +31,44 @@ def test_boxes_areas_and_polygons_of_scenes_agree(described: Any) -> None:
     for each in described["annotations"]:
         (polygon,) = each["segmentation"]
         x, y, width, height = each["bbox"]
-        assert [x, y, x + width, y + height] == [min(polygon[::2]), min(polygon[1::2]), max(polygon[::2]), max(polygon[1::2])]
+        assert [x, y, x + width, y + height] == [
+            min(polygon[::2]),
+            min(polygon[1::2]),
+            max(polygon[::2]),
+            max(polygon[1::2]),
+        ]
         assert 0 <= x < x + width <= sizes[each["image_id"]][0]
         assert 0 <= y < y + height <= sizes[each["image_id"]][1]
         share = each["area"] / (width * height)
-        assert share == pytest.approx({"ball": np.pi / 4, "box": 1, "tent": 0.5}[kind_of(described, each)], abs=0.03)
+        assert share == pytest.approx(
+            {"ball": np.pi / 4, "box": 1, "tent": 0.5}[kind_of(described, each)], abs=0.03
+        )
 
 
 def test_the_pixels_change_at_the_edges_of_boxes(made: Path, described: Any) -> None:
     boxes = [each for each in described["annotations"] if kind_of(described, each) == "box"]
     assert len(boxes) > 10
     for each in boxes:
-        with Image.open(made / "scenes" / described["images"][each["image_id"]]["file_name"]) as image:
+        with Image.open(
+            made / "scenes" / described["images"][each["image_id"]]["file_name"]
+        ) as image:
             pixels = np.asarray(image).astype(int)
         x, y, width, height = (round(value) for value in each["bbox"])
         inner = slice(x + 3, x + width - 3)
         for inside, outside in ((y + 1, y - 2), (y + height - 2, y + height + 1)):
-            step = np.abs(pixels[inside, inner].mean(axis=0) - pixels[outside, inner].mean(axis=0)).max()
+            step = np.abs(
+                pixels[inside, inner].mean(axis=0) - pixels[outside, inner].mean(axis=0)
+            ).max()
             assert step > 25, each
 
 
-def test_a_conversion_finds_all_objects_of_the_scenes(made: Path, described: Any, tmp_path: Path) -> None:
+def test_a_conversion_finds_all_objects_of_the_scenes(
+    made: Path, described: Any, tmp_path: Path
+) -> None:
     source = made / "scenes"
-    shardctl.convert(source, tmp_path / "out", labels=f"coco:{source / 'instances.json'}", workers=0)
+    shardctl.convert(
+        source, tmp_path / "out", labels=f"coco:{source / 'instances.json'}", workers=0
+    )
     ds = shardctl.open(tmp_path / "out")
     assert sum(len(sample["objects"]["bbox"]) for sample in ds) == len(described["annotations"])
     assert list(ds.class_names["objects"]) == ["ball", "box", "tent"]
@@ -64,7 +79,10 @@ def test_the_same_seed_gives_the_same_files(made: Path, tmp_path: Path) -> None:
         folder = tmp_path / str(seed)
         make_demo(folder, images=2, texts=1, seed=seed, scenes=40)
         files = [path.relative_to(made) for path in made.rglob("*.*")]
-        assert all((folder / path).read_bytes() == (made / path).read_bytes() for path in files) == same
+        assert (
+            all((folder / path).read_bytes() == (made / path).read_bytes() for path in files)
+            == same
+        )
 
 
 def test_photos_of_a_class_look_alike(photos: Path) -> None:
@@ -79,7 +97,9 @@ def test_photos_of_a_class_look_alike(photos: Path) -> None:
 
 
 def kind_of(described: Any, annotation: Any) -> str:
-    (name,) = (each["name"] for each in described["categories"] if each["id"] == annotation["category_id"])
+    (name,) = (
+        each["name"] for each in described["categories"] if each["id"] == annotation["category_id"]
+    )
     return str(name)
 
 

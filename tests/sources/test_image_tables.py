@@ -1,4 +1,5 @@
-"""Tables whose records hold images, or name them: what becomes of them is what becomes of the files themselves."""
+"""Tables whose records hold images, or name them: what becomes of them is what becomes of the files
+themselves."""
 
 from __future__ import annotations
 
@@ -32,7 +33,11 @@ from shardctl.format.tables import read_rejects
 from shardctl.sources.formats import RECORD_BYTES
 from shardctl.system.locations.local import LocalFolder
 
-SMALL = {"kind": "image", "transform": [{"name": "resize", "size": 24}, {"name": "crop", "size": 16}], "store": "png"}
+SMALL = {
+    "kind": "image",
+    "transform": [{"name": "resize", "size": 24}, {"name": "crop", "size": 16}],
+    "store": "png",
+}
 NAMES = [f"p{number:02}.jpg" for number in range(12)]
 
 
@@ -59,7 +64,9 @@ def plain(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[np.nda
     return pixels_of(converted(folder, tmp_path_factory.mktemp("plain") / "out", SMALL))
 
 
-def converted(source: Path, out: Path, recipe: dict[str, Any] | None = None, **options: Any) -> shardctl.Dataset:
+def converted(
+    source: Path, out: Path, recipe: dict[str, Any] | None = None, **options: Any
+) -> shardctl.Dataset:
     shardctl.convert(source, out, recipe=recipe, workers=0, **options)
     return shardctl.open(out)
 
@@ -84,7 +91,9 @@ def records(form: str) -> list[dict[str, Any]]:
 
 def table(form: str) -> pa.Table:
     type_ = {"struct": ENCODED_IMAGE, "bytes": pa.binary(), "path": pa.string()}[form]
-    return pa.Table.from_pylist(records(form), pa.schema([("n", pa.int64()), ("photo", type_), ("label", pa.string())]))
+    return pa.Table.from_pylist(
+        records(form), pa.schema([("n", pa.int64()), ("photo", type_), ("label", pa.string())])
+    )
 
 
 def write_csv(found: pa.Table, path: Path) -> None:
@@ -114,7 +123,9 @@ WRITERS: dict[str, Callable[[pa.Table, Path], object]] = {
     "t.json": lambda found, path: path.write_text(json.dumps(found.to_pylist())),
 }
 COLUMNS = ["t.parquet", "t.arrow", "t.feather"]
-CASES = [(name, form) for form in ("struct", "bytes") for name in COLUMNS] + [(name, "path") for name in WRITERS]
+CASES = [(name, form) for form in ("struct", "bytes") for name in COLUMNS] + [
+    (name, "path") for name in WRITERS
+]
 
 
 def source_of(folder: Path, at: Path, name: str, form: str, found: pa.Table | None = None) -> Path:
@@ -143,9 +154,22 @@ def test_images_in_tables_come_out_as_those_in_files(
 
 
 @pytest.mark.parametrize("form", ["struct", "bytes"])
-def test_the_kind_is_found_for_tables_that_hold_images(form: str, folder: Path, tmp_path: Path, cli: Any) -> None:
+def test_the_kind_is_found_for_tables_that_hold_images(
+    form: str, folder: Path, tmp_path: Path, cli: Any
+) -> None:
     source = source_of(folder, tmp_path / "in", "t.parquet", form)
-    ran = cli("convert", source.parent, tmp_path / "out", "--resize", "16x16", "--store", "raw", "--workers", "0", "--json")
+    ran = cli(
+        "convert",
+        source.parent,
+        tmp_path / "out",
+        "--resize",
+        "16x16",
+        "--store",
+        "raw",
+        "--workers",
+        "0",
+        "--json",
+    )
     assert ran.code == 0, ran.err
     assert any("images are in the column photo" in notice for notice in ran.json["notices"])
     assert shardctl.open(tmp_path / "out")[3]["image"].shape == (16, 16, 3)
@@ -156,7 +180,9 @@ def test_bytes_that_are_not_called_like_images_stay_a_table(tmp_path: Path) -> N
     assert converted(tmp_path / "t.parquet", tmp_path / "out")[1]["payload"] == b"two"
 
 
-def test_a_table_of_paths_stays_a_table_unless_images_are_asked_for(folder: Path, tmp_path: Path, cli: Any) -> None:
+def test_a_table_of_paths_stays_a_table_unless_images_are_asked_for(
+    folder: Path, tmp_path: Path, cli: Any
+) -> None:
     """A CSV with a column `path` may be anything."""
     found = table("path").rename_columns(["n", "path", "label"])
     source = source_of(folder, tmp_path / "in", "t.csv", "path", found)
@@ -177,7 +203,10 @@ def test_photos_win_over_tables_beside_them(folder: Path, tmp_path: Path) -> Non
 
 def test_metadata_jsonl_alone_is_a_table_of_images(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "in")
-    write_lines(table("path").rename_columns(["n", "file_name", "label"]), tmp_path / "in" / "metadata.jsonl")
+    write_lines(
+        table("path").rename_columns(["n", "file_name", "label"]),
+        tmp_path / "in" / "metadata.jsonl",
+    )
     ds = converted(tmp_path / "in" / "metadata.jsonl", tmp_path / "out", {"kind": "image"})
     assert len(ds) == len(NAMES)
     assert ds[5]["n"] == 5
@@ -186,12 +215,23 @@ def test_metadata_jsonl_alone_is_a_table_of_images(folder: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"a": [b"x"], "b": [b"x"]}, "several fields may hold the images: a, b; say which with image_field"),
-        ({"path": ["x"], "file_name": ["x"]}, "several fields may hold the images: path, file_name"),
-        ({"url": ["x"], "n": [1]}, r"no field of the records is known to hold images \(their fields are url, n\)"),
+        (
+            {"a": [b"x"], "b": [b"x"]},
+            "several fields may hold the images: a, b; say which with image_field",
+        ),
+        (
+            {"path": ["x"], "file_name": ["x"]},
+            "several fields may hold the images: path, file_name",
+        ),
+        (
+            {"url": ["x"], "n": [1]},
+            r"no field of the records is known to hold images \(their fields are url, n\)",
+        ),
     ],
 )
-def test_unclear_columns_are_refused_and_named(columns: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_unclear_columns_are_refused_and_named(
+    columns: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
     with pytest.raises(InputError, match=said):
         converted(tmp_path / "t.parquet", tmp_path / "out", {"kind": "image"})
@@ -215,11 +255,22 @@ def test_a_field_that_has_no_images_is_refused(
 
 
 def test_bad_images_are_rejected_one_by_one(folder: Path, tmp_path: Path, cli: Any) -> None:
-    found = [{"photo": picture(0)}, {"photo": b"no image"}, {"photo": None}, {"photo": picture(1)[:-90]}, {"photo": picture(2)}]
-    parquet.write_table(pa.Table.from_pylist(found, pa.schema([("photo", pa.binary())])), tmp_path / "t.parquet")
+    found = [
+        {"photo": picture(0)},
+        {"photo": b"no image"},
+        {"photo": None},
+        {"photo": picture(1)[:-90]},
+        {"photo": picture(2)},
+    ]
+    parquet.write_table(
+        pa.Table.from_pylist(found, pa.schema([("photo", pa.binary())])), tmp_path / "t.parquet"
+    )
     ds = converted(tmp_path / "t.parquet", tmp_path / "out", SMALL, max_rejects="100%")
     assert [ds[place]["key"] for place in range(len(ds))] == ["t.parquet#1", "t.parquet#5"]
-    rejects = {reject.key: (reject.stage, reject.error) for reject in read_rejects(LocalFolder(tmp_path / "out"))}
+    rejects = {
+        reject.key: (reject.stage, reject.error)
+        for reject in read_rejects(LocalFolder(tmp_path / "out"))
+    }
     assert set(rejects) == {"t.parquet#2", "t.parquet#3", "t.parquet#4"}
     assert rejects["t.parquet#2"][0] == "decode"
     assert rejects["t.parquet#3"] == ("read", "no-image")
@@ -251,17 +302,28 @@ def test_a_table_reads_no_file_outside_of_its_source(folder: Path, tmp_path: Pat
         "": "no-image",
     }
     parquet.write_table(pa.table({"path": list(paths)}), tmp_path / "in" / "deep" / "t.parquet")
-    options: dict[str, Any] = {"recipe": {"kind": "image", "image_field": "path"}, "workers": 0, "max_rejects": "100%"}
+    options: dict[str, Any] = {
+        "recipe": {"kind": "image", "image_field": "path"},
+        "workers": 0,
+        "max_rejects": "100%",
+    }
     shardctl.convert(tmp_path / "in", tmp_path / "out", **options)
     rejects = {reject.key: reject for reject in read_rejects(LocalFolder(tmp_path / "out"))}
     found = [rejects.get(f"deep/t.parquet#{number}") for number in range(1, len(paths) + 1)]
     assert [reject.error if reject else None for reject in found] == list(paths.values())
     # A single file is a source of its own, and its folder the place that it may read from.
-    ds = converted(tmp_path / "in" / "deep" / "t.parquet", tmp_path / "one", {"kind": "image"}, max_rejects="100%")
+    ds = converted(
+        tmp_path / "in" / "deep" / "t.parquet",
+        tmp_path / "one",
+        {"kind": "image"},
+        max_rejects="100%",
+    )
     assert len(ds) == 3
 
 
-def test_a_source_that_goes_away_stops_the_conversion(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_goes_away_stops_the_conversion(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is no reject for each record."""
     source = source_of(folder, tmp_path / "in", "t.parquet", "path")
     from shardctl.build.shards import inputs
@@ -313,8 +375,12 @@ def test_other_columns_keep_their_values(tmp_path: Path) -> None:
 def many(tmp_path: Path, **more: Any) -> Path:
     """A table with two columns of images and one of audio, which has the same type."""
     columns = {
-        "image": pa.array([{"bytes": picture(n), "path": f"{n}.jpg"} for n in range(4)], ENCODED_IMAGE),
-        "mask": pa.array([{"bytes": picture(n, "png"), "path": None} for n in range(4)], ENCODED_IMAGE),
+        "image": pa.array(
+            [{"bytes": picture(n), "path": f"{n}.jpg"} for n in range(4)], ENCODED_IMAGE
+        ),
+        "mask": pa.array(
+            [{"bytes": picture(n, "png"), "path": None} for n in range(4)], ENCODED_IMAGE
+        ),
         "audio": pa.array([{"bytes": b"RIFF", "path": "x.wav"}] * 4, ENCODED_IMAGE),
         "n": pa.array(range(4)),
     }
@@ -339,9 +405,14 @@ def test_a_table_keeps_several_images_that_decode(kind: str, tmp_path: Path, cli
 
 
 def list_of_images(path: Path, *lists: list[bytes | None] | None) -> Path:
-    images = [None if each is None else [{"bytes": data, "path": "a.jpg"} for data in each] for each in lists]
+    images = [
+        None if each is None else [{"bytes": data, "path": "a.jpg"} for data in each]
+        for each in lists
+    ]
     path.parent.mkdir(exist_ok=True)
-    columns = {name: pa.array(images, pa.list_(ENCODED_IMAGE)) for name in ("images", "audio_clips")}
+    columns = {
+        name: pa.array(images, pa.list_(ENCODED_IMAGE)) for name in ("images", "audio_clips")
+    }
     parquet.write_table(pa.table({**columns, "text": ["a"] * len(images)}), path)
     return path
 
@@ -351,18 +422,34 @@ def test_lists_of_images_keep_their_type_for_hugging_face(folder: Path, tmp_path
     import datasets
 
     data = next(folder.rglob("*.jpg")).read_bytes()
-    shardctl.convert(list_of_images(tmp_path / "in" / "a.parquet", [data, data], [], None, [data]), tmp_path / "out", workers=0)
+    shardctl.convert(
+        list_of_images(tmp_path / "in" / "a.parquet", [data, data], [], None, [data]),
+        tmp_path / "out",
+        workers=0,
+    )
     (shard,) = (tmp_path / "out").rglob("train-*.arrow")
-    read = datasets.load_dataset("arrow", data_files=[str(shard)], split="train", cache_dir=str(tmp_path / "cache"))
-    assert [None if each is None else [image.size for image in each] for each in read["images"]] == [
-        [Image.open(io.BytesIO(data)).size] * count if count is not None else None for count in (2, 0, None, 1)
+    read = datasets.load_dataset(
+        "arrow", data_files=[str(shard)], split="train", cache_dir=str(tmp_path / "cache")
+    )
+    assert [
+        None if each is None else [image.size for image in each] for each in read["images"]
+    ] == [
+        [Image.open(io.BytesIO(data)).size] * count if count is not None else None
+        for count in (2, 0, None, 1)
     ]
     assert "Image" not in str(read.features["audio_clips"])
 
 
 def test_images_in_lists_are_decoded_by_deep_verification(folder: Path, tmp_path: Path) -> None:
     good = next(folder.rglob("*.jpg")).read_bytes()
-    source = list_of_images(tmp_path / "in" / "a.parquet", [good], [good, b"no image"], [None], None, [good[: len(good) // 2]])
+    source = list_of_images(
+        tmp_path / "in" / "a.parquet",
+        [good],
+        [good, b"no image"],
+        [None],
+        None,
+        [good[: len(good) // 2]],
+    )
     shardctl.convert(source, tmp_path / "out", workers=0)
     assert shardctl.verify(tmp_path / "out", "full").ok
     findings = shardctl.verify(tmp_path / "out", "deep").findings
@@ -375,7 +462,8 @@ def test_images_in_lists_are_decoded_by_deep_verification(folder: Path, tmp_path
 def test_the_recipe_works_on_one_image_and_keeps_the_others(tmp_path: Path, cli: Any) -> None:
     with pytest.raises(
         UsageError,
-        match=r"moves the content of the images, but not mask: it is a mask by its name, .* unmoved='mask'; or leave",
+        match=r"moves the content of the images, but not mask: it is a mask by its name, .* "
+        r"unmoved='mask'; or leave",
     ):
         shardctl.convert(many(tmp_path), tmp_path / "out", recipe=SMALL, workers=0)
     ds = converted(tmp_path / "t.parquet", tmp_path / "out", {**SMALL, "unmoved": "mask"})
@@ -397,8 +485,17 @@ def add_mean(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_own_functions_and_variants_get_the_images_of_tables(tmp_path: Path, cli: Any) -> None:
-    steps = [{"name": "random_resized_crop", "size": 16}, {"name": "custom", "target": "test_image_tables:add_mean"}]
-    recipe = {"kind": "image", "store": "raw", "variants": 2, "unmoved": ["mask"], "transform": steps}
+    steps = [
+        {"name": "random_resized_crop", "size": 16},
+        {"name": "custom", "target": "test_image_tables:add_mean"},
+    ]
+    recipe = {
+        "kind": "image",
+        "store": "raw",
+        "variants": 2,
+        "unmoved": ["mask"],
+        "transform": steps,
+    }
     ds = converted(many(tmp_path), tmp_path / "out", recipe)
     assert len(ds) == 8
     assert ds[5]["mean"] == pytest.approx(float(np.asarray(ds[5]["image"]).mean()))
@@ -408,7 +505,11 @@ def test_own_functions_and_variants_get_the_images_of_tables(tmp_path: Path, cli
 
 
 def sums(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(out.iterdir()) if path.name.endswith((".arrow", ".jsonl"))}
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(out.iterdir())
+        if path.name.endswith((".arrow", ".jsonl"))
+    }
 
 
 MANY_SHARDS = {"samples_per_shard": 4, "split": "train=0.6,val=0.4"}
@@ -430,7 +531,15 @@ def test_a_killed_conversion_goes_on(
     source = named(folder, tmp_path)
     recipe = {**SMALL, "image_field": "photo"}
     converted(source, tmp_path / "whole", recipe, shuffle=shuffle, **MANY_SHARDS)
-    convert = partial(shardctl.convert, source, tmp_path / "out", recipe=recipe, workers=0, shuffle=shuffle, **MANY_SHARDS)
+    convert = partial(
+        shardctl.convert,
+        source,
+        tmp_path / "out",
+        recipe=recipe,
+        workers=0,
+        shuffle=shuffle,
+        **MANY_SHARDS,
+    )
     assert stopped_at(7, "kill", task, "build_shard", convert, monkeypatch)  # in the second shard
     assert convert().status == "resumed"
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
@@ -438,7 +547,11 @@ def test_a_killed_conversion_goes_on(
 
 @pytest.mark.parametrize("form", ["path", "struct"])
 def test_a_damaged_shard_is_made_again(form: str, folder: Path, tmp_path: Path) -> None:
-    source = named(folder, tmp_path) if form == "path" else source_of(folder, tmp_path / "in", "t.parquet", form)
+    source = (
+        named(folder, tmp_path)
+        if form == "path"
+        else source_of(folder, tmp_path / "in", "t.parquet", form)
+    )
     converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"}, shuffle=1, **MANY_SHARDS)
     before = sums(tmp_path / "out")
     for name in ("train-00000.arrow", "val-00000.arrow"):
@@ -457,7 +570,9 @@ def test_repair_does_not_take_other_images(change: str, folder: Path, tmp_path: 
         photo.unlink()
     else:
         photo.write_bytes(picture(77))
-    damaged = next(path for path in sorted((tmp_path / "out").glob("*.arrow")) if path.name.startswith("train"))
+    damaged = next(
+        path for path in sorted((tmp_path / "out").glob("*.arrow")) if path.name.startswith("train")
+    )
     flip(damaged)
     result = shardctl.repair(tmp_path / "out", workers=0)
     assert result.status != "repaired"
@@ -465,7 +580,9 @@ def test_repair_does_not_take_other_images(change: str, folder: Path, tmp_path: 
     assert ("p05.jpg is not there" if change == "gone" else "its source has changed") in reasons
 
 
-def test_a_large_row_group_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_row_group_is_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Batches are cut by bytes: photos of a few MB are not thousands at a time."""
     from shardctl.sources.formats import Reading, Unit
     from shardctl.sources.formats.parquet import ParquetFile
@@ -477,7 +594,11 @@ def test_a_large_row_group_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.
     unit = Unit(cut.offset, cut.size, 0, 1, 24)
     import xxhash
 
-    parts = list(form.read(str(tmp_path / "t.parquet"), unit, Reading(), found.schema, None, xxhash.xxh3_64()))
+    parts = list(
+        form.read(
+            str(tmp_path / "t.parquet"), unit, Reading(), found.schema, None, xxhash.xxh3_64()
+        )
+    )
     assert sum(part.batch.num_rows for part in parts) == 24
     assert max(part.batch.nbytes for part in parts) < 9 << 20
 
@@ -485,7 +606,8 @@ def test_a_large_row_group_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.
 def test_repair_reads_the_records_of_a_table_of_paths_one_by_one_where_memory_ran_out(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The digest of a unit covers its images, which are not read when the digest of its records alone is made."""
+    """The digest of a unit covers its images, which are not read when the digest of its records
+    alone is made."""
     source = named(folder, tmp_path)
     converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"})
     before = sums(tmp_path / "out")
@@ -504,12 +626,18 @@ def test_repair_reads_the_records_of_a_table_of_paths_one_by_one_where_memory_ra
     assert sums(tmp_path / "out") == before
 
 
-def test_a_file_whose_one_record_does_not_fit_a_schema_is_one_reject(folder: Path, tmp_path: Path, cli: Any) -> None:
+def test_a_file_whose_one_record_does_not_fit_a_schema_is_one_reject(
+    folder: Path, tmp_path: Path, cli: Any
+) -> None:
     shutil.copytree(folder, tmp_path / "in")
     for name, number in (("a", 1), ("b", "word")):
-        (tmp_path / "in" / f"{name}.jsonl").write_text(json.dumps({"image": NAMES[0], "n": number}) + "\n")
+        (tmp_path / "in" / f"{name}.jsonl").write_text(
+            json.dumps({"image": NAMES[0], "n": number}) + "\n"
+        )
     tables = [tmp_path / "in" / f"{name}.jsonl" for name in "ab"]
-    shardctl.convert(tables, tmp_path / "out", {"kind": "image", "schema": "image:string,n:int64"}, workers=0)
+    shardctl.convert(
+        tables, tmp_path / "out", {"kind": "image", "schema": "image:string,n:int64"}, workers=0
+    )
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("b.jsonl#1", "other-type")
     assert is_sound(cli, tmp_path / "out")

@@ -1,4 +1,5 @@
-"""Every kind of file that `shardctl convert` takes, by its name: what becomes of it, and what is said where it is wrong."""
+"""Every kind of file that `shardctl convert` takes, by its name: what becomes of it, and what is
+said where it is wrong."""
 
 from __future__ import annotations
 
@@ -39,12 +40,19 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 
 TEXT = "first line\nsecond line: é\n\nthird\n".encode()
 WHOLE = [{"key": "a", "text": TEXT.decode()}]
-LINES = [{"key": "a#1", "text": "first line"}, {"key": "a#2", "text": "second line: é"}, {"key": "a#4", "text": "third"}]
+LINES = [
+    {"key": "a#1", "text": "first line"},
+    {"key": "a#2", "text": "second line: é"},
+    {"key": "a#4", "text": "third"},
+]
 PARAGRAPHS = [{"key": "a#1", "text": "first line\nsecond line: é"}, {"key": "a#2", "text": "third"}]
 
 JSON_LINES = b'{"n": 1, "s": "x"}\n{"n": 2.5, "s": null, "l": [1, 2]}\n'
 JSON_ARRAY = b'[{"n": 1, "s": "x"},\n {"n": 2.5, "s": null, "l": [1, 2]}]'
-OBJECTS = [{"key": "a#1", "n": 1.0, "s": "x", "l": None}, {"key": "a#2", "n": 2.5, "s": None, "l": [1, 2]}]
+OBJECTS = [
+    {"key": "a#1", "n": 1.0, "s": "x", "l": None},
+    {"key": "a#2", "n": 2.5, "s": None, "l": [1, 2]},
+]
 
 CSV = b'n,s\n1,"x\ny"\n2,z\n'
 CELLS = [{"key": "a#1", "n": 1, "s": "x\ny"}, {"key": "a#2", "n": 2, "s": "z"}]
@@ -85,11 +93,21 @@ PLAIN: list[tuple[str, bytes, list[str], Rows]] = [
 ]
 
 COMPRESSED = [
-    (f"{name}.{ending}", COMPRESS[ending](data), options, rows) for name, data, options, rows in PLAIN for ending in ("gz",)
+    (f"{name}.{ending}", COMPRESS[ending](data), options, rows)
+    for name, data, options, rows in PLAIN
+    for ending in ("gz",)
 ]
-COMPRESSED += [(f".jsonl.{ending}", COMPRESS[ending](JSON_LINES), [], OBJECTS) for ending in ("bz2", "xz", "zst")]
-COMPRESSED += [(f".txt.{ending}", COMPRESS[ending](TEXT), [], WHOLE) for ending in ("bz2", "xz", "zst")]
-COMPRESSED += [(f".json.{ending}", COMPRESS[ending](JSON_ARRAY), [], OBJECTS) for ending in ("bz2", "xz", "zst")]
+COMPRESSED += [
+    (f".jsonl.{ending}", COMPRESS[ending](JSON_LINES), [], OBJECTS)
+    for ending in ("bz2", "xz", "zst")
+]
+COMPRESSED += [
+    (f".txt.{ending}", COMPRESS[ending](TEXT), [], WHOLE) for ending in ("bz2", "xz", "zst")
+]
+COMPRESSED += [
+    (f".json.{ending}", COMPRESS[ending](JSON_ARRAY), [], OBJECTS)
+    for ending in ("bz2", "xz", "zst")
+]
 
 BINARY: list[tuple[str, bytes, list[str], Rows]] = [
     (".parquet", PARQUET, [], NESTED),
@@ -109,14 +127,24 @@ ENCODED: list[tuple[str, bytes, list[str], Rows]] = [
     (".txt.gz", gzip.compress(GBK), ["--encoding", "gbk", "--record", "line"], CHINESE),
     (".jsonl", '{"s": "中文"}\n{"s": "é"}\n'.encode("gb18030"), ["--encoding", "gb18030"], _BOTH),
     (".json", '[{"s": "中文"}, {"s": "é"}]'.encode("utf-16"), ["--encoding", "utf-16"], _BOTH),
-    (".json.zst", COMPRESS["zst"]('[{"s": "中文"}, {"s": "é"}]'.encode("gb18030")), ["--encoding", "gb18030"], _BOTH),
+    (
+        ".json.zst",
+        COMPRESS["zst"]('[{"s": "中文"}, {"s": "é"}]'.encode("gb18030")),
+        ["--encoding", "gb18030"],
+        _BOTH,
+    ),
     (".csv", "s\n中文\né\n".encode("gb18030"), ["--encoding", "gb18030"], _BOTH),
     (".csv", b"\xef\xbb\xbfs\n\xe4\xb8\xad\xe6\x96\x87\n\xc3\xa9\n", [], _BOTH),
 ]
 
 FIELDS: list[tuple[str, bytes, list[str], Rows]] = [
     (".jsonl", b'{"b": "hi"}\n', ["--text-field", "b"], [{"key": "a#1", "text": "hi"}]),
-    (".csv", b"b,c\nhi,3\n", ["--text-field", "b", "--label-field", "c"], [{"key": "a#1", "text": "hi", "label": 3}]),
+    (
+        ".csv",
+        b"b,c\nhi,3\n",
+        ["--text-field", "b", "--label-field", "c"],
+        [{"key": "a#1", "text": "hi", "label": 3}],
+    ),
     (
         ".jsonl",
         b'{"c": "pos"}\n{"c": "neg"}\n',
@@ -124,17 +152,30 @@ FIELDS: list[tuple[str, bytes, list[str], Rows]] = [
         [{"key": "a#1", "label": 1}, {"key": "a#2", "label": 0}],
     ),
     (".jsonl", b'{"n": 1}\n', ["--schema", "n:float64"], [{"key": "a#1", "n": 1.0}]),
-    (".csv", b"n,s\n007,x\n", ["--schema", "n:string,s:string"], [{"key": "a#1", "n": "007", "s": "x"}]),
+    (
+        ".csv",
+        b"n,s\n007,x\n",
+        ["--schema", "n:string,s:string"],
+        [{"key": "a#1", "n": "007", "s": "x"}],
+    ),
     (".jsonl", b'{"n": 1, "s": "x"}\n', ["--schema", "s:string"], [{"key": "a#1", "s": "x"}]),
     (".csv", b"n,s\n1,x\n", ["--schema", "s:string"], [{"key": "a#1", "s": "x"}]),
-    (".parquet", PARQUET, ["--schema", "n:float64"], [{"key": "a#1", "n": 1.0}, {"key": "a#2", "n": 2.0}]),
+    (
+        ".parquet",
+        PARQUET,
+        ["--schema", "n:float64"],
+        [{"key": "a#1", "n": 1.0}, {"key": "a#2", "n": 2.0}],
+    ),
     (".jsonl", b'{"n": 1}\n', ["--kind", "table"], [{"key": "a#1", "n": 1}]),
 ]
 
 
 def rows_of(dataset: Path, file: str) -> Rows:
     """Return the samples in plain Python, `a` for the name of the file in their keys."""
-    return [{name: _plain(value, name, file) for name, value in sample.items()} for sample in shardctl.open(dataset)]
+    return [
+        {name: _plain(value, name, file) for name, value in sample.items()}
+        for sample in shardctl.open(dataset)
+    ]
 
 
 def column(dataset: Path, name: str, split: str | None = None) -> list[Any]:
@@ -154,7 +195,9 @@ def _named(cases: list[Any]) -> list[Any]:
 
 
 @pytest.mark.thorough(after=30)
-@pytest.mark.parametrize(("ending", "data", "options", "rows"), _named([*PLAIN, *COMPRESSED, *BINARY, *ENCODED, *FIELDS]))
+@pytest.mark.parametrize(
+    ("ending", "data", "options", "rows"), _named([*PLAIN, *COMPRESSED, *BINARY, *ENCODED, *FIELDS])
+)
 def test_every_kind_of_file_comes_back_as_its_records(
     cli: Any, tmp_path: Path, ending: str, data: bytes, options: list[str], rows: Rows
 ) -> None:
@@ -166,7 +209,9 @@ def test_every_kind_of_file_comes_back_as_its_records(
     assert list(read_rejects(LocalFolder(tmp_path / "out"))) == []
 
 
-def test_a_schema_may_be_in_a_file_and_is_recorded_by_what_it_says(cli: Any, tmp_path: Path) -> None:
+def test_a_schema_may_be_in_a_file_and_is_recorded_by_what_it_says(
+    cli: Any, tmp_path: Path
+) -> None:
     (tmp_path / "in.jsonl").write_text('{"n": 1, "s": "x"}\n')
     (tmp_path / "schema.txt").write_text("n:float64\ns:string\n")
     convert = ("convert", tmp_path / "in.jsonl", tmp_path / "out", "--workers", "0", "--schema")
@@ -181,7 +226,8 @@ def test_a_schema_may_be_in_a_file_and_is_recorded_by_what_it_says(cli: Any, tmp
 def test_a_dataset_names_the_version_of_what_detects_encodings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, named: bool
 ) -> None:
-    monkeypatch.setitem(sys.modules, "charset_normalizer", SimpleNamespace(from_bytes=None))  # UTF-8 is known without it
+    # UTF-8 is known without it
+    monkeypatch.setitem(sys.modules, "charset_normalizer", SimpleNamespace(from_bytes=None))
     (tmp_path / "in.jsonl").write_text('{"text": "a"}')
     shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", {"encoding": encoding}, workers=0)
     versions = shardctl.open(tmp_path / "out").manifest.fingerprint_parts["versions"]
@@ -194,7 +240,17 @@ def test_the_encoding_that_was_detected_is_told(cli: Any, tmp_path: Path) -> Non
     (tmp_path / "in" / "a.txt").write_bytes("中文再来、第二行也是中文。\n".encode("gbk") * 20)
     (tmp_path / "in" / "b.txt").write_bytes("é\n".encode())
     for record in ("file", "line"):
-        ran = cli("convert", tmp_path / "in", tmp_path / record, "--workers", "0", "--encoding", "detect", "--record", record)
+        ran = cli(
+            "convert",
+            tmp_path / "in",
+            tmp_path / record,
+            "--workers",
+            "0",
+            "--encoding",
+            "detect",
+            "--record",
+            record,
+        )
         assert "gb18030 (1 file, a.txt)" in ran.err
         assert "utf-8 (1 file, b.txt)" in ran.err
         assert "中文再来" in next(iter(shardctl.open(tmp_path / record)))["text"]
@@ -211,17 +267,47 @@ WRONG: list[tuple[str, bytes, list[str], int, dict[int, str]]] = [
     # name, bytes, options, samples, errors of the rejects by the numbers of their records
     ("a.csv", b"a,b\n1,2\n3\n4,5,6\n7,8\n", [], 2, {2: "wrong-columns", 3: "wrong-columns"}),
     ("a.csv", b'a,b\n1,2\n"3,4\n5,6\n', [], 2, {2: "unclosed-quote"}),
-    ("a.jsonl", b'{"a": 1}\n{"a":\n[2]\n{"a": 3', [], 1, {2: "not-json", 3: "not-an-object", 4: "not-json"}),
+    (
+        "a.jsonl",
+        b'{"a": 1}\n{"a":\n[2]\n{"a": 3',
+        [],
+        1,
+        {2: "not-json", 3: "not-an-object", 4: "not-json"},
+    ),
     ("a.json", b'[{"a": 1}, 5, {"a": 2}', [], 1, {2: "not-an-object", 3: "not-json"}),
-    ("a.json.gz", gzip.compress(b'[{"a": 1}, 5, {"a": 2}'), [], 1, {2: "not-an-object", 3: "not-json"}),
+    (
+        "a.json.gz",
+        gzip.compress(b'[{"a": 1}, 5, {"a": 2}'),
+        [],
+        1,
+        {2: "not-an-object", 3: "not-json"},
+    ),
     ("a.jsonl", b'\0\0\n{"a": 1}\n', [], 1, {1: "not-json"}),
     ("a.txt", "é\né".encode()[:-1], ["--record", "line"], 1, {2: "not-utf8"}),
     ("a.txt.gz", gzip.compress("é\né".encode()[:-1]), ["--record", "line"], 1, {2: "not-utf8"}),
     ("a.json", b'[{"a": "x"}, {"a": "\xff\xff"}]', ["--encoding", "gbk"], 1, {2: "wrong-encoding"}),
     ("a.jsonl", b'{"a": 1}\n{"a": "x"}\n', ["--schema", "a:int64"], 1, {2: "other-type"}),
-    ("a.jsonl", NO_TEXTS.replace(b", ", b"\n"), ["--schema", "a:string"], 2, dict.fromkeys((2, 4, 5, 6), "other-type")),
-    ("a.json", b"[" + NO_TEXTS + b"]", ["--schema", "a:string"], 2, dict.fromkeys((2, 4, 5, 6), "other-type")),
-    ("a.jsonl", b'{"a": true}\n{"a": 1}\n{"a": "true"}\n', ["--schema", "a:bool"], 1, {2: "other-type", 3: "other-type"}),
+    (
+        "a.jsonl",
+        NO_TEXTS.replace(b", ", b"\n"),
+        ["--schema", "a:string"],
+        2,
+        dict.fromkeys((2, 4, 5, 6), "other-type"),
+    ),
+    (
+        "a.json",
+        b"[" + NO_TEXTS + b"]",
+        ["--schema", "a:string"],
+        2,
+        dict.fromkeys((2, 4, 5, 6), "other-type"),
+    ),
+    (
+        "a.jsonl",
+        b'{"a": true}\n{"a": 1}\n{"a": "true"}\n',
+        ["--schema", "a:bool"],
+        1,
+        {2: "other-type", 3: "other-type"},
+    ),
     ("a.csv", b"a,b\n1,x\ny,z\n2,x\n", ["--schema", "a:int64,b:string"], 2, {2: "other-type"}),
     ("a.parquet", FLOATS, ["--schema", "n:int64"], 1, {1: "other-type"}),
 ]
@@ -229,13 +315,33 @@ WRONG: list[tuple[str, bytes, list[str], int, dict[int, str]]] = [
 
 @pytest.mark.parametrize(("name", "data", "options", "samples", "rejects"), _named(WRONG))
 def test_one_wrong_record_is_one_reject(
-    cli: Any, tmp_path: Path, name: str, data: bytes, options: list[str], samples: int, rejects: dict[int, str]
+    cli: Any,
+    tmp_path: Path,
+    name: str,
+    data: bytes,
+    options: list[str],
+    samples: int,
+    rejects: dict[int, str],
 ) -> None:
     (tmp_path / name).write_bytes(data)
-    ran = cli("convert", tmp_path / name, tmp_path / "out", "--workers", "0", "--json", "--max-rejects", "100%", *options)
-    assert (ran.code, ran.json["samples"], ran.json["rejected"]) == (0, samples, len(rejects)), ran.err
+    ran = cli(
+        "convert",
+        tmp_path / name,
+        tmp_path / "out",
+        "--workers",
+        "0",
+        "--json",
+        "--max-rejects",
+        "100%",
+        *options,
+    )
+    assert (ran.code, ran.json["samples"], ran.json["rejected"]) == (0, samples, len(rejects)), (
+        ran.err
+    )
     found = list(read_rejects(LocalFolder(tmp_path / "out")))
-    assert [(reject.key, reject.error) for reject in found] == [(f"{name}#{n}", error) for n, error in rejects.items()]
+    assert [(reject.key, reject.error) for reject in found] == [
+        (f"{name}#{n}", error) for n, error in rejects.items()
+    ]
 
 
 REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
@@ -243,7 +349,13 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
     ("a.parquet", b"", [], 1, "not a Parquet file that can be read"),
     ("a.arrow", b"hello world, hello world", [], 1, "not an Arrow file that can be read"),
     ("a.jsonl.gz", b'{"a": 1}\n', [], 1, "it is not a gzip file, although its name says so"),
-    ("a.jsonl", gzip.compress(b'{"a": 1}\n'), [], 1, "it is gzip data, and no text, although its name says so; add .gz"),
+    (
+        "a.jsonl",
+        gzip.compress(b'{"a": 1}\n'),
+        [],
+        1,
+        "it is gzip data, and no text, although its name says so; add .gz",
+    ),
     ("a.txt", gzip.compress(b"x"), [], 1, "it is gzip data, and no text"),
     ("a.csv", b"\xff\xd8\xff\xe0 JFIF", [], 1, "it is a JPEG image, and no text"),
     ("a.csv.gz", gzip.compress(b"a\n1\n")[:-12], [], 1, "the compressed file ends early"),
@@ -256,9 +368,27 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
     ("a.csv", b"", [], 3, "a.csv: is empty; nothing to convert"),
     ("a.csv", b"a,b\n", [], 3, "a.csv: has a header and no rows; nothing to convert"),
     ("a.json.gz", gzip.compress(b"[]"), [], 3, "a.json.gz: has no records; nothing to convert"),
-    ("a.csv", b"a,b\n1,2\n", ["--columns", "a,b"], 1, "its first row has the very names that --columns gives; leave out"),
-    ("a.tsv.gz", gzip.compress(b"a\tb\n1\t2\n"), ["--columns", "a,b"], 1, "its first row has the very names"),
-    ("a.csv", b'\xef\xbb\xbf\n"a";b\r\n1;2\n', ["--columns", "a,b", "--delimiter", ";"], 1, "its first row has the very names"),
+    (
+        "a.csv",
+        b"a,b\n1,2\n",
+        ["--columns", "a,b"],
+        1,
+        "its first row has the very names that --columns gives; leave out",
+    ),
+    (
+        "a.tsv.gz",
+        gzip.compress(b"a\tb\n1\t2\n"),
+        ["--columns", "a,b"],
+        1,
+        "its first row has the very names",
+    ),
+    (
+        "a.csv",
+        b'\xef\xbb\xbf\n"a";b\r\n1;2\n',
+        ["--columns", "a,b", "--delimiter", ";"],
+        1,
+        "its first row has the very names",
+    ),
     (
         "a.parquet.gz",
         b"x",
@@ -266,14 +396,62 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
         3,
         "no image and no text and no table; files of this format are not read compressed",
     ),
-    ("a.csv", b"text,b\n1,2\n", ["--text-field", "b"], 3, "two fields of the records would be called text"),
-    ("a.csv", b"label,b\n1,2\n", ["--label-field", "b"], 3, "two fields of the records would be called label"),
-    ("a.jsonl", b'{"a": 1}\n', ["--text-field", "b"], 3, "the records have no field b; they have a"),
-    ("a.jsonl", b'{"a": 1}\n', ["--schema", "b:int64"], 3, "the records have none of the fields of the schema (b)"),
-    ("a.txt", b"x\n", ["--record", "line", "--schema", "b:int64"], 3, "the records have none of the fields of the schema (b)"),
-    ("a.txt", b"x\n", ["--schema", "b:int64"], 2, "the inputs are whole files of text and have no fields"),
-    ("a.txt", b"x\n", ["--text-field", "b"], 2, "the inputs are whole files of text and have no fields"),
-    ("a.jsonl", b'{"a": 1}\n', ["--schema", "nowhere"], 2, "neither name:type,… nor a file that can be read"),
+    (
+        "a.csv",
+        b"text,b\n1,2\n",
+        ["--text-field", "b"],
+        3,
+        "two fields of the records would be called text",
+    ),
+    (
+        "a.csv",
+        b"label,b\n1,2\n",
+        ["--label-field", "b"],
+        3,
+        "two fields of the records would be called label",
+    ),
+    (
+        "a.jsonl",
+        b'{"a": 1}\n',
+        ["--text-field", "b"],
+        3,
+        "the records have no field b; they have a",
+    ),
+    (
+        "a.jsonl",
+        b'{"a": 1}\n',
+        ["--schema", "b:int64"],
+        3,
+        "the records have none of the fields of the schema (b)",
+    ),
+    (
+        "a.txt",
+        b"x\n",
+        ["--record", "line", "--schema", "b:int64"],
+        3,
+        "the records have none of the fields of the schema (b)",
+    ),
+    (
+        "a.txt",
+        b"x\n",
+        ["--schema", "b:int64"],
+        2,
+        "the inputs are whole files of text and have no fields",
+    ),
+    (
+        "a.txt",
+        b"x\n",
+        ["--text-field", "b"],
+        2,
+        "the inputs are whole files of text and have no fields",
+    ),
+    (
+        "a.jsonl",
+        b'{"a": 1}\n',
+        ["--schema", "nowhere"],
+        2,
+        "neither name:type,… nor a file that can be read",
+    ),
     ("a.jsonl", b'{"a": 1}\n', ["--schema", "a:int"], 2, "is not of the form name:type"),
     ("a.csv", b"a\n1\n", ["--delimiter", "ab"], 2, "delimiter must be one character"),
     ("a.csv", b"1,2\n", ["--columns", "a,a"], 2, "columns must be different names"),
@@ -309,7 +487,12 @@ def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path) -> Non
     table = pa.table({"n": range(3000), "s": [f"x{n}" for n in range(3000)]})
     parquet.write_table(table, sink, row_group_size=1000, compression="none", use_dictionary=False)
     data = bytearray(sink.getvalue())
-    place = parquet.ParquetFile(io.BytesIO(bytes(data))).metadata.row_group(1).column(1).data_page_offset
+    place = (
+        parquet.ParquetFile(io.BytesIO(bytes(data)))
+        .metadata.row_group(1)
+        .column(1)
+        .data_page_offset
+    )
     data[place : place + 40] = b"\xff" * 40
     (tmp_path / "a.parquet").write_bytes(data)
     result = shardctl.convert(tmp_path / "a.parquet", tmp_path / "out", workers=0)
@@ -320,7 +503,9 @@ def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path) -> Non
     assert sum(reject.records for reject in rejects) == 1000
 
 
-def test_a_whole_file_that_is_too_large_is_rejected_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_file_that_is_too_large_is_rejected_and_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shardctl.build.convert.discover.RECORD_BYTES", 100)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("x" * 101)
@@ -339,8 +524,12 @@ def test_many_tiny_files_of_text(tmp_path: Path) -> None:
         (folder / f"{number}.txt").write_text(f"text {number}")
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (2000, 0)
-    assert {sample["text"] for sample in shardctl.open(tmp_path / "out")} == {f"text {number}" for number in range(2000)}
-    lines = shardctl.convert(tmp_path / "in", tmp_path / "lines", {"record": "line"}, workers=0, labels="none")
+    assert {sample["text"] for sample in shardctl.open(tmp_path / "out")} == {
+        f"text {number}" for number in range(2000)
+    }
+    lines = shardctl.convert(
+        tmp_path / "in", tmp_path / "lines", {"record": "line"}, workers=0, labels="none"
+    )
     assert (lines.samples, lines.rejected) == (2000, 0)
 
 
@@ -351,7 +540,12 @@ def mixed(tmp_path: Path) -> Path:
     folder = tmp_path / "mixed"
     folder.mkdir()
     Image.new("RGB", (8, 8)).save(folder / "a.png")
-    for name, content in {"b.txt": "text", "c.csv": "n\n1\n", "d.parquet": "", "e.pdf": "x"}.items():
+    for name, content in {
+        "b.txt": "text",
+        "c.csv": "n\n1\n",
+        "d.parquet": "",
+        "e.pdf": "x",
+    }.items():
         (folder / name).write_text(content)
     (folder / "d.parquet").write_bytes(PARQUET)
     return folder
@@ -372,14 +566,31 @@ def test_of_a_mixed_folder_the_kind_that_was_asked_for_is_converted(
     ran = cli("convert", mixed, tmp_path / "out", "--workers", "0", "--kind", kind)
     assert ran.code == 0
     assert f"other files, not converted: {others}" in ran.err
-    assert ("left out: 2 files are tables, which --kind table converts" in ran.err) == (kind == "text")
+    assert ("left out: 2 files are tables, which --kind table converts" in ran.err) == (
+        kind == "text"
+    )
     assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == keys
 
 
 NOTICES = [
-    ("a.csv", b"v,n\n1.9,1\n1.10,2\n", [], "the column v is kept as text: 1.10 would change if it were read as a number"),
-    ("a.csv", b"v,n\n1.5,1\nNA,2\n-,3\n", [], "the column v is kept as text: some cells are - or NA, and all others numbers"),
-    ("a.csv", b"v,label\n1,cat\n2,NA\n", [], "NA is a class; if that is a missing label, use --null-values NA"),
+    (
+        "a.csv",
+        b"v,n\n1.9,1\n1.10,2\n",
+        [],
+        "the column v is kept as text: 1.10 would change if it were read as a number",
+    ),
+    (
+        "a.csv",
+        b"v,n\n1.5,1\nNA,2\n-,3\n",
+        [],
+        "the column v is kept as text: some cells are - or NA, and all others numbers",
+    ),
+    (
+        "a.csv",
+        b"v,label\n1,cat\n2,NA\n",
+        [],
+        "NA is a class; if that is a missing label, use --null-values NA",
+    ),
     ("a.csv", b"a;b\n1;2\n", [], "there is one column, a;b; if it is several, use --delimiter ';'"),
     ("a.jsonl", b'{"a": 1}\n{"a": "x"}\n', [], "the field a holds values of several types"),
     (
@@ -388,10 +599,25 @@ NOTICES = [
         [],
         "the field split of the records is kept as a field; it does not decide the splits",
     ),
-    ("a.csv", b"split,n\nval,1\n", [], "the field split of the records is kept as a field; it does not decide the splits"),
+    (
+        "a.csv",
+        b"split,n\nval,1\n",
+        [],
+        "the field split of the records is kept as a field; it does not decide the splits",
+    ),
     ("a.jsonl", b'{"label": "x"}\n{"label": ""}\n{"b": 1}\n', [], "2 of 3 samples without a label"),
-    ("a.jsonl", b'{"a": 1, "b": 2}\n', ["--schema", "a:int64"], "left out: the fields b, which the schema does not name"),
-    ("a.jsonl", b'{"a": 1}\n', ["--schema", "a:int64,c:int64"], "the first records have no field c, which the schema names"),
+    (
+        "a.jsonl",
+        b'{"a": 1, "b": 2}\n',
+        ["--schema", "a:int64"],
+        "left out: the fields b, which the schema does not name",
+    ),
+    (
+        "a.jsonl",
+        b'{"a": 1}\n',
+        ["--schema", "a:int64,c:int64"],
+        "the first records have no field c, which the schema names",
+    ),
 ]
 
 
@@ -399,16 +625,27 @@ ROWS_WITH_NA = b'v,label,t\n1,cat,x\nNA,NA,NA\n"null",dog,null\n2,"NA",\n'
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz"])
-def test_words_for_a_missing_value_are_missing_where_they_are_named(name: str, tmp_path: Path) -> None:
+def test_words_for_a_missing_value_are_missing_where_they_are_named(
+    name: str, tmp_path: Path
+) -> None:
     data = ROWS_WITH_NA if name == "a.csv" else gzip.compress(ROWS_WITH_NA.replace(b",", b"\t"))
     (tmp_path / name).write_bytes(data)
-    told = shardctl.convert(tmp_path / name, tmp_path / "out", recipe={"null_values": "NA,null"}, workers=0).notices
+    told = shardctl.convert(
+        tmp_path / name, tmp_path / "out", recipe={"null_values": "NA,null"}, workers=0
+    ).notices
     dataset = shardctl.open(tmp_path / "out")
     assert dataset.classes == ("cat", "dog")
-    assert [(row["v"], row["label"], row["t"]) for row in dataset] == [(1, 0, "x"), (None,) * 3, (None, 1, None), (2, None, "")]
+    assert [(row["v"], row["label"], row["t"]) for row in dataset] == [
+        (1, 0, "x"),
+        (None,) * 3,
+        (None, 1, None),
+        (2, None, ""),
+    ]
     assert told == ("2 of 4 samples without a label",)
     assert (
-        shardctl.convert(tmp_path / name, tmp_path / "out", recipe={"null_values": ["NA", "null"]}, workers=0).status
+        shardctl.convert(
+            tmp_path / name, tmp_path / "out", recipe={"null_values": ["NA", "null"]}, workers=0
+        ).status
         == "up-to-date"
     )
     as_they_are = shardctl.convert(tmp_path / name, tmp_path / "plain", workers=0)
@@ -416,9 +653,16 @@ def test_words_for_a_missing_value_are_missing_where_they_are_named(name: str, t
     assert len(as_they_are.notices) == 2
 
 
-def test_a_delimiter_that_may_be_another_one_is_told_of_the_first_such_file(cli: Any, tmp_path: Path) -> None:
+def test_a_delimiter_that_may_be_another_one_is_told_of_the_first_such_file(
+    cli: Any, tmp_path: Path
+) -> None:
     (tmp_path / "in").mkdir()
-    for name, data in {"a": "x,y\n1,2\n", "b": "a;b\n1;2\n", "c": "c|d\n1|2\n", "d": "only\n1\n"}.items():
+    for name, data in {
+        "a": "x,y\n1,2\n",
+        "b": "a;b\n1;2\n",
+        "c": "c|d\n1|2\n",
+        "d": "only\n1\n",
+    }.items():
         (tmp_path / "in" / f"{name}.csv").write_text(data)
     ran = cli("convert", tmp_path / "in", tmp_path / "out", "--workers", "0", "--json")
     told = [notice for notice in ran.json["notices"] if "--delimiter" in notice]
@@ -432,7 +676,9 @@ def test_a_first_row_like_some_of_the_given_names_is_a_record(cli: Any, tmp_path
 
 
 @pytest.mark.parametrize(("name", "data", "options", "notice"), _named(NOTICES))
-def test_decisions_are_told(cli: Any, tmp_path: Path, name: str, data: bytes, options: list[str], notice: str) -> None:
+def test_decisions_are_told(
+    cli: Any, tmp_path: Path, name: str, data: bytes, options: list[str], notice: str
+) -> None:
     (tmp_path / name).write_bytes(data)
     ran = cli("convert", tmp_path / name, tmp_path / "out", "--workers", "0", "--json", *options)
     assert [told for told in ran.json["notices"] if notice in told] != []
@@ -448,14 +694,18 @@ def splits_of(source: Path, out: Path, **options: Any) -> dict[str, str]:
 
 
 @pytest.mark.thorough
-def test_the_split_of_a_record_depends_on_its_key_and_the_seed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_split_of_a_record_depends_on_its_key_and_the_seed_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from shardctl.sources import formats
 
     lines = "".join(f'{{"n": {n}, "s": "{n:0100}"}}\n' for n in range(3000))  # 330 kB
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text(lines)
     alone = splits_of(tmp_path / "in", tmp_path / "alone")
-    shares = {name: list(alone.values()).count(name) / len(alone) for name in ("train", "val", "test")}
+    shares = {
+        name: list(alone.values()).count(name) / len(alone) for name in ("train", "val", "test")
+    }
     assert shares == pytest.approx({"train": 0.7, "val": 0.2, "test": 0.1}, abs=0.03)
     assert splits_of(tmp_path / "in", tmp_path / "shuffled", shuffle=1) == alone
     assert splits_of(tmp_path / "in", tmp_path / "seed", recipe={"seed": 1}) != alone
@@ -472,7 +722,9 @@ def test_the_split_of_a_record_depends_on_its_key_and_the_seed_alone(tmp_path: P
 
 
 def test_a_shuffled_order_has_the_same_records_for_any_number_of_workers(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text("".join(f'{{"n": {n}, "s": "{n:0200}"}}\n' for n in range(3000)))
+    (tmp_path / "in.jsonl").write_text(
+        "".join(f'{{"n": {n}, "s": "{n:0200}"}}\n' for n in range(3000))
+    )
     orders = []
     for workers in (0, 1, 2):
         shardctl.convert(tmp_path / "in.jsonl", tmp_path / str(workers), workers=workers, shuffle=7)
@@ -483,7 +735,9 @@ def test_a_shuffled_order_has_the_same_records_for_any_number_of_workers(tmp_pat
     assert column(tmp_path / "other", "n") != orders[0]
 
 
-def test_a_table_that_grows_after_it_was_listed_is_a_reject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_grows_after_it_was_listed_is_a_reject(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where its quotes ask for a scan from its beginning to its end."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("n,t\n1,a\n2,b\n")
@@ -507,15 +761,22 @@ def test_options_that_only_tables_have_choose_tables(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "classes.txt").write_text("cat\ndog\n")
     (tmp_path / "in" / "train.csv").write_text("1,a\n2,b\n")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"columns": ["n", "text"]}, workers=0)
-    assert [(sample["n"], sample["text"]) for sample in shardctl.open(tmp_path / "out")] == [(1, "a"), (2, "b")]
+    shardctl.convert(
+        tmp_path / "in", tmp_path / "out", recipe={"columns": ["n", "text"]}, workers=0
+    )
+    assert [(sample["n"], sample["text"]) for sample in shardctl.open(tmp_path / "out")] == [
+        (1, "a"),
+        (2, "b"),
+    ]
 
 
 def test_one_field_is_not_the_text_and_the_label(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"body": "x"}\n')
     with pytest.raises(UsageError, match="body cannot be the text and the label"):
         shardctl.convert(
-            tmp_path / "a.jsonl", tmp_path / "out", recipe={"kind": "table", "text_field": "body", "label_field": "body"}
+            tmp_path / "a.jsonl",
+            tmp_path / "out",
+            recipe={"kind": "table", "text_field": "body", "label_field": "body"},
         )
 
 
@@ -529,7 +790,9 @@ def test_a_table_in_utf_16_is_told_by_its_first_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.txt"])
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
-def test_a_file_in_utf_16_is_one_reject_that_says_the_option(name: str, encoding: str, tmp_path: Path) -> None:
+def test_a_file_in_utf_16_is_one_reject_that_says_the_option(
+    name: str, encoding: str, tmp_path: Path
+) -> None:
     data = '{"a": 1}\n{"a": 2}\n' if name != "a.json" else '[{"a": 1}, {"a": 2}]'
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / name).write_text(data, encoding=encoding)
@@ -537,8 +800,16 @@ def test_a_file_in_utf_16_is_one_reject_that_says_the_option(name: str, encoding
     options: dict[str, Any] = {"kind": "text" if name == "a.txt" else "table", "record": "line"}
     shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=options, workers=0)
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
-    assert reject.message == f"its first bytes say that it is in {encoding.upper()}; use --encoding {encoding}"
-    shardctl.convert(tmp_path / "in" / name, tmp_path / "right", recipe={**options, "encoding": encoding}, workers=0)
+    assert (
+        reject.message
+        == f"its first bytes say that it is in {encoding.upper()}; use --encoding {encoding}"
+    )
+    shardctl.convert(
+        tmp_path / "in" / name,
+        tmp_path / "right",
+        recipe={**options, "encoding": encoding},
+        workers=0,
+    )
     assert (len(shardctl.open(tmp_path / "out")), len(shardctl.open(tmp_path / "right"))) == (2, 2)
 
 
@@ -555,35 +826,56 @@ def test_the_index_that_pandas_writes_is_kept_and_told(suffix: str, tmp_path: Pa
     frame.to_csv(tmp_path / f"a{suffix}")
     told = shardctl.convert(tmp_path / f"a{suffix}", tmp_path / "out", workers=0).notices
     assert [{**row, "key": ""} for row in shardctl.open(tmp_path / "out")] == [
-        {"key": "", "Unnamed: 0": n, "a": a, "b": b} for n, (a, b) in enumerate(frame.itertuples(index=False))
+        {"key": "", "Unnamed: 0": n, "a": a, "b": b}
+        for n, (a, b) in enumerate(frame.itertuples(index=False))
     ]
     (notice,) = told
-    assert "the first column has no name, as pandas writes its index: it is kept as the field Unnamed: 0" in notice
+    assert (
+        "the first column has no name, as pandas writes its index: it is kept as the field "
+        "Unnamed: 0" in notice
+    )
 
 
 def test_the_index_that_pandas_writes_into_a_labels_file_is_kept_and_told(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in "ab":
         Image.new("RGB", (4, 4)).save(tmp_path / "in" / f"{name}.png")
-    pd.DataFrame({"file_name": ["a.png", "b.png"], "label": ["x", "y"]}).to_csv(tmp_path / "in" / "labels.csv")
+    pd.DataFrame({"file_name": ["a.png", "b.png"], "label": ["x", "y"]}).to_csv(
+        tmp_path / "in" / "labels.csv"
+    )
     (told,) = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels="auto").notices
     assert "the first column has no name: it is kept as Unnamed: 0; drop_columns=" in told
     assert [row["Unnamed: 0"] for row in shardctl.open(tmp_path / "out")] == [0, 1]
-    assert shardctl.convert(tmp_path / "in", tmp_path / "less", labels="auto", drop_columns="Unnamed: 0").notices == ()
+    assert (
+        shardctl.convert(
+            tmp_path / "in", tmp_path / "less", labels="auto", drop_columns="Unnamed: 0"
+        ).notices
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
     ("rows", "is_record"),
     [
         ("3,Fears for pensions,a text\n4,Other,more\n", True),
-        ("title,A first sentence that is as long as nobody writes the name of a column in a table\nb,c\n", True),
+        (
+            "title,A first sentence that is as long as nobody writes the name of a column in a "
+            "table\nb,c\n",
+            True,
+        ),
         ("id,title\n3,Fears\n", False),
         ("A,B-1,2nd\n1,2,3\n", False),
     ],
 )
-def test_a_header_that_looks_like_a_record_is_a_warning(rows: str, is_record: bool, tmp_path: Path) -> None:
+def test_a_header_that_looks_like_a_record_is_a_warning(
+    rows: str, is_record: bool, tmp_path: Path
+) -> None:
     (tmp_path / "a.csv").write_text(rows)
     result = shardctl.convert(tmp_path / "a.csv", tmp_path / "out", workers=0)
     assert (
-        any("is read as the names of the columns, but it looks like a record" in each for each in result.warnings) == is_record
+        any(
+            "is read as the names of the columns, but it looks like a record" in each
+            for each in result.warnings
+        )
+        == is_record
     )

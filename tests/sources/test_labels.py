@@ -1,4 +1,5 @@
-"""Labels files and the labels of lines: no value changes on its way in, and nothing is missing without a word."""
+"""Labels files and the labels of lines: no value changes on its way in, and nothing is missing
+without a word."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def images(root: Path, count: int) -> Path:
 
 
 def labelled(root: Path, header: str, rows: Iterable[str]) -> Path:
-    """A folder of images with a labels.csv that has a row for each: its file name, and what is given."""
+    """A folder of images with a labels.csv that has a row for each: its file name, and what is
+    given."""
     lines = list(rows)
     images(root, len(lines))
     cells = "".join(f"{number}.png,{row}\n" for number, row in enumerate(lines))
@@ -95,7 +97,9 @@ def test_a_column_of_numbers_as_they_are_printed_is_one_of_numbers(
         (["-0", "1"], None),
     ],
 )
-def test_a_column_that_only_looks_like_numbers_stays_text(tmp_path: Path, cells: list[str], odd: str | None) -> None:
+def test_a_column_that_only_looks_like_numbers_stays_text(
+    tmp_path: Path, cells: list[str], odd: str | None
+) -> None:
     source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
     notices = notices_of(source, tmp_path / "out")
     type_, values = column(tmp_path / "out", "x")
@@ -106,30 +110,50 @@ def test_a_column_that_only_looks_like_numbers_stays_text(tmp_path: Path, cells:
     assert any(f"the column x is kept as text: {odd} would change" in notice for notice in notices)
 
 
-@pytest.mark.parametrize("cells", [["true", "false"], ["nan", "nan"], ["", ""], ["a", ""], ["2024-01-02", "2024-01-03"]])
+@pytest.mark.parametrize(
+    "cells", [["true", "false"], ["nan", "nan"], ["", ""], ["a", ""], ["2024-01-02", "2024-01-03"]]
+)
 def test_a_column_of_other_words_stays_text(tmp_path: Path, cells: list[str]) -> None:
     source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
     assert notices_of(source, tmp_path / "out") == ()
     assert column(tmp_path / "out", "x") == ("string", cells)
 
 
-def test_words_for_a_missing_value_are_told_and_missing_where_they_are_named(tmp_path: Path, cli: Any) -> None:
+def test_words_for_a_missing_value_are_told_and_missing_where_they_are_named(
+    tmp_path: Path, cli: Any
+) -> None:
     source = labelled(tmp_path / "in", "label,x", ["cat,1", "NA,NA", "dog,null", "NA,"])
     column_told, label_told = notices_of(source, tmp_path / "out")
     assert (
-        "the column x is kept as text: some cells are NA or null, and all others numbers; with null_values='NA,null'"
-        in column_told
+        "the column x is kept as text: some cells are NA or null, and all others numbers; with "
+        "null_values='NA,null'" in column_told
     )
-    assert "NA is a class (2 of 4 rows); if that is a missing label, use null_values='NA'" in label_told
+    assert (
+        "NA is a class (2 of 4 rows); if that is a missing label, use null_values='NA'"
+        in label_told
+    )
     assert column(tmp_path / "out", "x") == ("string", ["1", "NA", "null", ""])
-    ran = cli("convert", source, tmp_path / "named", "--workers", "0", "--null-values", "NA,null", "--json")
-    assert [notice.partition(": ")[2] for notice in ran.json["notices"]] == ["2 rows of 4 without a label"]
+    ran = cli(
+        "convert",
+        source,
+        tmp_path / "named",
+        "--workers",
+        "0",
+        "--null-values",
+        "NA,null",
+        "--json",
+    )
+    assert [notice.partition(": ")[2] for notice in ran.json["notices"]] == [
+        "2 rows of 4 without a label"
+    ]
     assert column(tmp_path / "named", "x") == ("int64", [1, None, None, None])
     assert shardctl.open(tmp_path / "named").classes == ("cat", "dog")
 
 
 @pytest.mark.parametrize("cells", [["NA", "null"], ["NA", "x"], ["None", "1.9", "1.10"]])
-def test_words_for_a_missing_value_are_not_told_where_the_other_cells_are_text(tmp_path: Path, cells: list[str]) -> None:
+def test_words_for_a_missing_value_are_not_told_where_the_other_cells_are_text(
+    tmp_path: Path, cells: list[str]
+) -> None:
     source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
     assert notices_of(source, tmp_path / "out") == ()
     assert column(tmp_path / "out", "x") == ("string", cells)
@@ -142,7 +166,9 @@ def test_what_is_a_number_is_found_over_all_labels_files(tmp_path: Path) -> None
     assert column(tmp_path / "out", "x") == ("string", ["1", "2", "007", ""])
 
 
-def test_file_names_and_class_names_that_look_like_numbers_stay_what_they_are(tmp_path: Path) -> None:
+def test_file_names_and_class_names_that_look_like_numbers_stay_what_they_are(
+    tmp_path: Path,
+) -> None:
     source = images(tmp_path / "in", 2)
     for number in range(2):
         (source / f"{number}.png").rename(source / f"0{number}")
@@ -155,8 +181,14 @@ def test_file_names_and_class_names_that_look_like_numbers_stay_what_they_are(tm
 
 def test_rows_without_a_label_are_counted(tmp_path: Path) -> None:
     source = labelled(tmp_path / "in", "label", ["a", "b", ""])
-    assert any("1 row of 3 without a label" in notice for notice in notices_of(source, tmp_path / "out"))
-    assert open_table(*file_at(tmp_path / "out" / "files.arrow"))["label"].to_pylist() == [0, 1, None]
+    assert any(
+        "1 row of 3 without a label" in notice for notice in notices_of(source, tmp_path / "out")
+    )
+    assert open_table(*file_at(tmp_path / "out" / "files.arrow"))["label"].to_pylist() == [
+        0,
+        1,
+        None,
+    ]
 
 
 def test_lenient_labels_say_what_is_left_over(tmp_path: Path, cli: Any) -> None:
@@ -164,8 +196,13 @@ def test_lenient_labels_say_what_is_left_over(tmp_path: Path, cli: Any) -> None:
     (source / "labels.csv").write_text("filename,label\n0.png,a\nghost.png,b\n")
     ran = cli("convert", source, tmp_path / "out", "--workers", "0", "--lenient-labels")
     assert "no row for 2 of 3 inputs (1.png, 2.png); their columns are empty" in ran.err
-    assert "1 of 2 rows names a file that is not there, or of another split (ghost.png); skipped" in ran.err
-    again = cli("convert", source, tmp_path / "out", "--workers", "0", "--lenient-labels", "--json").json
+    assert (
+        "1 of 2 rows names a file that is not there, or of another split (ghost.png); skipped"
+        in ran.err
+    )
+    again = cli(
+        "convert", source, tmp_path / "out", "--workers", "0", "--lenient-labels", "--json"
+    ).json
     assert again["status"] == "up-to-date"
     assert len(again["notices"]) == 2
 
@@ -182,7 +219,10 @@ def test_a_labels_file_without_a_column_label_says_so(tmp_path: Path, name: str,
 
 def test_numbers_to_predict_are_no_labels_and_stay_numbers(tmp_path: Path) -> None:
     rows = [f"{number + 0.5}" for number in range(3)]
-    with pytest.raises(InputError, match="If these are numbers to predict, rename the column, for instance to target"):
+    with pytest.raises(
+        InputError,
+        match="If these are numbers to predict, rename the column, for instance to target",
+    ):
         notices_of(labelled(tmp_path / "one", "label", rows), tmp_path / "out")
     source = labelled(tmp_path / "two", "target", rows)
     (notice,) = notices_of(source, tmp_path / "out")
@@ -202,7 +242,10 @@ def test_the_error_names_the_columns_that_file_names_may_be_in(tmp_path: Path) -
 
 
 NUMBERS, BYTES, IMAGE = pa.list_(pa.float32()), pa.binary(), ENCODED_IMAGE
-ARRAY, RUNS = pa.list_(NUMBERS), pa.struct([("size", pa.list_(pa.int64())), ("counts", pa.string())])
+ARRAY, RUNS = (
+    pa.list_(NUMBERS),
+    pa.struct([("size", pa.list_(pa.int64())), ("counts", pa.string())]),
+)
 
 FORMS = [
     ("bbox", NUMBERS),
@@ -238,7 +281,9 @@ OTHERS = [
 @pytest.mark.parametrize(("name", "type_"), FORMS, ids=str)
 def test_forms_of_tools_are_places(name: str, type_: pa.DataType) -> None:
     assert known_places([pa.field(name, type_)]) == [name]
-    assert known_places([pa.field("info", pa.list_(pa.struct([(name, type_)])))]) == [f"info.{name}"]
+    assert known_places([pa.field("info", pa.list_(pa.struct([(name, type_)])))]) == [
+        f"info.{name}"
+    ]
     assert beside_images([pa.field(name, type_)], {}, {}) == ([name], [])
 
 
@@ -248,7 +293,9 @@ def test_other_numbers_and_bytes_may_be_places(name: str, type_: pa.DataType) ->
 
 
 @pytest.mark.parametrize("before", ["", "image/object/bbox/"])
-@pytest.mark.parametrize("names", [*map(sorted, NUMBER_NAMES), ["x_min", "y_min", "x_max", "y_max"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "names", [*map(sorted, NUMBER_NAMES), ["x_min", "y_min", "x_max", "y_max"]], ids=" ".join
+)
 def test_coordinates_are_places_together(before: str, names: list[str]) -> None:
     fields = [pa.field(before + name, pa.float32()) for name in names]
     assert known_places([*fields, pa.field("other/x1", pa.float32())]) == [f.name for f in fields]
@@ -293,29 +340,52 @@ def test_the_page_on_inputs_names_the_forms_of_places_and_what_is_a_split() -> N
     plain = page.replace("_", "").lower()
     for name in PLACE_NAMES:
         assert re.search(rf"\b{name}\b", plain), name
-    assert {frozenset(each.split()) for each in re.findall("`([a-z0-9 ]+)`", plain)} >= set(NUMBER_NAMES)
+    assert {frozenset(each.split()) for each in re.findall("`([a-z0-9 ]+)`", plain)} >= set(
+        NUMBER_NAMES
+    )
     for word in (word for words in ROLES for word in words):
         assert f"`{word}`" in page
 
 
 def test_strings_of_a_jsonl_labels_file_are_classes(tmp_path: Path) -> None:
     source = images(tmp_path / "in", 3)
-    lines = [{"file_name": "0.png", "label": "dog"}, {"file_name": "1.png", "label": "cat"}, {"file_name": "2.png"}]
+    lines = [
+        {"file_name": "0.png", "label": "dog"},
+        {"file_name": "1.png", "label": "cat"},
+        {"file_name": "2.png"},
+    ]
     (source / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    assert any("1 row of 3 without a label" in notice for notice in notices_of(source, tmp_path / "out"))
+    assert any(
+        "1 row of 3 without a label" in notice for notice in notices_of(source, tmp_path / "out")
+    )
     assert shardctl.open(tmp_path / "out").classes == ("cat", "dog")
-    assert open_table(*file_at(tmp_path / "out" / "files.arrow"))["label"].to_pylist() == [1, 0, None]
+    assert open_table(*file_at(tmp_path / "out" / "files.arrow"))["label"].to_pylist() == [
+        1,
+        0,
+        None,
+    ]
 
 
 def test_a_column_of_several_types_in_a_jsonl_labels_file_is_told(tmp_path: Path) -> None:
     source = images(tmp_path / "in", 2)
-    lines = [{"file_name": "0.png", "label": 0, "x": 1}, {"file_name": "1.png", "label": 1, "x": "one"}]
+    lines = [
+        {"file_name": "0.png", "label": 0, "x": 1},
+        {"file_name": "1.png", "label": 1, "x": "one"},
+    ]
     (source / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    assert any("the column x holds values of several types" in notice for notice in notices_of(source, tmp_path / "out"))
+    assert any(
+        "the column x holds values of several types" in notice
+        for notice in notices_of(source, tmp_path / "out")
+    )
 
 
 def test_strings_in_the_field_label_of_lines_are_classes(tmp_path: Path) -> None:
-    lines = [{"text": "a", "label": "pos"}, {"text": "b", "label": "neg"}, {"text": "c", "label": ""}, {"text": "d"}]
+    lines = [
+        {"text": "a", "label": "pos"},
+        {"text": "b", "label": "neg"},
+        {"text": "c", "label": ""},
+        {"text": "d"},
+    ]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
     result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
     ds = shardctl.open(tmp_path / "out")
@@ -326,18 +396,31 @@ def test_strings_in_the_field_label_of_lines_are_classes(tmp_path: Path) -> None
     assert result.estimate is None
     assert shardctl.verify(tmp_path / "out").ok
     shardctl.convert(tmp_path / "in.jsonl", tmp_path / "as-text", workers=0, labels="none")
-    assert [sample["label"] for sample in shardctl.open(tmp_path / "as-text")] == ["pos", "neg", "", None]
+    assert [sample["label"] for sample in shardctl.open(tmp_path / "as-text")] == [
+        "pos",
+        "neg",
+        "",
+        None,
+    ]
 
 
-def test_a_function_sees_the_empty_label_of_a_line_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_sees_the_empty_label_of_a_line_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "see_labels.py").write_text(
         "def kind(sample):\n    return {**sample, 'seen': type(sample['label']).__name__}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "in.jsonl").write_text('{"label": "pos"}\n{"label": ""}\n')
     recipe = {"transform": [{"name": "custom", "target": "see_labels:kind"}]}
-    assert shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe=recipe, workers=0).rejected == 0
-    assert [(row["label"], row["seen"]) for row in shardctl.open(tmp_path / "out")] == [(0, "int"), (None, "NoneType")]
+    assert (
+        shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe=recipe, workers=0).rejected
+        == 0
+    )
+    assert [(row["label"], row["seen"]) for row in shardctl.open(tmp_path / "out")] == [
+        (0, "int"),
+        (None, "NoneType"),
+    ]
 
 
 def test_labels_of_lines_that_are_not_all_strings_are_told(tmp_path: Path) -> None:
@@ -349,21 +432,36 @@ def test_labels_of_lines_that_are_not_all_strings_are_told(tmp_path: Path) -> No
     assert [sample["label"] for sample in shardctl.open(tmp_path / "numbers")] == [1, 0]
 
 
-@pytest.mark.parametrize("options", [{}, {"labels": "folder"}, {"split": "folder"}, {"schema": {"text": "string"}}])
-def test_columns_that_only_folders_have_are_not_lost(options: dict[str, Any], tmp_path: Path) -> None:
-    table = pa.table({"text": list("abcdef"), "label": list("xyxyxy"), "year": [2020, 2020, 2020, 2021, 2021, 2021]})
+@pytest.mark.parametrize(
+    "options", [{}, {"labels": "folder"}, {"split": "folder"}, {"schema": {"text": "string"}}]
+)
+def test_columns_that_only_folders_have_are_not_lost(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    table = pa.table(
+        {
+            "text": list("abcdef"),
+            "label": list("xyxyxy"),
+            "year": [2020, 2020, 2020, 2021, 2021, 2021],
+        }
+    )
     source, out = tmp_path / "table", tmp_path / "out"
     parquet.write_to_dataset(table, source, partition_cols=["label", "year"])
-    with pytest.raises(InputError, match=r"as label=x/year=2020\) are values of columns .* \(label, year\)"):
+    with pytest.raises(
+        InputError, match=r"as label=x/year=2020\) are values of columns .* \(label, year\)"
+    ):
         shardctl.convert(source, out, workers=0, **options)
-    parquet.write_table(parquet.read_table(source), tmp_path / "one.parquet")  # what the message says, with pyarrow
+    # what the message says, with pyarrow
+    parquet.write_table(parquet.read_table(source), tmp_path / "one.parquet")
     shardctl.convert(tmp_path / "one.parquet", out, workers=0)
     ds = shardctl.open(out)
     found = [(each["text"], ds.classes[each["label"]], int(each["year"])) for each in ds]
     assert sorted(found) == list(zip(*table.to_pydict().values(), strict=True))
 
 
-def test_columns_of_folders_are_left_out_with_a_note_where_no_labels_are_wanted(tmp_path: Path) -> None:
+def test_columns_of_folders_are_left_out_with_a_note_where_no_labels_are_wanted(
+    tmp_path: Path,
+) -> None:
     source, out = tmp_path / "lines", tmp_path / "out"
     for lang in ("de", "en"):
         (source / f"lang={lang}").mkdir(parents=True)
@@ -408,26 +506,36 @@ def one_bit(names: Iterable[str]) -> Any:
     return np.fromiter((len(name) % 2 for name in names), np.uint64)
 
 
-def test_names_whose_hashes_are_equal_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_whose_hashes_are_equal_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (label_table, names):
         monkeypatch.setattr(module, "hash_names", one_bit)
     source = images(tmp_path / "in", 12)
     order = [7, 3, 11, 0, 10, 1, 9, 2, 8, 4, 6, 5]
-    (source / "labels.csv").write_text("filename,label,n\n" + "".join(f"{n}.png,a,{n}\n" for n in order))
+    (source / "labels.csv").write_text(
+        "filename,label,n\n" + "".join(f"{n}.png,a,{n}\n" for n in order)
+    )
     notices_of(source, tmp_path / "out")
     found = {sample["key"]: sample["n"] for sample in shardctl.open(tmp_path / "out")}
     assert found == {f"{n}.png": n for n in range(12)}
 
 
-def test_names_that_stand_twice_are_found_where_hashes_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_stand_twice_are_found_where_hashes_are_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (label_table, names):
         monkeypatch.setattr(module, "hash_names", one_bit)
     monkeypatch.setattr(label_table, "ROWS_AT_ONCE", 2)
     one, other = images(tmp_path / "one", 5), images(tmp_path / "other", 2)
     with pytest.raises(InputError, match=r"2 keys appear twice, among them 0.png, 1.png:"):
         notices_of([one, other], tmp_path / "out")  # type: ignore[arg-type]
-    (one / "labels.csv").write_text("filename,label\n" + "".join(f"{n}.png,a\n" for n in (0, 1, 2, 1, 3, 4, 1, 4)))
-    with pytest.raises(InputError, match=r"labels.csv: 1.png and 1.png are both of the input 1.png; keep one"):
+    (one / "labels.csv").write_text(
+        "filename,label\n" + "".join(f"{n}.png,a\n" for n in (0, 1, 2, 1, 3, 4, 1, 4))
+    )
+    with pytest.raises(
+        InputError, match=r"labels.csv: 1.png and 1.png are both of the input 1.png; keep one"
+    ):
         notices_of(one, tmp_path / "out")
 
 
@@ -445,14 +553,18 @@ BOX_ROWS = [
 
 @pytest.mark.thorough(after=6)
 @pytest.mark.parametrize("row", BOX_ROWS, ids=lambda row: next(iter(row)))
-@pytest.mark.parametrize("step", [{"name": "resize", "size": 2}, {"name": "hflip"}], ids=lambda step: str(step["name"]))
+@pytest.mark.parametrize(
+    "step", [{"name": "resize", "size": 2}, {"name": "hflip"}], ids=lambda step: str(step["name"])
+)
 def test_places_in_the_image_are_not_left_behind_by_what_moves_it(
     tmp_path: Path, row: dict[str, Any], step: dict[str, Any]
 ) -> None:
     source = images(tmp_path / "in", 1)
     (source / "metadata.jsonl").write_text(json.dumps({"file_name": "0.png", "label": "a", **row}))
     recipe = {"transform": [step]}
-    with pytest.raises(UsageError, match=f"{step['name']} moves the content of the images") as caught:
+    with pytest.raises(
+        UsageError, match=f"{step['name']} moves the content of the images"
+    ) as caught:
         notices_of(source, tmp_path / "out", recipe=recipe, dry_run=True)
     columns = str(caught.value).rpartition("drop_columns=")[2].strip("'")
     assert f"unmoved='{columns}';" in str(caught.value)
@@ -464,9 +576,12 @@ def test_places_in_the_image_are_not_left_behind_by_what_moves_it(
 
 def test_sizes_and_other_columns_do_not_hinder_a_resize(tmp_path: Path) -> None:
     source = labelled(tmp_path / "in", "label,width,height,box_count,x", ["a,4,4,1,2"])
-    said = notices_of(source, tmp_path / "out", recipe={"transform": [{"name": "resize", "size": 2}]})
+    said = notices_of(
+        source, tmp_path / "out", recipe={"transform": [{"name": "resize", "size": 2}]}
+    )
     assert [each.partition(". ")[0] for each in said] == [
-        "resize moves the content of the images, and 4 fields beside them not: width, height, box_count and 1 more"
+        "resize moves the content of the images, and 4 fields beside them not: width, height, "
+        "box_count and 1 more"
     ]
 
 
@@ -474,16 +589,28 @@ def test_columns_can_be_left_out(tmp_path: Path, cli: Any) -> None:
     source = labelled(tmp_path / "in", "label,key,note", ["a,1,x", "b,2,y"])
     with pytest.raises(InputError, match="drop_columns='key'"):
         notices_of(source, tmp_path / "out")
-    assert cli("convert", source, tmp_path / "out", "--workers", "0", "--drop-columns", "key,note").code == 0
+    assert (
+        cli(
+            "convert", source, tmp_path / "out", "--workers", "0", "--drop-columns", "key,note"
+        ).code
+        == 0
+    )
     ds = shardctl.open(tmp_path / "out")
     assert ds.schema.names == ["key", "image", "label"]
     assert ds.manifest.settings["drop_columns"] == ["key", "note"]
     (tmp_path / "out" / "plan.arrow").write_bytes(b"")
-    assert shardctl.repair(tmp_path / "out", workers=0).ok, "the sources are listed again as they were"
-    with pytest.raises(UsageError, match=r"labels.csv has no such column; it has filename, label, key, note"):
+    assert shardctl.repair(tmp_path / "out", workers=0).ok, (
+        "the sources are listed again as they were"
+    )
+    with pytest.raises(
+        UsageError, match=r"labels.csv has no such column; it has filename, label, key, note"
+    ):
         notices_of(source, tmp_path / "other", drop_columns=["key", "nothing"])
     (source / "labels.csv").unlink()
-    with pytest.raises(UsageError, match=r"drop_columns='note': it takes columns of a labels file, and there is none$"):
+    with pytest.raises(
+        UsageError,
+        match=r"drop_columns='note': it takes columns of a labels file, and there is none$",
+    ):
         notices_of(source, tmp_path / "other", drop_columns=["note"])
 
 
@@ -492,19 +619,30 @@ def test_a_column_that_one_of_several_labels_files_has_can_be_left_out(tmp_path:
     labelled(tmp_path / "in" / "a", "label,key", ["a,1"])
     labelled(tmp_path / "in" / "b", "label", ["b"])
     images(tmp_path / "in" / "c", 1)
-    (tmp_path / "in" / "c" / "labels.jsonl").write_text('{"filename": "0.png", "label": "c", "note": "x"}\n')
-    with pytest.raises(InputError, match=r"a/labels.csv: the column 'key' .* or use drop_columns='key'"):
+    (tmp_path / "in" / "c" / "labels.jsonl").write_text(
+        '{"filename": "0.png", "label": "c", "note": "x"}\n'
+    )
+    with pytest.raises(
+        InputError, match=r"a/labels.csv: the column 'key' .* or use drop_columns='key'"
+    ):
         notices_of(tmp_path / "in", tmp_path / "out")
     notices_of(tmp_path / "in", tmp_path / "out", drop_columns="key,note")
     ds = shardctl.open(tmp_path / "out")
     assert (ds.schema.names, ds.classes) == (["key", "image", "label"], ("a", "b", "c"))
-    with pytest.raises(UsageError, match=r"drop_columns='kee': .* has no such column; it has filename, label, key, note"):
+    with pytest.raises(
+        UsageError,
+        match=r"drop_columns='kee': .* has no such column; it has filename, label, key, note",
+    ):
         notices_of(tmp_path / "in", tmp_path / "other", drop_columns="key,kee")
 
 
 def test_labels_that_were_left_out_are_not_missed(tmp_path: Path) -> None:
     labelled(tmp_path / "in", "label,note", ["a,1", "b,2"])
-    assert not [notice for notice in notices_of(tmp_path / "in", tmp_path / "out", drop_columns="label") if "label" in notice]
+    assert not [
+        notice
+        for notice in notices_of(tmp_path / "in", tmp_path / "out", drop_columns="label")
+        if "label" in notice
+    ]
     assert shardctl.open(tmp_path / "out").schema.names == ["key", "image", "note"]
 
 
@@ -515,18 +653,34 @@ def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_pa
     with pytest.raises(UsageError, match="name those to keep with fields='A,B'"):
         notices_of(source, tmp_path / "out", drop_columns="text")
     (source / "labels.csv").write_text("filename,label,text\na.jsonl,x,b\n")
-    with pytest.raises(InputError, match=r"the inputs have too: text; rename it in the labels file, .* drop_columns='text'"):
+    with pytest.raises(
+        InputError,
+        match=r"the inputs have too: text; rename it in the labels file, .* drop_columns='text'",
+    ):
         notices_of(source, tmp_path / "out")
     notices_of(source, tmp_path / "out", drop_columns="text")
     assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == ["a"]
 
 
 def test_a_line_with_half_a_character_is_rejected(tmp_path: Path) -> None:
-    lines = ['{"a": "x"}', '{"a": "\\ud800"}', '{"\\udc00": 1}', '{"a": "\\ud83d\\ude00"}', '{"a": "C:\\\\users"}']
+    lines = [
+        '{"a": "x"}',
+        '{"a": "\\ud800"}',
+        '{"\\udc00": 1}',
+        '{"a": "\\ud83d\\ude00"}',
+        '{"a": "C:\\\\users"}',
+    ]
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     assert shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0).rejected == 2
-    assert [sample["a"] for sample in shardctl.open(tmp_path / "out")] == ["x", "\U0001f600", "C:\\users"]
-    rejects = [(reject.key, reject.error, reject.message) for reject in read_rejects(LocalFolder(tmp_path / "out"))]
+    assert [sample["a"] for sample in shardctl.open(tmp_path / "out")] == [
+        "x",
+        "\U0001f600",
+        "C:\\users",
+    ]
+    rejects = [
+        (reject.key, reject.error, reject.message)
+        for reject in read_rejects(LocalFolder(tmp_path / "out"))
+    ]
     assert [(key, error) for key, error, _ in rejects] == [
         ("in.jsonl#2", "lone-surrogate"),
         ("in.jsonl#3", "lone-surrogate"),
@@ -545,13 +699,25 @@ def test_an_absolute_file_name_below_the_source_is_that_input(tmp_path: Path) ->
     assert shardctl.open(tmp_path / "out").classes == ("b",)
 
 
-@pytest.mark.parametrize("number", ["1e400", "-1e400", "1e-400", "1" * 310 + ".0", "0." + "0" * 330 + "1", "1" * 250 + "e99"])
+@pytest.mark.parametrize(
+    "number",
+    ["1e400", "-1e400", "1e-400", "1" * 310 + ".0", "0." + "0" * 330 + "1", "1" * 250 + "e99"],
+)
 def test_a_line_with_a_number_outside_of_float64_is_rejected(tmp_path: Path, number: str) -> None:
-    lines = ['{"x": 1e-300}', f'{{"x": [{number}]}}', '{"x": -0e-999}', '{"x": 1.7976931348623157e308}']
+    lines = [
+        '{"x": 1e-300}',
+        f'{{"x": [{number}]}}',
+        '{"x": -0e-999}',
+        '{"x": 1.7976931348623157e308}',
+    ]
     lines = [line.replace('"x": [', '"y": [') for line in lines]
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
-    assert [sample["x"] for sample in shardctl.open(tmp_path / "out")] == [1e-300, 0.0, 1.7976931348623157e308]
+    assert [sample["x"] for sample in shardctl.open(tmp_path / "out")] == [
+        1e-300,
+        0.0,
+        1.7976931348623157e308,
+    ]
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("in.jsonl#2", "out-of-range")
     assert f"holds {number[:40]}" in reject.message
@@ -565,7 +731,11 @@ def test_whole_numbers_that_a_decimal_cannot_hold_are_never_rounded(
     """Whether they are found out together or chunks apart, and whichever comes first."""
 
     monkeypatch.setattr(label_table, "READ_AT_ONCE", 24)
-    for name, values in {"first": [2**53 + 1, 0.5], "last": [0.5, 2**53 + 1], "near": [2**53, 0.5]}.items():
+    for name, values in {
+        "first": [2**53 + 1, 0.5],
+        "last": [0.5, 2**53 + 1],
+        "near": [2**53, 0.5],
+    }.items():
         put = [{"a": [{"b": value}] if nested else value} for value in values]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, put)))
         notices = notices_of(tmp_path / f"{name}.jsonl", tmp_path / name)
@@ -574,16 +744,23 @@ def test_whole_numbers_that_a_decimal_cannot_hold_are_never_rounded(
             assert (got, notices) == ([record["a"] for record in put], ())
         else:
             assert [json.loads(value) for value in got] == [record["a"] for record in put]
-            assert any("the field a holds values of several types, or whole numbers beyond 2^53" in n for n in notices)
+            assert any(
+                "the field a holds values of several types, or whole numbers beyond 2^53" in n
+                for n in notices
+            )
 
 
 @pytest.mark.parametrize("depth", [10, 70, 300, 900])
 @pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"b":', "}")])
-def test_values_of_any_depth_come_back_or_are_rejected(tmp_path: Path, depth: int, begin: str, end: str) -> None:
+def test_values_of_any_depth_come_back_or_are_rejected(
+    tmp_path: Path, depth: int, begin: str, end: str
+) -> None:
     inside = begin * depth + "1" + end * depth
     (tmp_path / "in.jsonl").write_text(f'{{"a": {inside}, "n": 1}}\n{{"a": null, "n": 2}}\n')
     result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
-    assert (result.samples, result.reasons) == ((1, {"decode: too-deep": 1}) if depth == 900 else (2, {}))
+    assert (result.samples, result.reasons) == (
+        (1, {"decode: too-deep": 1}) if depth == 900 else (2, {})
+    )
     if depth == 70:
         assert shardctl.open(tmp_path / "out")[0]["a"] == inside.replace(":", ": ")
 
@@ -591,7 +768,11 @@ def test_values_of_any_depth_come_back_or_are_rejected(tmp_path: Path, depth: in
 @pytest.mark.parametrize(
     ("name", "before", "after"),
     [
-        ("labels.csv", "filename,label\n0.png,cat\n1.png,dog\n", "filename,label\n0.png,dog\n1.png,cat\n"),
+        (
+            "labels.csv",
+            "filename,label\n0.png,cat\n1.png,dog\n",
+            "filename,label\n0.png,dog\n1.png,cat\n",
+        ),
         (
             "labels.jsonl",
             '{"filename": "0.png", "label": "cat"}\n{"filename": "1.png", "label": "dog"}\n',
@@ -614,7 +795,10 @@ def test_a_labels_file_that_changes_during_a_conversion_does_not_look_up_to_date
         patched.setattr(inputs, "fingerprint_parts", of_a_changed_file)
         shardctl.convert(source, out, workers=0)
     ds = shardctl.open(out)
-    assert [ds.classes[label] for label in open_table(LocalFolder(out), "files.arrow")["label"].to_pylist()] == ["cat", "dog"]
+    assert [
+        ds.classes[label]
+        for label in open_table(LocalFolder(out), "files.arrow")["label"].to_pylist()
+    ] == ["cat", "dog"]
     with pytest.raises(DatasetError, match="differs in its labels"):
         shardctl.convert(source, out, workers=0)
     (source / name).write_text(before)
@@ -636,7 +820,9 @@ def test_a_labels_file_that_changes_between_its_two_readings_is_refused(
         return schema(types)
 
     monkeypatch.setattr(Types, "schema", changing)
-    with pytest.raises(InputError, match=r"labels\.jsonl: changed while it was read; run the same command again"):
+    with pytest.raises(
+        InputError, match=r"labels\.jsonl: changed while it was read; run the same command again"
+    ):
         shardctl.convert(source, tmp_path / "out", workers=0)
 
 
@@ -661,18 +847,28 @@ def test_a_labels_file_is_read_as_a_csv_file_that_is_an_input_is(tmp_path: Path)
     source = labelled(tmp_path / "in", "label,score", ["cat,1", "dog,2"])
     rows = "sep=;\r\nfilename;label;score\r\n0.png;cat;0,5\r\n1.png;dog;1,25\r\n"
     (source / "labels.csv").write_bytes(b"\xef\xbb\xbf" + rows.encode())
-    with pytest.raises(InputError, match="its first line says what separates its columns; use delimiter=';'"):
+    with pytest.raises(
+        InputError, match="its first line says what separates its columns; use delimiter=';'"
+    ):
         shardctl.convert(source, tmp_path / "out", workers=0)
     (source / "labels.csv").write_bytes(b"\xef\xbb\xbf" + rows.removeprefix("sep=;\r\n").encode())
     with pytest.raises(InputError, match="separate its columns with delimiter=';'"):
         shardctl.convert(source, tmp_path / "out", workers=0)
-    for name, text in (("labels.csv", rows), ("labels.csv", rows.removeprefix("sep=;\r\n")), ("other.csv", rows)):
+    for name, text in (
+        ("labels.csv", rows),
+        ("labels.csv", rows.removeprefix("sep=;\r\n")),
+        ("other.csv", rows),
+    ):
         (source / "labels.csv").unlink(missing_ok=True)
         (source / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
         labels = "auto" if name == "labels.csv" else source / name
-        shardctl.convert(source, tmp_path / "out", {"delimiter": ";"}, labels=labels, workers=0, overwrite=True)
+        shardctl.convert(
+            source, tmp_path / "out", {"delimiter": ";"}, labels=labels, workers=0, overwrite=True
+        )
         dataset = shardctl.open(tmp_path / "out")
-        assert [(sample["key"], dataset.classes[sample["label"]], sample["score"]) for sample in dataset] == [
+        assert [
+            (sample["key"], dataset.classes[sample["label"]], sample["score"]) for sample in dataset
+        ] == [
             ("0.png", "cat", "0,5"),
             ("1.png", "dog", "1,25"),
         ]
@@ -682,13 +878,18 @@ def test_a_labels_file_is_read_as_a_csv_file_that_is_an_input_is(tmp_path: Path)
     ("text", "message"),
     [
         ("filename,label\n0.png,a\nfilename,label\n1.png,b\n", "row 2: is the header once more"),
-        ("filename, label\n0.png, 1\n1.png, 2\n", "the column ' label' has a blank beside its name"),
+        (
+            "filename, label\n0.png, 1\n1.png, 2\n",
+            "the column ' label' has a blank beside its name",
+        ),
         ("filename,label\n0.png,1,2\n1.png,2\n", "row 1: has 3 columns where the header has 2"),
         ('filename,label\n0.png,1\n1.png,"2\n', "row 2: a quote"),
         ("filename,label\n0.png,1.0\n1.png,2.5\n", "the column label holds double"),
     ],
 )
-def test_what_a_labels_file_says_is_read_or_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_what_a_labels_file_says_is_read_or_refused(
+    text: str, message: str, tmp_path: Path
+) -> None:
     source = labelled(tmp_path / "in", "label", ["cat", "dog"])
     (source / "labels.csv").write_text(text)
     with pytest.raises(InputError, match=message):
@@ -700,7 +901,10 @@ def test_labels_that_pandas_made_floats_are_whole_numbers(name: str, tmp_path: P
     source = labelled(tmp_path / "in", "label", ["1", "2", "3"])
     (source / "labels.csv").unlink()
     csv = "filename,label\n0.png,1.0\n1.png,2.0\n2.png,\n"
-    lines = "".join(json.dumps({"file_name": f"{n}.png", "label": value}) + "\n" for n, value in enumerate([1.0, 2.0, None]))
+    lines = "".join(
+        json.dumps({"file_name": f"{n}.png", "label": value}) + "\n"
+        for n, value in enumerate([1.0, 2.0, None])
+    )
     (source / name).write_text(csv if name == "labels.csv" else lines)
     shardctl.convert(source, tmp_path / "out", workers=0)
     assert [sample["label"] for sample in shardctl.open(tmp_path / "out")] == [1, 2, None]
@@ -727,17 +931,28 @@ def test_metadata_parquet_is_read_as_metadata_csv(tmp_path: Path) -> None:
         parquet.write_table(table, tmp_path / "in" / split / "metadata.parquet")
     said = notices_of(tmp_path / "in", tmp_path / "out")
     for split in ("train", "test"):
-        found = [(sample["text"], sample["label"]) for sample in shardctl.open(tmp_path / "out", split=split)]
+        found = [
+            (sample["text"], sample["label"])
+            for sample in shardctl.open(tmp_path / "out", split=split)
+        ]
         assert sorted(found) == [(f"{split} {n}", n % 2) for n in range(3)]
-    assert any("depth_file_name: names of other files of the samples are kept as text" in notice for notice in said)
+    assert any(
+        "depth_file_name: names of other files of the samples are kept as text" in notice
+        for notice in said
+    )
 
 
 def test_metadata_parquet_has_the_classes_of_hugging_face(tmp_path: Path) -> None:
-    features = {"label": {"names": ["owl", "cat"], "_type": "ClassLabel"}, "file_name": {"dtype": "string", "_type": "Value"}}
+    features = {
+        "label": {"names": ["owl", "cat"], "_type": "ClassLabel"},
+        "file_name": {"dtype": "string", "_type": "Value"},
+    }
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     for part in ("a", "b"):
         images(tmp_path / "in" / part, 2)
-        table = pa.table({"file_name": ["0.png", "1.png"], "label": [1, 0]}).replace_schema_metadata(metadata)
+        table = pa.table(
+            {"file_name": ["0.png", "1.png"], "label": [1, 0]}
+        ).replace_schema_metadata(metadata)
         parquet.write_table(table, tmp_path / "in" / part / "metadata.parquet")
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     ds = shardctl.open(tmp_path / "out")
@@ -771,9 +986,15 @@ def test_labels_files_with_names_of_splits_are_one_for_each(tmp_path: Path) -> N
         (tmp_path / "in" / name).write_text(text)
     files = [tmp_path / "in" / f"{name}.csv" for name in ("train", "val", "test")]
     shardctl.convert(tmp_path / "in", tmp_path / "out", labels=files, workers=0)
-    found = {s: [x["label"] for x in shardctl.open(tmp_path / "out", split=s)] for s in ("train", "val", "test")}
+    found = {
+        s: [x["label"] for x in shardctl.open(tmp_path / "out", split=s)]
+        for s in ("train", "val", "test")
+    }
     assert found == {"train": [1, 0, 1], "val": [1], "test": [None, None]}
-    assert shardctl.convert(tmp_path / "in", tmp_path / "out", labels=files, workers=0).status == "up-to-date"
+    assert (
+        shardctl.convert(tmp_path / "in", tmp_path / "out", labels=files, workers=0).status
+        == "up-to-date"
+    )
     with pytest.raises(InputError, match=r"no row for 2 of 6 inputs \(4.png, 5.png\)"):
         shardctl.convert(tmp_path / "in", tmp_path / "two", labels=files[:2], workers=0)
     files[1].write_text("file_name,label\n3.png,b\n0.png,b\n")

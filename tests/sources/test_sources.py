@@ -41,7 +41,10 @@ def labels(source: Path, out: Path, **options: Any) -> dict[str, str | None]:
     shardctl.convert(source, out, workers=0, **options)
     ds = shardctl.open(out)
     names = ds.classes or ()
-    return {sample["key"]: names[sample["label"]] if sample.get("label") is not None else None for sample in ds}
+    return {
+        sample["key"]: names[sample["label"]] if sample.get("label") is not None else None
+        for sample in ds
+    }
 
 
 def test_files_come_in_a_fixed_order_through_links_and_not_round_and_round(tmp_path: Path) -> None:
@@ -54,7 +57,8 @@ def test_files_come_in_a_fixed_order_through_links_and_not_round_and_round(tmp_p
     assert found == ["b.png", "a/1.png", "a/2.png", "a-b/3.png", "linked/4.png"]
     assert notices == [
         f"{tmp_path}/in/a/loop: a link back to a folder that contains it; skipped",
-        f"left out: 2 hidden files and folders, for instance {tmp_path}/in/.git (a dot before the name, or of a system)",
+        f"left out: 2 hidden files and folders, for instance {tmp_path}/in/.git (a dot before the "
+        "name, or of a system)",
     ]
 
 
@@ -64,12 +68,16 @@ def test_hidden_files_and_pipes_are_left_out_with_a_notice(tmp_path: Path) -> No
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (1, 0)
     assert result.notices == (
-        f"left out: 1 hidden file or folder, for instance {tmp_path}/in/.2.png (a dot before the name, or of a system)",
-        f"left out: 1 pipe, socket or device, for instance {tmp_path}/in/pipe.png, which are no ordinary files",
+        f"left out: 1 hidden file or folder, for instance {tmp_path}/in/.2.png (a dot before the "
+        "name, or of a system)",
+        f"left out: 1 pipe, socket or device, for instance {tmp_path}/in/pipe.png, which are no "
+        "ordinary files",
     )
 
 
-@pytest.mark.parametrize("junk", ["__MACOSX/cat", "cat/@eaDir/1.png", "$RECYCLE.BIN", "System Volume Information"])
+@pytest.mark.parametrize(
+    "junk", ["__MACOSX/cat", "cat/@eaDir/1.png", "$RECYCLE.BIN", "System Volume Information"]
+)
 def test_folders_that_systems_make_are_no_classes(junk: str, tmp_path: Path) -> None:
     tree(tmp_path / "in", "cat/1.png", "dog/2.png", f"{junk}/3.png")
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
@@ -86,7 +94,10 @@ def test_an_empty_file_of_lines_is_called_empty(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="hold no records, only blank lines"):
         shardctl.convert(tmp_path / "in" / "a.jsonl", tmp_path / "blank", workers=0)
     (tmp_path / "in" / "a.jsonl").write_text('{"a": 1}\n')
-    assert shardctl.convert(tmp_path / "in" / "a.jsonl", tmp_path / "blank", workers=0).status == "created"
+    assert (
+        shardctl.convert(tmp_path / "in" / "a.jsonl", tmp_path / "blank", workers=0).status
+        == "created"
+    )
     (tmp_path / "in" / "a.jsonl").write_text("")
     with pytest.raises(InputError, match=r"a.jsonl: is empty; nothing to convert"):
         shardctl.convert(tmp_path / "in" / "a.jsonl", tmp_path / "out", workers=0)
@@ -95,12 +106,16 @@ def test_an_empty_file_of_lines_is_called_empty(tmp_path: Path) -> None:
 
 
 def test_sources_with_the_same_keys_name_the_command_that_works(tmp_path: Path) -> None:
-    tree(tmp_path / "my data", "train/cat/1.png", "train/dog/2.png", "val/cat/1.png", "val/dog/3.png")
+    tree(
+        tmp_path / "my data", "train/cat/1.png", "train/dog/2.png", "val/cat/1.png", "val/dog/3.png"
+    )
     sources = [tmp_path / "my data" / name for name in ("train", "val")]
     with pytest.raises(InputError) as raised:
         shardctl.convert(sources, tmp_path / "out", workers=0)
     assert "1 key appears twice, among them cat/1.png" in str(raised.value)
-    assert str(raised.value).endswith(f"as the only source: shardctl convert '{tmp_path}/my data' DST")
+    assert str(raised.value).endswith(
+        f"as the only source: shardctl convert '{tmp_path}/my data' DST"
+    )
     shardctl.convert(tmp_path / "my data", tmp_path / "out", workers=0)
     ds = shardctl.open(tmp_path / "out")
     assert [facts.name for facts in ds.manifest.splits] == ["train", "val"]
@@ -150,14 +165,22 @@ def test_a_share_split_keeps_each_input_where_it_is(tmp_path: Path) -> None:
     before = {s["key"] for s in shardctl.open(tmp_path / "out", split="val")}
     assert 20 < len(before) < 60
     tree(tmp_path / "in", "another.png")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", split="train=0.8,val=0.2", workers=0, overwrite=True)
-    assert {s["key"] for s in shardctl.open(tmp_path / "out", split="val")} - {"another.png"} == before
+    shardctl.convert(
+        tmp_path / "in", tmp_path / "out", split="train=0.8,val=0.2", workers=0, overwrite=True
+    )
+    assert {s["key"] for s in shardctl.open(tmp_path / "out", split="val")} - {
+        "another.png"
+    } == before
 
 
 def test_two_sources_join_and_the_same_key_twice_is_refused(tmp_path: Path) -> None:
     one, other = tree(tmp_path / "one", "a/1.png", "b/2.png"), tree(tmp_path / "other", "a/3.png")
     shardctl.convert([one, other], tmp_path / "out", workers=0)
-    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == ["a/1.png", "b/2.png", "a/3.png"]
+    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [
+        "a/1.png",
+        "b/2.png",
+        "a/3.png",
+    ]
     tree(other, "a/1.png")
     with pytest.raises(InputError, match=r"1 key appears twice, among them a/1.png"):
         shardctl.convert([one, other], tmp_path / "out2", workers=0)
@@ -168,7 +191,9 @@ def test_names_with_newlines_and_names_that_differ_by_case_are_kept(tmp_path: Pa
     source = tree(tmp_path / "in", "a\nb.png", "Cat.png", "cat.png", "naïve café.png")
     planned = shardctl.convert(source, tmp_path / "out", workers=0, dry_run=True)
     assert planned.estimate is not None
-    assert any("1 key differs from another only by case" in notice for notice in planned.estimate.notices)
+    assert any(
+        "1 key differs from another only by case" in notice for notice in planned.estimate.notices
+    )
     assert sorted(sample["key"] for sample in converted(source, tmp_path / "out")) == [
         "Cat.png",
         "a\nb.png",
@@ -179,10 +204,17 @@ def test_names_with_newlines_and_names_that_differ_by_case_are_kept(tmp_path: Pa
 
 def test_a_csv_beside_the_images_gives_labels_and_columns(tmp_path: Path) -> None:
     source = tree(tmp_path / "in", "x/1.png", "2.png")
-    (source / "labels.csv").write_text('﻿filename,label,score,note\nx/1.png,dog,0.5,"a, b"\n2.png,cat,,\n', encoding="utf-8")
+    (source / "labels.csv").write_text(
+        '﻿filename,label,score,note\nx/1.png,dog,0.5,"a, b"\n2.png,cat,,\n', encoding="utf-8"
+    )
     first, second = sorted(converted(source, tmp_path / "out"), key=lambda sample: sample["key"])
     assert (first["key"], first["label"], first["score"], first["note"]) == ("2.png", 0, None, "")
-    assert (second["key"], second["label"], second["score"], second["note"]) == ("x/1.png", 1, 0.5, "a, b")
+    assert (second["key"], second["label"], second["score"], second["note"]) == (
+        "x/1.png",
+        1,
+        0.5,
+        "a, b",
+    )
     assert shardctl.open(tmp_path / "out").classes == ("cat", "dog")
 
 
@@ -195,7 +227,10 @@ def test_huggingface_metadata_in_each_split_folder_is_read(tmp_path: Path) -> No
         sample["key"]: {name: values.tolist() for name, values in sample["objects"].items()}
         for sample in converted(source, tmp_path / "out")
     }
-    assert found == {"train/1.png": {"bbox": [[1, 2, 3, 4]], "category": [7]}, "test/2.png": {"bbox": [], "category": []}}
+    assert found == {
+        "train/1.png": {"bbox": [[1, 2, 3, 4]], "category": [7]},
+        "test/2.png": {"bbox": [], "category": []},
+    }
 
 
 @pytest.mark.parametrize(
@@ -206,7 +241,10 @@ def test_huggingface_metadata_in_each_split_folder_is_read(tmp_path: Path) -> No
             r"1 of 3 rows names a file that is not there, or of another split \(ghost.png\)",
         ),
         ("filename,label\n1.png,a\n", r"no row for 1 of 2 inputs \(2.png\)"),
-        ("filename,label\n1.png,a\n2.png,b\n1.png,c\n", "1.png and 1.png are both of the input 1.png; keep one"),
+        (
+            "filename,label\n1.png,a\n2.png,b\n1.png,c\n",
+            "1.png and 1.png are both of the input 1.png; keep one",
+        ),
         ("name,label\n1.png,a\n", "no column of file names; it has name, label"),
         ("filename,label\n1.png,caf\xe9\n", "not UTF-8|UTF8"),
         ("filename,key\n1.png,a\n2.png,b\n", "the column 'key' is one that shardctl makes itself"),
@@ -217,7 +255,9 @@ def test_huggingface_metadata_in_each_split_folder_is_read(tmp_path: Path) -> No
         ('filename,label\n1.png,a\n2.png,b\n"",c\n', "a row has no file name"),
     ],
 )
-def test_a_labels_file_that_does_not_fit_is_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_a_labels_file_that_does_not_fit_is_refused(
+    tmp_path: Path, content: str, message: str
+) -> None:
     source = tree(tmp_path / "in", "1.png", "2.png")
     (source / "labels.csv").write_bytes(content.encode("latin-1"))
     with pytest.raises(InputError, match=message):
@@ -233,7 +273,9 @@ def test_lenient_labels_pass_over_what_does_not_fit(tmp_path: Path) -> None:
 
 def test_an_explicit_labels_file_may_lie_anywhere(tmp_path: Path) -> None:
     source = tree(tmp_path / "in", "a/1.png", "a/2.png")
-    (tmp_path / "mine.jsonl").write_text('{"file": "a/1.png", "label": 5}\n{"file": "a/2.png", "label": 3}\n')
+    (tmp_path / "mine.jsonl").write_text(
+        '{"file": "a/1.png", "label": 5}\n{"file": "a/2.png", "label": 3}\n'
+    )
     found = converted(source, tmp_path / "out", labels=str(tmp_path / "mine.jsonl"))
     assert [sample["label"] for sample in found] == [5, 3]
     inside = tmp_path / "in" / "a" / "own.csv"
@@ -246,7 +288,10 @@ def test_text_files_are_samples_with_their_folders_as_classes(tmp_path: Path) ->
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_bytes(text.encode())
     (tmp_path / "in" / "neg" / "c.txt").write_bytes("caf\xe9".encode("latin-1"))
-    found = {sample["key"]: (sample["text"], sample["label"]) for sample in converted(tmp_path / "in", tmp_path / "out")}
+    found = {
+        sample["key"]: (sample["text"], sample["label"])
+        for sample in converted(tmp_path / "in", tmp_path / "out")
+    }
     assert found == {"neg/b.txt": ("schlecht, nicht gut: ß", 0), "pos/a.txt": ("fine\r\n", 1)}
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("neg/c.txt", "not-utf8")
@@ -258,22 +303,35 @@ JSON = st.recursive(
     | st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=2)
+    ),
     max_leaves=6,
 )
 
 
 @examples(14)
 @example(records=[{"x": [{"a": [0, 0]}]}])
-@given(records=st.lists(st.dictionaries(st.sampled_from(["x", "label", "text"]), JSON), min_size=1, max_size=8))
+@given(
+    records=st.lists(
+        st.dictionaries(st.sampled_from(["x", "label", "text"]), JSON), min_size=1, max_size=8
+    )
+)
 @example(records=[{"x": [0, 0]}])
 @example(records=[{"x": 2**53 + 1}, {"x": 0.5}])
-def test_lines_of_json_come_back_with_the_same_values(tmp_path_factory: Any, records: list[dict[str, Any]]) -> None:
-    """A field of one type as itself, one of mixed types as its JSON text; absent and null are the same."""
+def test_lines_of_json_come_back_with_the_same_values(
+    tmp_path_factory: Any, records: list[dict[str, Any]]
+) -> None:
+    """A field of one type as itself, one of mixed types as its JSON text; absent and null are the
+    same."""
     root = tmp_path_factory.mktemp("lines")
-    (root / "in.jsonl").write_text("".join(json.dumps(record) + "\n\n" for record in records), encoding="utf-8")
+    (root / "in.jsonl").write_text(
+        "".join(json.dumps(record) + "\n\n" for record in records), encoding="utf-8"
+    )
     found = converted(root / "in.jsonl", root / "out", labels="none")
-    assert [sample["key"] for sample in found] == [f"in.jsonl#{2 * n + 1}" for n in range(len(records))]
+    assert [sample["key"] for sample in found] == [
+        f"in.jsonl#{2 * n + 1}" for n in range(len(records))
+    ]
     for record, sample in zip(records, found, strict=True):
         for name, value in record.items():
             assert _same(sample[name], value)
@@ -292,7 +350,10 @@ def _same(got: Any, put: Any) -> bool:
 
 
 def test_fields_of_json_become_typed_columns(tmp_path: Path) -> None:
-    lines = ['{"text": "a", "n": 1, "x": 1, "tags": ["p"]}', '{"text": "b", "n": 2, "x": 2.5, "tags": [], "late": true}']
+    lines = [
+        '{"text": "a", "n": 1, "x": 1, "tags": ["p"]}',
+        '{"text": "b", "n": 2, "x": 2.5, "tags": [], "late": true}',
+    ]
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
     types = dict(shardctl.open(tmp_path / "out").manifest.schema)
@@ -312,11 +373,17 @@ def test_a_field_of_several_types_is_told(tmp_path: Path) -> None:
     assert planned.estimate is not None
     (notice,) = planned.estimate.notices
     assert notice.startswith("the field a holds values of several types")
-    assert [sample["a"] for sample in converted(tmp_path / "in.jsonl", tmp_path / "out")] == ["1", "x", "[1]"]
+    assert [sample["a"] for sample in converted(tmp_path / "in.jsonl", tmp_path / "out")] == [
+        "1",
+        "x",
+        "[1]",
+    ]
 
 
 def test_lines_that_are_not_json_objects_are_rejected_by_number(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_bytes(b'{"a": 1}\n{"a": \n[1]\n{"a": "\xff"}\n{"a": 2}\n{"a": 1, "a": 2}\n')
+    (tmp_path / "in.jsonl").write_bytes(
+        b'{"a": 1}\n{"a": \n[1]\n{"a": "\xff"}\n{"a": 2}\n{"a": 1, "a": 2}\n'
+    )
     ds = converted(tmp_path / "in.jsonl", tmp_path / "out", max_rejects="100%")
     assert [sample["a"] for sample in ds] == [1, 2]
     rejects = {reject.key: reject.error for reject in read_rejects(LocalFolder(tmp_path / "out"))}
@@ -332,7 +399,9 @@ def test_text_files_and_lines_do_not_mix(tmp_path: Path) -> None:
     tree(tmp_path / "in", "a.txt")
     (tmp_path / "in" / "b.jsonl").write_text('{"text": "b"}\n')
     with pytest.raises(
-        InputError, match=r"the sources mix files of many records \(b.jsonl\) and files that are one record each \(a.txt\)"
+        InputError,
+        match=r"the sources mix files of many records \(b.jsonl\) and files that are one record "
+        r"each \(a.txt\)",
     ):
         shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
 
@@ -345,7 +414,10 @@ def test_an_image_without_a_telling_name_is_found(tmp_path: Path) -> None:
 
 def test_a_source_that_is_given_twice_is_the_one_to_give(tmp_path: Path) -> None:
     source = tree(tmp_path / "in", "1.png")
-    with pytest.raises(InputError, match=rf"1 key appears twice, .* as the only source: shardctl convert {source} DST"):
+    with pytest.raises(
+        InputError,
+        match=rf"1 key appears twice, .* as the only source: shardctl convert {source} DST",
+    ):
         shardctl.convert([source, source], tmp_path / "out", workers=0)
 
 
@@ -356,17 +428,27 @@ def test_a_file_that_cannot_be_looked_at_does_not_decide_the_kind(tmp_path: Path
     (source / "b.txt").write_text("text")
     result = shardctl.convert(source, tmp_path / "out", workers=0)
     assert (shardctl.open(tmp_path / "out").manifest.kind, result.samples) == ("text", 1)
-    assert result.notices[0] == f"left out: 1 file or folder, for instance {source}/a-link, which cannot be reached"
+    assert (
+        result.notices[0]
+        == f"left out: 1 file or folder, for instance {source}/a-link, which cannot be reached"
+    )
     (source / "b.txt").unlink()
     (source / "c.png").symlink_to("nowhere")
     with pytest.raises(TooManyRejectsError, match="no input could be converted"):
         shardctl.convert(source, tmp_path / "images", workers=0, max_rejects="100%")
 
 
-@pytest.mark.parametrize("idle", ["empty", "pdf", "header.csv", "none.jsonl", "empty.tar", "README.md"])
+@pytest.mark.parametrize(
+    "idle", ["empty", "pdf", "header.csv", "none.jsonl", "empty.tar", "README.md"]
+)
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_source_that_gives_nothing_beside_others_is_an_error(idle: str, place: int, tmp_path: Path) -> None:
-    made, tables = tree(tmp_path, "photos/1.png", "pdf/1.pdf"), idle.endswith((".csv", ".jsonl", ".tar"))
+def test_a_source_that_gives_nothing_beside_others_is_an_error(
+    idle: str, place: int, tmp_path: Path
+) -> None:
+    made, tables = (
+        tree(tmp_path, "photos/1.png", "pdf/1.pdf"),
+        idle.endswith((".csv", ".jsonl", ".tar")),
+    )
     (made / "empty").mkdir()
     (made / "header.csv").write_text("a,b\n")
     (made / "none.jsonl").write_text("")

@@ -31,7 +31,15 @@ from pyarrow import parquet
 
 import shardctl
 from shardctl.build.convert.listener import Listener
-from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError, StorageError, StoreError, UsageError
+from shardctl.errors import (
+    DatasetError,
+    InputError,
+    Rejection,
+    SourceGoneError,
+    StorageError,
+    StoreError,
+    UsageError,
+)
 from shardctl.sources import files
 from shardctl.sources.files import LocalCopies, folder_of_copies
 from shardctl.sources.formats.base import Reading
@@ -66,13 +74,20 @@ def put(url: str, folder: Path) -> str:
     key = "/".join(url.split("/")[3:])
     for path in [folder] if folder.is_file() else filter(Path.is_file, folder.rglob("*")):
         store.put(
-            "/".join(filter(None, (key, "" if path == folder else path.relative_to(folder).as_posix()))), path.read_bytes()
+            "/".join(
+                filter(None, (key, "" if path == folder else path.relative_to(folder).as_posix()))
+            ),
+            path.read_bytes(),
         )
     return url
 
 
 def contents(dataset: Path) -> dict[str, bytes]:
-    files = {path.relative_to(dataset).as_posix(): path.read_bytes() for path in dataset.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(dataset).as_posix(): path.read_bytes()
+        for path in dataset.rglob("*")
+        if path.is_file()
+    }
     return {name: data for name, data in files.items() if name not in OF_THE_RUN}
 
 
@@ -86,7 +101,10 @@ def both(folder: Path, url: str, tmp_path: Path, **options: Any) -> tuple[Path, 
 
 
 def records(count: int, first: int = 0) -> list[dict[str, Any]]:
-    return [{"text": f"a text with the number {number}", "number": number} for number in range(first, first + count)]
+    return [
+        {"text": f"a text with the number {number}", "number": number}
+        for number in range(first, first + count)
+    ]
 
 
 def lines_of(rows: list[dict[str, Any]]) -> bytes:
@@ -102,7 +120,9 @@ def make_jsonl(folder: Path, _: Path) -> dict[str, Any]:
 
 def make_gz(folder: Path, _: Path) -> dict[str, Any]:
     for number in range(2):
-        (folder / f"part-{number}.jsonl.gz").write_bytes(gzip.compress(lines_of(records(50, 50 * number)), mtime=0))
+        (folder / f"part-{number}.jsonl.gz").write_bytes(
+            gzip.compress(lines_of(records(50, 50 * number)), mtime=0)
+        )
     return {}
 
 
@@ -114,7 +134,9 @@ def make_csv(folder: Path, _: Path) -> dict[str, Any]:
 
 def make_parquet(folder: Path, _: Path) -> dict[str, Any]:
     for split in ("train", "val"):
-        parquet.write_table(pa.Table.from_pylist(records(100)), folder / f"{split}.parquet", row_group_size=40)
+        parquet.write_table(
+            pa.Table.from_pylist(records(100)), folder / f"{split}.parquet", row_group_size=40
+        )
     (folder / "test").write_bytes((folder / "val.parquet").read_bytes())
     return {"recipe": {"kind": "table"}}
 
@@ -122,7 +144,10 @@ def make_parquet(folder: Path, _: Path) -> dict[str, Any]:
 def make_tar(folder: Path, photos: Path) -> dict[str, Any]:
     with tarfile.open(folder / "shard-000.tar", "w") as tar:
         for number, path in enumerate(sorted(photos.rglob("*.jpg"))[:10]):
-            for name, data in ((f"{number:03}.jpg", path.read_bytes()), (f"{number:03}.cls", b"%d" % (number % 3))):
+            for name, data in (
+                (f"{number:03}.jpg", path.read_bytes()),
+                (f"{number:03}.cls", b"%d" % (number % 3)),
+            ):
                 member = tarfile.TarInfo(name)
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
@@ -133,9 +158,13 @@ def make_labelled(folder: Path, photos: Path) -> dict[str, Any]:
     paths = sorted(photos.rglob("*.jpg"))[:12]
     for number, path in enumerate(paths):
         shutil.copy(path, folder / f"{number}.jpg")
-    (folder / "labels.csv").write_text("file,label\n" + "".join(f"{number}.jpg,{number % 2}\n" for number in range(len(paths))))
+    (folder / "labels.csv").write_text(
+        "file,label\n" + "".join(f"{number}.jpg,{number % 2}\n" for number in range(len(paths)))
+    )
     shutil.copy(paths[0], folder / "an image without an ending")
-    (folder / "labels.csv").write_text((folder / "labels.csv").read_text() + "an image without an ending,1\n")
+    (folder / "labels.csv").write_text(
+        (folder / "labels.csv").read_text() + "an image without an ending,1\n"
+    )
     return {}
 
 
@@ -167,11 +196,14 @@ def test_files_on_a_store_give_the_same_dataset(
 
 @pytest.mark.thorough(after=3)
 @pytest.mark.parametrize("described", [True, False], ids=["described", "not described"])
-@pytest.mark.parametrize("to", ["mds", "tfrecord", "tfds", "webdataset", "array-record", "megatron"])
+@pytest.mark.parametrize(
+    "to", ["mds", "tfrecord", "tfds", "webdataset", "array-record", "megatron"]
+)
 def test_what_formats_read_beside_their_files_comes_along(
     photos: Path, bucket: str, tmp_path: Path, to: str, described: bool
 ) -> None:
-    """An export has a shardctl.json; without it a folder has what the format itself has: an index, features, tokens."""
+    """An export has a shardctl.json; without it a folder has what the format itself has: an index,
+    features, tokens."""
     if to == "megatron":
         samples = {"train": [{"tokens": list(range(number + 1))} for number in range(30)]}
         role = {"role": "tokens", "vocabulary": 500, "eos": 7}
@@ -190,7 +222,9 @@ def make_annotated(folder: Path) -> None:
     """Make images with annotations of every kind."""
     making.photos(folder / "images", "a.png", "b.png", "c.png")
     making.coco_file(
-        folder / "coco.json", [(1, "images/a.png"), (2, "images/b.png")], [making.box(1), making.box(2, (0, 0, 2, 2))]
+        folder / "coco.json",
+        [(1, "images/a.png"), (2, "images/b.png")],
+        [making.box(1), making.box(2, (0, 0, 2, 2))],
     )
     for name in ("a", "b"):
         making.mask(folder / "masks" / f"{name}.png", making.values_of((8, 6)))
@@ -213,14 +247,23 @@ VOC = (
 
 
 @pytest.mark.thorough(after=2)
-@pytest.mark.parametrize("labels", ["coco:{}/coco.json", "yolo:{}/labels", "voc:{}", "masks:{}/masks", "captions:{}/captions"])
-def test_annotations_on_a_store_give_the_same_dataset(bucket: str, tmp_path: Path, labels: str) -> None:
+@pytest.mark.parametrize(
+    "labels",
+    ["coco:{}/coco.json", "yolo:{}/labels", "voc:{}", "masks:{}/masks", "captions:{}/captions"],
+)
+def test_annotations_on_a_store_give_the_same_dataset(
+    bucket: str, tmp_path: Path, labels: str
+) -> None:
     folder = tmp_path / "all"
     make_annotated(folder)
     put(f"{bucket}/all", folder)
-    for place, out in ((str(folder), tmp_path / "on-disk"), (f"{bucket}/all", tmp_path / "from-store")):
+    for place, out in (
+        (str(folder), tmp_path / "on-disk"),
+        (f"{bucket}/all", tmp_path / "from-store"),
+    ):
         shardctl.convert(f"{place}/images", out, workers=0, labels=labels.format(place))
-    # The fingerprint of masks is made of their sizes and times, not of their bytes; shards.arrow has it.
+    # The fingerprint of masks is made of their sizes and times, not of their bytes; shards.arrow
+    # has it.
     apart = {"shards.arrow", "SHA256SUMS"} if labels.startswith("masks") else set()
     on_disk, from_store = (
         {name: data for name, data in contents(tmp_path / each).items() if name not in apart}
@@ -237,20 +280,30 @@ def test_a_data_yaml_on_a_store_leads_to_its_labels(bucket: str, tmp_path: Path)
     make_annotated(folder)
     (folder / "data.yaml").write_text("path: .\ntrain: ../images\nval: images/none\nnames: [cat]\n")
     put(f"{bucket}/all", folder)
-    for place, out in ((str(folder), tmp_path / "on-disk"), (f"{bucket}/all", tmp_path / "from-store")):
+    for place, out in (
+        (str(folder), tmp_path / "on-disk"),
+        (f"{bucket}/all", tmp_path / "from-store"),
+    ):
         shardctl.convert(f"{place}/images", out, workers=0, labels=f"yolo:{place}/data.yaml")
     assert contents(tmp_path / "on-disk") == contents(tmp_path / "from-store")
 
 
 @pytest.mark.parametrize("stored", ["images", "masks"])
-def test_masks_may_be_on_a_disk_and_their_images_on_a_store(bucket: str, tmp_path: Path, stored: str) -> None:
+def test_masks_may_be_on_a_disk_and_their_images_on_a_store(
+    bucket: str, tmp_path: Path, stored: str
+) -> None:
     folder = tmp_path / "all"
     make_annotated(folder)
     put(f"{bucket}/all", folder)
-    place = {name: f"{bucket}/all/{name}" if name == stored else str(folder / name) for name in ("images", "masks")}
+    place = {
+        name: f"{bucket}/all/{name}" if name == stored else str(folder / name)
+        for name in ("images", "masks")
+    }
     out = tmp_path / "out"
     shardctl.convert(place["images"], out, workers=0, labels=f"masks:{place['masks']}")
-    shardctl.convert(folder / "images", tmp_path / "on-disk", workers=0, labels=f"masks:{folder / 'masks'}")
+    shardctl.convert(
+        folder / "images", tmp_path / "on-disk", workers=0, labels=f"masks:{folder / 'masks'}"
+    )
     before, name = contents(out), "train-00000.arrow"
     assert before[name] == contents(tmp_path / "on-disk")[name]
     (out / name).unlink()
@@ -258,8 +311,13 @@ def test_masks_may_be_on_a_disk_and_their_images_on_a_store(bucket: str, tmp_pat
     assert contents(out) == before
 
 
-def test_a_labels_file_on_a_store_labels_files_on_a_disk(photos: Path, bucket: str, tmp_path: Path) -> None:
-    rows = [f"{path.relative_to(photos).as_posix()},{path.name[:1]}" for path in filter(Path.is_file, photos.rglob("*"))]
+def test_a_labels_file_on_a_store_labels_files_on_a_disk(
+    photos: Path, bucket: str, tmp_path: Path
+) -> None:
+    rows = [
+        f"{path.relative_to(photos).as_posix()},{path.name[:1]}"
+        for path in filter(Path.is_file, photos.rglob("*"))
+    ]
     (tmp_path / "rows.csv").write_text("\n".join(["file,label", *rows]))
     url = put(f"{bucket}/elsewhere/rows.csv", tmp_path / "rows.csv")
     shardctl.convert(photos, tmp_path / "from-store", workers=0, labels=url)
@@ -285,14 +343,24 @@ def test_photos_in_folders_give_the_same_dataset(
     assert not list(own_folder.iterdir())
 
 
-def test_labels_are_those_of_now_though_another_process_has_a_copy(bucket: str, tmp_path: Path) -> None:
+def test_labels_are_those_of_now_though_another_process_has_a_copy(
+    bucket: str, tmp_path: Path
+) -> None:
     store = open_store(bucket)
     store.put("in/a.txt", b"text")
     store.put("labels.csv", b"file_name,label\na.txt,cat\n")
     with files.in_use():  # as another conversion of this user would have it
         assert Path(files.local_copy(f"{bucket}/labels.csv")).read_bytes().endswith(b"cat\n")
         store.put("labels.csv", b"file_name,label\na.txt,dog\n")
-        words = ["convert", f"{bucket}/in", str(tmp_path / "out"), "--labels", f"{bucket}/labels.csv", "--workers", "0"]
+        words = [
+            "convert",
+            f"{bucket}/in",
+            str(tmp_path / "out"),
+            "--labels",
+            f"{bucket}/labels.csv",
+            "--workers",
+            "0",
+        ]
         subprocess.run([sys.executable, "-m", "shardctl", *words], check=True, capture_output=True)
     assert shardctl.open(tmp_path / "out").manifest.class_counts == {"train": [1]}
     assert list(shardctl.open(tmp_path / "out").classes) == ["dog"]
@@ -312,9 +380,17 @@ def test_a_labels_file_that_is_replaced_after_the_listing_is_read_as_it_is_now(b
 
 @pytest.mark.parametrize("scheme", ["gs", "az"])
 def test_other_clouds(
-    request: pytest.FixtureRequest, object_server: ObjectServer, demo: Path, tmp_path: Path, scheme: str
+    request: pytest.FixtureRequest,
+    object_server: ObjectServer,
+    demo: Path,
+    tmp_path: Path,
+    scheme: str,
 ) -> None:
-    url = request.getfixturevalue("container") if scheme == "az" else f"gs://{new_bucket(object_server)}"
+    url = (
+        request.getfixturevalue("container")
+        if scheme == "az"
+        else f"gs://{new_bucket(object_server)}"
+    )
     on_disk, from_store = both(demo / "texts", f"{url}/texts", tmp_path)
     assert contents(on_disk) == contents(from_store)
 
@@ -324,7 +400,11 @@ def test_a_folder_of_local_copies_that_is_a_persons_is_refused_and_stays(tmp_pat
     (folder / "s3").mkdir(parents=True, mode=0o700)
     folder.chmod(0o700)
     (folder / "s3" / "notes.txt").write_text("mine")
-    for owner in (lambda path: None, os.mkfifo, lambda path: path.symlink_to(tmp_path / "elsewhere")):
+    for owner in (
+        lambda path: None,
+        os.mkfifo,
+        lambda path: path.symlink_to(tmp_path / "elsewhere"),
+    ):
         (folder / ".owner").unlink(missing_ok=True)
         owner(folder / ".owner")
         with pytest.raises(StorageError, match="has something that is not of shardctl"):
@@ -346,10 +426,15 @@ def test_a_folder_of_local_copies_is_made_and_removed(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_an_object_is_fetched_once_for_all_processes(object_server: ObjectServer, bucket: str, tmp_path: Path) -> None:
+def test_an_object_is_fetched_once_for_all_processes(
+    object_server: ObjectServer, bucket: str, tmp_path: Path
+) -> None:
     store = open_store(bucket)
     for number in range(2):
-        store.put(f"in/{number}.jsonl", lines_of([{"text": "x" * 1000, "number": number} for _ in range(3000)]))
+        store.put(
+            f"in/{number}.jsonl",
+            lines_of([{"text": "x" * 1000, "number": number} for _ in range(3000)]),
+        )
     object_server.clear()
     shardctl.convert(f"{bucket}/in", tmp_path / "out", workers=2)
     requests = [request for request in object_server.log() if request["key"].endswith(".jsonl")]
@@ -366,7 +451,9 @@ def test_what_is_above_the_source_need_not_be_permitted(
     assert shardctl.convert(f"{bucket}/a/photos", tmp_path / "out", workers=0).samples == 60
 
 
-def test_one_object_is_read_without_the_permission_to_list(object_server: ObjectServer, bucket: str, tmp_path: Path) -> None:
+def test_one_object_is_read_without_the_permission_to_list(
+    object_server: ObjectServer, bucket: str, tmp_path: Path
+) -> None:
     open_store(bucket).put("in/lines.jsonl", lines_of(records(20)))
     object_server.fault("403", method="LIST")
     assert shardctl.convert(f"{bucket}/in/lines.jsonl", tmp_path / "out", workers=0).samples == 20
@@ -379,7 +466,9 @@ def test_one_object_is_one_file(bucket: str, tmp_path: Path) -> None:
     assert contents(on_disk) == contents(from_store)
 
 
-def test_the_sources_of_several_buckets(object_server: ObjectServer, demo: Path, tmp_path: Path) -> None:
+def test_the_sources_of_several_buckets(
+    object_server: ObjectServer, demo: Path, tmp_path: Path
+) -> None:
     urls = [f"s3://{new_bucket(object_server)}" for _ in range(2)]
     for url, name in zip(urls, ("alpha", "beta"), strict=True):
         (tmp_path / name).mkdir()
@@ -391,7 +480,12 @@ def test_the_sources_of_several_buckets(object_server: ObjectServer, demo: Path,
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param("503", marks=pytest.mark.thorough), "cut", pytest.param("reset", marks=pytest.mark.thorough)]
+    "kind",
+    [
+        pytest.param("503", marks=pytest.mark.thorough),
+        "cut",
+        pytest.param("reset", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_network_that_fails_now_and_then_changes_nothing(
     object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path, kind: str
@@ -405,7 +499,9 @@ def test_a_network_that_fails_now_and_then_changes_nothing(
 
 
 @pytest.mark.parametrize("kind", ["image", "table"])
-def test_objects_whose_names_say_nothing_are_looked_into(photos: Path, bucket: str, tmp_path: Path, kind: str) -> None:
+def test_objects_whose_names_say_nothing_are_looked_into(
+    photos: Path, bucket: str, tmp_path: Path, kind: str
+) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     for number, path in enumerate(sorted(photos.rglob("*.jpg"))[:20]):
@@ -466,10 +562,20 @@ def test_what_befalls_all_objects_stops_the_conversion(
 
 
 @pytest.mark.parametrize(
-    "fault", ["expired", pytest.param("403", marks=pytest.mark.thorough), pytest.param("503", marks=pytest.mark.thorough)]
+    "fault",
+    [
+        "expired",
+        pytest.param("403", marks=pytest.mark.thorough),
+        pytest.param("503", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_conversion_that_was_stopped_goes_on(
-    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+    object_server: ObjectServer,
+    photos: Path,
+    bucket: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
 ) -> None:
     put(f"{bucket}/photos", photos)
     monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0.3")
@@ -477,22 +583,34 @@ def test_a_conversion_that_was_stopped_goes_on(
     with pytest.raises(SourceGoneError):
         shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0, listener=stopped)
     object_server.clear()
-    assert shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0).status == "resumed"
-    assert 0 < len({request["key"] for request in object_server.log() if request["method"] == "GET"}) < 60
+    assert (
+        shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0).status == "resumed"
+    )
+    assert (
+        0
+        < len({request["key"] for request in object_server.log() if request["method"] == "GET"})
+        < 60
+    )
     shardctl.convert(photos, tmp_path / "on-disk", workers=0)
     assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
 
 
-def test_what_becomes_of_objects_that_change_or_go(photos: Path, bucket: str, tmp_path: Path) -> None:
+def test_what_becomes_of_objects_that_change_or_go(
+    photos: Path, bucket: str, tmp_path: Path
+) -> None:
     put(f"{bucket}/photos", photos)
     store = open_store(f"{bucket}/photos")
-    gone, other = (path.relative_to(photos).as_posix() for path in sorted(photos.rglob("*.jpg"))[3:5])
+    gone, other = (
+        path.relative_to(photos).as_posix() for path in sorted(photos.rglob("*.jpg"))[3:5]
+    )
 
     def change(_: object) -> None:
         store.delete([gone])
         store.put(other, (photos / gone).read_bytes())
 
-    shardctl.convert(f"{bucket}/photos", tmp_path / "out", workers=0, listener=Listener(announce=change))
+    shardctl.convert(
+        f"{bucket}/photos", tmp_path / "out", workers=0, listener=Listener(announce=change)
+    )
     assert rejects(tmp_path / "out") == {gone: "vanished", other: "changed"}
 
 
@@ -502,17 +620,23 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "PIECE", 1 << 10)
 
 
-def test_a_large_object_that_changes_while_it_is_read(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_object_that_changes_while_it_is_read(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small_pieces(monkeypatch)
     store = open_store(bucket)
     store.put("in/lines.jsonl", lines_of(records(500)))
     store.put("in/others.jsonl", lines_of(records(500)))
-    listener = Listener(announce=lambda _: store.put("in/lines.jsonl", lines_of(records(500, 1))) and files.leave())
+    listener = Listener(
+        announce=lambda _: store.put("in/lines.jsonl", lines_of(records(500, 1))) and files.leave()
+    )
     shardctl.convert(f"{bucket}/in", tmp_path / "out", workers=0, listener=listener)
     assert rejects(tmp_path / "out") == {"lines.jsonl": "changed"}
 
 
-def test_a_large_object_comes_in_parts(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_object_comes_in_parts(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small_pieces(monkeypatch)
     file = tmp_path / "lines.jsonl"
     file.write_bytes(lines_of(records(1000)))
@@ -541,7 +665,8 @@ def test_an_update_follows_the_versions_of_objects(
     assert sum(request["method"] == "GET" for request in object_server.log()) < 60
     shardctl.convert(source, tmp_path / "on-disk", workers=0)
     values = [
-        sorted((row["key"], row["image"].tobytes()) for row in shardctl.open(each)) for each in (out, tmp_path / "on-disk")
+        sorted((row["key"], row["image"].tobytes()) for row in shardctl.open(each))
+        for each in (out, tmp_path / "on-disk")
     ]
     assert values[0] == values[1]
 
@@ -580,7 +705,9 @@ def test_a_source_on_a_store_has_a_snapshot(photos: Path, bucket: str, tmp_path:
         assert len(shardctl.snapshot(tmp_path / "out", source=url, workers=0)) == 60
 
 
-def test_objects_make_room_for_others(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folder: Path) -> None:
+def test_objects_make_room_for_others(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folder: Path
+) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(12):
@@ -593,11 +720,20 @@ def test_objects_make_room_for_others(bucket: str, tmp_path: Path, monkeypatch: 
 
     def measure(_: object) -> None:
         nonlocal most
-        most = max(most, sum(path.stat().st_size for path in Path(folder_of_copies(), "s3").rglob("*.jsonl")))
+        most = max(
+            most,
+            sum(path.stat().st_size for path in Path(folder_of_copies(), "s3").rglob("*.jsonl")),
+        )
 
     monkeypatch.setattr("shardctl.build.shards.prefetch.AHEAD_BYTES", size)
     url = put(f"{bucket}/in", folder)
-    shardctl.convert(url, tmp_path / "from-store", workers=0, samples_per_shard=100, listener=Listener(progress=measure))
+    shardctl.convert(
+        url,
+        tmp_path / "from-store",
+        workers=0,
+        samples_per_shard=100,
+        listener=Listener(progress=measure),
+    )
     shardctl.convert(folder, tmp_path / "on-disk", workers=0, samples_per_shard=100)
     assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
     assert 0 < most <= 4 * size
@@ -636,7 +772,8 @@ def test_what_a_killed_process_has_left_is_removed(bucket: str, own_folder: Path
 def test_who_fetches_an_object_and_stands_still_holds_up_no_other(
     bucket: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch, told: int
 ) -> None:
-    """Who waits looks again after 0.6 of its patience, in which the other one has got a bit more `told` times."""
+    """Who waits looks again after 0.6 of its patience, in which the other one has got a bit more
+    `told` times."""
     open_store(bucket).put("a", b"something")
     path = copy_of(f"{bucket}/a")
     looks = 0
@@ -647,11 +784,17 @@ def test_who_fetches_an_object_and_stands_still_holds_up_no_other(
         if looks <= told:
             object_cache.tell_progress(lock, "a", looks)
 
-    clock = SimpleNamespace(monotonic=lambda: 0.6 * looks * object_cache.PATIENCE, sleep=look_again, time_ns=time.time_ns)
+    clock = SimpleNamespace(
+        monotonic=lambda: 0.6 * looks * object_cache.PATIENCE,
+        sleep=look_again,
+        time_ns=time.time_ns,
+    )
     with files.in_use():
         files.local_copy(f"{bucket}/a")
         Path(path).unlink()
-        other = ObjectCache(folder_of_copies(), Limits(None, None, 1, 0, 1), lambda _: contextlib.nullcontext())
+        other = ObjectCache(
+            folder_of_copies(), Limits(None, None, 1, 0, 1), lambda _: contextlib.nullcontext()
+        )
         with other.locked(path) as lock:
             monkeypatch.setattr(object_cache, "time", clock)
             files.local_copy(f"{bucket}/a")
@@ -677,7 +820,9 @@ def test_a_folder_of_others_is_not_used(bucket: str) -> None:
         ("{bucket}/nothing", InputError, "there is no object with this key"),
     ],
 )
-def test_a_source_that_leads_nowhere(bucket: str, tmp_path: Path, url: str, error: type[Exception], message: str) -> None:
+def test_a_source_that_leads_nowhere(
+    bucket: str, tmp_path: Path, url: str, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         shardctl.convert(url.format(bucket=bucket), tmp_path / "out", workers=0)
 
@@ -690,7 +835,11 @@ def test_a_url_that_was_made_a_path_is_told(tmp_path: Path) -> None:
 # --- the walk ---
 
 
-NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/", exclude_categories=("Cc", "Cs")), min_size=1, max_size=6)
+NAMES = st.text(
+    st.characters(codec="utf-8", exclude_characters="/", exclude_categories=("Cc", "Cs")),
+    min_size=1,
+    max_size=6,
+)
 
 
 def possible(name: str) -> bool:
@@ -698,7 +847,12 @@ def possible(name: str) -> bool:
     return name not in (".", "..")
 
 
-KEYS = st.lists(st.lists(NAMES.filter(possible), min_size=1, max_size=4).map("/".join), unique=True, min_size=1, max_size=40)
+KEYS = st.lists(
+    st.lists(NAMES.filter(possible), min_size=1, max_size=4).map("/".join),
+    unique=True,
+    min_size=1,
+    max_size=40,
+)
 
 
 @given(keys=KEYS)
@@ -719,7 +873,9 @@ def test_objects_are_walked_as_files_are(keys: list[str]) -> None:
         (file.path, file.folder, file.size) for file in sorted(of_keys, key=order_in_walk)
     ]
     assert all(file.mtime_ns > 0 for file in found)
-    folders = {"/".join(key.split("/")[:depth]) for key in keys for depth in range(1, key.count("/") + 1)}
+    folders = {
+        "/".join(key.split("/")[:depth]) for key in keys for depth in range(1, key.count("/") + 1)
+    }
     assert {file.path for file in found if file.fault} == {key for key in visible if key in folders}
     assert bool(notices) == (len(visible) < len(keys))
 
@@ -746,7 +902,9 @@ class Generated:
 
 
 @pytest.mark.parametrize(
-    "name", ["in/img_{:08}.jpg", "in/{0:05x}/{0:08}", "in/part-{:08}/of/data.txt"], ids=["numbers", "hashes", "folders"]
+    "name",
+    ["in/img_{:08}.jpg", "in/{0:05x}/{0:08}", "in/part-{:08}/of/data.txt"],
+    ids=["numbers", "hashes", "folders"],
 )
 def test_many_keys_are_listed_by_few_requests(tmp_path: Path, name: str) -> None:
     store: Any = Generated(name.format, 60_000)
@@ -796,9 +954,16 @@ def test_a_job_and_a_dataset_name_sources_as_people_do(
     (folder / "link").symlink_to("in")
     (folder / "above").symlink_to(folder)
     open_store(bucket).put("in/a.jsonl", lines_of(records(8)))
-    source, recorded, root = (text.replace("BUCKET", bucket).replace("FOLDER", str(folder)) for text in (given, recorded, root))
+    source, recorded, root = (
+        text.replace("BUCKET", bucket).replace("FOLDER", str(folder))
+        for text in (given, recorded, root)
+    )
     jobs: list[dict[str, Any]] = []
-    look = Listener(progress=lambda _: jobs.extend(json.loads(path.read_bytes()) for path in tmp_path.rglob("job.json")))
+    look = Listener(
+        progress=lambda _: jobs.extend(
+            json.loads(path.read_bytes()) for path in tmp_path.rglob("job.json")
+        )
+    )
     shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=4, listener=look)
     assert jobs
     assert {record["path"] for job in jobs for record in job["roots"]} == {root}

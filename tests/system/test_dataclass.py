@@ -96,11 +96,17 @@ def outcome(made: Callable[[], Any]) -> str:
 
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize(("name", "arguments", "named"), CALLS)
-def test_objects_are_made_and_printed_as_python_does(name: str, arguments: Any, named: Any, frozen: bool) -> None:
-    ours, pythons = (family(decorator, frozen)[name] for decorator in (dataclass, dataclasses.dataclass))
+def test_objects_are_made_and_printed_as_python_does(
+    name: str, arguments: Any, named: Any, frozen: bool
+) -> None:
+    ours, pythons = (
+        family(decorator, frozen)[name] for decorator in (dataclass, dataclasses.dataclass)
+    )
     for _ in range(2):  # the first call writes __init__, the second one uses it
         said = outcome(lambda: ours(*arguments, **named))
-        assert said.replace(" at 0x", "") == outcome(lambda: pythons(*arguments, **named)).replace(" at 0x", "")
+        assert said.replace(" at 0x", "") == outcome(lambda: pythons(*arguments, **named)).replace(
+            " at 0x", ""
+        )
 
 
 @pytest.mark.parametrize("frozen", [True, False])

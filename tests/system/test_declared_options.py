@@ -31,15 +31,21 @@ from shardctl.system.options import (
     taken_arguments,
 )
 
-RATE = Option(Real(), 1.0, "How fast.", metavar="R", limit=more_than(0, "a rate of {:g} is impossible"))
+RATE = Option(
+    Real(), 1.0, "How fast.", metavar="R", limit=more_than(0, "a rate of {:g} is impossible")
+)
 
 
 @dataclass(frozen=True)
 class Driving:
     speed: float = option_as(RATE, 2.0, heading="first")
-    gears: int = option(Whole(), 4, "Gears.", heading="second", limit=at_least(1, "{} gears are impossible"))
+    gears: int = option(
+        Whole(), 4, "Gears.", heading="second", limit=at_least(1, "{} gears are impossible")
+    )
     name: str | None = option(Text(), None, "Name.", heading="first")
-    colour: str = option(Word("red", "green", "blue"), "red", "Colour.", spelling="--paint", heading="first")
+    colour: str = option(
+        Word("red", "green", "blue"), "red", "Colour.", spelling="--paint", heading="first"
+    )
     stops: tuple[str, ...] = option(Many(FilePath()), (), "Where it stops.", heading="second")
     load: int = option(ByteSize(), 0, "What it carries.")
 
@@ -52,7 +58,10 @@ def test_options_are_those_of_the_fields() -> None:
 
 
 def test_keyword_arguments_are_taken_by_the_names_of_options() -> None:
-    assert taken_arguments("drive", {"speed": 3, "load": "1KiB"}, declared_in(Driving)) == {"speed": 3, "load": 1024}
+    assert taken_arguments("drive", {"speed": 3, "load": "1KiB"}, declared_in(Driving)) == {
+        "speed": 3,
+        "load": 1024,
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Every folder of files keeps the same promises, wherever it is: on this machine, on a store, on a store behind a cache."""
+"""Every folder of files keeps the same promises, wherever it is: on this machine, on a store, on a
+store behind a cache."""
 
 import contextlib
 import fcntl
@@ -38,7 +39,9 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folder]:
     url = f"{request.getfixturevalue('bucket')}/out"
     for name, data in FILES.items():
         client_of(url).put(name, data)
-    with contextlib.closing(on_store(url, tmp_path, "blocks" if kind == "blocks" else "whole")) as there:
+    with contextlib.closing(
+        on_store(url, tmp_path, "blocks" if kind == "blocks" else "whole")
+    ) as there:
         yield StoreFolder(url) if kind == "on a store" else there
     forget_clients()
 
@@ -139,7 +142,8 @@ def test_one_dataset_is_closed_and_the_other_one_goes_on(bucket: str, tmp_path: 
     kept = one.path("a")
     two.path("a")
     two.close()
-    with open(kept, "rb") as file, pytest.raises(BlockingIOError):  # who would remove it needs this lock
+    # who would remove it needs this lock
+    with open(kept, "rb") as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     one.close()
     with open(kept, "rb") as file:
@@ -154,7 +158,11 @@ def test_what_a_file_system_has_that_a_store_has_not(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "way").symlink_to("folder")
     os.mkfifo(tmp_path / "pipe")
-    kinds = {name: found and (found.kind, found.size) for name in sorted(folder.names()) for found in [folder.stat(name)]}
+    kinds = {
+        name: found and (found.kind, found.size)
+        for name in sorted(folder.names())
+        for found in [folder.stat(name)]
+    }
     assert kinds == {
         "file": ("file", 3),
         "folder": ("folder", 0),
@@ -171,11 +179,18 @@ def test_what_a_file_system_has_that_a_store_has_not(tmp_path: Path) -> None:
 
 def test_a_folder_with_the_work_on_a_dataset_on_a_store_has_its_url(tmp_path: Path) -> None:
     folder = LocalFolder(tmp_path, "s3://bucket/out")
-    assert (folder.shown(), folder.shown("a"), folder.text) == ("s3://bucket/out", "s3://bucket/out/a", "s3://bucket/out")
+    assert (folder.shown(), folder.shown("a"), folder.text) == (
+        "s3://bucket/out",
+        "s3://bucket/out/a",
+        "s3://bucket/out",
+    )
     assert folder.path("a") == tmp_path / "a"
 
 
 def test_a_command_for_file_systems_refuses_a_url(tmp_path: Path) -> None:
     assert here_only(str(tmp_path), "prune") == tmp_path
-    with pytest.raises(UsageError, match="s3://bucket/out: prune is not supported on a store; copy the dataset to a local"):
+    with pytest.raises(
+        UsageError,
+        match="s3://bucket/out: prune is not supported on a store; copy the dataset to a local",
+    ):
         here_only("s3://bucket/out", "prune")

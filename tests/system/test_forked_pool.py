@@ -1,4 +1,5 @@
-"""Processes that are forked from the caller's: what comes back from them, and how their death is noticed."""
+"""Processes that are forked from the caller's: what comes back from them, and how their death is
+noticed."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ class Unsendable(Exception):
         (Unsendable("no such", "frame"), RuntimeError),
     ],
 )
-def test_an_error_is_raised_with_its_traceback_in_the_process(error: BaseException, expected: type[BaseException]) -> None:
+def test_an_error_is_raised_with_its_traceback_in_the_process(
+    error: BaseException, expected: type[BaseException]
+) -> None:
     def fails_here(_: int) -> None:
         raise error
 
@@ -70,7 +73,10 @@ def test_an_error_is_raised_with_its_traceback_in_the_process(error: BaseExcepti
 
 
 def test_a_result_that_cannot_be_sent_is_an_error_and_no_death() -> None:
-    with pool_of(lambda _: lambda: None) as pool, pytest.raises(Exception, match=r"pickle|local object"):
+    with (
+        pool_of(lambda _: lambda: None) as pool,
+        pytest.raises(Exception, match=r"pickle|local object"),
+    ):
         pool.run([1])
 
 

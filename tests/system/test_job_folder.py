@@ -1,4 +1,5 @@
-"""The folder of a job that may be killed: what can be gone on with, what is left over, what is taken away."""
+"""The folder of a job that may be killed: what can be gone on with, what is left over, what is
+taken away."""
 
 from __future__ import annotations
 
@@ -47,7 +48,12 @@ def test_folders_are_made_again_but_not_behind_a_link(job: JobFolder, tmp_path: 
 
 
 def test_only_incomplete_files_that_are_wanted_are_deleted(job: JobFolder) -> None:
-    for name in ("made/a", "made/a.0123abcd.partial", "made/b.0123abcd.partial", "done/a.0123abcd.partial"):
+    for name in (
+        "made/a",
+        "made/a.0123abcd.partial",
+        "made/b.0123abcd.partial",
+        "done/a.0123abcd.partial",
+    ):
         (job.path / name).touch()
     assert job.markers() == ["0.json"]
     job.delete_partial_files("made", lambda name: name == "a")
@@ -56,7 +62,9 @@ def test_only_incomplete_files_that_are_wanted_are_deleted(job: JobFolder) -> No
 
 
 @pytest.mark.parametrize("killed_at", ["rename", "remove_tree"])
-def test_half_of_a_folder_is_none_to_go_on_with(job: JobFolder, monkeypatch: pytest.MonkeyPatch, killed_at: str) -> None:
+def test_half_of_a_folder_is_none_to_go_on_with(
+    job: JobFolder, monkeypatch: pytest.MonkeyPatch, killed_at: str
+) -> None:
     (job.path / "mark").touch()
 
     def killed(*given: object) -> None:

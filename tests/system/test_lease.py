@@ -1,4 +1,5 @@
-"""One writer: real processes that want the same dataset, and leases left behind by machines that are gone."""
+"""One writer: real processes that want the same dataset, and leases left behind by machines that
+are gone."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ from shardctl.system.lease.file_lease import LEASE, STALE_SECONDS, Owner
 
 def test_a_second_converter_fails_at_once_where_it_is_told_to(tmp_path: Path) -> None:
     source = images(tmp_path / "in", "1.png")
-    with file_lease.hold(tmp_path / "out" / ".shardctl", None), pytest.raises(BusyError, match=f"process {os.getpid()} on "):
+    with (
+        file_lease.hold(tmp_path / "out" / ".shardctl", None),
+        pytest.raises(BusyError, match=f"process {os.getpid()} on "),
+    ):
         shardctl.convert(source, tmp_path / "out", workers=0, if_running="fail")
     assert not (tmp_path / "out").exists(), "a lease leaves nothing behind"
 
@@ -49,7 +53,9 @@ def test_a_second_converter_waits_and_says_for_whom(tmp_path: Path) -> None:
     thread = threading.Thread(target=first)
     thread.start()
     held.wait(20)
-    result = shardctl.convert(source, tmp_path / "out", workers=0, listener=Listener(waiting=waiting))
+    result = shardctl.convert(
+        source, tmp_path / "out", workers=0, listener=Listener(waiting=waiting)
+    )
     thread.join()
     assert result.status == "created"
     assert heard[0].startswith(f"process {os.getpid()} on ")
@@ -62,12 +68,18 @@ def test_of_many_converters_at_once_one_writes_and_all_end_well(tmp_path: Path, 
     command = [sys.executable, "-m", "shardctl", "convert", "in", "out", "--workers", "1", "--json"]
     with contextlib.ExitStack() as stack:
         running = [
-            stack.enter_context(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+            stack.enter_context(
+                subprocess.Popen(
+                    command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                )
+            )
             for _ in range(count)
         ]
         ended = [process.communicate(timeout=120) for process in running]
     assert [process.returncode for process in running] == [0] * count, ended
-    assert sorted(json.loads(out)["status"] for out, _ in ended) == ["created"] + ["up-to-date"] * (count - 1)
+    assert sorted(json.loads(out)["status"] for out, _ in ended) == ["created"] + ["up-to-date"] * (
+        count - 1
+    )
     assert shardctl.verify(tmp_path / "out").findings == ()
     assert not (tmp_path / "out" / ".shardctl").exists()
 
@@ -77,11 +89,27 @@ def test_of_many_converters_at_once_one_writes_and_all_end_well(tmp_path: Path, 
 def test_many_that_overwrite_at_once_do_so_one_after_the_other(tmp_path: Path, count: int) -> None:
     images(tmp_path / "in", "1.png", "2.png", "3.png")
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, samples_per_shard=1)
-    command = [sys.executable, "-m", "shardctl", "convert", "in", "out", "--store", "png", "--workers", "0", "--overwrite"]
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        "in",
+        "out",
+        "--store",
+        "png",
+        "--workers",
+        "0",
+        "--overwrite",
+    ]
     for _ in range(2):
         with contextlib.ExitStack() as stack:
             running = [
-                stack.enter_context(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+                stack.enter_context(
+                    subprocess.Popen(
+                        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                    )
+                )
                 for _ in range(count)
             ]
             ended = [process.communicate(timeout=120) for process in running]
@@ -92,8 +120,11 @@ def test_many_that_overwrite_at_once_do_so_one_after_the_other(tmp_path: Path, c
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
-def test_the_lease_is_held_while_the_folders_are_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first is stopped right after the exchange, with the old dataset still to be deleted. A second one waits."""
+def test_the_lease_is_held_while_the_folders_are_exchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is stopped right after the exchange, with the old dataset still to be deleted. A
+    second one waits."""
     source, out = images(tmp_path / "in", "1.png", "2.png"), tmp_path / "out"
     shardctl.convert(source, out, workers=0)
     begun: list[str] = []
@@ -105,7 +136,9 @@ def test_the_lease_is_held_while_the_folders_are_exchanged(tmp_path: Path, monke
 
     def second() -> None:
         listener = Listener(waiting=look_away, announce=lambda _: begun.append("second"))
-        shardctl.convert(source, out, workers=0, recipe={"store": "jpeg:90"}, overwrite=True, listener=listener)
+        shardctl.convert(
+            source, out, workers=0, recipe={"store": "jpeg:90"}, overwrite=True, listener=listener
+        )
 
     def start_second(_: object) -> None:
         thread.start()
@@ -123,7 +156,14 @@ def test_the_lease_is_held_while_the_folders_are_exchanged(tmp_path: Path, monke
 
     monkeypatch.setattr(publish, "_clear_old", after_the_exchange)
     thread = threading.Thread(target=second)
-    shardctl.convert(source, out, workers=0, recipe={"store": "png"}, overwrite=True, listener=Listener(announce=start_second))
+    shardctl.convert(
+        source,
+        out,
+        workers=0,
+        recipe={"store": "png"},
+        overwrite=True,
+        listener=Listener(announce=start_second),
+    )
     thread.join(60)
     assert begun == ["second"]
     assert shardctl.open(out).manifest.recipe["store"] == "jpeg:90"
@@ -144,19 +184,33 @@ def no_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_without_locks_there_is_one_writer_all_the_same(tmp_path: Path, no_locks: None) -> None:
     source, staging = images(tmp_path / "in", "1.png"), tmp_path / "out" / ".shardctl"
-    with file_lease.hold(staging, None), pytest.raises(BusyError, match=f"process {os.getpid()} on "):
+    with (
+        file_lease.hold(staging, None),
+        pytest.raises(BusyError, match=f"process {os.getpid()} on "),
+    ):
         shardctl.convert(source, tmp_path / "out", workers=0, if_running="fail")
     assert shardctl.convert(source, tmp_path / "out", workers=0).status == "created"
     assert not staging.exists()
 
 
-def test_without_locks_the_heartbeat_tells_whether_an_owner_lives(tmp_path: Path, no_locks: None) -> None:
-    """That of this machine too: nothing else tells whether it is there, seen from inside a container."""
+def test_without_locks_the_heartbeat_tells_whether_an_owner_lives(
+    tmp_path: Path, no_locks: None
+) -> None:
+    """That of this machine too: nothing else tells whether it is there, seen from inside a
+    container."""
     left_behind(tmp_path / "out", Owner.me().boot, age=STALE_SECONDS / 2)
-    with pytest.raises(BusyError, match="process 4711 on node7"), file_lease.hold(tmp_path / "out" / ".shardctl", None):
+    with (
+        pytest.raises(BusyError, match="process 4711 on node7"),
+        file_lease.hold(tmp_path / "out" / ".shardctl", None),
+    ):
         pass
     left_behind(tmp_path / "out", Owner.me().boot, age=STALE_SECONDS * 2)
-    assert shardctl.convert(images(tmp_path / "in", "1.png"), tmp_path / "out", workers=0, if_running="fail").samples == 1
+    assert (
+        shardctl.convert(
+            images(tmp_path / "in", "1.png"), tmp_path / "out", workers=0, if_running="fail"
+        ).samples
+        == 1
+    )
 
 
 def test_without_locks_the_last_of_those_that_take_a_lease_over_has_it(
@@ -166,14 +220,21 @@ def test_without_locks_the_last_of_those_that_take_a_lease_over_has_it(
     left_behind(tmp_path / "out", "another machine", age=STALE_SECONDS * 2)
     path = tmp_path / "out" / ".shardctl" / LEASE
     monkeypatch.setattr(
-        file_lease.time, "sleep", lambda _: path.write_text(json.dumps(vars(Owner("node8", "other", 1, "now", "other"))))
+        file_lease.time,
+        "sleep",
+        lambda _: path.write_text(json.dumps(vars(Owner("node8", "other", 1, "now", "other")))),
     )
-    with pytest.raises(BusyError, match="another one that has just taken it over"), file_lease.hold(path.parent, None):
+    with (
+        pytest.raises(BusyError, match="another one that has just taken it over"),
+        file_lease.hold(path.parent, None),
+    ):
         pass
     assert json.loads(path.read_text())["host"] == "node8"
 
 
-def test_a_lock_that_hides_its_file_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_hides_its_file_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As SMB has it: what is locked can be read by its owner's descriptor alone."""
     staging = tmp_path / "out" / ".shardctl"
     with file_lease.hold(staging, None) as held:
@@ -191,7 +252,10 @@ def test_a_lock_that_hides_its_file_is_waited_for(tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(os, "pread", hidden)
         monkeypatch.setattr("fcntl.flock", refuse)
         held.check()
-        with pytest.raises(BusyError, match="one that cannot be read"), file_lease.hold(staging, None):
+        with (
+            pytest.raises(BusyError, match="one that cannot be read"),
+            file_lease.hold(staging, None),
+        ):
             pass
 
 
@@ -217,7 +281,10 @@ def test_a_lease_that_was_taken_over_and_ended_is_lost_too(tmp_path: Path) -> No
             held.check()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is a folder in which nothing can be made, and says ENOENT")
+@pytest.mark.skipif(
+    sys.platform != "linux",
+    reason="/proc is a folder in which nothing can be made, and says ENOENT",
+)
 def test_a_folder_that_cannot_be_made_is_no_sign_of_another_converter(tmp_path: Path) -> None:
     def waiting(owner: str) -> None:
         raise AssertionError(f"it waits for {owner}")
@@ -226,11 +293,17 @@ def test_a_folder_that_cannot_be_made_is_no_sign_of_another_converter(tmp_path: 
         for mode in ("wait", "fail"):
             with pytest.raises(StorageError, match=r"^/proc/shardctl-test\S*: cannot write here"):
                 shardctl.convert(
-                    images(tmp_path / "in", "1.png"), place, workers=0, if_running=mode, listener=Listener(waiting=waiting)
+                    images(tmp_path / "in", "1.png"),
+                    place,
+                    workers=0,
+                    if_running=mode,
+                    listener=Listener(waiting=waiting),
                 )
 
 
-def test_one_that_is_just_ending_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_just_ending_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(file_lease, "ENDING_SECONDS", 0.0)
     monkeypatch.setattr(file_lease, "LOOK_SECONDS", 0.001)
     real = os.open
@@ -242,13 +315,17 @@ def test_one_that_is_just_ending_is_not_waited_for_without_end(tmp_path: Path, m
 
     monkeypatch.setattr(os, "open", open_nothing)
     with (
-        pytest.raises(StorageError, match="could not be made for 0 seconds, and no other shardctl was seen"),
+        pytest.raises(
+            StorageError, match="could not be made for 0 seconds, and no other shardctl was seen"
+        ),
         file_lease.hold(tmp_path / "out" / ".shardctl", lambda _: None),
     ):
         pass
 
 
-def test_a_lease_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -269,22 +346,39 @@ def left_behind(out: Path, boot: str, age: float) -> None:
 
 def test_the_lease_of_a_live_converter_on_another_machine_is_respected(tmp_path: Path) -> None:
     left_behind(tmp_path / "out", "another machine", age=STALE_SECONDS / 2)
-    with pytest.raises(BusyError, match="process 4711 on node7"), file_lease.hold(tmp_path / "out" / ".shardctl", None):
+    with (
+        pytest.raises(BusyError, match="process 4711 on node7"),
+        file_lease.hold(tmp_path / "out" / ".shardctl", None),
+    ):
         pass
 
 
-def test_the_lease_of_another_machine_without_heartbeat_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lease_of_another_machine_without_heartbeat_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(file_lease, "SETTLE_SECONDS", 0.05)
     left_behind(tmp_path / "out", "another machine", age=STALE_SECONDS * 2)
-    assert shardctl.convert(images(tmp_path / "in", "1.png"), tmp_path / "out", workers=0, if_running="fail").samples == 1
+    assert (
+        shardctl.convert(
+            images(tmp_path / "in", "1.png"), tmp_path / "out", workers=0, if_running="fail"
+        ).samples
+        == 1
+    )
 
 
 def test_the_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(tmp_path: Path) -> None:
     left_behind(tmp_path / "out", Owner.me().boot, age=0)
-    assert shardctl.convert(images(tmp_path / "in", "1.png"), tmp_path / "out", workers=0, if_running="fail").samples == 1
+    assert (
+        shardctl.convert(
+            images(tmp_path / "in", "1.png"), tmp_path / "out", workers=0, if_running="fail"
+        ).samples
+        == 1
+    )
 
 
-def test_a_heartbeat_keeps_a_lease_young_and_sees_that_it_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_keeps_a_lease_young_and_sees_that_it_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(file_lease, "HEARTBEAT_SECONDS", 0.01)
     staging = tmp_path / "out" / ".shardctl"
     with file_lease.hold(staging, None) as held:
@@ -311,7 +405,8 @@ def test_a_conversion_whose_lease_was_taken_over_commits_nothing(tmp_path: Path)
 
 def test_a_process_that_the_owner_has_forked_does_not_hold_its_lease(tmp_path: Path) -> None:
     script = (
-        "import os, signal, sys, time\nfrom pathlib import Path\nfrom shardctl.system.lease import file_lease\n"
+        "import os, signal, sys, time\nfrom pathlib import Path\nfrom shardctl.system.lease import "
+        "file_lease\n"
         "with file_lease.hold(Path(sys.argv[1]), None):\n"
         "    child = os.fork()\n"
         "    if not child:\n"
@@ -320,7 +415,11 @@ def test_a_process_that_the_owner_has_forked_does_not_hold_its_lease(tmp_path: P
         "    print(child, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", script, str(tmp_path / "out" / ".shardctl")], stdout=subprocess.PIPE, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "out" / ".shardctl")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         with file_lease.hold(tmp_path / "out" / ".shardctl", None) as held:
             held.check()

@@ -26,7 +26,9 @@ from shardctl.system.locations.text import (
 PARTS = st.lists(st.sampled_from(("a", "b", "c d", "\N{SNOWMAN}#%3F", "x.y")), max_size=4)
 
 
-@pytest.mark.parametrize("text", ["s3://bucket", "gs://bucket/a/b c", "az://container/\N{SNOWMAN}#%3F"])
+@pytest.mark.parametrize(
+    "text", ["s3://bucket", "gs://bucket/a/b c", "az://container/\N{SNOWMAN}#%3F"]
+)
 def test_urls_of_stores_are_known_and_stay_as_they_are(text: str) -> None:
     assert is_stored(text)
     assert normal(f"{text}/") == normal(text) == text
@@ -34,7 +36,10 @@ def test_urls_of_stores_are_known_and_stay_as_they_are(text: str) -> None:
     assert folders_above(f"{text}/x")[0] == text
 
 
-@pytest.mark.parametrize("text", ["/s3/bucket", "s3:/bucket/a", "s3://", "s3:///a", "http://host/a", "C:\\a", "a://b", "", "."])
+@pytest.mark.parametrize(
+    "text",
+    ["/s3/bucket", "s3:/bucket/a", "s3://", "s3:///a", "http://host/a", "C:\\a", "a://b", "", "."],
+)
 def test_all_else_is_a_path(text: str) -> None:
     assert not is_stored(text)
 
@@ -42,16 +47,34 @@ def test_all_else_is_a_path(text: str) -> None:
 def test_a_bucket_has_no_folder_above_it() -> None:
     assert (parent_of("s3://b"), folders_above("s3://b/a/x")) == ("s3://b", ["s3://b/a", "s3://b"])
     assert folders_above("/a/x") == ["/a", "/"]
-    assert (name_of("s3://b"), name_of("s3://b/a.png"), beside("s3://b/a/x.png", "y.png")) == ("b", "a.png", "s3://b/a/y.png")
+    assert (name_of("s3://b"), name_of("s3://b/a.png"), beside("s3://b/a/x.png", "y.png")) == (
+        "b",
+        "a.png",
+        "s3://b/a/y.png",
+    )
 
 
 def test_a_path_in_a_folder_is_written_as_path_does() -> None:
-    assert [join(folder, "a/./x") for folder in ("/", ".", "b", "../b")] == ["/a/x", "a/x", "b/a/x", "../b/a/x"]
-    assert (join("/b", "/x"), join("s3://b", "/x"), join("/b", "s3://c/x")) == ("/x", "/x", "s3://c/x")
+    assert [join(folder, "a/./x") for folder in ("/", ".", "b", "../b")] == [
+        "/a/x",
+        "a/x",
+        "b/a/x",
+        "../b/a/x",
+    ]
+    assert (join("/b", "/x"), join("s3://b", "/x"), join("/b", "s3://c/x")) == (
+        "/x",
+        "/x",
+        "s3://c/x",
+    )
 
 
 def test_what_lies_below_a_folder() -> None:
-    assert path_below("s3://b/a/x", "s3://b/a") == path_below("/a/x", "/a") == path_below("/x", "/") == "x"
+    assert (
+        path_below("s3://b/a/x", "s3://b/a")
+        == path_below("/a/x", "/a")
+        == path_below("/x", "/")
+        == "x"
+    )
     assert path_below("s3://b/a", "s3://b/a") == ""
     assert path_below("s3://b/ab", "s3://b/a") is path_below("/b/a", "s3://b") is None
 
@@ -59,18 +82,28 @@ def test_what_lies_below_a_folder() -> None:
 def test_a_path_and_a_url_have_no_way_between_them() -> None:
     assert relative("/a/x.png", "s3://b") == follow("s3://b", "/a/x.png") == "/a/x.png"
     assert relative("s3://b/x.png", "/a") == follow("/a", "s3://b/x.png") == "s3://b/x.png"
-    assert common(["/a", "s3://b"]) == common(["s3://a", "gs://a"]) == common(["s3://a", "s3://b"]) == ""
+    assert (
+        common(["/a", "s3://b"])
+        == common(["s3://a", "gs://a"])
+        == common(["s3://a", "s3://b"])
+        == ""
+    )
     assert common(["s3://b/a/x", "s3://b/a/y"]) == "s3://b/a"
     assert common(["/a/x", "/a/y"]) == "/a"
 
 
 @given(bucket=st.sampled_from(("b", "c")), other=st.sampled_from(("b", "c")), one=PARTS, two=PARTS)
 @examples(200)
-def test_ways_between_urls_are_those_between_paths(bucket: str, other: str, one: list[str], two: list[str]) -> None:
-    """Masks are recorded by the way from their source: that of the folders in which copies of objects lie."""
+def test_ways_between_urls_are_those_between_paths(
+    bucket: str, other: str, one: list[str], two: list[str]
+) -> None:
+    """Masks are recorded by the way from their source: that of the folders in which copies of
+    objects lie."""
     file, folder = "/".join((f"s3://{bucket}", *one)), "/".join((f"s3://{other}", *two))
     way = relative(file, folder)
-    assert way == os.path.relpath("/".join(("/copies/s3", bucket, *one)), "/".join(("/copies/s3", other, *two)))
+    assert way == os.path.relpath(
+        "/".join(("/copies/s3", bucket, *one)), "/".join(("/copies/s3", other, *two))
+    )
     assert follow(folder, way) == file
 
 

@@ -1,4 +1,5 @@
-"""Cores and memory in containers: control groups of both versions, as they look, and a real one where it may be made."""
+"""Cores and memory in containers: control groups of both versions, as they look, and a real one
+where it may be made."""
 
 from __future__ import annotations
 
@@ -33,13 +34,24 @@ def tree(root: Path, files: dict[str, object], membership: str) -> tuple[Path, P
         ({}, "0::/\n", None, None),
         ({"cpu.max": "max 100000", "memory.max": "max"}, "0::/\n", None, None),
         ({"cpu.max": "400000 100000", "memory.max": 2 * GIB}, "0::/\n", 4.0, 2 * GIB),
-        ({"a/b/cpu.max": "max 100000", "a/cpu.max": "50000 100000", "a/b/memory.max": GIB}, "0::/a/b\n", 0.5, GIB),
+        (
+            {"a/b/cpu.max": "max 100000", "a/cpu.max": "50000 100000", "a/b/memory.max": GIB},
+            "0::/a/b\n",
+            0.5,
+            GIB,
+        ),
         ({"a/cpu.max": "200000 100000", "a/b/cpu.max": "800000 100000"}, "0::/a/b\n", 2.0, None),
         ({"cpu.max": "250000 100000"}, "0::/docker/0123/of-the-machine-outside\n", 2.5, None),
         (
-            {"cpu,cpuacct/job/cpu.cfs_quota_us": 150000, "cpu,cpuacct/job/cpu.cfs_period_us": 100000}
+            {
+                "cpu,cpuacct/job/cpu.cfs_quota_us": 150000,
+                "cpu,cpuacct/job/cpu.cfs_period_us": 100000,
+            }
             | {"cpu,cpuacct/cpu.cfs_quota_us": -1, "cpu,cpuacct/cpu.cfs_period_us": 100000}
-            | {"memory/job/memory.limit_in_bytes": 3 * GIB, "memory/memory.limit_in_bytes": NO_LIMIT},
+            | {
+                "memory/job/memory.limit_in_bytes": 3 * GIB,
+                "memory/memory.limit_in_bytes": NO_LIMIT,
+            },
             "5:memory:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/\n0::/\n",
             1.5,
             3 * GIB,
@@ -49,13 +61,19 @@ def tree(root: Path, files: dict[str, object], membership: str) -> tuple[Path, P
     ],
 )
 def test_the_tightest_limit_of_the_control_groups_counts(
-    tmp_path: Path, files: dict[str, object], membership: str, cores: float | None, memory: int | None
+    tmp_path: Path,
+    files: dict[str, object],
+    membership: str,
+    cores: float | None,
+    memory: int | None,
 ) -> None:
     where = tree(tmp_path, files, membership)
     assert (cpu_share(*where), memory_limit(*where)) == (cores, memory)
 
 
-@pytest.mark.parametrize(("quota", "cores"), [("50000 100000", 1), ("150000 100000", 2), ("6400000 100000", 3)])
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("50000 100000", 1), ("150000 100000", 2), ("6400000 100000", 3)]
+)
 def test_workers_and_threads_are_counted_by_the_share_of_the_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, cores: int
 ) -> None:
@@ -91,5 +109,7 @@ def one_core() -> Iterator[Path]:
 def test_a_real_control_group_is_seen(one_core: Path) -> None:
     code = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid()))"
     code += "; from shardctl.system.machine import usable_cores; print(usable_cores())"
-    ran = subprocess.run([sys.executable, "-c", code, str(one_core / "cgroup.procs")], capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(one_core / "cgroup.procs")], capture_output=True, text=True
+    )
     assert ran.stdout == "1\n", ran.stderr

@@ -52,7 +52,9 @@ def test_those_used_least_lately_make_room(tmp_path: Path) -> None:
     assert not cache.is_held("b/c")
 
 
-def test_a_file_that_is_gone_is_not_held_though_it_has_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_gone_is_not_held_though_it_has_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another process removes it after this one has opened it, and before the lock."""
     (tmp_path / "cache").mkdir()
     cache, flock = cache_in(tmp_path / "cache"), fcntl.flock

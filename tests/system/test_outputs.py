@@ -37,7 +37,9 @@ OTHERS = ("photo.jpg", "out/manifest.json", "out/train-00000.arrow", "link.arrow
     ],
 )
 @pytest.mark.parametrize("name", OTHERS)
-def test_another_file_is_not_replaced(cli: Any, here: Path, photos: Path, command: str, name: str) -> None:
+def test_another_file_is_not_replaced(
+    cli: Any, here: Path, photos: Path, command: str, name: str
+) -> None:
     (here / "photo.jpg").write_bytes(next(photos.rglob("*.jpg")).read_bytes())
     (here / "link.arrow").hardlink_to(here / "out" / "train-00000.arrow")
     (here / "page.html").write_text("<!doctype html><title>mine</title>")
@@ -50,15 +52,22 @@ def test_another_file_is_not_replaced(cli: Any, here: Path, photos: Path, comman
     assert shardctl.verify(here / "out").ok
 
 
-@pytest.mark.parametrize("command", ["inspect out --html {}", "bench out --html {}", "inspect out --images {}"])
 @pytest.mark.parametrize(
-    ("name", "why"), [("none/page", "No such file or directory"), ("folder", "Is a directory")], ids=["no folder", "a folder"]
+    "command", ["inspect out --html {}", "bench out --html {}", "inspect out --images {}"]
+)
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("none/page", "No such file or directory"), ("folder", "Is a directory")],
+    ids=["no folder", "a folder"],
 )
 def test_a_place_that_cannot_be_written_is_said_before_the_work(
     cli: Any, here: Path, monkeypatch: pytest.MonkeyPatch, command: str, name: str, why: str
 ) -> None:
     (here / "folder").mkdir()
-    for work in ("shardctl.benchmark.measure.bench", "shardctl.inspection.pages.dataset.dataset_page"):
+    for work in (
+        "shardctl.benchmark.measure.bench",
+        "shardctl.inspection.pages.dataset.dataset_page",
+    ):
         monkeypatch.setattr(work, lambda *_, **__: pytest.fail("it had begun"))
     ran = cli(*command.format(name).split())
     assert (ran.code, ran.out) == (3, "")
@@ -81,8 +90,22 @@ def test_a_page_and_a_sheet_of_before_are_replaced(cli: Any, here: Path) -> None
 
 
 @pytest.mark.thorough
-def test_a_recipe_of_advise_is_replaced_until_a_person_changes_it(cli: Any, here: Path, photos: Path) -> None:
-    options = ("--resize", "32x32", "--consumer-rate", 20, "--inputs", 8, "--batch-size", 4, "--workers", 0, "--lossless")
+def test_a_recipe_of_advise_is_replaced_until_a_person_changes_it(
+    cli: Any, here: Path, photos: Path
+) -> None:
+    options = (
+        "--resize",
+        "32x32",
+        "--consumer-rate",
+        20,
+        "--inputs",
+        8,
+        "--batch-size",
+        4,
+        "--workers",
+        0,
+        "--lossless",
+    )
     advise = ("advise", photos, *options, "--write", "recipe.toml")
     assert [cli(*advise).code for _ in range(2)] == [0, 0]
     assert cli("convert", photos, "again", "--recipe", "recipe.toml", "--workers", 0).code == 0
@@ -99,12 +122,17 @@ def test_metrics_are_not_written_into_another_file(tmp_path: Path, name: str) ->
     (tmp_path / "in").mkdir()
     for row in ("in/1.jsonl", name):
         (tmp_path / row).write_text('{"x": 1}\n')
-    with pytest.raises(StorageError, match=f"{name}: exists already, and is not a file of metrics that shardctl wrote"):
+    with pytest.raises(
+        StorageError,
+        match=f"{name}: exists already, and is not a file of metrics that shardctl wrote",
+    ):
         shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, metrics=[tmp_path / name])
     assert (tmp_path / name).read_text() == '{"x": 1}\n'
     (tmp_path / name).unlink()
     for _ in range(2):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, overwrite=True, metrics=[tmp_path / name])
+        shardctl.convert(
+            tmp_path / "in", tmp_path / "out", workers=0, overwrite=True, metrics=[tmp_path / name]
+        )
     assert (tmp_path / name).stat().st_size
 
 
@@ -113,6 +141,14 @@ def test_metrics_go_on_in_their_file(tmp_path: Path) -> None:
     (tmp_path / "in" / "1.jsonl").write_text('{"x": 1}\n')
     counts = []
     for _ in range(2):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, overwrite=True, metrics=[tmp_path / "m.jsonl"])
-        counts.append(len([json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]))
+        shardctl.convert(
+            tmp_path / "in",
+            tmp_path / "out",
+            workers=0,
+            overwrite=True,
+            metrics=[tmp_path / "m.jsonl"],
+        )
+        counts.append(
+            len([json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()])
+        )
     assert 0 < counts[0] < counts[1]

@@ -40,7 +40,9 @@ def said(folder: Path, extra: str, environment: Path | None) -> str:
     )
     python = [sys.executable, "-S", "-c", code]  # -S: without the packages of the tests
     where = {**os.environ, "PYTHONPATH": str(folder)}
-    return subprocess.run(python, cwd=folder, env=where, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        python, cwd=folder, env=where, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 @pytest.fixture
@@ -76,7 +78,9 @@ def test_from_an_index_it_is_an_extra_of_shardctl(copy: Path, environment: Path)
         {"url": "https://host/me/shardctl.git", "vcs_info": {"vcs": "git", "commit_id": "0" * 40}},
     ],
 )
-def test_from_elsewhere_it_is_the_packages_themselves(copy: Path, environment: Path, record: dict[str, object]) -> None:
+def test_from_elsewhere_it_is_the_packages_themselves(
+    copy: Path, environment: Path, record: dict[str, object]
+) -> None:
     came_from(environment, record)
     assert said(copy, "s3", environment) == "'obstore>=0.11' 'boto3>=1.34'"
     assert said(copy, "all", environment) == "h5py 'always[fast]' 'obstore>=0.11' 'boto3>=1.34'"
@@ -91,7 +95,9 @@ def test_in_a_clone_that_was_never_installed_it_is_the_clone(copy: Path) -> None
 def test_markers_of_the_real_metadata_are_of_the_kinds_that_are_understood() -> None:
     for line in requires("shardctl") or []:
         marker = line.partition(";")[2]
-        known = re.sub(r"""(extra|python_version|sys_platform) *[=!<>]+ *(["'])[^"']*\2""", "", marker)
+        known = re.sub(
+            r"""(extra|python_version|sys_platform) *[=!<>]+ *(["'])[^"']*\2""", "", marker
+        )
         assert set(known.replace("and", "").replace(" ", "")) <= {"(", ")"}, line
 
 

@@ -1,4 +1,5 @@
-"""The pool of worker processes, with tasks of its own: what it promises of processes that print, die, hang and fork."""
+"""The pool of worker processes, with tasks of its own: what it promises of processes that print,
+die, hang and fork."""
 
 from __future__ import annotations
 
@@ -72,7 +73,9 @@ def read_stdin(task):
 
 
 @pytest.fixture(autouse=True)
-def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork_servers: KeptServers) -> Iterator[None]:
+def tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork_servers: KeptServers
+) -> Iterator[None]:
     (tmp_path / "pool_tasks.py").write_text(TASKS)
     monkeypatch.syspath_prepend(tmp_path)
     with fork_servers.unused():
@@ -109,7 +112,10 @@ EARLIER: set[int] = set()
 
 
 def all_children() -> list[int]:
-    return [int(child) for child in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()]
+    return [
+        int(child)
+        for child in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    ]
 
 
 def children() -> list[int]:
@@ -123,14 +129,17 @@ def earlier() -> None:
 
 
 def alive(process: int) -> bool:
-    """Tell whether a process is more than the record of its end that its new parent has not looked at."""
+    """Tell whether a process is more than the record of its end that its new parent has not looked
+    at."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def test_no_process_starts_before_there_is_a_task_and_no_more_than_there_are_tasks(three: Listening) -> None:
+def test_no_process_starts_before_there_is_a_task_and_no_more_than_there_are_tasks(
+    three: Listening,
+) -> None:
     assert children() == []
     assert three.run() == []
     assert children() == []
@@ -145,7 +154,15 @@ def test_no_process_starts_before_there_is_a_task_and_no_more_than_there_are_tas
 
 def test_a_closed_pool_can_be_used_again(three: Listening) -> None:
     for _ in range(2):
-        assert sorted(three.run(*({"do": "double", "number": number} for number in range(7)))) == [0, 2, 4, 6, 8, 10, 12]
+        assert sorted(three.run(*({"do": "double", "number": number} for number in range(7)))) == [
+            0,
+            2,
+            4,
+            6,
+            8,
+            10,
+            12,
+        ]
         three.pool.close()
 
 
@@ -164,7 +181,9 @@ def test_workers_that_are_let_go_end_and_the_next_run_has_others(three: Listenin
     assert children() == []
 
 
-def test_a_pool_whose_end_is_interrupted_closes_no_file_of_others(three: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_whose_end_is_interrupted_closes_no_file_of_others(
+    three: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
     three.run(*[{"do": "who"}] * 9)
     of_pool, close = set(os.listdir("/proc/self/fd")), os.close
 
@@ -217,9 +236,16 @@ print(json.dumps([kind, answers[0][2], left]))
 
 
 @pytest.mark.parametrize(("how", "forked"), [("alone", True), ("threads", False)])
-def test_a_process_without_threads_is_forked_and_one_with_threads_is_not(tmp_path: Path, how: str, forked: bool) -> None:
+def test_a_process_without_threads_is_forked_and_one_with_threads_is_not(
+    tmp_path: Path, how: str, forked: bool
+) -> None:
     command = [sys.executable, "-W", "error", "-c", FORKED, how]
-    ran = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    ran = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     assert ran.stderr == ""
     printed, answer = ran.stdout.splitlines()
     assert printed == "printed once, though it waits in a buffer when this process is forked"
@@ -236,8 +262,12 @@ def test_what_workers_print_is_never_kept_whole(three: Listening) -> None:
     assert [len(line) for line in three.said] == [len("worker 1: ") + TAIL_BYTES]
 
 
-@pytest.mark.parametrize(("task", "words"), [("die_with_a_child", "last words"), ("die_with_a_command", "")])
-def test_a_death_is_noticed_though_a_child_of_the_worker_lives_on(three: Listening, task: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("task", "words"), [("die_with_a_child", "last words"), ("die_with_a_command", "")]
+)
+def test_a_death_is_noticed_though_a_child_of_the_worker_lives_on(
+    three: Listening, task: str, words: str
+) -> None:
     started = time.monotonic()
     assert three.run({"do": task}) == []
     assert time.monotonic() - started < 30
@@ -277,10 +307,14 @@ def test_a_converter_that_has_nothing_to_do_starts_no_process(
 ) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
     monkeypatch.setattr(forkserver_client, "ForkServer", None)  # it could not be made
-    assert cli("convert", photos, tmp_path / "out").out.startswith(f"{tmp_path / 'out'} is up to date")
+    assert cli("convert", photos, tmp_path / "out").out.startswith(
+        f"{tmp_path / 'out'} is up to date"
+    )
 
 
-def test_a_converter_that_waits_for_another_one_holds_no_process(tmp_path: Path, photos: Path) -> None:
+def test_a_converter_that_waits_for_another_one_holds_no_process(
+    tmp_path: Path, photos: Path
+) -> None:
     def give_up(owner: str) -> None:
         assert children() == []
         raise KeyboardInterrupt
@@ -290,29 +324,48 @@ def test_a_converter_that_waits_for_another_one_holds_no_process(tmp_path: Path,
 
 
 def limited(limit: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run shardctl in a shell that has set a limit of open files: "-n 64" sets both limits, "-Sn 64" the soft one."""
-    command = ["bash", "-c", f'ulimit {limit} && exec "$@"', "-", sys.executable, "-m", "shardctl", *map(str, arguments)]
+    """Run shardctl in a shell that has set a limit of open files: "-n 64" sets both limits, "-Sn
+    64" the soft one."""
+    command = [
+        "bash",
+        "-c",
+        f'ulimit {limit} && exec "$@"',
+        "-",
+        sys.executable,
+        "-m",
+        "shardctl",
+        *map(str, arguments),
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.thorough
 def test_many_workers_raise_the_soft_limit_of_open_files(tmp_path: Path, photos: Path) -> None:
     """Each worker takes three descriptors of the command."""
-    ran = limited("-Sn 64", "convert", photos, tmp_path / "out", "--workers", "20", "--samples-per-shard", "3")
+    ran = limited(
+        "-Sn 64", "convert", photos, tmp_path / "out", "--workers", "20", "--samples-per-shard", "3"
+    )
     assert (ran.returncode, "Traceback" in ran.stderr) == (0, False), ran.stderr
     assert shardctl.open(tmp_path / "out").manifest.shards == 20
 
 
 @pytest.mark.thorough
-def test_more_workers_than_the_hard_limit_of_open_files_allows_are_refused(tmp_path: Path, photos: Path) -> None:
+def test_more_workers_than_the_hard_limit_of_open_files_allows_are_refused(
+    tmp_path: Path, photos: Path
+) -> None:
     out = tmp_path / "out"
     ran = limited("-n 64", "convert", photos, out, "--workers", "20", "--samples-per-shard", "3")
     said = re.search(
-        r"^shardctl: this process may not open enough files for 20 worker processes: .* use --workers (\d+)", ran.stderr, re.M
+        r"^shardctl: this process may not open enough files for 20 worker processes: .* use "
+        r"--workers (\d+)",
+        ran.stderr,
+        re.M,
     )
     assert ran.returncode == 3
     assert said, ran.stderr
-    again = limited("-n 64", "convert", photos, out, "--workers", said[1], "--samples-per-shard", "3")
+    again = limited(
+        "-n 64", "convert", photos, out, "--workers", said[1], "--samples-per-shard", "3"
+    )
     assert again.returncode == 0, again.stderr
     assert limited("-n 64", "verify", out).returncode == 0
 
@@ -329,9 +382,12 @@ def test_automatic_workers_are_as_many_as_the_hard_limit_of_open_files_allows(
     assert pool.most_workers() == 128
 
 
-def test_automatic_workers_are_fewer_if_files_run_out_after_they_were_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_automatic_workers_are_fewer_if_files_run_out_after_they_were_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pool, "usable_cores", lambda: 3)
-    monkeypatch.setattr(pool, "allow_open_files", lambda more: len(children()) == 0)  # only for the first worker
+    # only for the first worker
+    monkeypatch.setattr(pool, "allow_open_files", lambda more: len(children()) == 0)
     listening = Listening("auto")
     try:
         answers = listening.run(*[{"do": "who"}] * 4)
@@ -367,26 +423,38 @@ def test_a_task_whose_worker_died_is_done_again_if_no_worker_can_be_started_for_
 
 
 @pytest.mark.thorough
-def test_every_limit_of_open_files_works_or_is_said_with_what_helps(tmp_path: Path, photos: Path, raw_dataset: Path) -> None:
-    """The command opens files between counting them and starting its last worker: a limit in that gap is no error."""
+def test_every_limit_of_open_files_works_or_is_said_with_what_helps(
+    tmp_path: Path, photos: Path, raw_dataset: Path
+) -> None:
+    """The command opens files between counting them and starting its last worker: a limit in that
+    gap is no error."""
     for limit in (24, 28, 30):
         ran = limited(f"-n {limit}", "verify", raw_dataset)
         assert ran.returncode == 0 or "room for 0; raise the hard limit" in ran.stderr, ran.stderr
     for limit in (24, 33):
         ran = limited(f"-n {limit}", "convert", photos, tmp_path / str(limit))
-        assert ran.returncode == 0 or "room for 0; use --workers 0, or raise" in ran.stderr, ran.stderr
+        assert ran.returncode == 0 or "room for 0; use --workers 0, or raise" in ran.stderr, (
+            ran.stderr
+        )
     ran = limited("-n 24", "convert", photos, tmp_path / "alone", "--workers", "0")
     assert ran.returncode == 0, ran.stderr
 
 
-def test_workers_that_cannot_be_started_are_one_sentence(raw_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_cannot_be_started_are_one_sentence(
+    raw_dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For instance because this user may not execute the Python that runs."""
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(WorkerError, match="no worker process can be started: /nowhere/python: No such file or directory"):
+    with pytest.raises(
+        WorkerError,
+        match="no worker process can be started: /nowhere/python: No such file or directory",
+    ):
         shardctl.verify(raw_dataset)
 
 
-def test_a_run_that_fails_leaves_no_answers_for_the_next_one(three: Listening, tmp_path: Path) -> None:
+def test_a_run_that_fails_leaves_no_answers_for_the_next_one(
+    three: Listening, tmp_path: Path
+) -> None:
     """A worker is still busy when the answer of the other one ends the run."""
     os.mkfifo(tmp_path / "pipe")
     other = [{"do": "read", "path": str(tmp_path / "pipe")}, {"do": "double", "number": 1}]
@@ -399,6 +467,8 @@ def test_a_run_that_fails_leaves_no_answers_for_the_next_one(three: Listening, t
     assert children() == []
     answers: list[Any] = []
     three.pool.run(
-        [{"do": "double", "number": 4}], lambda task, message: answers.append(message["done"]), lambda task, death: None
+        [{"do": "double", "number": 4}],
+        lambda task, message: answers.append(message["done"]),
+        lambda task, death: None,
     )
     assert answers == [8]

@@ -1,4 +1,5 @@
-"""How far long work is: a bar at a terminal and in a notebook, else a line now and then, of commands and of Python alike."""
+"""How far long work is: a bar at a terminal and in a notebook, else a line now and then, of
+commands and of Python alike."""
 
 from __future__ import annotations
 
@@ -80,7 +81,10 @@ def test_where_the_end_is_not_known_there_is_no_percentage(clock: Clock) -> None
     report(65_536)
     clock.now += 10
     report(131_072)
-    assert log.getvalue().splitlines() == ["listing: 65,536 inputs", "listing: 131,072 inputs, 6,554/s"]
+    assert log.getvalue().splitlines() == [
+        "listing: 65,536 inputs",
+        "listing: 131,072 inputs, 6,554/s",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +135,9 @@ def test_a_program_without_streams_works(monkeypatch: pytest.MonkeyPatch) -> Non
 # --- bars ---
 
 
-def test_a_terminal_gets_a_bar_that_goes_away_and_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_bar_that_goes_away_and_leaves_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     terminal, threads = Terminal(), threading.enumerate()
     monkeypatch.setattr(sys, "stderr", terminal)
     with counting(True, "shards", "verifying") as report:
@@ -187,7 +193,9 @@ def test_a_notebook_without_widgets_gets_the_plain_bar(monkeypatch: pytest.Monke
 # --- the functions of Python ---
 
 
-def test_a_function_gets_the_counts_in_place_of_what_is_shown(at_once: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_function_gets_the_counts_in_place_of_what_is_shown(
+    at_once: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     heard = []
     with counting(lambda *counts: heard.append(counts), "shards", "verifying") as report:
         report(1, 4)
@@ -201,7 +209,8 @@ def test_progress_is_true_or_false(photos: Path, tmp_path: Path, wrong: Any) -> 
 
 
 def prepared(demo: Path, folder: Path) -> dict[str, Callable[..., object]]:
-    """Return the functions that may run long, each ready to be called with `progress`, in an order in which they can be."""
+    """Return the functions that may run long, each ready to be called with `progress`, in an order
+    in which they can be."""
     few = {"workers": 0, "samples_per_shard": 20, "recipe": {"store": "source"}}
     shardctl.convert(demo / "photos", folder / "parts", part="1/1", progress=False, **few)
     shardctl.convert(demo / "photos", folder / "old", progress=False, **few)
@@ -215,12 +224,21 @@ def prepared(demo: Path, folder: Path) -> dict[str, Callable[..., object]]:
         (folder / path.name).rename(path)
     shardctl.convert(grown, folder / "updated", progress=False, update=True, **few)
     return {
-        "convert": lambda **given: shardctl.convert(demo / "photos", folder / "out", **few, **given),
+        "convert": lambda **given: shardctl.convert(
+            demo / "photos", folder / "out", **few, **given
+        ),
         "verify": lambda **given: shardctl.verify(folder / "out", **given),
-        "bench": lambda **given: shardctl.bench(folder / "out", runs=1, epochs=1, threads=1, decode=False, **given),
-        "export": lambda **given: shardctl.export(folder / "out", folder / "files", "files", workers=0, **given),
+        "bench": lambda **given: shardctl.bench(
+            folder / "out", runs=1, epochs=1, threads=1, decode=False, **given
+        ),
+        "export": lambda **given: shardctl.export(
+            folder / "out", folder / "files", "files", workers=0, **given
+        ),
         "finish": lambda **given: shardctl.finish(folder / "parts", **given),
-        "repair": lambda **given: (damaged.unlink(), shardctl.repair(folder / "old", workers=0, **given)),
+        "repair": lambda **given: (
+            damaged.unlink(),
+            shardctl.repair(folder / "old", workers=0, **given),
+        ),
         "prune": lambda **given: shardctl.prune(folder / "out", where="index == 0", **given),
         "compact": lambda **given: shardctl.compact(folder / "updated", **given),
         "train_tokenizer": lambda **given: shardctl.train_tokenizer(
@@ -238,7 +256,11 @@ LINES = {
     "repair": ["checking: 100 %, .* files.*", "rebuilding: 100 %, 20 of 20 inputs.*"],
     "prune": ["pruning: 100 %, 1 of 1 shards.*"],
     "compact": ["compacting: 100 %, 3 of 3 shards.*"],
-    "train_tokenizer": ["100 %, 20 of 20 inputs, .*", "reading: 100 %, 20 of 20 texts.*", "training"],
+    "train_tokenizer": [
+        "100 %, 20 of 20 inputs, .*",
+        "reading: 100 %, 20 of 20 texts.*",
+        "training",
+    ],
 }
 
 
@@ -268,13 +290,17 @@ def test_a_listener_is_told_in_place_of_what_is_shown(
     assert capfd.readouterr().err == ""
 
 
-def test_short_work_prints_nothing(photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_short_work_prints_nothing(
+    photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
     shardctl.verify(tmp_path / "out")
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_update_tells_the_rate_of_its_own_work(source: Path, tmp_path: Path, clock: Clock) -> None:
+def test_an_update_tells_the_rate_of_its_own_work(
+    source: Path, tmp_path: Path, clock: Clock
+) -> None:
     options: dict[str, Any] = {"recipe": {"store": "source"}, "workers": 0, "samples_per_shard": 10}
     shardctl.convert(source, tmp_path / "out", **options)
     first = min(source.rglob("*.jpg"))
@@ -303,7 +329,16 @@ from shardctl.__main__ import main
 main()
 """
     with open(tmp_path / "log", "w") as log:
-        command = [sys.executable, "-c", code, "convert", photos, tmp_path / "out", "--workers", "1"]
+        command = [
+            sys.executable,
+            "-c",
+            code,
+            "convert",
+            photos,
+            tmp_path / "out",
+            "--workers",
+            "1",
+        ]
         subprocess.run(command, stderr=log, stdout=subprocess.DEVNULL, check=True)
     said = (tmp_path / "log").read_text()
     assert "\nlisting: 60 inputs\n" in f"\n{said}"
@@ -320,7 +355,15 @@ def test_no_progress_leaves_the_lines_out(
         "convert": ("convert", demo / "photos", tmp_path / "out", "--workers", "0", "--overwrite"),
         "verify": ("verify", raw_dataset),
         "export": ("export", raw_dataset, tmp_path / "out", "--to", "files", "--overwrite"),
-        "tokenizer": ("tokenizer", "train", demo / "texts", tmp_path / "w.txt", "--kind", "words", "--overwrite"),
+        "tokenizer": (
+            "tokenizer",
+            "train",
+            demo / "texts",
+            tmp_path / "w.txt",
+            "--kind",
+            "words",
+            "--overwrite",
+        ),
     }[command]
     assert re.search(" %, .* of ", cli(*arguments).err)
     silent = cli(*arguments, "--no-progress")

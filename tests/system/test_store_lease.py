@@ -1,4 +1,5 @@
-"""One writer on an object store: real processes that are killed and stopped, answers that are lost."""
+"""One writer on an object store: real processes that are killed and stopped, answers that are
+lost."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def store(request: pytest.FixtureRequest) -> Store:
 def test_a_second_one_fails_at_the_next_heartbeat_where_it_is_told_to(store: Store) -> None:
     with hold(store, LEASE, None, pace=USUAL) as lease:
         with (
-            pytest.raises(BusyError, match=f"another shardctl is writing it .process {os.getpid()} on "),
+            pytest.raises(
+                BusyError, match=f"another shardctl is writing it .process {os.getpid()} on "
+            ),
             hold(store, LEASE, None, pace=USUAL),
         ):
             pass
@@ -57,7 +60,9 @@ def test_a_second_one_fails_at_the_next_heartbeat_where_it_is_told_to(store: Sto
         pass
 
 
-def test_an_owner_that_ends_at_that_moment_is_in_nobodys_way(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_that_ends_at_that_moment_is_in_nobodys_way(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     version, looks = store.create(LEASE, b"a heartbeat"), iter(range(9))
     assert version is not None
 
@@ -129,7 +134,9 @@ def test_an_owner_that_stands_still_is_taken_over_and_finds_out(store: Store) ->
         told: list[str] = []
         with hold(store, LEASE, told.append, pace=HASTY) as second:
             assert len(told) == 1
-            with pytest.raises(BusyError, match=f"stood still for so long that process {os.getpid()} .* took over"):
+            with pytest.raises(
+                BusyError, match=f"stood still for so long that process {os.getpid()} .* took over"
+            ):
                 first.check()
             first.release()
             second.check()
@@ -173,7 +180,9 @@ with hold(open_store(sys.argv[1]), sys.argv[2], None, pace=LeaseTiming(0.05)) as
 def another_process(url: str) -> Iterator[subprocess.Popen[str]]:
     """A process that holds the lease, and looks after a line whether it still does."""
     command = [sys.executable, "-c", HOLDS, url, LEASE]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == "held\n"
@@ -230,7 +239,9 @@ def test_an_owner_that_was_stopped_and_goes_on_finds_out(bucket: str) -> None:
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("kind", ["lost", "reset", "503", "conflict"])
-def test_an_answer_that_is_lost_loses_no_lease(object_server: ObjectServer, bucket: str, kind: str) -> None:
+def test_an_answer_that_is_lost_loses_no_lease(
+    object_server: ObjectServer, bucket: str, kind: str
+) -> None:
     store = open_store(bucket)
     object_server.fault(kind, method="PUT", key=LEASE, share=0.5, seed=2)
     with hold(store, LEASE, None, pace=STILL) as lease:
@@ -242,7 +253,8 @@ def test_an_answer_that_is_lost_loses_no_lease(object_server: ObjectServer, buck
 def test_a_heartbeat_that_arrived_after_all_is_known(
     object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store writes it and answers nothing more, not even to reading: this process does not know what became of it."""
+    """The store writes it and answers nothing more, not even to reading: this process does not know
+    what became of it."""
     monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0")
     store = open_store(bucket)
     with hold(store, LEASE, None, pace=STILL) as lease:
@@ -254,7 +266,9 @@ def test_a_heartbeat_that_arrived_after_all_is_known(
 
 
 @pytest.mark.thorough
-def test_an_end_that_takes_long_takes_nothing_from_the_next_owner(object_server: ObjectServer, bucket: str) -> None:
+def test_an_end_that_takes_long_takes_nothing_from_the_next_owner(
+    object_server: ObjectServer, bucket: str
+) -> None:
     """The store deletes the lease so late that it would have grown old."""
     store = open_store(bucket)
     object_server.fault("slow", method="DELETE", times=1, seconds=1.5)
@@ -273,7 +287,9 @@ def test_an_end_that_takes_long_takes_nothing_from_the_next_owner(object_server:
         lease.check()
 
 
-def test_what_a_store_refuses_is_not_taken_for_another_owner(object_server: ObjectServer, bucket: str) -> None:
+def test_what_a_store_refuses_is_not_taken_for_another_owner(
+    object_server: ObjectServer, bucket: str
+) -> None:
     store = open_store(bucket)
     object_server.fault("403", key=LEASE)
     with pytest.raises(StoreError, match="is not permitted"), hold(store, LEASE, lambda _: None):
@@ -286,7 +302,13 @@ def test_the_dates_of_owners_do_not_count(year: int) -> None:
     store = memory_store()
     version = store.create(LEASE, b"{}")
     assert version is not None
-    lease = Lease(store, LEASE, Owner("elsewhere", "boot", 1, f"{year}-01-01T12:00:00+00:00", "1"), version, STILL)
+    lease = Lease(
+        store,
+        LEASE,
+        Owner("elsewhere", "boot", 1, f"{year}-01-01T12:00:00+00:00", "1"),
+        version,
+        STILL,
+    )
     looks: list[None] = []
 
     def looking() -> None:

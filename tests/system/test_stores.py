@@ -67,7 +67,9 @@ def test_what_goes_in_comes_out(store: Store) -> None:
         assert store.get(key).to_pybytes() == data
         assert store.stat(key) == Entry(key, len(data), version)
     assert [entry.name for entry in listed(store)] == sorted(KEYS)
-    assert [store.stat(key) for key in sorted(KEYS)] == listed(store), "a version is the same from everywhere"
+    assert [store.stat(key) for key in sorted(KEYS)] == listed(store), (
+        "a version is the same from everywhere"
+    )
 
 
 def test_a_stretch_is_what_is_there(store: Store) -> None:
@@ -82,7 +84,9 @@ def test_a_stretch_is_what_is_there(store: Store) -> None:
 @pytest.mark.thorough(after=12)
 @pytest.mark.parametrize("size", [0, 1, 4, 5, 37])
 @pytest.mark.parametrize("at_once", [1, 3, 8])
-def test_an_object_comes_in_pieces(store: Store, monkeypatch: pytest.MonkeyPatch, size: int, at_once: int) -> None:
+def test_an_object_comes_in_pieces(
+    store: Store, monkeypatch: pytest.MonkeyPatch, size: int, at_once: int
+) -> None:
     monkeypatch.setattr(objects, "PIECE", 4)
     data = bytes(range(size))
     found = Entry("k", size, store.put("k", data))
@@ -91,7 +95,8 @@ def test_an_object_comes_in_pieces(store: Store, monkeypatch: pytest.MonkeyPatch
         assert b"".join(pieces) == data[start:]
         assert [len(piece) for piece in pieces[:-1]] == [4] * (len(pieces) - 1)
     with pytest.raises(
-        WrongAnswerError, match=r"k: the store sent [0-3] bytes in place of [1-4], twice; the store, or a proxy"
+        WrongAnswerError,
+        match=r"k: the store sent [0-3] bytes in place of [1-4], twice; the store, or a proxy",
     ):
         list(store.pieces(Entry("k", size + 1, "")))
 
@@ -121,7 +126,11 @@ def test_what_was_fetched_is_told(store: Store) -> None:
 
 def test_what_is_not_there(store: Store) -> None:
     assert store.stat("none") is None
-    for read in (store.get, lambda key: list(store.pieces(Entry(key, 20 << 20, ""))), lambda key: store.copy(key, "k")):
+    for read in (
+        store.get,
+        lambda key: list(store.pieces(Entry(key, 20 << 20, ""))),
+        lambda key: store.copy(key, "k"),
+    ):
         with pytest.raises(NoSuchKeyError, match=r"/data/set/none|here/none"):
             read("none")
     assert listed(store) == []
@@ -191,7 +200,9 @@ def test_listings(store: Store) -> None:
     assert [entry.name for entry in listed(store)] == keys
     assert [entry.name for entry in listed(store, "a/")] == ["a/b", "a/b-c", "a/b/c", "a/b/d"]
     assert [entry.name for entry in listed(store, "a/b/")] == ["a/b/c", "a/b/d"]
-    assert [entry.name for entry in listed(store, "a")] == keys[:-1], "a prefix may end within a name"
+    assert [entry.name for entry in listed(store, "a")] == keys[:-1], (
+        "a prefix may end within a name"
+    )
     assert [entry.name for entry in listed(store, "a/", "a/b-c")] == ["a/b/c", "a/b/d"]
     assert [entry.name for entry in listed(store, "", "a/b/c")] == ["a/b/d", "ab", "b/c"]
     folders, objects = store.children()
@@ -208,8 +219,11 @@ def test_a_copy(store: Store) -> None:
     assert store.get("to/there #1").to_pybytes() == b"123"
 
 
-def test_an_object_of_a_probe_that_another_process_deletes_proves_nothing(object_server: ObjectServer, bucket: str) -> None:
-    object_server.fault("unconditional", method="PUT", key=f"{PROBES}*", times=2)  # as if the first were gone by the second
+def test_an_object_of_a_probe_that_another_process_deletes_proves_nothing(
+    object_server: ObjectServer, bucket: str
+) -> None:
+    # as if the first were gone by the second
+    object_server.fault("unconditional", method="PUT", key=f"{PROBES}*", times=2)
     probe(open_store(bucket))
 
 
@@ -228,7 +242,11 @@ def test_no_copy_is_made_of_what_was_read(bucket: str) -> None:
 
 @examples(30)
 @given(
-    st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("Cc",)), min_size=1, max_size=6), min_size=1, max_size=3)
+    st.lists(
+        st.text(st.characters(codec="utf-8", exclude_categories=("Cc",)), min_size=1, max_size=6),
+        min_size=1,
+        max_size=3,
+    )
 )
 def test_a_key_is_refused_or_kept_as_it_is(parts: list[str]) -> None:
     key, store = "/".join(parts), memory_store("p")
@@ -254,23 +272,33 @@ def test_pages_are_small_and_in_order(object_server: ObjectServer, bucket: str) 
 
 def put_plainly(server: ObjectServer, bucket: str, key: str, data: bytes) -> None:
     address = f"{server.address}/{bucket.removeprefix('s3://')}/{key}"
-    request = urllib.request.Request(address, data=data, method="PUT", headers={"Content-Type": "binary/octet-stream"})
+    request = urllib.request.Request(
+        address, data=data, method="PUT", headers={"Content-Type": "binary/octet-stream"}
+    )
     urllib.request.urlopen(request).close()
 
 
-def test_what_consoles_write_for_a_folder_is_no_object(object_server: ObjectServer, bucket: str) -> None:
+def test_what_consoles_write_for_a_folder_is_no_object(
+    object_server: ObjectServer, bucket: str
+) -> None:
     for key in ("in/", "in/sub-x", "in/sub/", "in/sub/1", "in/hollow/"):
         put_plainly(object_server, bucket, key, b"" if key.endswith("/") else b"1")
     put_plainly(object_server, bucket, "in/empty", b"")
     store = open_store(f"{bucket}/in")
     assert [entry.name for entry in listed(store)] == ["empty", "sub-x", "sub/1"]
-    assert [entry.name for entry in listed(open_store(bucket), "in/")] == ["in/empty", "in/sub-x", "in/sub/1"]
+    assert [entry.name for entry in listed(open_store(bucket), "in/")] == [
+        "in/empty",
+        "in/sub-x",
+        "in/sub/1",
+    ]
     assert [entry.name for entry in store.children()[1]] == ["empty", "sub-x"]
 
 
 def test_a_name_that_cannot_be_used_is_told(object_server: ObjectServer, bucket: str) -> None:
     put_plainly(object_server, bucket, "in//1", b"1")
-    with pytest.raises(StoreError, match=r"listing failed: the name of an object there cannot be used .*in//1"):
+    with pytest.raises(
+        StoreError, match=r"listing failed: the name of an object there cannot be used .*in//1"
+    ):
         listed(open_store(bucket))
     with pytest.raises(StoreError, match="in//1: has an empty part"):
         open_store(bucket).get("in//1")
@@ -320,7 +348,9 @@ def test_the_permission_that_is_missing_is_named(object_server: ObjectServer, bu
 
 @pytest.mark.parametrize("action", CALLS)
 def test_a_bucket_that_is_not_there(object_server: ObjectServer, action: str) -> None:
-    with pytest.raises(StoreError, match=r"s3://no-such-bucket.*: there is no such bucket") as caught:
+    with pytest.raises(
+        StoreError, match=r"s3://no-such-bucket.*: there is no such bucket"
+    ) as caught:
         CALLS[action](open_store("s3://no-such-bucket"))
     assert not isinstance(caught.value, NoSuchKeyError)
 
@@ -335,25 +365,40 @@ def test_a_bucket_that_is_not_there(object_server: ObjectServer, action: str) ->
     ],
 )
 def test_an_address_where_no_store_answers(
-    object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch, action: str, address: str, message: str
+    object_server: ObjectServer,
+    monkeypatch: pytest.MonkeyPatch,
+    action: str,
+    address: str,
+    message: str,
 ) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", address.format(address=object_server.address.replace("http:", "https:")))
+    monkeypatch.setenv(
+        "AWS_ENDPOINT_URL", address.format(address=object_server.address.replace("http:", "https:"))
+    )
     monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0")
-    with pytest.raises(UnansweredError, match=f"no connection to S3, {message}; check the network and AWS_REGION"):
+    with pytest.raises(
+        UnansweredError, match=f"no connection to S3, {message}; check the network and AWS_REGION"
+    ):
         CALLS[action](open_store("s3://bucket"))
 
 
-def test_http_is_used_only_where_it_is_allowed(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_http_is_used_only_where_it_is_allowed(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("AWS_ALLOW_HTTP")
     with pytest.raises(StoreError, match="http://, which is not allowed; set AWS_ALLOW_HTTP=true"):
         open_store(bucket).get("k")
 
 
-@pytest.mark.parametrize("action", ["reading", "listing", "writing", "deleting", "copying", "reading facts"])
-def test_faults_that_pass_are_not_noticed(object_server: ObjectServer, bucket: str, action: str) -> None:
+@pytest.mark.parametrize(
+    "action", ["reading", "listing", "writing", "deleting", "copying", "reading facts"]
+)
+def test_faults_that_pass_are_not_noticed(
+    object_server: ObjectServer, bucket: str, action: str
+) -> None:
     store = open_store(bucket)
     store.put("k", b"1")
-    for kind in ("503", "reset") if action != "deleting" else ("503",):  # a delete is not safe to repeat for the client
+    # a delete is not safe to repeat for the client
+    for kind in ("503", "reset") if action != "deleting" else ("503",):
         object_server.fault(kind, times=1)
         CALLS[action](store)
         store.put("k", b"1")
@@ -367,7 +412,9 @@ def test_an_answer_that_breaks_off_is_read_on(object_server: ObjectServer, bucke
 
 
 @pytest.mark.parametrize("kind", ["cut", "lost", "reset", "503"])
-def test_the_end_of_an_upload_whose_answer_is_lost(object_server: ObjectServer, bucket: str, tmp_path: Path, kind: str) -> None:
+def test_the_end_of_an_upload_whose_answer_is_lost(
+    object_server: ObjectServer, bucket: str, tmp_path: Path, kind: str
+) -> None:
     store, data = open_store(bucket), random.Random(1).randbytes(PART + 1)
     (tmp_path / "data").write_bytes(data)
     object_server.fault(kind, method="COMPLETE", times=1)
@@ -394,7 +441,10 @@ def test_a_store_that_stays_out_of_order_is_told(
     store = open_store(bucket)
     object_server.fault("503")
     for action, call in CALLS.items():
-        with pytest.raises(UnansweredError, match=f"{action.split()[0]} failed: S3 is overloaded .*503.*try again later"):
+        with pytest.raises(
+            UnansweredError,
+            match=f"{action.split()[0]} failed: S3 is overloaded .*503.*try again later",
+        ):
             call(store)
 
 
@@ -410,20 +460,25 @@ def test_connections_that_break_are_made_again_for_as_long_as_was_asked(
     assert 2 < time.monotonic() - began < 12  # not 3 s again and again
 
 
-def test_a_store_that_hangs_is_told_in_time(object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_hangs_is_told_in_time(
+    object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(client.TIMEOUT, "0.2")
     monkeypatch.setenv(client.RETRY, "0")
     store = open_store(bucket)
     object_server.fault("slow", seconds=20)
     for action in ("reading", "listing", "writing"):
         with pytest.raises(
-            UnansweredError, match=f"{action} failed: no answer from S3; .* set {client.TIMEOUT} to more seconds"
+            UnansweredError,
+            match=f"{action} failed: no answer from S3; .* set {client.TIMEOUT} to more seconds",
         ):
             CALLS[action](store)
 
 
 @pytest.mark.parametrize("value", ["soon", "-1", "inf", "nan"])
-def test_a_time_out_that_is_no_number(bucket: str, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_a_time_out_that_is_no_number(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
     monkeypatch.setenv(client.TIMEOUT, value)
     with pytest.raises(UsageError, match=f"{client.TIMEOUT}={value} is not a number of seconds"):
         open_store(bucket)
@@ -444,7 +499,9 @@ def test_a_conditional_write_is_done_whatever_becomes_of_the_answer(
     assert store.create("k", b"another's") is None
 
 
-def test_an_upload_that_fails_leaves_nothing_to_see(object_server: ObjectServer, bucket: str, tmp_path: Path) -> None:
+def test_an_upload_that_fails_leaves_nothing_to_see(
+    object_server: ObjectServer, bucket: str, tmp_path: Path
+) -> None:
     store = open_store(bucket)
     (tmp_path / "shard").write_bytes(bytes(3 * PART))
     for method in ("PART", "COMPLETE"):
@@ -452,10 +509,14 @@ def test_an_upload_that_fails_leaves_nothing_to_see(object_server: ObjectServer,
         with pytest.raises(StoreError, match=r"writing is not permitted \(s3:PutObject"):
             store.put("shard", tmp_path / "shard")
         assert listed(store) == []
-    assert "ABORT" in {request["method"] for request in object_server.log()}, "its parts are not left to be paid for"
+    assert "ABORT" in {request["method"] for request in object_server.log()}, (
+        "its parts are not left to be paid for"
+    )
 
 
-def test_a_store_that_ignores_conditions_is_refused(object_server: ObjectServer, bucket: str) -> None:
+def test_a_store_that_ignores_conditions_is_refused(
+    object_server: ObjectServer, bucket: str
+) -> None:
     store = open_store(bucket)
     object_server.fault("unconditional", key=f"{PROBES}*")
     with pytest.raises(StoreError, match=f"^{bucket}: this store ignores conditions"):
@@ -465,12 +526,17 @@ def test_a_store_that_ignores_conditions_is_refused(object_server: ObjectServer,
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("call", ["get('k')", "put('k', b'1')", "children()", "pages().__next__()"])
-def test_a_process_that_stood_still_asks_again(object_server: ObjectServer, bucket: str, call: str) -> None:
-    """Stopped for longer than requests are made again: when it goes on, the time for all tries is over."""
+def test_a_process_that_stood_still_asks_again(
+    object_server: ObjectServer, bucket: str, call: str
+) -> None:
+    """Stopped for longer than requests are made again: when it goes on, the time for all tries is
+    over."""
     open_store(bucket).put("k", b"1")
     object_server.clear()
     object_server.fault("slow", times=1, seconds=0.5)
-    program = f"import sys, shardctl.system.stores; shardctl.system.stores.open_store(sys.argv[1]).{call}"
+    program = (
+        f"import sys, shardctl.system.stores; shardctl.system.stores.open_store(sys.argv[1]).{call}"
+    )
     command = [sys.executable, "-c", program, bucket]
     environment = {**os.environ, "SHARDCTL_STORE_TIMEOUT": "1", "SHARDCTL_STORE_RETRY": "1"}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
@@ -485,11 +551,16 @@ def test_a_process_that_stood_still_asks_again(object_server: ObjectServer, buck
 
 def test_ctrl_c_ends_a_request_that_hangs(object_server: ObjectServer, bucket: str) -> None:
     object_server.fault("slow", key="hangs", seconds=300)
-    program = "import sys, shardctl.system.stores; shardctl.system.stores.open_store(sys.argv[1]).get('hangs')"
+    program = (
+        "import sys, shardctl.system.stores; "
+        "shardctl.system.stores.open_store(sys.argv[1]).get('hangs')"
+    )
     environment = {**os.environ, client.TIMEOUT: "200"}
     command = [sys.executable, "-c", program, bucket]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and not any(request["key"] == "hangs" for request in object_server.log()):
+        while process.poll() is None and not any(
+            request["key"] == "hangs" for request in object_server.log()
+        ):
             pass
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=100)
@@ -522,7 +593,13 @@ os.waitpid(child, 0)
 )
 def test_a_forked_process_does_not_wait_for_ever(bucket: str, before: str, said: str) -> None:
     program = FORKS.format(before=before)
-    ran = subprocess.run([sys.executable, "-c", program, bucket], capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", program, bucket],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert said in ran.stdout
 
 
@@ -557,7 +634,9 @@ def test_a_url_that_leads_nowhere(url: str, message: str) -> None:
         open_store(url)
 
 
-@pytest.mark.parametrize(("url", "extra"), [("s3://b", "s3"), ("gs://b", "gcs"), ("az://b", "azure")])
+@pytest.mark.parametrize(
+    ("url", "extra"), [("s3://b", "s3"), ("gs://b", "gcs"), ("az://b", "azure")]
+)
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, url: str, extra: str) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(InstallError, match=re.escape(f"pip install {to_install(extra)}")):
@@ -580,7 +659,9 @@ def without_credentials(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
         ("az://b/c", "az://b/c: the storage account is not known; set AZURE_STORAGE_ACCOUNT_NAME"),
     ],
 )
-def test_credentials_that_are_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, message: str) -> None:
+def test_credentials_that_are_nowhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, message: str
+) -> None:
     without_credentials(monkeypatch, tmp_path)
     with pytest.raises(StoreError, match=message):
         open_store(url)

@@ -41,7 +41,11 @@ def converted(source: Path, steps: list[dict[str, Any]], **options: Any) -> dict
 
 
 def test_boxes_of_a_metadata_file_follow_a_crop_and_a_flip(tmp_path: Path) -> None:
-    objects = {"bbox": [[20, 15, 10, 8], [0, 0, 5, 5], [40, 25, 10, 10]], "category": [0, 1, 2], "area": [80, 25, 100]}
+    objects = {
+        "bbox": [[20, 15, 10, 8], [0, 0, 5, 5], [40, 25, 10, 10]],
+        "category": [0, 1, 2],
+        "area": [80, 25, 100],
+    }
     sample = converted(source_with(tmp_path, objects), CROP_AND_FLIP, recipe={"keep_objects": 0.2})
     assert np.asarray(sample["objects"]["bbox"]).tolist() == [[15, 5, 10, 8], [0, 15, 5, 5]]
     assert list(sample["objects"]["category"]) == [0, 2]
@@ -55,14 +59,18 @@ def test_boxes_of_a_metadata_file_follow_a_crop_and_a_flip(tmp_path: Path) -> No
 
 def test_what_a_crop_cut_off_is_said(tmp_path: Path) -> None:
     source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8], [0, 0, 5, 5]], "category": [0, 1]})
-    result = shardctl.convert(source, tmp_path / "out", recipe={"transform": CROP_AND_FLIP}, workers=0)
+    result = shardctl.convert(
+        source, tmp_path / "out", recipe={"transform": CROP_AND_FLIP}, workers=0
+    )
     assert "1 of 2 objects were cut off (keep_objects: 0.1)" in result.notices
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "I;16"])
 def test_a_mask_follows_with_its_numbers_and_its_palette(tmp_path: Path, mode: str) -> None:
     values = np.arange(WIDTH * HEIGHT).reshape(HEIGHT, WIDTH) % 251
-    values = (values * (200 if mode == "I;16" else 1)).astype(np.uint16 if mode == "I;16" else np.uint8)
+    values = (values * (200 if mode == "I;16" else 1)).astype(
+        np.uint16 if mode == "I;16" else np.uint8
+    )
     mask = Image.fromarray(values)
     if mode == "P":
         mask.putpalette([number % 256 for number in range(768)])
@@ -84,7 +92,11 @@ def test_a_mask_follows_with_its_numbers_and_its_palette(tmp_path: Path, mode: s
     st.sampled_from(["png", "jpeg:90", "webp:80", "raw", "source"]),
 )
 def test_each_number_of_a_mask_is_kept_whatever_its_palette_has(
-    tmp_path_factory: pytest.TempPathFactory, colours: int, ignore: int, orientation: int, store: str
+    tmp_path_factory: pytest.TempPathFactory,
+    colours: int,
+    ignore: int,
+    orientation: int,
+    store: str,
 ) -> None:
     """Those of the void that a move draws in too, which need no colour."""
     folder = tmp_path_factory.mktemp("palettes")
@@ -99,7 +111,9 @@ def test_each_number_of_a_mask_is_kept_whatever_its_palette_has(
     mask.save(folder / "masks" / "a.png")
     options = {"labels": f"masks+ignore={ignore}:{folder / 'masks'}", "annotation_frame": "stored"}
     size = f"{HEIGHT + 6}x{WIDTH + 6}" if orientation == 6 else f"{WIDTH + 6}x{HEIGHT + 6}"
-    steps: list[dict[str, Any]] = [{"name": "pad", "margin": 3}, {"name": "crop", "size": size}] if store != "source" else []
+    steps: list[dict[str, Any]] = (
+        [{"name": "pad", "margin": 3}, {"name": "crop", "size": size}] if store != "source" else []
+    )
     sample = converted(folder / "photos", steps, recipe={"store": store}, **options)
     upright = {1: values, 3: values[::-1, ::-1], 6: np.rot90(values, -1)}[orientation]
     expected = upright if store == "source" else np.pad(upright, 3, constant_values=ignore)
@@ -172,19 +186,30 @@ def all_named(sample):
 """
 
 
-def result_of_function(folder: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> ConvertResult:
+def result_of_function(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> ConvertResult:
     """Convert two images with objects and a function of OWN_FUNCTIONS."""
-    objects = {"bbox": [[20, 15, 10, 8], [0, 0, 5, 5]], "category": ["cat", "dog"], "area": [80, 25]}
+    objects = {
+        "bbox": [[20, 15, 10, 8], [0, 0, 5, 5]],
+        "category": ["cat", "dog"],
+        "area": [80, 25],
+    }
     objects["segmentation"] = [[], [[0, 0, 5, 0, 5, 5]]]
     objects["keypoints"] = [[[1, 1, 2]], [[2, 2, 2]]]
     source = source_with(folder, None)
     rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / "b.png")
-    lines = [json.dumps({"file_name": name, "objects": objects}) + "\n" for name in ("a.png", "b.png")]
+    lines = [
+        json.dumps({"file_name": name, "objects": objects}) + "\n" for name in ("a.png", "b.png")
+    ]
     (source / "metadata.jsonl").write_text("".join(lines))
     (folder / "own_objects.py").write_text(OWN_FUNCTIONS)
     monkeypatch.syspath_prepend(folder)
     sys.modules.pop("own_objects", None)
-    recipe = {"store": "png", "transform": [{"name": "custom", "target": f"own_objects:{function}"}]}
+    recipe = {
+        "store": "png",
+        "transform": [{"name": "custom", "target": f"own_objects:{function}"}],
+    }
     return shardctl.convert(source, folder / "out", recipe=recipe, workers=0)
 
 
@@ -193,12 +218,27 @@ def result_of_function(folder: Path, monkeypatch: pytest.MonkeyPatch, function: 
     ("function", "says"),
     [
         ("fewer", "with 2 of bbox and 1 of area; there must be one for each object"),
-        ("without", "without area; it must have the lists area, bbox, category, keypoints, segmentation"),
+        (
+            "without",
+            "without area; it must have the lists area, bbox, category, keypoints, segmentation",
+        ),
         ("no_such", "whose category[1] is 2 (int); categories are whole numbers from 0 to 1"),
         ("below", "whose category[0] is -1 (int)"),
-        ("nan", "whose bbox[1] is [nan, 2.0, 3.0, 4.0]; it must be four finite numbers: x, y, width, height"),
-        ("beyond", "whose bbox[1] is [1.0, 2.0, 3.0, 1e+39]; it must be four finite numbers: x, y, width, height, none beyond"),
-        ("endless", "whose segmentation[1] has a polygon with a number that is not finite, or beyond float32"),
+        (
+            "nan",
+            "whose bbox[1] is [nan, 2.0, 3.0, 4.0]; it must be four finite numbers: x, y, width, "
+            "height",
+        ),
+        (
+            "beyond",
+            "whose bbox[1] is [1.0, 2.0, 3.0, 1e+39]; it must be four finite numbers: x, y, width, "
+            "height, none beyond",
+        ),
+        (
+            "endless",
+            "whose segmentation[1] has a polygon with a number that is not finite, or beyond "
+            "float32",
+        ),
         ("nowhere", "whose keypoints[1] have a number that is not finite, or beyond float32"),
         ("three", "whose bbox[0] is a list of length 3; it must be four finite numbers"),
         ("odd", "whose segmentation[1] has a polygon of 3 numbers"),
@@ -221,7 +261,10 @@ def test_objects_of_a_function_that_fit_stay_objects(
 ) -> None:
     assert result_of_function(tmp_path, monkeypatch, function).reasons == {}
     dataset = shardctl.open(tmp_path / "out")
-    assert {sample["key"]: list(sample["objects"]["category"]) for sample in dataset} == {"a.png": categories, "b.png": [0, 1]}
+    assert {sample["key"]: list(sample["objects"]["category"]) for sample in dataset} == {
+        "a.png": categories,
+        "b.png": [0, 1],
+    }
     assert dataset.manifest.fields["objects"]["role"] == "objects"
 
 
@@ -237,13 +280,19 @@ def test_a_function_after_which_objects_are_a_field_like_any_other_is_named(
 ) -> None:
     result = result_of_function(tmp_path, monkeypatch, function)
     (notice,) = [each for each in result.notices if "no longer" in each]
-    assert notice.startswith(f"objects is no longer a column of objects, because own_objects:{function} {says}")
+    assert notice.startswith(
+        f"objects is no longer a column of objects, because own_objects:{function} {says}"
+    )
     assert "objects" not in Manifest.load(LocalFolder(tmp_path / "out")).fields
 
 
 def test_variants_have_annotations_of_their_own(tmp_path: Path) -> None:
     source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
-    recipe = {"store": "png", "variants": 8, "transform": [{"name": "random_crop", "size": "50x30"}]}
+    recipe = {
+        "store": "png",
+        "variants": 8,
+        "transform": [{"name": "random_crop", "size": "50x30"}],
+    }
     shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
     boxes = []
     for sample in shardctl.open(tmp_path / "out"):
@@ -284,11 +333,18 @@ def test_objects_of_a_table_follow_too(tmp_path: Path) -> None:
     encoded = io.BytesIO()
     rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(encoded, "PNG")
     good = {"bbox": [[20.0, 15.0, 10.0, 8.0]], "category": ["cat"]}
-    rows = [{"image": {"bytes": encoded.getvalue(), "path": f"{n}.png"}, "objects": good} for n in range(3)]
+    rows = [
+        {"image": {"bytes": encoded.getvalue(), "path": f"{n}.png"}, "objects": good}
+        for n in range(3)
+    ]
     rows[1] = {**rows[1], "objects": {"bbox": [[20.0, 15.0, 10.0]], "category": ["cat"]}}
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
-    shardctl.convert(tmp_path / "in.parquet", tmp_path / "out", recipe={"transform": CROP_AND_FLIP}, workers=0)
-    boxes = [np.asarray(sample["objects"]["bbox"]).tolist() for sample in shardctl.open(tmp_path / "out")]
+    shardctl.convert(
+        tmp_path / "in.parquet", tmp_path / "out", recipe={"transform": CROP_AND_FLIP}, workers=0
+    )
+    boxes = [
+        np.asarray(sample["objects"]["bbox"]).tolist() for sample in shardctl.open(tmp_path / "out")
+    ]
     assert boxes == [[[15, 5, 10, 8]]] * 2
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("in.parquet#2", "bad-annotation")
@@ -299,8 +355,16 @@ def test_columns_that_only_look_like_boxes_are_refused_beside_steps(tmp_path: Pa
     rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(encoded, "PNG")
     rows = [{"image": {"bytes": encoded.getvalue(), "path": "a.png"}, "bbox": [1.0, 2.0, 3.0, 4.0]}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
-    with pytest.raises(UsageError, match="crop moves the content of the images, but not bbox: it looks like a place"):
-        shardctl.convert(tmp_path / "in.parquet", tmp_path / "out", recipe={"transform": CROP_AND_FLIP}, workers=0)
+    with pytest.raises(
+        UsageError,
+        match="crop moves the content of the images, but not bbox: it looks like a place",
+    ):
+        shardctl.convert(
+            tmp_path / "in.parquet",
+            tmp_path / "out",
+            recipe={"transform": CROP_AND_FLIP},
+            workers=0,
+        )
 
 
 def test_a_missing_mask_is_none_and_is_filled_in_batches(tmp_path: Path) -> None:
@@ -317,16 +381,22 @@ def test_a_missing_mask_is_none_and_is_filled_in_batches(tmp_path: Path) -> None
     assert batch["mask"].shape == (2, 8, 9)
     assert [np.unique(mask).tolist() for mask in batch["mask"]] == [[1], [255]]
     (batch,) = dataset.loader(batch_size=2, flip=1.0)
-    assert [mask.shape for mask in batch["mask"]] in ([(HEIGHT, WIDTH)] * 2, [(HEIGHT, WIDTH), (0, 0)])
+    assert [mask.shape for mask in batch["mask"]] in (
+        [(HEIGHT, WIDTH)] * 2,
+        [(HEIGHT, WIDTH), (0, 0)],
+    )
     plain = shardctl.open(tmp_path / "plain")
-    with pytest.raises(UsageError, match=r"key 'b.png': mask is missing; give fill={'mask': 0} to the loader"):
+    with pytest.raises(
+        UsageError, match=r"key 'b.png': mask is missing; give fill={'mask': 0} to the loader"
+    ):
         next(iter(plain.loader(batch_size=2, crop=8)))
     (batch,) = plain.loader(batch_size=2, crop=8, fill={"mask": 7})
     assert np.unique(batch["mask"][1]).tolist() == [7]
 
 
 def test_what_a_crop_cut_off_does_not_come_back_when_the_rest_is_turned(tmp_path: Path) -> None:
-    """The left box lies just beside the crop: turned, its place is in a corner of the canvas, where there is only the fill."""
+    """The left box lies just beside the crop: turned, its place is in a corner of the canvas, where
+    there is only the fill."""
     source = tmp_path / "in"
     source.mkdir()
     rectangle((300, 100), (88, 44, 8, 12)).save(source / "a.png")
@@ -334,14 +404,20 @@ def test_what_a_crop_cut_off_does_not_come_back_when_the_rest_is_turned(tmp_path
     (source / "metadata.jsonl").write_text(
         json.dumps({"file_name": "a.png", "objects": {"bbox": boxes, "category": [0, 1]}}) + "\n"
     )
-    sample = converted(source, [{"name": "crop", "size": "100x100"}, {"name": "rotate", "angle": 45}])
+    sample = converted(
+        source, [{"name": "crop", "size": "100x100"}, {"name": "rotate", "angle": 45}]
+    )
     assert not (np.asarray(sample["image"]) > 127).any(), "nothing of the left box is to be seen"
     assert list(sample["objects"]["category"]) == [1]
-    assert np.asarray(sample["objects"]["bbox"])[0] == pytest.approx([35.858, 35.858, 28.284, 28.284], abs=1e-3)
+    assert np.asarray(sample["objects"]["bbox"])[0] == pytest.approx(
+        [35.858, 35.858, 28.284, 28.284], abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_whether_an_object_is_kept_does_not_depend_on_the_others(tmp_path: Path, others: int) -> None:
+def test_whether_an_object_is_kept_does_not_depend_on_the_others(
+    tmp_path: Path, others: int
+) -> None:
     small, whole = [[[20, 15, 25, 15, 25, 20]]], [[[0, 0, 60, 0, 60, 40, 0, 40]]]
     number = 1 + others
     objects = {
@@ -349,7 +425,11 @@ def test_whether_an_object_is_kept_does_not_depend_on_the_others(tmp_path: Path,
         "category": list(range(number)),
         "segmentation": small + whole * others,
     }
-    sample = converted(source_with(tmp_path, objects), [{"name": "crop", "size": "30x20"}], recipe={"keep_objects": 0.5})
+    sample = converted(
+        source_with(tmp_path, objects),
+        [{"name": "crop", "size": "30x20"}],
+        recipe={"keep_objects": 0.5},
+    )
     assert list(sample["objects"]["category"]) == [0], "its polygon is visible as a whole"
 
 
@@ -359,12 +439,17 @@ def test_an_area_that_is_not_known_stays_so(tmp_path: Path) -> None:
     for name in "ab":
         rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / f"{name}.png")
     lines = [
-        {"file_name": f"{name}.png", "objects": {"bbox": [[20, 15, 10, 8]], "category": [0], "area": [area]}}
+        {
+            "file_name": f"{name}.png",
+            "objects": {"bbox": [[20, 15, 10, 8]], "category": [0], "area": [area]},
+        }
         for name, area in (("a", None), ("b", 80.0))
     ]
     (source / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     shardctl.convert(source, tmp_path / "out", recipe={"transform": CROP_AND_FLIP}, workers=0)
-    stored = pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow").read_all()["objects"].to_pylist()
+    stored = (
+        pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow").read_all()["objects"].to_pylist()
+    )
     assert sorted((each["area"] for each in stored), key=str) == [[80.0], [None]]
 
 
@@ -388,17 +473,29 @@ def test_a_function_gets_objects_that_no_other_variant_has_changed(tmp_path: Pat
     """Mirrored, inverted and mirrored again: nothing has moved in the end, but there are stages."""
     source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
     flip = {"name": "hflip", "p": 1}
-    steps = [flip, {"name": "random_erasing", "p": 1}, flip, {"name": "custom", "target": "test_annotated:adds_a_box"}]
-    shardctl.convert(source, tmp_path / "out", recipe={"transform": steps, "variants": 3}, workers=0)
+    steps = [
+        flip,
+        {"name": "random_erasing", "p": 1},
+        flip,
+        {"name": "custom", "target": "test_annotated:adds_a_box"},
+    ]
+    shardctl.convert(
+        source, tmp_path / "out", recipe={"transform": steps, "variants": 3}, workers=0
+    )
     for sample in shardctl.open(tmp_path / "out"):
         assert np.asarray(sample["objects"]["bbox"]).tolist() == [[21, 15, 10, 8], [1, 1, 1, 1]]
 
 
 @pytest.mark.parametrize(
     ("function", "why"),
-    [(forgets_the_boxes, "to a dict without bbox"), (adds_a_category, "to a dict with 1 of bbox and 2 of category")],
+    [
+        (forgets_the_boxes, "to a dict without bbox"),
+        (adds_a_category, "to a dict with 1 of bbox and 2 of category"),
+    ],
 )
-def test_a_function_that_makes_objects_uneven_costs_the_sample(tmp_path: Path, function: Any, why: str) -> None:
+def test_a_function_that_makes_objects_uneven_costs_the_sample(
+    tmp_path: Path, function: Any, why: str
+) -> None:
     source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
     steps = [{"name": "custom", "target": f"test_annotated:{function.__name__}"}]
     with pytest.raises(InputError, match=f"set objects {why}"):
@@ -408,17 +505,25 @@ def test_a_function_that_makes_objects_uneven_costs_the_sample(tmp_path: Path, f
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"segmentation": [[[1.0, 2, 3, 4, 5, 6, 7], [1.0, 2, 3, 4, 5, 6, 7]]]}, "a polygon of objects is not a list"),
+        (
+            {"segmentation": [[[1.0, 2, 3, 4, 5, 6, 7], [1.0, 2, 3, 4, 5, 6, 7]]]},
+            "a polygon of objects is not a list",
+        ),
         ({"segmentation": [[None]]}, "a polygon of objects is not a list"),
         ({"segmentation": [[[1.0, 2, None, 4, 5, 6]]]}, "a polygon of objects is not a list"),
         ({"bbox": None}, "objects has 0 of bbox and 1 of category"),
         ({"bbox": [[math.nan, 1.0, 2, 3]]}, "a bbox of objects is not four numbers"),
         ({"keypoints": [[[1.0, 2]]]}, "a keypoint of objects is not three numbers"),
-        ({"rle": [{"size": [4, 5], "counts": b"d0"}]}, "an RLE of objects is of 5x4, and the image has 60x40"),
+        (
+            {"rle": [{"size": [4, 5], "counts": b"d0"}]},
+            "an RLE of objects is of 5x4, and the image has 60x40",
+        ),
         ({"rle": [{"size": [4], "counts": b"d0"}]}, "an RLE of objects is not one"),
     ],
 )
-def test_objects_of_tables_that_cannot_be_moved_are_rejects(tmp_path: Path, changed: dict[str, Any], why: str) -> None:
+def test_objects_of_tables_that_cannot_be_moved_are_rejects(
+    tmp_path: Path, changed: dict[str, Any], why: str
+) -> None:
     good = {
         "bbox": [[20.0, 15, 10, 8]],
         "category": [0],
@@ -433,27 +538,49 @@ def test_objects_of_tables_that_cannot_be_moved_are_rejects(tmp_path: Path, chan
         pa.list_(pa.list_(pa.list_(pa.float64()))),
         pa.struct([("size", pa.list_(pa.int32())), ("counts", pa.binary())]),
     )
-    of_boxes, of_polygons = pa.list_(pa.list_(pa.float64())), pa.list_(pa.list_(pa.list_(pa.float64())))
-    members = [("bbox", of_boxes), ("category", pa.list_(pa.int64())), ("segmentation", of_polygons)]
+    of_boxes, of_polygons = (
+        pa.list_(pa.list_(pa.float64())),
+        pa.list_(pa.list_(pa.list_(pa.float64()))),
+    )
+    members = [
+        ("bbox", of_boxes),
+        ("category", pa.list_(pa.int64())),
+        ("segmentation", of_polygons),
+    ]
     type_ = pa.struct([*members, ("keypoints", keypoints), ("rle", pa.list_(rle))])
     (tmp_path / "in").mkdir()
-    table = {"image": pa.array([image, image]), "objects": pa.array([good, {**good, **changed}], type_)}
+    table = {
+        "image": pa.array([image, image]),
+        "objects": pa.array([good, {**good, **changed}], type_),
+    }
     pq.write_table(pa.table(table), tmp_path / "in" / "t.parquet")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"kind": "image", "transform": CROP_AND_FLIP[:1]}, workers=0)
+    shardctl.convert(
+        tmp_path / "in",
+        tmp_path / "out",
+        recipe={"kind": "image", "transform": CROP_AND_FLIP[:1]},
+        workers=0,
+    )
     assert len(shardctl.open(tmp_path / "out")) == 1
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert reject.message.startswith(why)
 
 
-def test_a_mask_of_8_bits_is_filled_with_a_number_that_only_those_of_16_have(tmp_path: Path) -> None:
+def test_a_mask_of_8_bits_is_filled_with_a_number_that_only_those_of_16_have(
+    tmp_path: Path,
+) -> None:
     source = source_with(tmp_path, None, Image.fromarray(np.full((HEIGHT, WIDTH), 7, np.uint8)))
     rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / "b.png")
     Image.fromarray(np.full((HEIGHT, WIDTH), 300, np.uint16)).save(tmp_path / "masks" / "b.png")
     labels = f"masks+ignore=65535:{tmp_path / 'masks'}"
     recipe = {"transform": [{"name": "pad", "margin": 1}]}
     shardctl.convert(source, tmp_path / "out", recipe=recipe, labels=labels, workers=0)
-    found = {sample["key"]: np.asarray(sample["mask"]) for sample in shardctl.open(tmp_path / "out")}
-    assert {key: (mask[0, 0], mask[1, 1]) for key, mask in found.items()} == {"a.png": (65535, 7), "b.png": (65535, 300)}
+    found = {
+        sample["key"]: np.asarray(sample["mask"]) for sample in shardctl.open(tmp_path / "out")
+    }
+    assert {key: (mask[0, 0], mask[1, 1]) for key, mask in found.items()} == {
+        "a.png": (65535, 7),
+        "b.png": (65535, 300),
+    }
 
 
 @pytest.mark.parametrize("variants", [1, 2])
@@ -473,18 +600,29 @@ def test_the_parts_of_images_are_verified_and_repaired(tmp_path: Path, variants:
     assert shardctl.verify(tmp_path / "out", level="deep").ok
 
 
-def test_a_step_that_leaves_pixels_in_their_places_is_not_refused_beside_coordinates(tmp_path: Path) -> None:
+def test_a_step_that_leaves_pixels_in_their_places_is_not_refused_beside_coordinates(
+    tmp_path: Path,
+) -> None:
     source = source_with(tmp_path, None)
-    (source / "metadata.jsonl").write_text(json.dumps({"file_name": "a.png", "bbox": [1, 2, 3, 4]}) + "\n")
-    steps = [{"name": "maybe", "p": 1, "steps": [{"name": "invert", "p": 1}, {"name": "grayscale"}]}]
+    (source / "metadata.jsonl").write_text(
+        json.dumps({"file_name": "a.png", "bbox": [1, 2, 3, 4]}) + "\n"
+    )
+    steps = [
+        {"name": "maybe", "p": 1, "steps": [{"name": "invert", "p": 1}, {"name": "grayscale"}]}
+    ]
     sample = converted(source, steps)
     assert list(sample["bbox"]) == [1, 2, 3, 4]
     with pytest.raises(UsageError, match="hflip moves the content of the images"):
-        shardctl.convert(source, tmp_path / "other", recipe={"transform": [*steps, {"name": "hflip"}]}, workers=0)
+        shardctl.convert(
+            source, tmp_path / "other", recipe={"transform": [*steps, {"name": "hflip"}]}, workers=0
+        )
 
 
-def many_marked(folder: Path, counts: list[int], points: dict[int, int] | None = None) -> tuple[Path, str]:
-    """Make images with as many objects each, and polygons of so many points in some; return them, and their labels."""
+def many_marked(
+    folder: Path, counts: list[int], points: dict[int, int] | None = None
+) -> tuple[Path, str]:
+    """Make images with as many objects each, and polygons of so many points in some; return them,
+    and their labels."""
     source = folder / "in"
     source.mkdir(parents=True)
     marked: list[dict[str, Any]] = []
@@ -493,15 +631,26 @@ def many_marked(folder: Path, counts: list[int], points: dict[int, int] | None =
         for place in range(count):
             x, y, corners = 3 * place, 2 * number, (points or {}).get(number, 4)
             polygon = [x, y, x + 9, y, *[x + 9, y + 8] * (corners - 3), x, y + 8]
-            each = {"image_id": number, "category_id": 1, "bbox": [x, y, 9, 8], "area": 72, "segmentation": [polygon]}
+            each = {
+                "image_id": number,
+                "category_id": 1,
+                "bbox": [x, y, 9, 8],
+                "area": 72,
+                "segmentation": [polygon],
+            }
             marked.append({"id": len(marked), "iscrowd": 0, **each})
-    names = [{"id": number, "file_name": f"{number:02}.png", "width": WIDTH, "height": HEIGHT} for number in range(len(counts))]
+    names = [
+        {"id": number, "file_name": f"{number:02}.png", "width": WIDTH, "height": HEIGHT}
+        for number in range(len(counts))
+    ]
     labels = {"images": names, "annotations": marked, "categories": [{"id": 1, "name": "thing"}]}
     (folder / "labels.json").write_text(json.dumps(labels))
     return source, f"coco:{folder / 'labels.json'}"
 
 
-def test_shards_do_not_depend_on_how_many_objects_are_moved_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_do_not_depend_on_how_many_objects_are_moved_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, labels = many_marked(tmp_path, [number % 5 for number in range(12)])
     recipe = {"variants": 2, "transform": [{"name": "random_crop", "size": 20}, {"name": "hflip"}]}
     made = []
@@ -517,13 +666,20 @@ def test_shards_do_not_depend_on_how_many_objects_are_moved_together(tmp_path: P
         monkeypatch.setattr("shardctl.transforms.pipeline.deferred_objects.WAITING_BYTES", waiting)
         out = tmp_path / f"{rows}-{size}-{waiting}"
         result = shardctl.convert(source, out, labels=labels, recipe=recipe, workers=0)
-        made.append(([(path.name, path.read_bytes()) for path in sorted(out.glob("train-*.arrow"))], result.notices))
+        made.append(
+            (
+                [(path.name, path.read_bytes()) for path in sorted(out.glob("train-*.arrow"))],
+                result.notices,
+            )
+        )
         assert made[-1] == made[0]
     assert made[0][0]
     assert "objects were cut off" in str(made[0][1])
 
 
-def test_memory_for_objects_of_many_points_is_that_of_their_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_objects_of_many_points_is_that_of_their_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, labels = many_marked(tmp_path, [1] * 6, {3: 2000})
     move_one, move_many = deferred_objects.moved_objects, deferred_objects.moved_together
 
@@ -539,13 +695,17 @@ def test_memory_for_objects_of_many_points_is_that_of_their_record(tmp_path: Pat
 
     monkeypatch.setattr(deferred_objects, "moved_objects", one)
     monkeypatch.setattr(deferred_objects, "moved_together", many)
-    result = shardctl.convert(source, tmp_path / "out", labels=labels, recipe={"transform": CROP_AND_FLIP}, workers=0)
+    result = shardctl.convert(
+        source, tmp_path / "out", labels=labels, recipe={"transform": CROP_AND_FLIP}, workers=0
+    )
     assert (result.samples, result.reasons) == (5, {"transform: out-of-memory": 1})
     assert [reject.key for reject in read_rejects(LocalFolder(tmp_path / "out"))] == ["03.png"]
     assert shardctl.verify(tmp_path / "out", level="deep").ok
 
 
-def test_objects_are_moved_one_by_one_where_there_is_no_memory_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_are_moved_one_by_one_where_there_is_no_memory_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, labels = many_marked(tmp_path, [1, 2, 0, 1])
     steps = {"transform": CROP_AND_FLIP}
     shardctl.convert(source, tmp_path / "together", labels=labels, recipe=steps, workers=0)
@@ -558,7 +718,9 @@ def test_objects_are_moved_one_by_one_where_there_is_no_memory_for_all(tmp_path:
 
     monkeypatch.setattr(deferred_objects, "moved_together", only_one)
     shardctl.convert(source, tmp_path / "alone", labels=labels, recipe=steps, workers=0)
-    alone, together = ((tmp_path / name / "SHA256SUMS").read_text() for name in ("alone", "together"))
+    alone, together = (
+        (tmp_path / name / "SHA256SUMS").read_text() for name in ("alone", "together")
+    )
     assert alone == together
 
 
@@ -596,9 +758,16 @@ class Halving:
 
 @pytest.mark.parametrize(
     ("function", "left"),
-    [("halves", "objects, mask"), ("halves_without_mask", "mask"), ("Halving", "objects, mask"), ("halves_all", None)],
+    [
+        ("halves", "objects, mask"),
+        ("halves_without_mask", "mask"),
+        ("Halving", "objects, mask"),
+        ("halves_all", None),
+    ],
 )
-def test_a_function_moves_what_is_marked_when_it_changes_the_size(tmp_path: Path, function: str, left: str | None) -> None:
+def test_a_function_moves_what_is_marked_when_it_changes_the_size(
+    tmp_path: Path, function: str, left: str | None
+) -> None:
     mask = Image.fromarray(np.ones((HEIGHT, WIDTH), np.uint8))
     source = source_with(tmp_path, {"bbox": [[20, 16, 10, 8]], "category": [0]}, mask)
     steps = [{"name": "custom", "target": f"test_annotated:{function}"}]
@@ -608,7 +777,10 @@ def test_a_function_moves_what_is_marked_when_it_changes_the_size(tmp_path: Path
         assert (sample["image"].shape, sample["mask"].shape) == ((20, 30, 3), (20, 30))
         assert sample["objects"]["bbox"].tolist() == [[10, 8, 5, 4]]
         return
-    with pytest.raises(InputError, match=rf"test_annotated:{function} changed the image from 60x40 to 30x20, and not {left}$"):
+    with pytest.raises(
+        InputError,
+        match=rf"test_annotated:{function} changed the image from 60x40 to 30x20, and not {left}$",
+    ):
         converted(source, steps, **options)
 
 
@@ -616,7 +788,10 @@ def test_a_function_that_changes_pixels_alone_is_named(tmp_path: Path) -> None:
     """Whether it moves them, nothing shows."""
     source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
     for function, is_named in (("mirrors", True), ("adds_a_box", False)):
-        recipe = {"store": "png", "transform": [{"name": "custom", "target": f"test_annotated:{function}"}]}
+        recipe = {
+            "store": "png",
+            "transform": [{"name": "custom", "target": f"test_annotated:{function}"}],
+        }
         result = shardctl.convert(source, tmp_path / function, recipe=recipe, workers=0)
         named = f"test_annotated:{function} changes pixels and leaves objects"
         assert any(named in said for said in result.notices) == is_named

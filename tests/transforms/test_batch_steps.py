@@ -1,4 +1,5 @@
-"""Steps of text: they see files and records alike, reject single records, are counted, and may depend on files of their own."""
+"""Steps of text: they see files and records alike, reject single records, are counted, and may
+depend on files of their own."""
 
 from __future__ import annotations
 
@@ -78,29 +79,46 @@ def sources(folder: Path, form: str) -> Path:
         for text in ("a", "bb", "c", "d"):
             (folder / f"{text}.txt").write_text(text)
     else:
-        (folder / "1.jsonl").write_text('{"text": "a", "n": 1}\n{"text": "bb", "n": 2}\n{"text": "c", "n": 3}\n')
+        (folder / "1.jsonl").write_text(
+            '{"text": "a", "n": 1}\n{"text": "bb", "n": 2}\n{"text": "c", "n": 3}\n'
+        )
         (folder / "2.jsonl").write_text('{"text": "d", "n": 4}\n{"text": null, "n": 5}\n')
     return folder
 
 
 def recipe(folder: Path) -> dict[str, Any]:
     (folder / "my ending").write_bytes(b"!")
-    return {"kind": "text", "transform": [{"name": "no_b"}, {"name": "ending", "file": str(folder / "my ending")}]}
+    return {
+        "kind": "text",
+        "transform": [{"name": "no_b"}, {"name": "ending", "file": str(folder / "my ending")}],
+    }
 
 
 @pytest.mark.parametrize("form", ["files", "records"])
-def test_a_text_that_a_step_rejects_is_a_reject_of_its_own_record(tmp_path: Path, form: str) -> None:
+def test_a_text_that_a_step_rejects_is_a_reject_of_its_own_record(
+    tmp_path: Path, form: str
+) -> None:
     source = sources(tmp_path / "in", form)
     result = shardctl.convert(source, tmp_path / "out", recipe=recipe(tmp_path), workers=0)
     ds = shardctl.open(tmp_path / "out")
-    assert [sample["text"] for sample in ds] == (["a!", "c!", "d!"] if form == "files" else ["a!", "c!", "d!", None])
+    assert [sample["text"] for sample in ds] == (
+        ["a!", "c!", "d!"] if form == "files" else ["a!", "c!", "d!", None]
+    )
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     key = "bb.txt" if form == "files" else "1.jsonl#2"
-    assert (reject.key, reject.stage, reject.error, reject.message) == (key, "filter", "letter-b", "has a b at 0")
+    assert (reject.key, reject.stage, reject.error, reject.message) == (
+        key,
+        "filter",
+        "letter-b",
+        "has a b at 0",
+    )
     assert shardctl.verify(tmp_path / "out", level="deep").findings == ()
     records = 4 if form == "files" else 5
     first = {"name": "no_b", "records": records, "bytes": 5, "rejected": {"letter-b": [1, 2]}}
-    assert result.steps == [first, {"name": "ending", "records": records - 1, "bytes": 3, "rejected": {}}]
+    assert result.steps == [
+        first,
+        {"name": "ending", "records": records - 1, "bytes": 3, "rejected": {}},
+    ]
 
 
 @pytest.mark.parametrize("form", ["files", "records"])
@@ -114,7 +132,10 @@ def test_what_the_steps_did_is_printed_and_recorded(tmp_path: Path, cli: Any, fo
     source = sources(tmp_path / "in", form)
     ran = cli("convert", source, tmp_path / "out", "--recipe", tmp_path / "r.toml", "--workers", 0)
     total = 4 if form == "files" else 5
-    assert f"no_b: kept {total - 1} of {total} (60.0% of the bytes); rejected: letter-b 1 (40.0%)" in ran.out
+    assert (
+        f"no_b: kept {total - 1} of {total} (60.0% of the bytes); rejected: letter-b 1 (40.0%)"
+        in ran.out
+    )
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert [step["name"] for step in manifest["steps"]] == ["no_b", "ending"]
     assert "endings 1.0" in manifest["fingerprint_parts"]["versions"]
@@ -122,7 +143,8 @@ def test_what_the_steps_did_is_printed_and_recorded(tmp_path: Path, cli: Any, fo
 
 
 def test_a_file_that_a_step_depends_on_is_part_of_the_dataset(tmp_path: Path) -> None:
-    """It is in the checksums, not in the recipe by its path; the dataset needs the first one no more."""
+    """It is in the checksums, not in the recipe by its path; the dataset needs the first one no
+    more."""
     source, given = sources(tmp_path / "in", "records"), recipe(tmp_path)
     out = tmp_path / "out"
     shardctl.convert(source, out, recipe=given, workers=0)
@@ -140,7 +162,10 @@ def test_a_file_that_a_step_depends_on_is_part_of_the_dataset(tmp_path: Path) ->
     assert finding.kind == "wrong-checksum"
     assert "copy the right one into the dataset's folder" in finding.message
     repaired = shardctl.repair(out, workers=0)
-    assert (repaired.status, [entry.file for entry in repaired.unrepaired]) == ("damaged", ["ending.txt"])
+    assert (repaired.status, [entry.file for entry in repaired.unrepaired]) == (
+        "damaged",
+        ["ending.txt"],
+    )
     assert "copy the right one into the dataset's folder" in repaired.unrepaired[0].message
     (out / "ending.txt").write_bytes(b"!")
     assert shardctl.verify(out).findings == ()
@@ -165,18 +190,35 @@ def test_a_lost_manifest_is_rebuilt_with_the_files_of_the_recipe(tmp_path: Path)
     (out / "manifest.json").unlink()
     shardctl.repair(out, sources=[source], workers=0)
     assert shardctl.verify(out).findings == ()
-    before, after = (json.loads((path / "manifest.json").read_text()) for path in (tmp_path / "copy", out))
+    before, after = (
+        json.loads((path / "manifest.json").read_text()) for path in (tmp_path / "copy", out)
+    )
     assert after["files"] == before["files"]
 
 
 def test_the_share_of_bytes_is_not_said_where_records_have_no_text() -> None:
     counts = {"records": 200, "bytes": 0, "rejected": {"tokens": [64, 0]}}
-    assert step_lines([{"name": "filter_length", **counts}]) == ["filter_length: kept 136 of 200; rejected: tokens 64"]
+    assert step_lines([{"name": "filter_length", **counts}]) == [
+        "filter_length: kept 136 of 200; rejected: tokens 64"
+    ]
 
 
-def test_steps_by_option_that_make_tokens_come_last_with_the_settings_of_both(tmp_path: Path, cli: Any) -> None:
+def test_steps_by_option_that_make_tokens_come_last_with_the_settings_of_both(
+    tmp_path: Path, cli: Any
+) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"text": "c"}\n')
-    given = ("--tokenizer", "bytes", "--block-length", 4, "--step", "pack eos=7", "--step", "whitespace", "--workers", 0)
+    given = (
+        "--tokenizer",
+        "bytes",
+        "--block-length",
+        4,
+        "--step",
+        "pack eos=7",
+        "--step",
+        "whitespace",
+        "--workers",
+        0,
+    )
     assert cli("convert", tmp_path / "in.jsonl", tmp_path / "out", *given).code == 0
     recipe = json.loads((tmp_path / "out" / "manifest.json").read_text())["recipe"]["transform"]
     assert [step["name"] for step in recipe] == ["whitespace", "tokenize", "pack"]
@@ -189,14 +231,30 @@ def test_a_dry_run_expects_as_many_rejects_as_it_has_tried(tmp_path: Path) -> No
         "".join(json.dumps({"text": f"{number} {'ab'[number % 2]}"}) + "\n" for number in range(60))
     )
     recipe = {"transform": [{"name": "no_b"}]}
-    planned = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe=recipe, workers=0, dry_run=True)
-    assert planned.samples == shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe=recipe, workers=0).samples == 30
+    planned = shardctl.convert(
+        tmp_path / "in.jsonl", tmp_path / "out", recipe=recipe, workers=0, dry_run=True
+    )
+    assert (
+        planned.samples
+        == shardctl.convert(
+            tmp_path / "in.jsonl", tmp_path / "out", recipe=recipe, workers=0
+        ).samples
+        == 30
+    )
 
 
 def test_texts_are_required_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"body": "a"}\n')
-    with pytest.raises(InputError, match="no_b takes texts, but the records have none: they have body; text_field=FIELD"):
-        shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": [{"name": "no_b"}]}, workers=0)
+    with pytest.raises(
+        InputError,
+        match="no_b takes texts, but the records have none: they have body; text_field=FIELD",
+    ):
+        shardctl.convert(
+            tmp_path / "in.jsonl",
+            tmp_path / "out",
+            recipe={"transform": [{"name": "no_b"}]},
+            workers=0,
+        )
 
 
 def test_keys_have_the_numbers_of_lines_of_any_length(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Chats as trainers write them: their forms, tools and weights, the loss that counts, and the same tokens as transformers'."""
+"""Chats as trainers write them: their forms, tools and weights, the loss that counts, and the same
+tokens as transformers'."""
 
 from __future__ import annotations
 
@@ -53,15 +54,18 @@ IM = """\
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}
 """
 HEADERS = (
-    "{{ bos_token }}{% if tools is not none %}[tools]{{ tools | tojson(indent=2) }}<|eot|>{% endif %}"
+    "{{ bos_token }}{% if tools is not none %}[tools]{{ tools | tojson(indent=2) }}<|eot|>{% endif "
+    "%}"
     "{% for m in messages %}{{ '[' + m['role'] + ']\n\n' }}"
     "{% if 'tool_calls' in m %}"
-    "{{ m['tool_calls'][0]['function'] | tojson(sort_keys=true, separators=(',', ':')) + '<|call|>' }}"
+    "{{ m['tool_calls'][0]['function'] | tojson(sort_keys=true, separators=(',', ':')) + "
+    "'<|call|>' }}"
     "{% else %}{{ m['content'] | trim + '<|eot|>' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '[assistant]\n\n' }}{% endif %}"
 )
 TURNS = (
-    "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no "
+    "system') }}{% endif %}"
     "<{{ 'model' if m.role == 'assistant' else m.role }}>\n"
     "{% if m.content is string %}{{ m.content | trim }}"
     "{% else %}{% for p in m.content %}{{ p.text | trim }}{% endfor %}{% endif %}"
@@ -75,7 +79,8 @@ CHANNELS = (
     "{% if add_generation_prompt %}<|im_start|>{% endif %}"
 )
 MARKED = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}[{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}[{{ m.content }}{% for c "
+    "in m.tool_calls or [] %}"
     "{{ c.function.arguments | tojson }}{% endfor %}<|eot|>{% endgeneration %}"
     "{% else %}({{ m.content }}){% endif %}{% endfor %}"
 )
@@ -92,28 +97,52 @@ CALL = {
 }
 TOOL = {
     "type": "function",
-    "function": {"name": "f", "parameters": {"type": "object", "properties": {"z": {"type": "integer"}}}},
+    "function": {
+        "name": "f",
+        "parameters": {"type": "object", "properties": {"z": {"type": "integer"}}},
+    },
 }
-TURNS_OF_TOOLS = [say("user", "hi"), say("assistant", "", tool_calls=[CALL]), say("tool", "4"), say("assistant", "it is 4")]
-PLAIN = [say("user", "hi"), say("assistant", "yes"), say("user", " what? "), say("assistant", "that")]
+TURNS_OF_TOOLS = [
+    say("user", "hi"),
+    say("assistant", "", tool_calls=[CALL]),
+    say("tool", "4"),
+    say("assistant", "it is 4"),
+]
+PLAIN = [
+    say("user", "hi"),
+    say("assistant", "yes"),
+    say("user", " what? "),
+    say("assistant", "that"),
+]
 
 
 def model(folder: Path, template: str | None = None) -> Path:
     """Write the folder of a tokenizer with a token for each byte, and some that are special."""
     symbols = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    made = tokenizers.Tokenizer(tokenizers.models.BPE({symbol: place for place, symbol in enumerate(symbols)}, []))
+    made = tokenizers.Tokenizer(
+        tokenizers.models.BPE({symbol: place for place, symbol in enumerate(symbols)}, [])
+    )
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
     made.add_special_tokens(SPECIAL)
     folder.mkdir()
     made.save(str(folder / "tokenizer.json"))
-    config = {"bos_token": "<s>", "eos_token": "<|im_end|>", "tokenizer_class": "PreTrainedTokenizerFast"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config | ({"chat_template": template} if template else {})))
+    config = {
+        "bos_token": "<s>",
+        "eos_token": "<|im_end|>",
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(config | ({"chat_template": template} if template else {}))
+    )
     return folder
 
 
 def lines(path: Path, records: Sequence[Any]) -> Path:
-    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records),
+        encoding="utf-8",
+    )
     return path
 
 
@@ -126,22 +155,35 @@ def texts(out: Path) -> list[tuple[str, str]]:
     """Return the text of each sample, and that of the tokens which the loss counts."""
     ds = shardctl.open(out)
     pairs = [(np.asarray(sample["tokens"]), np.asarray(sample["loss_mask"])) for sample in ds]
-    return [(ds.tokenizer.decode(tokens), ds.tokenizer.decode(tokens[mask == 1])) for tokens, mask in pairs]
+    return [
+        (ds.tokenizer.decode(tokens), ds.tokenizer.decode(tokens[mask == 1]))
+        for tokens, mask in pairs
+    ]
 
 
 FORMS: dict[str, tuple[Any, list[dict[str, Any]]]] = {
     "openai": ({"messages": PLAIN}, PLAIN),
     "sharegpt": (
-        {"id": 1, "system": "be", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
+        {
+            "id": 1,
+            "system": "be",
+            "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
+        },
         [say("system", "be"), say("user", "a"), say("assistant", "b")],
     ),
     "sharegpt with roles": ({"conversations": PLAIN}, PLAIN),
-    "alpaca": ({"instruction": "add", "input": "1", "output": "2"}, [say("user", "add\n1"), say("assistant", "2")]),
+    "alpaca": (
+        {"instruction": "add", "input": "1", "output": "2"},
+        [say("user", "add\n1"), say("assistant", "2")],
+    ),
     "alpaca without input": (
         {"instruction": "add", "input": "", "output": "2", "history": [["q", "a"]]},
         [say("user", "q"), say("assistant", "a"), say("user", "add"), say("assistant", "2")],
     ),
-    "completion": ({"prompt": "[1]", "completion": "b"}, [say("user", "[1]"), say("assistant", "b")]),
+    "completion": (
+        {"prompt": "[1]", "completion": "b"},
+        [say("user", "[1]"), say("assistant", "b")],
+    ),
     "completion of messages": ({"prompt": PLAIN[:1], "completion": PLAIN[1:2]}, PLAIN[:2]),
     "list": (PLAIN, PLAIN),
     "parts": ({"messages": [say("user", [{"type": "text", "text": "hi"}]), PLAIN[1]]}, PLAIN[:2]),
@@ -159,7 +201,9 @@ def _as_array(path: Path, records: list[Any]) -> Path:
 
 
 def _as_gzip(path: Path, records: list[Any]) -> Path:
-    (path / "in.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(each) + "\n" for each in records).encode()))
+    (path / "in.jsonl.gz").write_bytes(
+        gzip.compress("".join(json.dumps(each) + "\n" for each in records).encode())
+    )
     return path / "in.jsonl.gz"
 
 
@@ -169,7 +213,12 @@ def test_every_form_of_a_chat_gives_the_tokens_of_its_messages(
     tmp_path: Path, form: str, write: Callable[[Path, list[Any]], Path]
 ) -> None:
     record, messages = FORMS[form]
-    converted(write(tmp_path, [record, record]), tmp_path / "out", model(tmp_path / "m"), template="chatml")
+    converted(
+        write(tmp_path, [record, record]),
+        tmp_path / "out",
+        model(tmp_path / "m"),
+        template="chatml",
+    )
     text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
     counted = "".join(f"{m['content']}<|im_end|>" for m in messages if m["role"] == "assistant")
     assert texts(tmp_path / "out") == [(text, counted)] * 2
@@ -183,19 +232,45 @@ def test_every_form_of_a_chat_gives_the_tokens_of_its_messages(
         ({"question": "a"}, "user and assistant name the fields"),
     ],
 )
-def test_records_that_are_no_chats_are_refused_with_what_helps(tmp_path: Path, record: Any, problem: str) -> None:
+def test_records_that_are_no_chats_are_refused_with_what_helps(
+    tmp_path: Path, record: Any, problem: str
+) -> None:
     with pytest.raises(InputError, match=problem):
-        converted(lines(tmp_path / "in.jsonl", [record]), tmp_path / "out", model(tmp_path / "m"), template="chatml")
+        converted(
+            lines(tmp_path / "in.jsonl", [record]),
+            tmp_path / "out",
+            model(tmp_path / "m"),
+            template="chatml",
+        )
 
 
 STYLES = {"im": IM, "headers": HEADERS, "turns": TURNS, "channels": CHANNELS, "marked": MARKED}
 CHATS: dict[str, dict[str, Any]] = {
     "plain": {"messages": PLAIN},
     "tools": {"messages": TURNS_OF_TOOLS, "tools": [TOOL]},
-    "null": {"messages": [TURNS_OF_TOOLS[0], {**TURNS_OF_TOOLS[1], "content": None}, *TURNS_OF_TOOLS[2:]], "tools": None},
-    "text": {"messages": [PLAIN[0], say("assistant", None, tool_calls=[{"function": {"name": "g", "arguments": '{"a": 1}'}}])]},
+    "null": {
+        "messages": [
+            TURNS_OF_TOOLS[0],
+            {**TURNS_OF_TOOLS[1], "content": None},
+            *TURNS_OF_TOOLS[2:],
+        ],
+        "tools": None,
+    },
+    "text": {
+        "messages": [
+            PLAIN[0],
+            say(
+                "assistant", None, tool_calls=[{"function": {"name": "g", "arguments": '{"a": 1}'}}]
+            ),
+        ]
+    },
     "reasoning": {"messages": [PLAIN[0], say("assistant", "yes", reasoning_content="because")]},
-    "parts": {"messages": [say("user", [{"type": "text", "text": " a "}, {"type": "text", "text": "b"}]), PLAIN[1]]},
+    "parts": {
+        "messages": [
+            say("user", [{"type": "text", "text": " a "}, {"type": "text", "text": "b"}]),
+            PLAIN[1],
+        ]
+    },
 }
 TAKEN = {
     "im": {"plain", "tools", "null", "text", "reasoning", "parts"},
@@ -207,7 +282,10 @@ TAKEN = {
 """Which chats a template takes: the others it refuses, or does not write."""
 
 
-@pytest.mark.skipif(os.environ.get("SHARDCTL_FRAMEWORKS") != "yes", reason="needs transformers: SHARDCTL_FRAMEWORKS=yes")
+@pytest.mark.skipif(
+    os.environ.get("SHARDCTL_FRAMEWORKS") != "yes",
+    reason="needs transformers: SHARDCTL_FRAMEWORKS=yes",
+)
 @pytest.mark.parametrize("style", list(STYLES))
 def test_tokens_are_those_of_apply_chat_template(tmp_path: Path, style: str) -> None:
     transformers = pytest.importorskip("transformers")
@@ -219,7 +297,10 @@ def test_tokens_are_those_of_apply_chat_template(tmp_path: Path, style: str) -> 
         converted(lines(tmp_path / f"{name}.jsonl", [chat]), tmp_path / name, folder, date=day)
         (sample,) = shardctl.open(tmp_path / name)
         found = theirs.apply_chat_template(
-            chat["messages"], tools=chat.get("tools"), return_dict=True, return_assistant_tokens_mask=style == "marked"
+            chat["messages"],
+            tools=chat.get("tools"),
+            return_dict=True,
+            return_assistant_tokens_mask=style == "marked",
         )
         assert list(sample["tokens"]) == found["input_ids"], name
         if style == "marked":
@@ -232,22 +313,32 @@ def test_a_template_that_cannot_take_a_chat_refuses_it(style: str) -> None:
     for name in CHATS.keys() - TAKEN[style]:
         chat = CHATS[name]
         try:
-            written = Template(STYLES[style], special, "x").write(_without_null(chat["messages"]), chat.get("tools"))
+            written = Template(STYLES[style], special, "x").write(
+                _without_null(chat["messages"]), chat.get("tools")
+            )
         except Rejection:
             continue
         assert "tool_calls" in written.unwritten, name
 
 
 def _without_null(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in message.items() if value is not None} for message in messages]
+    return [
+        {key: value for key, value in message.items() if value is not None} for message in messages
+    ]
 
 
 def test_without_tags_the_loss_counts_what_each_answer_adds(tmp_path: Path) -> None:
     source = lines(tmp_path / "in.jsonl", [CHATS["tools"], CHATS["plain"]])
     converted(source, tmp_path / "out", model(tmp_path / "m", IM))
-    call = '\n{"name": "f", "arguments": {"z": 2, "a": 1.0, "e": {}, "n": null, "l": [1, null]}}<|im_end|>\n'
+    call = (
+        '\n{"name": "f", "arguments": {"z": 2, "a": 1.0, "e": {}, "n": null, "l": [1, '
+        "null]}}<|im_end|>\n"
+    )
     found = texts(tmp_path / "out")
-    assert [counted for _, counted in found] == [f"{call}it is 4<|im_end|>\n", "yes<|im_end|>\nthat<|im_end|>\n"]
+    assert [counted for _, counted in found] == [
+        f"{call}it is 4<|im_end|>\n",
+        "yes<|im_end|>\nthat<|im_end|>\n",
+    ]
     tools = f"<|im_start|>system\n# Tools\n{json.dumps(TOOL)}<|im_end|>\n"
     assert found[0][0].startswith(
         f"{tools}<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n{call}<|im_start|>user\n<r>4</r>"
@@ -283,21 +374,33 @@ def test_what_cannot_be_trained_on_is_rejected_with_the_reason(tmp_path: Path) -
     ]
     source = lines(tmp_path / "in.jsonl", [{"messages": PLAIN}, *(chat for chat, _ in chats)])
     step = {"name": "tokenize_chat", "tokenizer": str(model(tmp_path / "m")), "template": "chatml"}
-    shardctl.convert(source, tmp_path / "out", recipe={"transform": [step]}, workers=0, max_rejects="100%")
-    assert [reject.error for reject in read_rejects(LocalFolder(tmp_path / "out"))] == [error for _, error in chats]
+    shardctl.convert(
+        source, tmp_path / "out", recipe={"transform": [step]}, workers=0, max_rejects="100%"
+    )
+    assert [reject.error for reject in read_rejects(LocalFolder(tmp_path / "out"))] == [
+        error for _, error in chats
+    ]
 
 
 def test_whether_a_value_is_text_does_not_depend_on_other_records(tmp_path: Path) -> None:
     chats = [{"instruction": "a", "input": part, "output": "b"} for part in ("c", 3, None, "")]
     step = {"name": "tokenize_chat", "tokenizer": str(model(tmp_path / "m")), "template": "chatml"}
     source = lines(tmp_path / "in.jsonl", chats)
-    shardctl.convert(source, tmp_path / "out", recipe={"transform": [step]}, workers=0, max_rejects="100%")
-    assert [(reject.key, reject.error) for reject in read_rejects(LocalFolder(tmp_path / "out"))] == [("in.jsonl#2", "content")]
+    shardctl.convert(
+        source, tmp_path / "out", recipe={"transform": [step]}, workers=0, max_rejects="100%"
+    )
+    assert [
+        (reject.key, reject.error) for reject in read_rejects(LocalFolder(tmp_path / "out"))
+    ] == [("in.jsonl#2", "content")]
 
 
 def test_a_text_that_what_follows_changes_is_refused() -> None:
     """As that of templates that leave out what was thought before the last question."""
-    template = Template("{% for m in messages %}<{{ m.content if loop.last else m.content | upper }}>{% endfor %}", {}, "x")
+    template = Template(
+        "{% for m in messages %}<{{ m.content if loop.last else m.content | upper }}>{% endfor %}",
+        {},
+        "x",
+    )
     assert template.write(PLAIN[1:2]).spans == ((0, 5),)
     with pytest.raises(Rejection) as caught:
         template.write(PLAIN)
@@ -305,37 +408,50 @@ def test_a_text_that_what_follows_changes_is_refused() -> None:
 
 
 CALLING = say("assistant", "let me see", tool_calls=[CALL])
-NO_SYSTEM = "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{{ m.content | trim }}{% endif %}{% endfor %}"
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{{ m.content | trim "
+    "}}{% endif %}{% endfor %}"
+)
 
 
 @pytest.mark.parametrize(
     ("template", "messages", "names"),
     [
         (HEADERS, [PLAIN[0], CALLING, *TURNS_OF_TOOLS[2:]], {"content of assistant"}),
-        (HEADERS, [PLAIN[0], {**CALLING, "content": "", "tool_calls": [CALL, CALL]}], {"tool_calls"}),
+        (
+            HEADERS,
+            [PLAIN[0], {**CALLING, "content": "", "tool_calls": [CALL, CALL]}],
+            {"tool_calls"},
+        ),
         (NO_SYSTEM, [say("system", "user"), say("user", "user"), PLAIN[1]], {"content of system"}),
         (NO_SYSTEM, [say("user", " a\n"), PLAIN[1]], set()),
         (NO_SYSTEM, [say("system", " \n"), *PLAIN], set()),
         (
             IM,
-            [say("user", [{"text": "x"}, {"text": "3"}]), say("assistant", [{"text": "a"}], reasoning="lost", kept=True)],
+            [
+                say("user", [{"text": "x"}, {"text": "3"}]),
+                say("assistant", [{"text": "a"}], reasoning="lost", kept=True),
+            ],
             {"reasoning", "kept"},
         ),
         (IM, [PLAIN[0], CALLING, say("tool", "4", tool_call_id="1"), *PLAIN[:2]], {"tool_call_id"}),
         (CHANNELS, [PLAIN[0], say("assistant", "yes", thinking="hm", train=False)], {"train"}),
         (
-            "{% for m in messages %}{% if m.content not in ('a', 'b') %}{{ raise_exception('no') }}{% endif %}"
+            "{% for m in messages %}{% if m.content not in ('a', 'b') %}{{ raise_exception('no') "
+            "}}{% endif %}"
             "{% if m.role == 'user' %}{{ m.content }}{% else %}-{% endif %}{% endfor %}",
             [say("user", "a"), say("assistant", "b")],
             set(),
         ),
         (
-            "{% for m in messages %}{{ m.content.split('</think>') | last if loop.first else m.content | tojson }}{% endfor %}",
+            "{% for m in messages %}{{ m.content.split('</think>') | last if loop.first else "
+            "m.content | tojson }}{% endfor %}",
             [say("user", "<think>a</think>b"), say("assistant", 'c"')],
             {"content of user"},
         ),
         (
-            "{% for m in messages %}<think>{{ (m.content.split('</think>') | first).split('<think>') | last }}</think>"
+            "{% for m in messages %}<think>{{ (m.content.split('</think>') | "
+            "first).split('<think>') | last }}</think>"
             "{{ m.content.split('</think>') | last }}{% endfor %}",
             [say("user", "<think>\na</think>b"), say("assistant", "<think>c</think>d")],
             set(),
@@ -359,25 +475,41 @@ def test_each_value_that_can_be_another_one_in_the_same_text_is_named(
         ({"q": "hi", "a": "yes"}, {"user": "q", "assistant": "a"}),
     ],
 )
-def test_system_and_tools_reach_the_template_in_every_form(tmp_path: Path, record: Any, settings: Any) -> None:
+def test_system_and_tools_reach_the_template_in_every_form(
+    tmp_path: Path, record: Any, settings: Any
+) -> None:
     chats = [{**record, "system": "be", "tools": [TOOL]}, {**record, "system": None, "tools": None}]
-    converted(lines(tmp_path / "in.jsonl", chats), tmp_path / "out", model(tmp_path / "m", IM), **settings)
-    tools, system = (f"<|im_start|>system\n{text}<|im_end|>\n" for text in (f"# Tools\n{json.dumps(TOOL)}", "be"))
+    converted(
+        lines(tmp_path / "in.jsonl", chats), tmp_path / "out", model(tmp_path / "m", IM), **settings
+    )
+    tools, system = (
+        f"<|im_start|>system\n{text}<|im_end|>\n" for text in (f"# Tools\n{json.dumps(TOOL)}", "be")
+    )
     text = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>\n"
     assert [found for found, _ in texts(tmp_path / "out")] == [tools + system + text, text]
     assert shardctl.open(tmp_path / "out").schema.names == ["key", "tokens", "loss_mask"]
 
 
 def test_media_are_told_by_the_fields_of_a_record_and_not_by_its_texts(tmp_path: Path) -> None:
-    html = {"messages": [say("user", "<img src=a> <image> <video>"), say("assistant", "[IMG] <|image_1|>")]}
+    html = {
+        "messages": [
+            say("user", "<img src=a> <image> <video>"),
+            say("assistant", "[IMG] <|image_1|>"),
+        ]
+    }
     none: list[dict[str, Any]] = [{"images": []}, {"image": None}, {"image": ""}]
     lost: list[dict[str, Any]] = [{"images": ["a.jpg"]}, {"image": "a.jpg"}, {"audios": ["a.wav"]}]
     source = lines(
-        tmp_path / "in.jsonl", [{**html, **more} for more in [*none, *lost]] + [{**html, "system": html["messages"]}]
+        tmp_path / "in.jsonl",
+        [{**html, **more} for more in [*none, *lost]] + [{**html, "system": html["messages"]}],
     )
     step = {"name": "tokenize_chat", "tokenizer": str(model(tmp_path / "m")), "template": "chatml"}
-    made = shardctl.convert(source, tmp_path / "out", recipe={"transform": [step]}, workers=0, max_rejects="100%")
-    assert [reject.error for reject in read_rejects(LocalFolder(tmp_path / "out"))] == ["media"] * 3 + ["content"]
+    made = shardctl.convert(
+        source, tmp_path / "out", recipe={"transform": [step]}, workers=0, max_rejects="100%"
+    )
+    assert [reject.error for reject in read_rejects(LocalFolder(tmp_path / "out"))] == [
+        "media"
+    ] * 3 + ["content"]
     assert made.samples == 3
 
 
@@ -385,19 +517,34 @@ def test_two_system_prompts_are_rejected(tmp_path: Path) -> None:
     chats = [{"messages": PLAIN}, {"messages": [say("system", "a"), *PLAIN], "system": "b"}]
     step = {"name": "tokenize_chat", "tokenizer": str(model(tmp_path / "m")), "template": "chatml"}
     source = lines(tmp_path / "in.jsonl", chats)
-    shardctl.convert(source, tmp_path / "out", recipe={"transform": [step]}, workers=0, max_rejects="100%")
+    shardctl.convert(
+        source, tmp_path / "out", recipe={"transform": [step]}, workers=0, max_rejects="100%"
+    )
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert "keep one of them" in reject.message
 
 
 def test_what_a_template_does_not_write_is_named_with_a_count(tmp_path: Path, cli: Any) -> None:
-    records = [{"messages": [PLAIN[0], {**PLAIN[1], "reasoning_content": "x"}], "tools": [TOOL]}] * 3 + [
-        {"messages": PLAIN}
-    ] * 2
+    records = [
+        {"messages": [PLAIN[0], {**PLAIN[1], "reasoning_content": "x"}], "tools": [TOOL]}
+    ] * 3 + [{"messages": PLAIN}] * 2
     source = lines(tmp_path / "in.jsonl", records)
     folder = model(tmp_path / "m")
-    ran = cli("convert", source, tmp_path / "out", "--tokenizer", folder, "--chat-template", "chatml", "--workers", 0)
-    assert "the chat template does not write reasoning_content (3 chats), tools (3 chats)" in ran.out + ran.err
+    ran = cli(
+        "convert",
+        source,
+        tmp_path / "out",
+        "--tokenizer",
+        folder,
+        "--chat-template",
+        "chatml",
+        "--workers",
+        0,
+    )
+    assert (
+        "the chat template does not write reasoning_content (3 chats), tools (3 chats)"
+        in ran.out + ran.err
+    )
 
 
 # --- the JSON that a record has ---
@@ -411,7 +558,14 @@ def test_an_update_changes_no_old_chat(tmp_path: Path) -> None:
     converted(source, tmp_path / "out", folder)
     before = texts(tmp_path / "out")
     arguments = {"n": "text", "a": "b", "l": {"x": 1}, "z": 2.5, "new": 1}
-    other = [PLAIN[0], say("assistant", "", tool_calls=[{"function": {"arguments": arguments, "name": "f"}, "id": 7}])]
+    other = [
+        PLAIN[0],
+        say(
+            "assistant",
+            "",
+            tool_calls=[{"function": {"arguments": arguments, "name": "f"}, "id": 7}],
+        ),
+    ]
     lines(source / "b.jsonl", [{"messages": other, "tools": [{"type": 1}]}])
     recipe = {"transform": [{"name": "tokenize_chat", "tokenizer": str(folder)}]}
     made = shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, update=True)
@@ -422,7 +576,8 @@ def test_an_update_changes_no_old_chat(tmp_path: Path) -> None:
 
 
 def test_chats_of_parquet_lack_what_is_null_in_other_records(tmp_path: Path) -> None:
-    """Arrow has the names of all records in each: their tokens are those of the JSON, but for values that are null there."""
+    """Arrow has the names of all records in each: their tokens are those of the JSON, but for
+    values that are null there."""
     folder = model(tmp_path / "m", IM)
     tool = {"type": "function", "function": {"name": "g", "strict": True}}
     call = {
@@ -451,7 +606,9 @@ def test_chats_in_a_csv_are_json_text(tmp_path: Path) -> None:
 
 def test_other_fields_keep_their_types_and_kept_messages_are_json(tmp_path: Path) -> None:
     folder = model(tmp_path / "m")
-    source = lines(tmp_path / "in.jsonl", [{"messages": PLAIN, "prompt": "a", "input": 3, "n": 1.5}])
+    source = lines(
+        tmp_path / "in.jsonl", [{"messages": PLAIN, "prompt": "a", "input": 3, "n": 1.5}]
+    )
     converted(source, tmp_path / "out", folder, template="chatml", keep_messages=True)
     (sample,) = shardctl.open(tmp_path / "out")
     assert (sample["prompt"], sample["input"], sample["n"]) == ("a", 3, 1.5)

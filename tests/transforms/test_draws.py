@@ -1,4 +1,5 @@
-"""What random transforms draw has the distribution that is promised: 20,000 draws of a fixed seed, alpha = 1e-6."""
+"""What random transforms draw has the distribution that is promised: 20,000 draws of a fixed seed,
+alpha = 1e-6."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from shardctl.transforms.image import draws, policies
 
 DRAWS = 20_000
 KS = math.sqrt(-math.log(1e-6 / 2) / 2) / math.sqrt(DRAWS)
-"""Largest distance of an empirical from the true distribution function (Kolmogorov's limit for many draws)."""
+"""Largest distance of an empirical from the true distribution function (Kolmogorov's limit for many
+draws)."""
 
 
 def assert_distributed(sample: Iterable[float], cdf: Callable[[Any], Any]) -> None:
@@ -37,7 +39,8 @@ def assert_counts(found: Sequence[Any], probabilities: dict[Any, float]) -> None
     total = len(found)
     chi2 = sum((counts[key] - total * p) ** 2 / (total * p) for key, p in probabilities.items())
     degrees = len(probabilities) - 1
-    limit = degrees * (1 - 2 / (9 * degrees) + 4.753 * math.sqrt(2 / (9 * degrees))) ** 3  # 4.753: the normal's 1 - 1e-6
+    # 4.753: the normal's 1 - 1e-6
+    limit = degrees * (1 - 2 / (9 * degrees) + 4.753 * math.sqrt(2 / (9 * degrees))) ** 3
     assert chi2 < limit
 
 
@@ -56,15 +59,23 @@ def test_whole_numbers_include_both_ends(rng: np.random.Generator) -> None:
 
 
 def test_jitter_draws_every_order_and_every_factor(rng: np.random.Generator) -> None:
-    spans = {"brightness": (0.6, 1.4), "contrast": (0.0, 3.0), "saturation": (1.0, 1.5), "hue": (-0.1, 0.1)}
+    spans = {
+        "brightness": (0.6, 1.4),
+        "contrast": (0.0, 3.0),
+        "saturation": (1.0, 1.5),
+        "hue": (-0.1, 0.1),
+    }
     drawn = [draws.jitter(rng, spans) for _ in range(DRAWS)]
-    assert_counts([tuple(name for name, _ in each) for each in drawn], evenly(itertools.permutations(spans)))
+    assert_counts(
+        [tuple(name for name, _ in each) for each in drawn], evenly(itertools.permutations(spans))
+    )
     for name, span in spans.items():
         assert_uniform((dict(each)[name] for each in drawn), *span)
 
 
 def test_erased_rectangles(rng: np.random.Generator) -> None:
-    """In a large image nearly every first try fits, so that area, shape and place have the distributions that are drawn."""
+    """In a large image nearly every first try fits, so that area, shape and place have the
+    distributions that are drawn."""
     width, height = 40_000, 30_000
     scale, ratio = (0.02, 0.1), (0.5, 2.0)
     drawn = [draws.rectangle(rng, (width, height), scale, ratio) for _ in range(DRAWS)]
@@ -76,7 +87,9 @@ def test_erased_rectangles(rng: np.random.Generator) -> None:
     assert_uniform(top / (height - h), 0, 1)
 
 
-def test_erased_rectangles_are_smaller_than_the_image_or_there_is_none(rng: np.random.Generator) -> None:
+def test_erased_rectangles_are_smaller_than_the_image_or_there_is_none(
+    rng: np.random.Generator,
+) -> None:
     drawn = [draws.rectangle(rng, (9, 7), (0.3, 1.0), (0.3, 3.3)) for _ in range(2000)]
     boxes = [box for box in drawn if box is not None]
     assert boxes
@@ -89,10 +102,20 @@ def test_erased_rectangles_are_smaller_than_the_image_or_there_is_none(rng: np.r
 
 
 def test_rand_augment_draws_operations_with_replacement_and_signs(rng: np.random.Generator) -> None:
-    drawn = [each for _ in range(DRAWS // 2) for each in policies.draw_rand_augment(rng, (331, 662), 2, 9, 31)]
+    drawn = [
+        each
+        for _ in range(DRAWS // 2)
+        for each in policies.draw_rand_augment(rng, (331, 662), 2, 9, 31)
+    ]
     assert_counts([name for name, _ in drawn], evenly(policies.RAND_AUGMENT))
-    signs = [(name, magnitude < 0) for name, magnitude in drawn if name in ("shear_x", "rotate", "contrast")]
-    assert_counts(signs, evenly(itertools.product(("shear_x", "rotate", "contrast"), (True, False))))
+    signs = [
+        (name, magnitude < 0)
+        for name, magnitude in drawn
+        if name in ("shear_x", "rotate", "contrast")
+    ]
+    assert_counts(
+        signs, evenly(itertools.product(("shear_x", "rotate", "contrast"), (True, False)))
+    )
     sizes = {name: abs(magnitude) for name, magnitude in drawn}
     assert sizes["translate_x"] == pytest.approx(45)  # 150 / 331 of the width, times 9 / 30
     assert sizes["translate_y"] == pytest.approx(90)
@@ -110,8 +133,12 @@ def test_trivial_augment_draws_one_operation_and_any_bin(rng: np.random.Generato
 
 
 @pytest.mark.parametrize("policy", policies.POLICIES)
-def test_auto_augment_draws_a_pair_and_each_operation_with_its_probability(policy: str, rng: np.random.Generator) -> None:
-    made = Counter(name for _ in range(DRAWS) for name, _ in policies.draw_auto_augment(rng, (64, 64), policy))
+def test_auto_augment_draws_a_pair_and_each_operation_with_its_probability(
+    policy: str, rng: np.random.Generator
+) -> None:
+    made = Counter(
+        name for _ in range(DRAWS) for name, _ in policies.draw_auto_augment(rng, (64, 64), policy)
+    )
     wanted: Counter[str] = Counter()
     for name, probability, _ in itertools.chain(*policies.POLICIES[policy]):
         wanted[name] += probability / 25  # type: ignore[assignment]
@@ -131,7 +158,9 @@ def test_aug_mix_draws_weights_depths_and_weak_magnitudes(rng: np.random.Generat
     assert_counts([name for name, _ in operations], evenly(policies.AUG_MIX))
     turns = [round(magnitude / (30 / 9)) for name, magnitude in operations if name == "rotate"]
     assert_counts(turns, {0: 1 / 3, 1: 1 / 6, -1: 1 / 6, 2: 1 / 6, -2: 1 / 6})
-    assert {len(chain) for _, chain in policies.draw_aug_mix(rng, (9, 9), 10, 5, 4, 1.0, False).chains} == {4}
+    assert {
+        len(chain) for _, chain in policies.draw_aug_mix(rng, (9, 9), 10, 5, 4, 1.0, False).chains
+    } == {4}
 
 
 def test_no_policy_names_an_operation_that_it_has_not() -> None:

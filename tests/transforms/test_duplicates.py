@@ -1,4 +1,5 @@
-"""Duplicates across a whole dataset: which image is kept is a rule, and the others are rejects that name it."""
+"""Duplicates across a whole dataset: which image is kept is a rule, and the others are rejects that
+name it."""
 
 from __future__ import annotations
 
@@ -27,12 +28,18 @@ from shardctl.build.shards.image_hashes import ImageHashTask, ListedFile
 from shardctl.build.shards.scan import run_task
 from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
 from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.transforms.duplicates.pictures import Places, distances, first_of_equal, first_of_similar
+from shardctl.transforms.duplicates.pictures import (
+    Places,
+    distances,
+    first_of_equal,
+    first_of_similar,
+)
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight scenes, copies of two of them, other versions of three, and two damaged files of the same bytes."""
+    """Eight scenes, copies of two of them, other versions of three, and two damaged files of the
+    same bytes."""
     root = tmp_path_factory.mktemp("duplicates") / "in"
     for number in range(8):
         saved(soft_shapes(number), root / f"b/{number}.png")
@@ -56,19 +63,30 @@ EXACT = {
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_of_files_with_the_same_bytes_the_first_in_the_listing_is_kept(source: Path, tmp_path: Path, workers: int) -> None:
-    result = shardctl.convert(source, tmp_path / "out", recipe={"duplicates": "exact"}, workers=workers)
+def test_of_files_with_the_same_bytes_the_first_in_the_listing_is_kept(
+    source: Path, tmp_path: Path, workers: int
+) -> None:
+    result = shardctl.convert(
+        source, tmp_path / "out", recipe={"duplicates": "exact"}, workers=workers
+    )
     assert dropped(tmp_path / "out") == EXACT
     assert result.reasons == {"plan: duplicate": 3, "decode: damaged": 2}
-    assert result.notices[-1] == "3 of 16 inputs are duplicates of others, and rejected (duplicates='exact')"
+    assert (
+        result.notices[-1]
+        == "3 of 16 inputs are duplicates of others, and rejected (duplicates='exact')"
+    )
     assert not set(EXACT) & set(keys(tmp_path / "out"))
 
 
-def test_images_that_look_alike_are_found_in_another_size_encoding_and_shape(source: Path, tmp_path: Path) -> None:
+def test_images_that_look_alike_are_found_in_another_size_encoding_and_shape(
+    source: Path, tmp_path: Path
+) -> None:
     made = []
     for workers in (0, 2):
         out = tmp_path / f"out{workers}"
-        shardctl.convert(source, out, recipe={"duplicates": "similar"}, workers=workers, samples_per_shard=3)
+        shardctl.convert(
+            source, out, recipe={"duplicates": "similar"}, workers=workers, samples_per_shard=3
+        )
         made.append(sums(out))
     assert made[0] == made[1]
     found = dropped(tmp_path / "out0")
@@ -80,14 +98,21 @@ def test_images_that_look_alike_are_found_in_another_size_encoding_and_shape(sou
         "c/worse.jpg": "looks like b/1.png",
         "c/squashed.png": "looks like b/2.png",
     }
-    assert found["c/copy_of_5.png"].endswith("which is kept (0 of 64 bits of their hashes differ, up to 7 may)")
+    assert found["c/copy_of_5.png"].endswith(
+        "which is kept (0 of 64 bits of their hashes differ, up to 7 may)"
+    )
 
 
 def test_the_upright_image_is_compared(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     saved(soft_shapes(1), tmp_path / "in/a.png")
-    saved(soft_shapes(1).transpose(Image.Transpose.ROTATE_90), tmp_path / "in/b.jpg", exif=exif, quality=95)
+    saved(
+        soft_shapes(1).transpose(Image.Transpose.ROTATE_90),
+        tmp_path / "in/b.jpg",
+        exif=exif,
+        quality=95,
+    )
     saved(soft_shapes(1).transpose(Image.Transpose.ROTATE_90), tmp_path / "in/c.png")
     shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "similar"}, workers=0)
     assert list(dropped(tmp_path / "out")) == ["b.jpg"]
@@ -96,52 +121,95 @@ def test_the_upright_image_is_compared(tmp_path: Path) -> None:
 def test_images_without_contrast_are_all_kept_as_similar(tmp_path: Path) -> None:
     for number, colour in enumerate(("white", "black", "#808080")):
         saved(Image.new("RGB", (64, 64), colour), tmp_path / f"in/{number}.png")
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "similar:16"}, workers=0)
+    result = shardctl.convert(
+        tmp_path / "in", tmp_path / "out", recipe={"duplicates": "similar:16"}, workers=0
+    )
     assert (result.samples, result.rejected) == (3, 0)
 
 
-def test_keep_is_the_default_and_another_choice_is_another_dataset(source: Path, tmp_path: Path, cli: Any) -> None:
+def test_keep_is_the_default_and_another_choice_is_another_dataset(
+    source: Path, tmp_path: Path, cli: Any
+) -> None:
     out = tmp_path / "out"
     first = shardctl.convert(source, out, workers=0)
     again = shardctl.convert(source, out, recipe={"duplicates": "keep"}, workers=0)
     assert (again.status, again.fingerprint) == ("up-to-date", first.fingerprint)
     with pytest.raises(DatasetError, match="differs in its recipe"):
         shardctl.convert(source, out, recipe={"duplicates": "exact"}, workers=0)
-    ran = cli("convert", source, out, "--duplicates", "similar:3", "--overwrite", "--workers", 0, "--json")
+    ran = cli(
+        "convert", source, out, "--duplicates", "similar:3", "--overwrite", "--workers", 0, "--json"
+    )
     assert ran.json["reject_reasons"]["plan: duplicate"] == len(dropped(out)) >= 3
     assert json.loads((out / "manifest.json").read_text())["recipe"]["duplicates"] == "similar:3"
-    assert cli("convert", source, out, "--duplicates", "similar:3", "--workers", 0).out.startswith(f"{out} is up to date")
+    assert cli("convert", source, out, "--duplicates", "similar:3", "--workers", 0).out.startswith(
+        f"{out} is up to date"
+    )
 
 
 def test_a_dry_run_counts_what_will_be_kept(source: Path, tmp_path: Path) -> None:
-    result = shardctl.convert(source, tmp_path / "out", recipe={"duplicates": "exact"}, workers=0, dry_run=True)
+    result = shardctl.convert(
+        source, tmp_path / "out", recipe={"duplicates": "exact"}, workers=0, dry_run=True
+    )
     assert result.estimate is not None
     assert (result.samples, result.estimate.inputs) == (13, 16)
-    assert "3 of 16 inputs are duplicates of others, and rejected (duplicates='exact')" in result.estimate.notices
+    assert (
+        "3 of 16 inputs are duplicates of others, and rejected (duplicates='exact')"
+        in result.estimate.notices
+    )
     assert not (tmp_path / "out").exists()
 
 
 def test_the_inputs_that_are_tried_beforehand_are_no_duplicates(tmp_path: Path) -> None:
-    """Of 101 files two are kept: tried were up to 32 files from all over them, and none came through a function."""
+    """Of 101 files two are kept: tried were up to 32 files from all over them, and none came
+    through a function."""
     saved(soft_shapes(0), tmp_path / "in/000.png")
     for number in range(1, 101):
         shutil.copy(tmp_path / "in/000.png", tmp_path / f"in/{number:03d}.png")
     saved(soft_shapes(1), tmp_path / "in/050.png")
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0, dry_run=True)
+    result = shardctl.convert(
+        tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0, dry_run=True
+    )
     assert result.estimate is not None
     assert (result.samples, result.shards, result.estimate.probe_rejects) == (2, 1, 0)
 
 
 def test_rejected_duplicates_count_for_max_rejects(source: Path, tmp_path: Path, cli: Any) -> None:
-    ran = cli("convert", source, tmp_path / "out", "--duplicates", "exact", "--workers", 0, "--max-rejects", 4)
+    ran = cli(
+        "convert",
+        source,
+        tmp_path / "out",
+        "--duplicates",
+        "exact",
+        "--workers",
+        0,
+        "--max-rejects",
+        4,
+    )
     assert (ran.code, "5 inputs of 16 rejected so far" in ran.err) == (1, True)
-    assert cli("convert", source, tmp_path / "out", "--duplicates", "exact", "--workers", 0, "--max-rejects", 5).code == 0
+    assert (
+        cli(
+            "convert",
+            source,
+            tmp_path / "out",
+            "--duplicates",
+            "exact",
+            "--workers",
+            0,
+            "--max-rejects",
+            5,
+        ).code
+        == 0
+    )
 
 
 def test_a_killed_conversion_goes_on_with_the_same_duplicates(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options: dict[str, Any] = {"recipe": {"duplicates": "similar"}, "workers": 0, "samples_per_shard": 3}
+    options: dict[str, Any] = {
+        "recipe": {"duplicates": "similar"},
+        "workers": 0,
+        "samples_per_shard": 3,
+    }
     shardctl.convert(source, tmp_path / "whole", **options)
     convert = lambda: shardctl.convert(source, tmp_path / "out", **options)  # noqa: E731 - two calls of the same
     assert stopped_at(3, "kill", task, "build_shard", convert, monkeypatch)
@@ -149,8 +217,12 @@ def test_a_killed_conversion_goes_on_with_the_same_duplicates(
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("names", [("train-*",), ("train-*", "plan.arrow"), ("train-*", "plan.arrow", "rejects.jsonl")])
-def test_repair_brings_back_the_same_samples_and_rejects(source: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "names", [("train-*",), ("train-*", "plan.arrow"), ("train-*", "plan.arrow", "rejects.jsonl")]
+)
+def test_repair_brings_back_the_same_samples_and_rejects(
+    source: Path, tmp_path: Path, names: tuple[str, ...]
+) -> None:
     out = tmp_path / "out"
     shardctl.convert(source, out, recipe={"duplicates": "similar"}, workers=0, samples_per_shard=4)
     before = sums(out)
@@ -164,15 +236,26 @@ def test_repair_brings_back_the_same_samples_and_rejects(source: Path, tmp_path:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"duplicates": "same"}, "duplicates must be keep or exact. For images: similar or similar:BITS"),
+        (
+            {"duplicates": "same"},
+            "duplicates must be keep or exact. For images: similar or similar:BITS",
+        ),
         ({"duplicates": "similar:17"}, r"with 0 to 16 bits\. .* it is 'similar:17'"),
         ({"duplicates": "similar:-1"}, "it is 'similar:-1'"),
         ({"duplicates": "exact:3"}, "it is 'exact:3'"),
-        ({"duplicates": "near", "kind": "image"}, "near:0.8 compares texts, and these inputs are images; use exact or similar"),
-        ({"duplicates": "exact", "image_field": "photo"}, "files of their own, and these inputs are records with images"),
+        (
+            {"duplicates": "near", "kind": "image"},
+            "near:0.8 compares texts, and these inputs are images; use exact or similar",
+        ),
+        (
+            {"duplicates": "exact", "image_field": "photo"},
+            "files of their own, and these inputs are records with images",
+        ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(source: Path, tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_meant_is_refused(
+    source: Path, tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         shardctl.convert(source, tmp_path / "out", recipe=settings, workers=0)
     assert not (tmp_path / "out").exists()
@@ -181,7 +264,9 @@ def test_what_cannot_be_meant_is_refused(source: Path, tmp_path: Path, settings:
 def test_the_listener_hears_how_many_files_were_looked_at(source: Path, tmp_path: Path) -> None:
     heard: list[int] = []
     listener = Listener(comparing=heard.append)
-    shardctl.convert(source, tmp_path / "out", recipe={"duplicates": "similar"}, workers=0, listener=listener)
+    shardctl.convert(
+        source, tmp_path / "out", recipe={"duplicates": "similar"}, workers=0, listener=listener
+    )
     assert heard[-1] == 16
 
 
@@ -199,13 +284,19 @@ def test_a_source_that_does_not_answer_is_not_taken_for_one_without_duplicates(
         return read(path, size)
 
     monkeypatch.setattr(image_hashes, "read_file", failing)
-    convert = lambda: shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)  # noqa: E731
+    convert = lambda: shardctl.convert(  # noqa: E731 - short
+        tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0
+    )
     if refused:
-        with pytest.raises(SourceGoneError, match=r"does not respond: 4 files cannot be read, among them 0\.png"):
+        with pytest.raises(
+            SourceGoneError, match=r"does not respond: 4 files cannot be read, among them 0\.png"
+        ):
             convert()
     else:
         convert()
-        assert dropped(tmp_path / "out") == dict.fromkeys(("4.png", "5.png"), "has the same bytes as 3.png, which is kept")
+        assert dropped(tmp_path / "out") == dict.fromkeys(
+            ("4.png", "5.png"), "has the same bytes as 3.png, which is kept"
+        )
 
 
 def test_a_file_that_changed_or_ends_its_process_is_not_compared(tmp_path: Path) -> None:
@@ -214,7 +305,9 @@ def test_a_file_that_changed_or_ends_its_process_is_not_compared(tmp_path: Path)
     listed = ListedFile(str(path), state.st_size, state.st_mtime_ns)
     work = ImageHashTask((listed, listed, listed._replace(mtime_ns=1)), "picture", 10**6, False)
     again = ImageHashTask.from_json(json.loads(json.dumps(work.to_json())))
-    found = run_task(again, WorkerProgress(), {0: Rejection("decode", "crashed", "it crashed every time")})
+    found = run_task(
+        again, WorkerProgress(), {0: Rejection("decode", "crashed", "it crashed every time")}
+    )
     assert found[0] == {"fault": ["decode", "crashed", "it crashed every time"]}
     assert isinstance(found[1]["hash"], int)
     assert found[2]["fault"][1] == "changed"
@@ -224,7 +317,11 @@ def plainly(hashes: list[int], distance: int) -> list[int]:
     """Do what first_of_similar does, one by one."""
     first: list[int] = []
     for place, value in enumerate(hashes):
-        near = (other for other in range(place) if first[other] == other and (hashes[other] ^ value).bit_count() <= distance)
+        near = (
+            other
+            for other in range(place)
+            if first[other] == other and (hashes[other] ^ value).bit_count() <= distance
+        )
         first.append(next(near, place))
     return first
 
@@ -242,10 +339,14 @@ def near_hashes(draw: st.DrawFn) -> list[int]:
 
 @examples(15)
 @given(near_hashes(), st.integers(0, 16), st.booleans())
-def test_similar_hashes_are_found_as_by_comparing_each_with_each(hashes: list[int], distance: int, lookup: bool) -> None:
+def test_similar_hashes_are_found_as_by_comparing_each_with_each(
+    hashes: list[int], distance: int, lookup: bool
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shardctl.transforms.duplicates.pictures.LEAF", 16)
-        patch.setattr("shardctl.transforms.duplicates.pictures.SETUP", -(2**60) if lookup else 2**60)
+        patch.setattr(
+            "shardctl.transforms.duplicates.pictures.SETUP", -(2**60) if lookup else 2**60
+        )
         found = first_of_similar(np.array(hashes, np.uint64), distance)
     assert found.tolist() == plainly(hashes, distance)
 
@@ -258,12 +359,16 @@ def test_equal_digests_are_found_wherever_they_are(pairs: list[tuple[int, int]])
 
 
 @pytest.mark.parametrize("old_numpy", [False, True])
-def test_bits_are_counted_with_either_numpy(monkeypatch: pytest.MonkeyPatch, old_numpy: bool) -> None:
+def test_bits_are_counted_with_either_numpy(
+    monkeypatch: pytest.MonkeyPatch, old_numpy: bool
+) -> None:
     if old_numpy:
         monkeypatch.delattr(np, "bitwise_count", raising=False)
     some = np.random.default_rng(0).integers(0, 2**64, 50, np.uint64)
     others = np.concatenate([some[:1], ~some[1:2], some[::-1][2:]])
-    assert distances(some, others).tolist() == [(int(a) ^ int(b)).bit_count() for a, b in zip(some, others, strict=True)]
+    assert distances(some, others).tolist() == [
+        (int(a) ^ int(b)).bit_count() for a, b in zip(some, others, strict=True)
+    ]
 
 
 def test_a_larger_jpeg_is_decoded_at_a_smaller_scale_for_its_hash(tmp_path: Path) -> None:
@@ -272,18 +377,24 @@ def test_a_larger_jpeg_is_decoded_at_a_smaller_scale_for_its_hash(tmp_path: Path
     (tmp_path / "in").mkdir()
     (tmp_path / "in/large.jpg").write_bytes(data.getvalue())
     saved(soft_shapes(4, (400, 300)), tmp_path / "in/small.png")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "similar:2"}, workers=0)
+    shardctl.convert(
+        tmp_path / "in", tmp_path / "out", recipe={"duplicates": "similar:2"}, workers=0
+    )
     assert list(dropped(tmp_path / "out")) == ["small.png"]
 
 
 @pytest.mark.parametrize("rule", ["exact", "similar"])
-def test_an_image_with_wrong_annotations_is_none_that_others_are_dropped_for(tmp_path: Path, rule: str) -> None:
+def test_an_image_with_wrong_annotations_is_none_that_others_are_dropped_for(
+    tmp_path: Path, rule: str
+) -> None:
     saved(soft_shapes(1), tmp_path / "in" / "a.png")
     shutil.copy(tmp_path / "in" / "a.png", tmp_path / "in" / "b.png")
     (tmp_path / "labels").mkdir()
     (tmp_path / "labels" / "a.txt").write_text("0 .5 .5 wide .1")
     (tmp_path / "labels" / "b.txt").write_text("0 .5 .5 .1 .1")
     labels = f"yolo:{tmp_path / 'labels'}"
-    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": rule}, labels=labels, workers=0)
+    shardctl.convert(
+        tmp_path / "in", tmp_path / "out", recipe={"duplicates": rule}, labels=labels, workers=0
+    )
     assert keys(tmp_path / "out") == ["b.png"]
     assert dropped(tmp_path / "out") == {}

@@ -1,4 +1,5 @@
-"""Filters of images: each keeps what is within its limits, and names value and limit of what is not."""
+"""Filters of images: each keeps what is within its limits, and names value and limit of what is
+not."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def dated(original: Any = None, changed: Any = None, orientation: int = 1) -> Im
 
 
 def noise(size: tuple[int, int] = (300, 280)) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(5).integers(0, 256, (size[1], size[0], 3), np.uint8))
+    return Image.fromarray(
+        np.random.default_rng(5).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    )
 
 
 def flat(size: tuple[int, int], grey: int = 90) -> Image.Image:
@@ -83,7 +86,9 @@ SIZES = [
 
 
 @pytest.mark.parametrize(("name", "settings", "message"), SIZES)
-def test_limits_of_size_and_shape_belong_to_what_is_kept(name: str, settings: dict[str, Any], message: str | None) -> None:
+def test_limits_of_size_and_shape_belong_to_what_is_kept(
+    name: str, settings: dict[str, Any], message: str | None
+) -> None:
     assert verdict(opened(flat((40, 30))), name=name, **settings) == message
     turned = opened(flat((30, 40)), "JPEG", exif=dated(orientation=6))
     assert verdict(turned, name=name, **settings) == message
@@ -100,11 +105,17 @@ def test_a_blurred_image_is_told_from_a_sharp_one() -> None:
 
 
 def test_sharpness_is_measured_at_one_size() -> None:
-    """The same picture with more pixels, which show no more, is about as sharp; also where a JPEG is decoded at 1/2 or less."""
+    """The same picture with more pixels, which show no more, is about as sharp; also where a JPEG
+    is decoded at 1/2 or less."""
     picture = noise((80, 60)).resize((800, 600), Image.Resampling.BICUBIC)
     score = blur_score(picture)
-    assert score == pytest.approx(blur_score(picture.resize((1600, 1200), Image.Resampling.BICUBIC)), rel=0.05)
-    large = upright(opened(picture.resize((3200, 2400), Image.Resampling.BICUBIC), "JPEG", quality=95), (512, 512))
+    assert score == pytest.approx(
+        blur_score(picture.resize((1600, 1200), Image.Resampling.BICUBIC)), rel=0.05
+    )
+    large = upright(
+        opened(picture.resize((3200, 2400), Image.Resampling.BICUBIC), "JPEG", quality=95),
+        (512, 512),
+    )
     assert large.size == (800, 600)
     assert blur_score(large) == pytest.approx(score, rel=0.1)
 
@@ -122,8 +133,14 @@ def test_an_image_of_one_brightness_is_told_from_others() -> None:
     assert uniformity(Image.fromarray(half)) == 12.0
     given = opened(Image.fromarray(half))
     assert verdict(given, name="filter_uniform", min=12) is None
-    assert verdict(given, name="filter_uniform", min=12.5) == "standard deviation of grey 12 is under 12.5"
-    assert verdict(opened(flat((50, 50))), name="filter_uniform") == "standard deviation of grey 0 is under 10"
+    assert (
+        verdict(given, name="filter_uniform", min=12.5)
+        == "standard deviation of grey 12 is under 12.5"
+    )
+    assert (
+        verdict(opened(flat((50, 50))), name="filter_uniform")
+        == "standard deviation of grey 0 is under 10"
+    )
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
@@ -140,7 +157,8 @@ def test_the_date_comes_from_exif(form: str) -> None:
 
 
 def test_a_tiff_has_its_date_among_its_own_tags() -> None:
-    given = opened(soft_shapes(1), "TIFF", exif=dated(None, "2021:01:01 00:00:00"))  # Pillow writes no block of EXIF into it
+    # Pillow writes no block of EXIF into it
+    given = opened(soft_shapes(1), "TIFF", exif=dated(None, "2021:01:01 00:00:00"))
     assert taken_at(given) == datetime(2021, 1, 1)
 
 
@@ -155,16 +173,27 @@ def test_the_date_of_a_png_may_come_after_the_pixels() -> None:
 
 DATES = [
     ({"after": "2019-05-04"}, None),
-    ({"after": "2019-05-04T03:02:02"}, "taken 2019-05-04T03:02:01, which is before 2019-05-04T03:02:02"),
-    ({"after": "2019-05-05", "before": "2020-01-01"}, "taken 2019-05-04T03:02:01, which is before 2019-05-05"),
+    (
+        {"after": "2019-05-04T03:02:02"},
+        "taken 2019-05-04T03:02:01, which is before 2019-05-04T03:02:02",
+    ),
+    (
+        {"after": "2019-05-05", "before": "2020-01-01"},
+        "taken 2019-05-04T03:02:01, which is before 2019-05-05",
+    ),
     ({"before": "2019-05-05"}, None),
     ({"before": "2019-05-04"}, "taken 2019-05-04T03:02:01, which is not before 2019-05-04"),
-    ({"before": datetime(2019, 5, 4).date()}, "taken 2019-05-04T03:02:01, which is not before 2019-05-04"),
+    (
+        {"before": datetime(2019, 5, 4).date()},
+        "taken 2019-05-04T03:02:01, which is not before 2019-05-04",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("settings", "message"), DATES)
-def test_the_first_day_is_kept_and_the_last_is_not(settings: dict[str, Any], message: str | None) -> None:
+def test_the_first_day_is_kept_and_the_last_is_not(
+    settings: dict[str, Any], message: str | None
+) -> None:
     given = opened(soft_shapes(1), "JPEG", exif=dated("2019:05:04 03:02:01"))
     assert verdict(given, name="filter_date", **settings) == message
 
@@ -177,19 +206,40 @@ def test_images_without_a_date_are_kept_unless_they_are_to_be_rejected() -> None
 
 
 WRONG = [
-    ({"name": "filter_size"}, "filter_size: needs at least one of min_width, min_height, max_width, max_height"),
-    ({"name": "filter_size", "min_width": 0}, "filter_size: min_width must be a whole number from 1"),
-    ({"name": "filter_size", "min_width": 3, "max_width": 2}, "filter_size: max_width 2 is under min_width 3"),
+    (
+        {"name": "filter_size"},
+        "filter_size: needs at least one of min_width, min_height, max_width, max_height",
+    ),
+    (
+        {"name": "filter_size", "min_width": 0},
+        "filter_size: min_width must be a whole number from 1",
+    ),
+    (
+        {"name": "filter_size", "min_width": 3, "max_width": 2},
+        "filter_size: max_width 2 is under min_width 3",
+    ),
     ({"name": "filter_size", "min_widht": 3}, "did you mean min_width"),
     ({"name": "filter_aspect", "min": 0}, "filter_aspect: min must be a number, over 0"),
     ({"name": "filter_aspect", "min": 2, "max": 1.5}, "filter_aspect: max 1.5 is under min 2"),
     ({"name": "filter_blur", "min": "sharp"}, "filter_blur: min must be a number"),
-    ({"name": "filter_uniform", "min": 128}, "filter_uniform: min must be a number from 0 to 127.5"),
+    (
+        {"name": "filter_uniform", "min": 128},
+        "filter_uniform: min must be a number from 0 to 127.5",
+    ),
     ({"name": "filter_date"}, "filter_date: needs after or before, or both"),
-    ({"name": "filter_date", "after": "last year"}, "filter_date: after must be a day such as 2020-12-31"),
+    (
+        {"name": "filter_date", "after": "last year"},
+        "filter_date: after must be a day such as 2020-12-31",
+    ),
     ({"name": "filter_date", "after": "2020-01-01T00:00:00+02:00"}, "without a time zone"),
-    ({"name": "filter_date", "after": "2020-01-01", "before": "2020-01-01"}, "before must be later than after"),
-    ({"name": "filter_date", "after": "2020-01-01", "undated": "drop"}, "undated must be keep or reject"),
+    (
+        {"name": "filter_date", "after": "2020-01-01", "before": "2020-01-01"},
+        "before must be later than after",
+    ),
+    (
+        {"name": "filter_date", "after": "2020-01-01", "undated": "drop"},
+        "undated must be keep or reject",
+    ),
 ]
 
 
@@ -225,36 +275,58 @@ after = 2000-01-01
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_filtered_images_are_rejects_with_value_and_limit(source: Path, tmp_path: Path, workers: int, cli: Any) -> None:
+def test_filtered_images_are_rejects_with_value_and_limit(
+    source: Path, tmp_path: Path, workers: int, cli: Any
+) -> None:
     (tmp_path / "recipe.toml").write_text(STEPS)
     out = tmp_path / "out"
-    ran = cli("convert", source, out, "--recipe", tmp_path / "recipe.toml", "--workers", workers, "--json")
+    ran = cli(
+        "convert", source, out, "--recipe", tmp_path / "recipe.toml", "--workers", workers, "--json"
+    )
     assert ran.code == 0
     rejects = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
-    assert {reject["key"]: (reject["stage"], reject["error"], reject["message"]) for reject in rejects} == {
+    assert {
+        reject["key"]: (reject["stage"], reject["error"], reject["message"]) for reject in rejects
+    } == {
         "blank.png": ("filter", "filter_uniform", "standard deviation of grey 0 is under 10"),
         "broken.jpg": ("decode", "damaged", rejects[1]["message"]),
         "narrow.png": ("filter", "filter_size", "width 20 is under 30"),
-        "old.jpg": ("filter", "filter_date", "taken 1999-12-31T23:59:59, which is before 2000-01-01"),
+        "old.jpg": (
+            "filter",
+            "filter_date",
+            "taken 1999-12-31T23:59:59, which is before 2000-01-01",
+        ),
     }
     assert ran.json["reject_reasons"]["filter: filter_date"] == 1
     dataset = shardctl.open(out)
     assert dataset.manifest.recipe["store"] == "source"
     assert [sample["key"] for sample in dataset] == ["good.jpg"]
-    assert cli("convert", source, out, "--recipe", tmp_path / "recipe.toml", "--workers", 0).out.startswith(f"{out} is up")
+    assert cli(
+        "convert", source, out, "--recipe", tmp_path / "recipe.toml", "--workers", 0
+    ).out.startswith(f"{out} is up")
     assert cli("verify", out, "--level", "deep").code == 0
 
 
 def test_filters_look_at_the_source_wherever_they_stand(source: Path, tmp_path: Path) -> None:
     steps = [{"name": "resize", "size": "10x10"}, {"name": "filter_size", "min_width": 30}]
-    shardctl.convert(source, tmp_path / "after", recipe={"store": "raw", "transform": steps}, workers=0)
-    shardctl.convert(source, tmp_path / "before", recipe={"store": "raw", "transform": steps[::-1]}, workers=0)
-    assert keys(tmp_path / "after") == keys(tmp_path / "before") == ["blank.png", "good.jpg", "old.jpg"]
+    shardctl.convert(
+        source, tmp_path / "after", recipe={"store": "raw", "transform": steps}, workers=0
+    )
+    shardctl.convert(
+        source, tmp_path / "before", recipe={"store": "raw", "transform": steps[::-1]}, workers=0
+    )
+    assert (
+        keys(tmp_path / "after")
+        == keys(tmp_path / "before")
+        == ["blank.png", "good.jpg", "old.jpg"]
+    )
 
 
 def test_filtered_samples_come_back_by_repair(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    recipe = {"transform": [{"name": "filter_uniform"}, {"name": "filter_date", "after": "2000-01-01"}]}
+    recipe = {
+        "transform": [{"name": "filter_uniform"}, {"name": "filter_date", "after": "2000-01-01"}]
+    }
     shardctl.convert(source, out, recipe=recipe, workers=0)
     before = sums(out)
     for path in [*out.glob("train-*"), out / "plan.arrow", out / "rejects.jsonl"]:
@@ -264,10 +336,14 @@ def test_filtered_samples_come_back_by_repair(source: Path, tmp_path: Path) -> N
 
 
 def test_images_in_tables_are_filtered(source: Path, tmp_path: Path) -> None:
-    images = [{"bytes": (source / name).read_bytes(), "path": name} for name in ("good.jpg", "narrow.png")]
+    images = [
+        {"bytes": (source / name).read_bytes(), "path": name} for name in ("good.jpg", "narrow.png")
+    ]
     pq.write_table(pa.table({"image": images}), tmp_path / "table.parquet")
     recipe = {"transform": [{"name": "filter_size", "min_width": 30}]}
-    result = shardctl.convert(tmp_path / "table.parquet", tmp_path / "out", recipe=recipe, workers=0)
+    result = shardctl.convert(
+        tmp_path / "table.parquet", tmp_path / "out", recipe=recipe, workers=0
+    )
     assert (result.samples, result.reasons) == (1, {"filter: filter_size": 1})
 
 
@@ -275,7 +351,12 @@ def test_filters_are_refused_for_text(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("words")
     with pytest.raises(UsageError, match="filter_blur is for images, and these inputs are text"):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"transform": [{"name": "filter_blur"}]}, workers=0)
+        shardctl.convert(
+            tmp_path / "in",
+            tmp_path / "out",
+            recipe={"transform": [{"name": "filter_blur"}]},
+            workers=0,
+        )
 
 
 @pytest.mark.parametrize("mode", ["exact", "similar"])
@@ -298,14 +379,17 @@ def test_nothing_is_dropped_for_an_image_that_a_filter_rejects(tmp_path: Path, m
 def test_hashes_stay_near_for_the_same_picture_only() -> None:
     hashes = [phash(soft_shapes(seed)) for seed in range(12)]
     others = [phash(soft_shapes(seed).resize((200, 100))) for seed in range(12)]
-    apart = np.array([[(one or 0) ^ (other or 0) for other in others] for one in hashes], dtype=object)
+    apart = np.array(
+        [[(one or 0) ^ (other or 0) for other in others] for one in hashes], dtype=object
+    )
     bits = np.vectorize(lambda value: int(value).bit_count())(apart)
     assert bits.diagonal().max() <= 7
     assert bits[~np.eye(12, dtype=bool)].min() > 10
 
 
 def test_a_symmetric_picture_has_the_same_hash_as_its_mirror_image() -> None:
-    """Frequencies that are 0 by symmetry are exactly 0: with rounding errors their bits would be drawn by the machine."""
+    """Frequencies that are 0 by symmetry are exactly 0: with rounding errors their bits would be
+    drawn by the machine."""
     half = np.asarray(soft_shapes(7, (16, 32)).convert("L"))
     picture = Image.fromarray(np.concatenate([half, half[:, ::-1]], axis=1))
     assert phash(picture) == phash(picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT))

@@ -1,4 +1,5 @@
-"""Functions of a person's own: whatever they are and whatever they return works, or is refused by name."""
+"""Functions of a person's own: whatever they are and whatever they return works, or is refused by
+name."""
 
 from __future__ import annotations
 
@@ -232,7 +233,9 @@ def rejected(out: Path) -> tuple[str, str, str]:
 def test_numbers_of_numpy_keep_their_type(source: Path, tmp_path: Path) -> None:
     convert(source, tmp_path / "out", "steps:typed", recipe={"store": "png"})
     ds = shardctl.open(tmp_path / "out")
-    types = {name: type_ for name, type_ in ds.manifest.schema if name not in ("key", "image", "label")}
+    types = {
+        name: type_ for name, type_ in ds.manifest.schema if name not in ("key", "image", "label")
+    }
     assert types == {
         "u16": "uint16",
         "u64": "uint64",
@@ -250,13 +253,17 @@ def test_numbers_of_numpy_keep_their_type(source: Path, tmp_path: Path) -> None:
     assert np.array(row["cube"]).tolist() == [[[2**63 + 1], [2**63 + 1]]]
 
 
-def test_numbers_of_different_types_get_a_column_that_holds_them_all(source: Path, tmp_path: Path) -> None:
+def test_numbers_of_different_types_get_a_column_that_holds_them_all(
+    source: Path, tmp_path: Path
+) -> None:
     assert convert(source, tmp_path / "out", "steps:varying", recipe={"store": "png"}).rejected == 0
     ds = shardctl.open(tmp_path / "out")
     types = dict(ds.manifest.schema)
     assert [types[name] for name in ("wide", "mixed", "whole")] == ["int64", "double", "int64"]
     assert types["lists"] == "list<item: list<item: double>>"
-    assert [(row["wide"], row["mixed"], row["whole"]) for row in ds] == [(3, float(np.float32(0.1)), 3)] + [(-4, 0.1, -5)] * 2
+    assert [(row["wide"], row["mixed"], row["whole"]) for row in ds] == [
+        (3, float(np.float32(0.1)), 3)
+    ] + [(-4, 0.1, -5)] * 2
 
 
 @pytest.mark.parametrize(
@@ -271,7 +278,9 @@ def test_numbers_of_different_types_get_a_column_that_holds_them_all(source: Pat
         ("odd_dict", 5),
     ],
 )
-def test_whatever_can_be_called_is_called(source: Path, tmp_path: Path, function: str, amount: int) -> None:
+def test_whatever_can_be_called_is_called(
+    source: Path, tmp_path: Path, function: str, amount: int
+) -> None:
     convert(source, tmp_path / "out", f"steps:{function}", recipe={"store": "png"})
     assert [sample["amount"] for sample in shardctl.open(tmp_path / "out")] == [amount] * 3
     again = convert(source, tmp_path / "out", f"steps:{function}", recipe={"store": "png"})
@@ -290,14 +299,19 @@ def test_a_second_argument_without_a_default_or_called_rng_gets_the_generator(
 
 def test_a_builtin_is_called_with_the_sample(source: Path, tmp_path: Path) -> None:
     assert convert(source, tmp_path / "out", "builtins:dict", recipe={"store": "png"}).samples == 3
-    with pytest.raises(InputError, match=r"builtins:len returned 4 \(int\); it must return the sample"):
+    with pytest.raises(
+        InputError, match=r"builtins:len returned 4 \(int\); it must return the sample"
+    ):
         convert(source, tmp_path / "out2", "builtins:len", recipe={"store": "png"})
 
 
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("steps:Adder", "steps:Adder: its __call__ takes \\(self, sample, rng\\); it is called with a list"),
+        (
+            "steps:Adder",
+            "steps:Adder: its __call__ takes \\(self, sample, rng\\); it is called with a list",
+        ),
         ("steps:later", "steps:later: is async"),
         ("steps:three", r"steps:three: takes \(sample, rng, more\); it is called with"),
         ("steps:STEPS", "steps has no STEPS"),
@@ -308,7 +322,9 @@ def test_a_builtin_is_called_with_the_sample(source: Path, tmp_path: Path) -> No
         ("leaving:step", "importing leaving raised SystemExit: 4"),
     ],
 )
-def test_what_cannot_be_called_is_refused_by_name(source: Path, tmp_path: Path, function: str, message: str) -> None:
+def test_what_cannot_be_called_is_refused_by_name(
+    source: Path, tmp_path: Path, function: str, message: str
+) -> None:
     (tmp_path / "broken.py").write_text("nothing\n")
     (tmp_path / "leaving.py").write_text("raise SystemExit(4)\n")
     with pytest.raises(UsageError, match=message):
@@ -317,9 +333,13 @@ def test_what_cannot_be_called_is_refused_by_name(source: Path, tmp_path: Path, 
 
 def test_the_code_of_an_object_is_part_of_the_fingerprint(source: Path, tmp_path: Path) -> None:
     """What an object does is decided where its class is written, and where it is made."""
-    (tmp_path / "other.py").write_text("import functools, steps\nmine = functools.partial(steps.add, amount=1)\n")
+    (tmp_path / "other.py").write_text(
+        "import functools, steps\nmine = functools.partial(steps.add, amount=1)\n"
+    )
     first = convert(source, tmp_path / "out", "other:mine")
-    (tmp_path / "other.py").write_text("import functools, steps\nmine = functools.partial(steps.add, amount=2)\n")
+    (tmp_path / "other.py").write_text(
+        "import functools, steps\nmine = functools.partial(steps.add, amount=2)\n"
+    )
     sys.modules.pop("other")
     second = convert(source, tmp_path / "out2", "other:mine")
     (tmp_path / "steps.py").write_text(STEPS + "# changed\n")
@@ -328,11 +348,18 @@ def test_the_code_of_an_object_is_part_of_the_fingerprint(source: Path, tmp_path
 
 
 @pytest.mark.parametrize("store", ["raw", None])
-def test_a_function_may_return_the_same_buffer_at_every_call(source: Path, tmp_path: Path, store: str | None) -> None:
+def test_a_function_may_return_the_same_buffer_at_every_call(
+    source: Path, tmp_path: Path, store: str | None
+) -> None:
     """Samples are stored later than they are made, and keep the values that they had then."""
     if store is None:
         source = lines(tmp_path / "lines", 5)
-    convert(source, tmp_path / "out", "steps:buffered", **({"recipe": {"store": store}} if store else {}))
+    convert(
+        source,
+        tmp_path / "out",
+        "steps:buffered",
+        **({"recipe": {"store": store}} if store else {}),
+    )
     for number, sample in enumerate(shardctl.open(tmp_path / "out")):
         assert sample["flat"].tolist() == [number, number]
         assert sample["nested"] == [{"n": [number]}]
@@ -348,7 +375,10 @@ def test_a_function_may_draw_into_the_image(source: Path, tmp_path: Path) -> Non
 def test_values_come_out_as_they_went_in(source: Path, tmp_path: Path) -> None:
     convert(source, tmp_path / "out", "steps:good", recipe={"store": "png"})
     ds = shardctl.open(tmp_path / "out")
-    types = {name: str(ds.schema.field(name).type) for name in ("array", "bytes", "date", "bool", "empty", "none")}
+    types = {
+        name: str(ds.schema.field(name).type)
+        for name in ("array", "bytes", "date", "bool", "empty", "none")
+    }
     assert types == {
         "array": "list<item: int32>",
         "bytes": "binary",
@@ -359,8 +389,19 @@ def test_values_come_out_as_they_went_in(source: Path, tmp_path: Path) -> None:
     }
     table = pa.ipc.open_file(next((tmp_path / "out").glob("train-*"))).read_all()
     (row, *_) = table.to_pylist()
-    assert (row["tuple"], row["scalar"], row["array"], row["matrix"]) == ([1, 2], 0.5, [0, 1, 2], [[1, 1], [1, 1]])
-    assert (row["bytes"], row["zero_d"], row["bool"], row["text"], row["_hidden"]) == (b"\xff", 5, True, ["ab", "c"], 1)
+    assert (row["tuple"], row["scalar"], row["array"], row["matrix"]) == (
+        [1, 2],
+        0.5,
+        [0, 1, 2],
+        [[1, 1], [1, 1]],
+    )
+    assert (row["bytes"], row["zero_d"], row["bool"], row["text"], row["_hidden"]) == (
+        b"\xff",
+        5,
+        True,
+        ["ab", "c"],
+        1,
+    )
     assert np.isnan(row["nan"])
     assert (row["empty"], row["none"]) == ([], None)
 
@@ -369,28 +410,52 @@ def test_values_come_out_as_they_went_in(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "reason", "says"),
     [
-        ("set_int_key", "transform: not-a-name", "steps:set_int_key set a field that is called 3 (int)"),
-        ("set_surrogate_name", "transform: not-a-name", "that is called '\\ud800' (str); that cannot be written as UTF-8"),
+        ("set_int_key", "transform: "
+                        "not-a-name", "steps:set_int_key set a field that is called 3 "
+                                                 "(int)"),
+        ("set_surrogate_name", "transform: "
+                               "not-a-name", "that is called '\\ud800' (str); that "
+                                                        "cannot be written as UTF-8"),
         ("set_huge", "encode: other-type", "steps:set_huge set x to 9223372036854775813 (int)"),
         ("set_larger", "encode: other-type", "set x to an int of 16,610 bits"),
         ("set_surrogate", "encode: other-type", "set x to '\\ud800' (str)"),
         ("set_object", "encode: other-type", "set x to an object of type steps.Own"),
-        ("set_set", "encode: other-type", "set x to a set of length 2 (it has no order: make it a list); its"),
+        ("set_set", "encode: "
+                    "other-type", "set x to a set of length 2 (it has no order: make it a "
+                                          "list); its"),
         ("set_int_keys", "encode: other-type", "set x to a dict with the key 1 (int)"),
         ("set_endless", "encode: other-type", "set x to a value that is nested too deeply"),
-        ("set_masked", "encode: other-type", "set x to a masked numpy array of shape (2,) and type int64"),
+        ("set_masked", "encode: "
+                       "other-type", "set x to a masked numpy array of shape (2,) and type "
+                                             "int64"),
         ("set_complex", "encode: other-type", "set x to an object of type complex"),
-        ("set_key", "transform: key-changed", "steps:set_key changed the key to 'other' (str); it names the input"),
-        ("set_key_array", "transform: key-changed", "changed the key to a numpy array of shape (2,)"),
+        ("set_key", "transform: "
+                    "key-changed", "steps:set_key changed the key to 'other' (str); it "
+                                              "names the input"),
+        ("set_key_array", "transform: "
+                          "key-changed", "changed the key to a numpy array of shape "
+                                                    "(2,)"),
         ("set_variant", "transform: variant-changed", "changed variant to 3 (int)"),
-        ("set_no_image", "transform: not-an-image", "steps:set_no_image removed the image; it must be a numpy array"),
-        ("set_float_image", "transform: not-an-image", "a numpy array of shape (4, 4, 3) and type float64; it must"),
-        ("set_grey_image", "transform: not-an-image", "made the image a numpy array of shape (4, 4) and type uint8; it must"),
-        ("set_empty_image", "transform: not-an-image", "of shape (0, 4, 3) and type uint8, and its height is 0; it must"),
+        ("set_no_image", "transform: "
+                         "not-an-image", "steps:set_no_image removed the image; it must "
+                                                    "be a numpy array"),
+        ("set_float_image", "transform: "
+                            "not-an-image", "a numpy array of shape (4, 4, 3) and type "
+                                                       "float64; it must"),
+        ("set_grey_image", "transform: "
+                           "not-an-image", "made the image a numpy array of shape (4, "
+                                                      "4) and type uint8; it must"),
+        ("set_empty_image", "transform: "
+                            "not-an-image", "of shape (0, 4, 3) and type uint8, and its "
+                                                       "height is 0; it must"),
         ("set_text_image", "transform: not-an-image", "made the image 'a.png' (str)"),
-        ("label_7", "encode: no-such-class", "steps:label_7 set label to 7 (int); the classes have the numbers 0 to 1"),
+        ("label_7", "encode: "
+                    "no-such-class", "steps:label_7 set label to 7 (int); the classes have "
+                                             "the numbers 0 to 1"),
         ("label_minus", "encode: no-such-class", "set label to -1 (int)"),
-        ("label_true", "encode: other-type", "set label to True (bool); it must be the number of a class, 0 to 1"),
+        ("label_true", "encode: "
+                       "other-type", "set label to True (bool); it must be the number of a "
+                                             "class, 0 to 1"),
         ("label_float", "encode: other-type", "set label to 1.0 (float)"),
         ("label_text", "encode: other-type", "set label to 'b' (str)"),
     ],
@@ -414,13 +479,17 @@ def test_a_value_that_cannot_be_kept_rejects_its_sample_and_names_the_function(
         ("surrogate_fault", "raised ValueError: a\\ud800b"),
     ],
 )
-def test_an_exception_of_any_kind_is_a_reason(source: Path, tmp_path: Path, function: str, says: str) -> None:
+def test_an_exception_of_any_kind_is_a_reason(
+    source: Path, tmp_path: Path, function: str, says: str
+) -> None:
     with pytest.raises(InputError) as refused:
         convert(source, tmp_path / "out", f"steps:{function}")
     assert says in str(refused.value)
 
 
-def test_labels_that_a_function_changes_are_counted_as_they_were_written(source: Path, tmp_path: Path) -> None:
+def test_labels_that_a_function_changes_are_counted_as_they_were_written(
+    source: Path, tmp_path: Path
+) -> None:
     convert(source, tmp_path / "out", "steps:relabel", recipe={"store": "png"}, samples_per_shard=2)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     written = [sample["label"] for sample in shardctl.open(tmp_path / "out")]
@@ -443,15 +512,21 @@ def test_labels_that_a_function_changed_are_counted_without_the_counts_of_the_ma
     assert (ran.code, ran.json["classes"]) == (0, None), "all the rest is shown without that shard"
 
 
-def test_samples_that_repair_drops_leave_the_counts_of_what_was_written(source: Path, tmp_path: Path) -> None:
+def test_samples_that_repair_drops_leave_the_counts_of_what_was_written(
+    source: Path, tmp_path: Path
+) -> None:
     convert(source, tmp_path / "out", "steps:relabel", recipe={"store": "png"}, samples_per_shard=1)
     (tmp_path / "out" / "train-00001.arrow").unlink()
     (source / "b" / "2.png").unlink()
     shardctl.repair(tmp_path / "out", transforms=["steps:relabel"], drop_lost=True, workers=0)
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["class_counts"] == {"train": [1, 1]}
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["class_counts"] == {
+        "train": [1, 1]
+    }
 
 
-def test_where_a_function_drops_all_labels_there_are_no_classes(source: Path, tmp_path: Path) -> None:
+def test_where_a_function_drops_all_labels_there_are_no_classes(
+    source: Path, tmp_path: Path
+) -> None:
     convert(source, tmp_path / "out", "steps:no_label", recipe={"store": "png"})
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert "label" not in manifest["fields"]
@@ -460,12 +535,15 @@ def test_where_a_function_drops_all_labels_there_are_no_classes(source: Path, tm
 
 def lines(folder: Path, count: int, **more: Any) -> Path:
     folder.mkdir()
-    (folder / "a.jsonl").write_text("".join(json.dumps({"n": n, **more}) + "\n" for n in range(count)))
+    (folder / "a.jsonl").write_text(
+        "".join(json.dumps({"n": n, **more}) + "\n" for n in range(count))
+    )
     return folder
 
 
 def test_a_number_that_comes_late_is_not_cut_to_an_integer(tmp_path: Path) -> None:
-    """The type of a column is found on 1,024 lines; Arrow would make 2 of a 2.7 that comes later."""
+    """The type of a column is found on 1,024 lines; Arrow would make 2 of a 2.7 that comes
+    later."""
     late = 1050
     (tmp_path / "steps.py").write_text(f"{STEPS}\nLATE = {late}\n")
     result = convert(lines(tmp_path / "in", 1100), tmp_path / "out", "steps:late")
@@ -483,10 +561,16 @@ def test_values_without_a_common_type_are_refused_with_examples_of_both(tmp_path
 
 def test_fields_that_a_function_does_not_touch_keep_their_type_and_value(tmp_path: Path) -> None:
     source = lines(tmp_path / "in", 3, _id=1, few=2)
-    (source / "b.jsonl").write_text('{"n": 3, "few": 2.5, "mixed": "a"}\n{"n": 4, "mixed": 7, "_id": 2}\n')
+    (source / "b.jsonl").write_text(
+        '{"n": 3, "few": 2.5, "mixed": "a"}\n{"n": 4, "mixed": 7, "_id": 2}\n'
+    )
     convert(source, tmp_path / "out", "steps:untouched")
     ds = shardctl.open(tmp_path / "out")
-    assert [(s["_id"], s["few"], s["mixed"]) for s in (ds[2], ds[3], ds[4])] == [(1, 2, None), (None, 2.5, "a"), (2, None, "7")]
+    assert [(s["_id"], s["few"], s["mixed"]) for s in (ds[2], ds[3], ds[4])] == [
+        (1, 2, None),
+        (None, 2.5, "a"),
+        (2, None, "7"),
+    ]
 
 
 NOON = datetime.datetime(2020, 1, 1, 12, 30, 5, 678)
@@ -542,38 +626,52 @@ def test_what_fits_a_column(value: Any, type_: pa.DataType) -> None:
         (np.array([300]), pa.list_(pa.uint8()), "a numpy array of shape (1,) and type int64"),
         (np.array([0.1]), pa.list_(pa.float32()), "a numpy array of shape (1,) and type float64"),
         (np.array([True]), pa.list_(pa.int64()), "a numpy array of shape (1,) and type bool"),
-        (np.array([2**62 + 1]), pa.list_(pa.float64()), "a numpy array of shape (1,) and type int64"),
-        (np.array([2**64 - 1], np.uint64), pa.list_(pa.float64()), "a numpy array of shape (1,) and type uint64"),
-        (np.array([2**64 - 1], np.uint64), pa.list_(pa.int64()), "a numpy array of shape (1,) and type uint64"),
+        (np.array([2**62 + 1]), pa.list_(pa.float64()), "a numpy array of shape (1,) and type "
+                                                        "int64"),
+        (np.array([2**64 - 1], np.uint64), pa.list_(pa.float64()), "a numpy array of shape (1,) "
+                                                                   "and type uint64"),
+        (np.array([2**64 - 1], np.uint64), pa.list_(pa.int64()), "a numpy array of shape (1,) and "
+                                                                 "type uint64"),
         (np.array([-1]), pa.list_(pa.uint64()), "a numpy array of shape (1,) and type int64"),
         (NOON, pa.date32(), "2020-01-01 12:30:05.000678 (datetime)"),
         (NOON, pa.timestamp("s"), "2020-01-01 12:30:05.000678 (datetime)"),
         (NOON, pa.timestamp("ms"), "2020-01-01 12:30:05.000678 (datetime)"),
         (NOON, pa.timestamp("us", "UTC"), "2020-01-01 12:30:05.000678 (datetime)"),
-        (NOON.replace(tzinfo=datetime.timezone.utc), pa.timestamp("us"), "2020-01-01 12:30:05.000678+00:00 (datetime)"),
+        (NOON.replace(tzinfo=datetime.timezone.utc), pa.timestamp("us"), "2020-01-01 "
+                                                                         "12:30:05.000678+00:00 "
+                                                                         "(datetime)"),
         (NOON.time(), pa.time32("ms"), "12:30:05.000678 (time)"),
         (NOON.replace(tzinfo=datetime.timezone.utc).timetz(), pa.time64("us"), "12:30:05.000678+00:00 (time)"),
         (datetime.timedelta(microseconds=1), pa.duration("ms"), "0:00:00.000001 (timedelta)"),
-        (np.datetime64("2020-01-01T00:00:00.5", "ms"), pa.timestamp("s"), "2020-01-01 00:00:00.500000 (datetime)"),
-        (np.datetime64(1, "ns"), pa.timestamp("us"), "1970-01-01T00:00:00.000000001 (numpy datetime64)"),
+        (np.datetime64("2020-01-01T00:00:00.5", "ms"), pa.timestamp("s"), "2020-01-01 "
+                                                                          "00:00:00.500000 "
+                                                                          "(datetime)"),
+        (np.datetime64(1, "ns"), pa.timestamp("us"), "1970-01-01T00:00:00.000000001 (numpy "
+                                                     "datetime64)"),
         (np.datetime64(1, "ns"), pa.date64(), "1970-01-01T00:00:00.000000001 (numpy datetime64)"),
         (np.timedelta64(5, "M"), pa.int64(), "5 months (numpy timedelta64)"),
         (np.timedelta64(5, "ns"), pa.float64(), "5 nanoseconds (numpy timedelta64)"),
         (5, pa.timestamp("s"), "5 (int)"),
         (5.5, pa.duration("s"), "5.5 (float)"),
         (5.5, pa.date32(), "5.5 (float)"),
-        ([[NOON]], pa.list_(pa.large_list(pa.timestamp("s"))), "2020-01-01 12:30:05.000678 (datetime)"),
-        ({"a": [NOON]}, pa.struct([("a", pa.list_(pa.timestamp("s"), 1))]), "2020-01-01 12:30:05.000678 (datetime)"),
+        ([[NOON]], pa.list_(pa.large_list(pa.timestamp("s"))), "2020-01-01 12:30:05.000678 "
+                                                               "(datetime)"),
+        ({"a": [NOON]}, pa.struct([("a", pa.list_(pa.timestamp("s"), 1))]), "2020-01-01 "
+                                                                            "12:30:05.000678 "
+                                                                            "(datetime)"),
         ([2.7], pa.large_list(pa.int64()), "a list with 2.7 (float) in it"),
         ([2.7], pa.list_view(pa.int64()), "a list with 2.7 (float) in it"),
-        ([{"b": 2}], pa.large_list(pa.struct([("a", pa.int64())])), "a dict with the key 'b' (str), which others do not have"),
+        ([{"b": 2}], pa.large_list(pa.struct([("a", pa.int64())])), "a dict with the key 'b' "
+                                                                    "(str), which others do not "
+                                                                    "have"),
         ({"a": 2.7}, pa.map_(pa.string(), pa.int64()), "2.7 (float)"),
         (2.7, pa.dictionary(pa.int32(), pa.int64()), "2.7 (float)"),
         (b"a", pa.large_string(), "b'a' (bytes)"),
         ("a", pa.large_binary(), "'a' (str)"),
         ("aaa", pa.binary(3), "'aaa' (str)"),
         (1e300, pa.float32(), "1e+300 (float)"),
-        ({"a": 1, "b": 2}, pa.struct([("a", pa.int64())]), "a dict with the key 'b' (str), which others do not have"),
+        ({"a": 1, "b": 2}, pa.struct([("a", pa.int64())]), "a dict with the key 'b' (str), which "
+                                                           "others do not have"),
         ([("a", 1)], pa.struct([("a", pa.int64())]), "a list of length 1"),
         ({"a": 1}, pa.list_(pa.int64()), "a dict of length 1"),
         (1, pa.string(), "1 (int)"),
@@ -597,13 +695,22 @@ ARRAYS = st.builds(
     st.lists(st.integers(0, 9), max_size=3) | st.just([[1, 2]]),
     st.sampled_from([np.int64, np.uint8, np.float32, np.float64, np.bool_]),
 )
-ANYTHING = SCALARS | st.lists(SCALARS, max_size=3) | ARRAYS | st.just((1, 2)) | st.just(datetime.datetime(2020, 1, 1, 13, 30))
+ANYTHING = (
+    SCALARS
+    | st.lists(SCALARS, max_size=3)
+    | ARRAYS
+    | st.just((1, 2))
+    | st.just(datetime.datetime(2020, 1, 1, 13, 30))
+)
 
 
 @given(st.lists(ANYTHING, max_size=4) | st.lists(ARRAYS, max_size=4), st.sampled_from(TYPES))
 @examples(200)
-def test_values_that_are_taken_together_are_those_that_fit_one_by_one(values: list[Any], type_: pa.DataType) -> None:
-    """A column is made at once where that is safe: with the same result as after a look at each value."""
+def test_values_that_are_taken_together_are_those_that_fit_one_by_one(
+    values: list[Any], type_: pa.DataType
+) -> None:
+    """A column is made at once where that is safe: with the same result as after a look at each
+    value."""
     array = array_of(values, type_)
     if array is not None:
         for value in values:
@@ -613,9 +720,9 @@ def test_values_that_are_taken_together_are_those_that_fit_one_by_one(values: li
 
 def test_common_values_are_taken_together() -> None:
     tokens = pa.list_(pa.int32())
-    assert array_of([np.array([1, 2], np.int32), None, [3, None], np.array([], np.int32)], tokens) == pa.array(
-        [[1, 2], None, [3, None], []], tokens
-    )
+    assert array_of(
+        [np.array([1, 2], np.int32), None, [3, None], np.array([], np.int32)], tokens
+    ) == pa.array([[1, 2], None, [3, None], []], tokens)
     assert array_of([np.array([1, 2], np.int64)], tokens) is None
     assert array_of([1, None], pa.int32()) == pa.array([1, None], pa.int32())
     assert array_of([1, 2**40], pa.int32()) is None

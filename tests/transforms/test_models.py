@@ -1,4 +1,5 @@
-"""Models of a person's own: made once in each worker, called with many samples, and the same rows however it was made."""
+"""Models of a person's own: made once in each worker, called with many samples, and the same rows
+however it was made."""
 
 from __future__ import annotations
 
@@ -177,9 +178,17 @@ def step(name: str, batch: int = 4, **arguments: Any) -> dict[str, Any]:
     return {"name": "model", "target": f"models:{name}", "batch": batch, "arguments": arguments}
 
 
-def convert(source: Path, out: Path, *steps: dict[str, Any], recipe: dict[str, Any] | None = None, **options: Any) -> Any:
+def convert(
+    source: Path,
+    out: Path,
+    *steps: dict[str, Any],
+    recipe: dict[str, Any] | None = None,
+    **options: Any,
+) -> Any:
     given = {"store": "png", **(recipe or {})} if source.name == "in" else recipe or {}
-    return shardctl.convert(source, out, recipe={**given, "transform": list(steps)}, **{"workers": 0, **options})
+    return shardctl.convert(
+        source, out, recipe={**given, "transform": list(steps)}, **{"workers": 0, **options}
+    )
 
 
 def calls(out: Path, split: str = "train") -> dict[str, str]:
@@ -193,7 +202,10 @@ def rejected(out: Path) -> list[tuple[str, str]]:
 
 def slots(names: list[str], size: int, without: str = "never") -> dict[str, str]:
     """What `calls` is where each `size` names are called together."""
-    groups = [[name for name in names[at : at + size] if without not in name] for at in range(0, len(names), size)]
+    groups = [
+        [name for name in names[at : at + size] if without not in name]
+        for at in range(0, len(names), size)
+    ]
     return {name: " ".join(group) for group in groups for name in group}
 
 
@@ -202,52 +214,91 @@ NAMES = [f"{number:02d}.png" for number in range(14)]
 
 def slots_of_shards(out: Path, size: int, without: str = "never") -> dict[str, str]:
     """As `slots`, for a dataset of NAMES whose shards each begin with another slot."""
-    shards = [pa.ipc.open_file(path).read_all()["key"].to_pylist() for path in sorted(out.glob("train-*.arrow"))]
+    shards = [
+        pa.ipc.open_file(path).read_all()["key"].to_pylist()
+        for path in sorted(out.glob("train-*.arrow"))
+    ]
     starts = [NAMES.index(keys[0]) for keys in shards]
     assert len(starts) > 1
     groups = zip(starts, [*starts[1:], len(NAMES)], strict=True)
-    return {key: call for first, end in groups for key, call in slots(NAMES[first:end], size, without).items()}
+    return {
+        key: call
+        for first, end in groups
+        for key, call in slots(NAMES[first:end], size, without).items()
+    }
 
 
-def test_a_call_has_the_samples_that_follow_each_other_in_the_shard(source: Path, tmp_path: Path) -> None:
+def test_a_call_has_the_samples_that_follow_each_other_in_the_shard(
+    source: Path, tmp_path: Path
+) -> None:
     result = convert(source, tmp_path / "out", step("Recorder"), samples_per_shard=6)
     assert calls(tmp_path / "out") == slots_of_shards(tmp_path / "out", 4)
     assert result.samples == 14
 
 
-def test_the_object_is_made_once_in_a_process_with_its_arguments(source: Path, tmp_path: Path, models: Any) -> None:
+def test_the_object_is_made_once_in_a_process_with_its_arguments(
+    source: Path, tmp_path: Path, models: Any
+) -> None:
     convert(source, tmp_path / "out", step("Recorder", depth=18, names=["a"]), samples_per_shard=3)
     assert models.MADE == [{"depth": 18, "names": ["a"]}]
 
 
-def test_with_workers_the_object_is_never_made_in_the_command(source: Path, tmp_path: Path, models: Any) -> None:
+def test_with_workers_the_object_is_never_made_in_the_command(
+    source: Path, tmp_path: Path, models: Any
+) -> None:
     convert(source, tmp_path / "out", step("Recorder"), samples_per_shard=6, workers=2)
     assert models.MADE == []
     convert(source, tmp_path / "out2", step("Recorder"), samples_per_shard=6)
     assert sums(tmp_path / "out") == sums(tmp_path / "out2")
 
 
-def test_the_option_takes_a_class_and_the_dataset_says_model(source: Path, tmp_path: Path, cli: Any) -> None:
-    ran = cli("convert", source, tmp_path / "out", "--transform", "models:Recorder", "--store", "png", "--workers", "0")
+def test_the_option_takes_a_class_and_the_dataset_says_model(
+    source: Path, tmp_path: Path, cli: Any
+) -> None:
+    ran = cli(
+        "convert",
+        source,
+        tmp_path / "out",
+        "--transform",
+        "models:Recorder",
+        "--store",
+        "png",
+        "--workers",
+        "0",
+    )
     assert ran.code == 0
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["recipe"]["transform"] == [
         {"name": "model", "target": "models:Recorder", "batch": 32, "arguments": {}}
     ]
     shown = cli("recipe", "show", tmp_path / "out")
     (tmp_path / "shown.toml").write_text(shown.out)
-    again = ("convert", source, tmp_path / "out", "--recipe", tmp_path / "shown.toml", "--workers", "0")
+    again = (
+        "convert",
+        source,
+        tmp_path / "out",
+        "--recipe",
+        tmp_path / "shown.toml",
+        "--workers",
+        "0",
+    )
     assert "up to date" in cli(*again).err + cli(*again).out
     assert cli("recipe", "check", tmp_path / "shown.toml", "--import").code == 0
 
 
 @pytest.mark.parametrize("change", ["arguments", "version", "code"])
-def test_what_decides_the_values_is_part_of_the_fingerprint(source: Path, tmp_path: Path, models: Any, change: str) -> None:
+def test_what_decides_the_values_is_part_of_the_fingerprint(
+    source: Path, tmp_path: Path, models: Any, change: str
+) -> None:
     before = convert(source, tmp_path / "out", step("Recorder")).fingerprint
     if change == "version":
         models.Recorder.version = "2"
     if change == "code":
         (tmp_path / "models.py").write_text(MODELS + "# changed\n")
-    after = convert(source, tmp_path / "out2", step("Recorder", **({"depth": 1} if change == "arguments" else {})))
+    after = convert(
+        source,
+        tmp_path / "out2",
+        step("Recorder", **({"depth": 1} if change == "arguments" else {})),
+    )
     assert after.fingerprint != before
 
 
@@ -256,7 +307,9 @@ def test_what_decides_the_values_is_part_of_the_fingerprint(source: Path, tmp_pa
     [("Raises", "ValueError"), ("Drops", "left-out"), ("Unfit", "other-type"), ("Odd", "not-a-sample"),
      ("NoMemory", "out-of-memory")],
 )  # fmt: skip
-def test_a_rejected_record_is_in_no_call_whose_rows_are_stored(source: Path, tmp_path: Path, name: str, error: str) -> None:
+def test_a_rejected_record_is_in_no_call_whose_rows_are_stored(
+    source: Path, tmp_path: Path, name: str, error: str
+) -> None:
     """So the same rows can be made again without it: a repair does not try it."""
     convert(source, tmp_path / "out", step(name, bad="05"), samples_per_shard=8)
     assert rejected(tmp_path / "out") == [("05.png", error)]
@@ -265,10 +318,14 @@ def test_a_rejected_record_is_in_no_call_whose_rows_are_stored(source: Path, tmp
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_functions_before_and_after_a_model_are_called_in_turn(source: Path, tmp_path: Path, place: str) -> None:
+def test_functions_before_and_after_a_model_are_called_in_turn(
+    source: Path, tmp_path: Path, place: str
+) -> None:
     function = {"name": "custom", "target": "models:rejects"}
     seen = {"name": "custom", "target": "models:seen"}
-    steps = [function, step("Recorder")] if place == "before" else [step("Recorder"), seen, function]
+    steps = (
+        [function, step("Recorder")] if place == "before" else [step("Recorder"), seen, function]
+    )
     convert(source, tmp_path / "out", *steps)
     assert calls(tmp_path / "out") == slots(NAMES, 4, "05")
     assert rejected(tmp_path / "out") == [("05.png", "ValueError")]
@@ -276,7 +333,9 @@ def test_functions_before_and_after_a_model_are_called_in_turn(source: Path, tmp
         assert all(sample["before"] == sample["call"] for sample in shardctl.open(tmp_path / "out"))
 
 
-def test_two_models_each_have_calls_of_their_size(source: Path, tmp_path: Path, models: Any) -> None:
+def test_two_models_each_have_calls_of_their_size(
+    source: Path, tmp_path: Path, models: Any
+) -> None:
     convert(source, tmp_path / "out", step("Recorder", 2), step("Twins", 4))
     sizes = {len(call) for call in models.CALLS}
     assert max(sizes) == 4
@@ -291,8 +350,13 @@ def test_a_damaged_image_leaves_its_place_in_the_slot_empty(source: Path, tmp_pa
 
 
 def test_variants_of_an_image_are_in_one_call(source: Path, tmp_path: Path) -> None:
-    convert(source, tmp_path / "out", {"name": "hflip"}, step("Recorder", 6), recipe={"variants": 3})
-    found = [(sample["key"], sample["variant"], sample["call"]) for sample in shardctl.open(tmp_path / "out")]
+    convert(
+        source, tmp_path / "out", {"name": "hflip"}, step("Recorder", 6), recipe={"variants": 3}
+    )
+    found = [
+        (sample["key"], sample["variant"], sample["call"])
+        for sample in shardctl.open(tmp_path / "out")
+    ]
     assert found[3] == ("01.png", 0, "00.png 00.png 00.png 01.png 01.png 01.png")
     assert len(found) == 42
 
@@ -305,7 +369,9 @@ def test_records_of_a_file_are_called_by_their_numbers(lines: Path, tmp_path: Pa
     repaired(tmp_path / "out", "Raises")
 
 
-def test_of_a_file_whose_records_are_in_several_splits_those_of_one_are_called_together(lines: Path, tmp_path: Path) -> None:
+def test_of_a_file_whose_records_are_in_several_splits_those_of_one_are_called_together(
+    lines: Path, tmp_path: Path
+) -> None:
     convert(lines, tmp_path / "out", step("Raises", 3, bad="a.jsonl#3"), split="train=0.5,val=0.5")
     found = {split: calls(tmp_path / "out", split) for split in ("train", "val")}
     numbered = [f"a.jsonl#{n}" for n in range(1, 11)]
@@ -313,13 +379,24 @@ def test_of_a_file_whose_records_are_in_several_splits_those_of_one_are_called_t
     for of_split, others in (found["train"], found["val"]), (found["val"], found["train"]):
         own = [key for key in numbered if key in of_split]
         with_rejected = [key for key in numbered if key not in others]
-        assert {key: of_split[key] for key in own} in (slots(own, 3), slots(with_rejected, 3, "a.jsonl#3"))
+        assert {key: of_split[key] for key in own} in (
+            slots(own, 3),
+            slots(with_rejected, 3, "a.jsonl#3"),
+        )
     repaired(tmp_path / "out", "Raises")
 
 
-def test_records_with_keys_of_their_own_are_called_with_those_of_their_split(lines: Path, tmp_path: Path) -> None:
+def test_records_with_keys_of_their_own_are_called_with_those_of_their_split(
+    lines: Path, tmp_path: Path
+) -> None:
     own_keys = {"key_field": "n", "kind": "table"}
-    convert(lines / "a.jsonl", tmp_path / "out", step("Raises", 3, bad="7"), recipe=own_keys, split="train=0.5,val=0.5")
+    convert(
+        lines / "a.jsonl",
+        tmp_path / "out",
+        step("Raises", 3, bad="7"),
+        recipe=own_keys,
+        split="train=0.5,val=0.5",
+    )
     found = {split: calls(tmp_path / "out", split) for split in ("train", "val")}
     assert sorted([*found["train"], *found["val"]]) == sorted(set("0123456789") - {"7"})
     for of_split, others in (found["train"], found["val"]), (found["val"], found["train"]):
@@ -331,7 +408,9 @@ def test_records_with_keys_of_their_own_are_called_with_those_of_their_split(lin
 def test_records_that_are_shuffled_are_called_as_they_come(lines: Path, tmp_path: Path) -> None:
     convert(lines, tmp_path / "out", step("Raises", bad="a.jsonl#3"), shuffle=1)
     found = calls(tmp_path / "out")
-    assert {key: call for key, call in found.items() if key[0] == "b"} == slots([f"b.jsonl#{n}" for n in range(1, 11)], 4)
+    assert {key: call for key, call in found.items() if key[0] == "b"} == slots(
+        [f"b.jsonl#{n}" for n in range(1, 11)], 4
+    )
     assert list(found) != sorted(found)
     repaired(tmp_path / "out", "Raises")
 
@@ -345,7 +424,9 @@ def repaired(out: Path, name: str) -> None:
     assert sums(out) == before
 
 
-@pytest.mark.parametrize(("name", "error", "kind"), [("Leaves", "exited", "lines"), ("Segfaults", "crashed", "source")])
+@pytest.mark.parametrize(
+    ("name", "error", "kind"), [("Leaves", "exited", "lines"), ("Segfaults", "crashed", "source")]
+)
 def test_a_record_that_ends_its_worker_is_found_and_no_other_is_lost(
     request: pytest.FixtureRequest, tmp_path: Path, name: str, error: str, kind: str
 ) -> None:
@@ -354,21 +435,31 @@ def test_a_record_that_ends_its_worker_is_found_and_no_other_is_lost(
     result = convert(inputs, tmp_path / "out", step(name, bad=bad), workers=1)
     keys = NAMES if kind == "source" else [f"a.jsonl#{n}" for n in range(1, 11)]
     assert rejected(tmp_path / "out") == [(next(key for key in keys if bad in key), error)]
-    assert {key: call for key, call in calls(tmp_path / "out").items() if key[0] != "b"} == slots(keys, 4, bad)
+    assert {key: call for key, call in calls(tmp_path / "out").items() if key[0] != "b"} == slots(
+        keys, 4, bad
+    )
     assert result.rejected == 1
     repaired(tmp_path / "out", name)
 
 
-def test_a_model_that_dies_of_no_single_record_ends_the_conversion(source: Path, tmp_path: Path) -> None:
+def test_a_model_that_dies_of_no_single_record_ends_the_conversion(
+    source: Path, tmp_path: Path
+) -> None:
     with pytest.raises(
-        WorkerError, match=r"models:LeavesInCompany was called with several inputs, from 00\.png on.*batch lower"
+        WorkerError,
+        match=r"models:LeavesInCompany was called with several inputs, from 00\.png on.*batch "
+        r"lower",
     ):
         convert(source, tmp_path / "out", step("LeavesInCompany"), workers=1)
 
 
-def test_a_call_that_fails_for_no_single_record_ends_the_conversion(source: Path, tmp_path: Path) -> None:
+def test_a_call_that_fails_for_no_single_record_ends_the_conversion(
+    source: Path, tmp_path: Path
+) -> None:
     with pytest.raises(
-        InputError, match=r"models:FailsInCompany raised ValueError: .* a call with 4 inputs, .* differ in size"
+        InputError,
+        match=r"models:FailsInCompany raised ValueError: .* a call with 4 inputs, .* differ in "
+        r"size",
     ):
         convert(source, tmp_path / "out", step("FailsInCompany"))
 
@@ -376,11 +467,31 @@ def test_a_call_that_fails_for_no_single_record_ends_the_conversion(source: Path
 @pytest.mark.parametrize(
     ("name", "arguments", "workers", "says"),
     [
-        ("NoCall", {}, 0, "models:NoCall: is a class without __call__, which is called with a list of samples"),
+        (
+            "NoCall",
+            {},
+            0,
+            "models:NoCall: is a class without __call__, which is called with a list of samples",
+        ),
         ("OddVersion", {}, 0, r"its version must be a string; it is 3 \(int\)"),
-        ("NeedsMore", {}, 0, "models:NeedsMore: making it failed: models:NeedsMore raised TypeError: .*'weights'"),
-        ("NeedsMore", {"depth": 3}, 1, r'models:NeedsMore: making it with arguments \{"depth": 3\} failed: .*'),
-        ("seen", {}, 0, "models:seen: is not a class; a step model needs one, and custom takes functions"),
+        (
+            "NeedsMore",
+            {},
+            0,
+            "models:NeedsMore: making it failed: models:NeedsMore raised TypeError: .*'weights'",
+        ),
+        (
+            "NeedsMore",
+            {"depth": 3},
+            1,
+            r'models:NeedsMore: making it with arguments \{"depth": 3\} failed: .*',
+        ),
+        (
+            "seen",
+            {},
+            0,
+            "models:seen: is not a class; a step model needs one, and custom takes functions",
+        ),
     ],
 )
 def test_a_class_that_cannot_be_used_is_refused(
@@ -392,13 +503,17 @@ def test_a_class_that_cannot_be_used_is_refused(
 
 def test_a_model_that_returns_too_few_is_told_what_to_return(source: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"Short returned a list of length 0 for a list of 1; it must return a list of the same"
+        InputError,
+        match=r"Short returned a list of length 0 for a list of 1; it must return a list of the "
+        r"same",
     ):
         convert(source, tmp_path / "out", step("Short"))
 
 
 @pytest.mark.parametrize("arguments", [3, {"a": None}, {"a": float("nan")}])
-def test_arguments_are_a_table_of_what_a_file_can_say(source: Path, tmp_path: Path, arguments: Any) -> None:
+def test_arguments_are_a_table_of_what_a_file_can_say(
+    source: Path, tmp_path: Path, arguments: Any
+) -> None:
     with pytest.raises(UsageError, match="arguments must be a table of numbers, strings"):
         convert(source, tmp_path / "out", {**step("Recorder"), "arguments": arguments})
 
@@ -422,7 +537,10 @@ def test_features_without_images_are_a_dataset_that_everything_reads(
 
 
 def test_store_none_needs_something_else_to_keep(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="store none drops the images, and the recipe does not make another field of them"):
+    with pytest.raises(
+        UsageError,
+        match="store none drops the images, and the recipe does not make another field of them",
+    ):
         shardctl.convert(source, tmp_path / "out", recipe={"store": "none"}, workers=0)
 
 
@@ -460,7 +578,9 @@ def test_whole_texts_are_called_together_too(tmp_path: Path) -> None:
     names = [f"{n}.txt" for n in range(6)]
     for name in names:
         (tmp_path / "texts" / name).write_text("words " + name)
-    convert(tmp_path / "texts", tmp_path / "out", step("Raises", bad="1.txt"), recipe={"kind": "text"})
+    convert(
+        tmp_path / "texts", tmp_path / "out", step("Raises", bad="1.txt"), recipe={"kind": "text"}
+    )
     assert calls(tmp_path / "out") == slots(names, 4, "1.txt")
     repaired(tmp_path / "out", "Raises")
 
@@ -469,7 +589,12 @@ def test_images_of_a_table_are_called_by_their_rows(source: Path, tmp_path: Path
     (source / "05.png").write_bytes(b"broken")
     rows = [{"image": name, "n": number} for number, name in enumerate(NAMES)]
     (source / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    convert(source / "table.jsonl", tmp_path / "out", step("Raises", bad="#9"), recipe={"kind": "image", "store": "png"})
+    convert(
+        source / "table.jsonl",
+        tmp_path / "out",
+        step("Raises", bad="#9"),
+        recipe={"kind": "image", "store": "png"},
+    )
     keys = [f"table.jsonl#{n}" for n in range(1, 15)]
     assert calls(tmp_path / "out") == {
         key: " ".join(each for each in call.split() if each != keys[5])
@@ -489,7 +614,9 @@ def test_a_preview_shows_what_a_model_makes(source: Path, tmp_path: Path) -> Non
     ]
 
 
-def test_a_preview_of_images_that_are_not_stored_shows_what_a_model_gets(source: Path, tmp_path: Path, cli: Any) -> None:
+def test_a_preview_of_images_that_are_not_stored_shows_what_a_model_gets(
+    source: Path, tmp_path: Path, cli: Any
+) -> None:
     recipe = ("--recipe", str(tmp_path / "r.toml"), "--html", tmp_path / "p.html", "--workers", "0")
     (tmp_path / "r.toml").write_text(
         'store = "none"\n[[transform]]\nname = "resize"\nsize = "8x8"\n'
@@ -498,22 +625,38 @@ def test_a_preview_of_images_that_are_not_stored_shows_what_a_model_gets(source:
     ran = cli("preview", source, *recipe)
     assert ran.code == 0
     assert "the images are shown as your functions get them" in ran.out + ran.err
-    assert "8x8" in (tmp_path / "p.html").read_text() or "8 x 8" in (tmp_path / "p.html").read_text()
+    assert (
+        "8x8" in (tmp_path / "p.html").read_text() or "8 x 8" in (tmp_path / "p.html").read_text()
+    )
 
 
 def test_without_images_the_annotations_stay(source: Path, tmp_path: Path) -> None:
     """A dataset of features is read by the loader, whatever else is in it."""
     (source / "labels.csv").write_text(
-        "".join(["file_name,label,weight\n", *(f"{name},{n % 2},{n}.5\n" for n, name in enumerate(NAMES))])
+        "".join(
+            [
+                "file_name,label,weight\n",
+                *(f"{name},{n % 2},{n}.5\n" for n, name in enumerate(NAMES)),
+            ]
+        )
     )
     resize = {"name": "resize", "size": "8x8"}
-    convert(source, tmp_path / "out", resize, step("Features"), recipe={"store": "none"}, labels=str(source / "labels.csv"))
+    convert(
+        source,
+        tmp_path / "out",
+        resize,
+        step("Features"),
+        recipe={"store": "none"},
+        labels=str(source / "labels.csv"),
+    )
     ds = shardctl.open(tmp_path / "out")
     assert [sample["weight"] for sample in ds][:2] == [0.5, 1.5]
     assert {"label", "features"} <= set(next(iter(ds.loader(batch_size=4))))
 
 
-def test_the_example_of_the_docs_gives_the_features_of_a_plain_loop(source: Path, tmp_path: Path) -> None:
+def test_the_example_of_the_docs_gives_the_features_of_a_plain_loop(
+    source: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
     page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
     section = page.partition("\n## Models\n")[2]
@@ -528,8 +671,14 @@ def test_the_example_of_the_docs_gives_the_features_of_a_plain_loop(source: Path
     from encoder import Encoder  # type: ignore[import-not-found]  # written above
 
     encoder, samples = Encoder(width=64), list(shardctl.open(tmp_path / "pixels"))
-    made = [each for at in range(0, 14, 4) for each in encoder([dict(sample) for sample in samples[at : at + 4]])]
-    loaded = next(iter(shardctl.open(tmp_path / "out").loader(batch_size=14, shuffle=False)))["features"]
+    made = [
+        each
+        for at in range(0, 14, 4)
+        for each in encoder([dict(sample) for sample in samples[at : at + 4]])
+    ]
+    loaded = next(iter(shardctl.open(tmp_path / "out").loader(batch_size=14, shuffle=False)))[
+        "features"
+    ]
     assert (loaded.shape, loaded.dtype) == ((14, 64), np.float32)
     assert (loaded == np.stack([sample["features"] for sample in made])).all()
     assert shardctl.verify(tmp_path / "out", level="deep").ok

@@ -1,4 +1,5 @@
-"""The steps of a recipe that change the values of pixels: what they draw, what they do, and what they refuse."""
+"""The steps of a recipe that change the values of pixels: what they draw, what they do, and what
+they refuse."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ FIXED: list[tuple[dict[str, Any], Any]] = [
     ({"name": "adjust_contrast", "factor": 0.4}, lambda: tables.contrast(IMAGE, 0.4)),
     ({"name": "adjust_saturation", "factor": 2}, lambda: colour.saturation(IMAGE, 2)),
     ({"name": "adjust_hue", "factor": -0.2}, lambda: colour.hue(IMAGE, -0.2)),
-    ({"name": "adjust_hue", "factor": -0.2, "backend": "pillow"}, lambda: colour.hue_of_pillow(IMAGE, -0.2)),
+    (
+        {"name": "adjust_hue", "factor": -0.2, "backend": "pillow"},
+        lambda: colour.hue_of_pillow(IMAGE, -0.2),
+    ),
     ({"name": "adjust_sharpness", "factor": 3, "p": 1}, lambda: blur.sharpness(IMAGE, 3)),
     ({"name": "grayscale"}, lambda: colour.grayscale(IMAGE)),
     ({"name": "autocontrast", "p": 1}, lambda: tables.autocontrast(IMAGE)),
@@ -39,12 +43,18 @@ FIXED: list[tuple[dict[str, Any], Any]] = [
     ({"name": "posterize", "bits": 2, "p": 1}, lambda: tables.posterize(IMAGE, 2)),
     ({"name": "solarize", "threshold": 90, "p": 1}, lambda: tables.solarize(IMAGE, 90)),
     ({"name": "invert", "p": 1}, lambda: tables.invert(IMAGE)),
-    ({"name": "gaussian_blur", "sigma": 1.5, "kernel_size": 7}, lambda: blur.gaussian_blur(IMAGE, 1.5, 7)),
+    (
+        {"name": "gaussian_blur", "sigma": 1.5, "kernel_size": 7},
+        lambda: blur.gaussian_blur(IMAGE, 1.5, 7),
+    ),
     (
         {"name": "color_jitter", "brightness": [1.3, 1.3], "hue": [0.1, 0.1]},
         lambda: adjust(IMAGE, [("brightness", 1.3), ("hue", 0.1)]),  # the order that seed 0 draws
     ),
-    ({"name": "gaussian_noise", "sigma": 0.2}, lambda: noise.gaussian_noise(IMAGE, np.random.default_rng(0), 0, 0.2)),
+    (
+        {"name": "gaussian_noise", "sigma": 0.2},
+        lambda: noise.gaussian_noise(IMAGE, np.random.default_rng(0), 0, 0.2),
+    ),
 ]
 
 
@@ -84,21 +94,36 @@ def test_the_generator_alone_decides_what_a_random_step_does(step: dict[str, Any
     assert parsed.random
     assert parse_step({"name": step["name"], **parsed.settings()}) == parsed
     made = [done(IMAGE, step, seed=seed) for seed in range(12)]
-    assert all(np.array_equal(pixels, done(IMAGE, step, seed=seed)) for seed, pixels in enumerate(made))
+    assert all(
+        np.array_equal(pixels, done(IMAGE, step, seed=seed)) for seed, pixels in enumerate(made)
+    )
     assert len({pixels.tobytes() for pixels in made}) > 1
 
 
-@pytest.mark.parametrize("step", [step for step in RANDOM if hasattr(parse_step(step), "p")], ids=lambda step: step["name"])
+@pytest.mark.parametrize(
+    "step",
+    [step for step in RANDOM if hasattr(parse_step(step), "p")],
+    ids=lambda step: step["name"],
+)
 def test_what_has_no_probability_changes_nothing_and_draws_nothing(step: dict[str, Any]) -> None:
     never = {**step, "p": 0}
     assert not parse_step(never).random
     assert np.array_equal(done(IMAGE, never), values(IMAGE))
 
 
-@pytest.mark.parametrize("step", [*RANDOM, *(step for step, _ in FIXED)], ids=lambda step: step["name"])
-@given(width=st.integers(1, 40), height=st.integers(1, 40), narrow=st.booleans(), seed=st.integers(0, 2**31))
+@pytest.mark.parametrize(
+    "step", [*RANDOM, *(step for step, _ in FIXED)], ids=lambda step: step["name"]
+)
+@given(
+    width=st.integers(1, 40),
+    height=st.integers(1, 40),
+    narrow=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
 @examples(15)
-def test_images_of_any_shape_keep_it(step: dict[str, Any], width: int, height: int, narrow: bool, seed: int) -> None:
+def test_images_of_any_shape_keep_it(
+    step: dict[str, Any], width: int, height: int, narrow: bool, seed: int
+) -> None:
     width = 1 if narrow else width
     made = done(picture(seed, width, height), step, seed=seed)
     assert made.shape == (height, width, 3)
@@ -106,16 +131,23 @@ def test_images_of_any_shape_keep_it(step: dict[str, Any], width: int, height: i
 
 
 def test_a_step_that_is_left_out_leaves_the_resampling_one() -> None:
-    """Two crops with a step between them that is not done are one crop: nothing is blurred twice."""
+    """Two crops with a step between them that is not done are one crop: nothing is blurred
+    twice."""
     views = [{"name": "resize", "size": "30x20"}, {"name": "resize", "size": "17x13"}]
-    assert np.array_equal(done(IMAGE, views[0], {"name": "invert", "p": 0}, views[1]), done(IMAGE, *views))
+    assert np.array_equal(
+        done(IMAGE, views[0], {"name": "invert", "p": 0}, views[1]), done(IMAGE, *views)
+    )
     assert not np.array_equal(
-        done(IMAGE, views[0], {"name": "grayscale"}, views[1]), done(IMAGE, *views, {"name": "grayscale"})
+        done(IMAGE, views[0], {"name": "grayscale"}, views[1]),
+        done(IMAGE, *views, {"name": "grayscale"}),
     )
 
 
 def test_erasing_a_given_part() -> None:
-    made = done(IMAGE, {"name": "erase", "left": 0.5, "top": 0, "width": 0.7, "height": 0.5, "value": [9, 8, 7]})
+    made = done(
+        IMAGE,
+        {"name": "erase", "left": 0.5, "top": 0, "width": 0.7, "height": 0.5, "value": [9, 8, 7]},
+    )
     wanted = values(IMAGE)
     wanted[:14, 20:] = (9, 8, 7)
     assert np.array_equal(made, wanted)
@@ -127,13 +159,25 @@ def test_erasing_a_given_part() -> None:
     ("step", "message"),
     [
         ({"name": "gaussian_blur", "kernel_size": 4}, "kernel_size must be odd; it is 4"),
-        ({"name": "gaussian_blur", "sigma": 0}, "sigma must be one number, or two rising numbers over 0"),
-        ({"name": "jpeg", "quality": 0}, "quality must be one whole number, or two rising ones, from 1 to 100; it is 0"),
+        (
+            {"name": "gaussian_blur", "sigma": 0},
+            "sigma must be one number, or two rising numbers over 0",
+        ),
+        (
+            {"name": "jpeg", "quality": 0},
+            "quality must be one whole number, or two rising ones, from 1 to 100; it is 0",
+        ),
         ({"name": "jpeg", "quality": [90, 10]}, r"it is \[90, 10\]"),
         ({"name": "jpeg", "quality": True}, "it is True"),
-        ({"name": "color_jitter", "hue": 0.6}, "hue must be one number, or two rising numbers from -0.5 to 0.5; it is 0.6"),
+        (
+            {"name": "color_jitter", "hue": 0.6},
+            "hue must be one number, or two rising numbers from -0.5 to 0.5; it is 0.6",
+        ),
         ({"name": "color_jitter", "brightness": -0.1}, "brightness must be"),
-        ({"name": "color_jitter", "backend": "cv2"}, "backend must be numpy or pillow; it is 'cv2'"),
+        (
+            {"name": "color_jitter", "backend": "cv2"},
+            "backend must be numpy or pillow; it is 'cv2'",
+        ),
         ({"name": "rand_augment", "magnitude": 31}, "magnitude must be 0 to 30; it is 31"),
         ({"name": "auto_augment", "policy": "mnist"}, "policy must be imagenet, cifar10 or svhn"),
         ({"name": "posterize", "bits": 9}, "bits must be a whole number from 0 to 8"),
@@ -148,7 +192,8 @@ def test_what_cannot_be_is_refused_by_name(step: dict[str, Any], message: str) -
 
 
 def test_boxes_follow_what_the_policies_move() -> None:
-    """A white box on black, its values changed by no operation that would move its centre of gravity."""
+    """A white box on black, its values changed by no operation that would move its centre of
+    gravity."""
     size, box = (131, 97), (45, 35, 20, 16)
     image = rectangle(size, box)
     moved_ones = 0
@@ -156,7 +201,9 @@ def test_boxes_follow_what_the_policies_move() -> None:
         made = picture_of(image, {"name": "rand_augment", "num_ops": 3, "magnitude": 6}, seed=seed)
         pixels = values(made.image)
         motion = Motion.of(size, made.stages)
-        moved = moved_objects({"bbox": [list(box)], "category": [0]}, motion, Objects(), KeepRule(0.0))
+        moved = moved_objects(
+            {"bbox": [list(box)], "category": [0]}, motion, Objects(), KeepRule(0.0)
+        )
         corner = pixels[48, 0].sum(), pixels[43, 55].sum()
         if motion.is_still or corner[0] >= corner[1] or pixels[0, 0].sum():
             continue  # nothing has moved, or the values were inverted or are grey
@@ -178,7 +225,8 @@ def test_what_each_step_can_move() -> None:
 
 
 def test_a_mixture_lies_between_what_it_is_made_of() -> None:
-    """Without operations that brighten, no value of a mix of black-filled images can exceed the largest of the image."""
+    """Without operations that brighten, no value of a mix of black-filled images can exceed the
+    largest of the image."""
     flat = Image.new("RGB", (20, 20), (100, 100, 100))
     for seed in range(10):
         made = done(flat, {"name": "aug_mix", "all_ops": False, "severity": 1}, seed=seed)
@@ -200,4 +248,6 @@ def test_a_recipe_of_pixels_makes_the_same_dataset_again(photos: Path, tmp_path:
     sums = [(tmp_path / name / "SHA256SUMS").read_text() for name in "abc"]
     assert sums[0] == sums[1] != sums[2]
     with pytest.raises(UsageError, match="color_jiter"):
-        shardctl.convert(photos, tmp_path / "d", recipe={"transform": [{"name": "color_jiter"}]}, workers=0)
+        shardctl.convert(
+            photos, tmp_path / "d", recipe={"transform": [{"name": "color_jiter"}]}, workers=0
+        )

@@ -1,4 +1,5 @@
-"""Recipes as files: what is wrong is found and told with its place; what is written is read back; the schema says the same."""
+"""Recipes as files: what is wrong is found and told with its place; what is written is read back;
+the schema says the same."""
 
 from __future__ import annotations
 
@@ -100,13 +101,17 @@ def test_every_problem_is_told_with_its_line_column_and_key(tmp_path: Path) -> N
     ]
     sentences = "\n".join(map(str, found.problems))
     for sentence in (
-        "recipe.toml:1: recipe key 'stor' is not known; did you mean store? `shardctl recipe schema` lists all",
+        "recipe.toml:1: recipe key 'stor' is not known; did you mean store? `shardctl recipe "
+        "schema` lists all",
         "recipe.toml:2: variants must be a whole number from 1 to 10000; it is 0",
-        "recipe.toml:12: step 1 (random_resized_crop): scale must be two rising numbers over 0 and at most 1; it is",
-        "recipe.toml:17: step 2 (choice), step 1 (hflop): step 'hflop' is not known; did you mean hflip?",
+        "recipe.toml:12: step 1 (random_resized_crop): scale must be two rising numbers over 0 and "
+        "at most 1; it is",
+        "recipe.toml:17: step 2 (choice), step 1 (hflop): step 'hflop' is not known; did you mean "
+        "hflip?",
         "recipe.toml:18: step 2 (choice), step 2 (elastic): alpha must be a number",
         "recipe.toml:18: step 2 (choice), step 3: a step is a table with its name and its settings",
-        "recipe.toml:19: step 2 (choice), step 4 (maybe), step 1 (hflip): p must be a number from 0 to 1; it is 2",
+        "recipe.toml:19: step 2 (choice), step 4 (maybe), step 1 (hflip): p must be a number from "
+        "0 to 1; it is 2",
         'recipe.toml:21: step 3: a step needs its name, for instance name = "resize"',
         "recipe.toml:24: step 4 (letterbox): needs size",
     ):
@@ -130,7 +135,12 @@ def test_every_problem_is_told_with_its_line_column_and_key(tmp_path: Path) -> N
         ('compression = "zstd:99"', 1, "compression", "compression 'zstd:99' is not known"),
         ('encoding = "klingon"', 1, "encoding", "there is no such encoding"),
         ('schema = "a:b"', 1, "schema", "is not of the form name:type"),
-        ('text_field = "a"\nlabel_field = "a"', 2, "label_field", "cannot be the text and the label"),
+        (
+            'text_field = "a"\nlabel_field = "a"',
+            2,
+            "label_field",
+            "cannot be the text and the label",
+        ),
         (
             '[[transform]]\nname = "custom"\ntarget = "m:f"\n[[transform]]\nname = "hflip"',
             4,
@@ -144,7 +154,12 @@ def test_every_problem_is_told_with_its_line_column_and_key(tmp_path: Path) -> N
             "transform[0].weights",
             "of the 1 steps",
         ),
-        ('[[transform]]\nname = "maybe"\nsteps = []', 3, "transform[0].steps", "must have at least one step"),
+        (
+            '[[transform]]\nname = "maybe"\nsteps = []',
+            3,
+            "transform[0].steps",
+            "must have at least one step",
+        ),
         (
             '[[transform]]\nname = "maybe"\nsteps = [{name = "ten_crop", size = 3}]',
             3,
@@ -152,9 +167,24 @@ def test_every_problem_is_told_with_its_line_column_and_key(tmp_path: Path) -> N
             "several samples",
         ),
         ("max_pixels = 1" + "0" * 400, 1, "max_pixels", "must be a whole number"),
-        (f'[[transform]]\nname = "hflip"\np = 1{"0" * 400}', 3, "transform[0].p", "must be a number from 0 to 1"),
-        ('[[transform]]\nname = "hflip"\np = "0.5"', 3, "transform[0].p", "must be a number from 0 to 1; it is '0.5'"),
-        ('[[transform]]\nname = "hflip"\np = nan', 3, "transform[0].p", "must be a number from 0 to 1"),
+        (
+            f'[[transform]]\nname = "hflip"\np = 1{"0" * 400}',
+            3,
+            "transform[0].p",
+            "must be a number from 0 to 1",
+        ),
+        (
+            '[[transform]]\nname = "hflip"\np = "0.5"',
+            3,
+            "transform[0].p",
+            "must be a number from 0 to 1; it is '0.5'",
+        ),
+        (
+            '[[transform]]\nname = "hflip"\np = nan',
+            3,
+            "transform[0].p",
+            "must be a number from 0 to 1",
+        ),
         ("store = 1979-05-27", 1, "store", "store must be a string"),
         ("a = 1\na = 2", 2, "", "not a TOML file: Cannot overwrite a value"),
         ('seed = 1\nkind = "im', 2, "", "not a TOML file"),
@@ -168,7 +198,9 @@ def test_every_problem_is_told_with_its_line_column_and_key(tmp_path: Path) -> N
         ),
     ],
 )
-def test_a_problem_is_told_with_its_line_and_key(tmp_path: Path, text: str, line: int | None, key: str, sentence: str) -> None:
+def test_a_problem_is_told_with_its_line_and_key(
+    tmp_path: Path, text: str, line: int | None, key: str, sentence: str
+) -> None:
     (problem,) = check_recipe(written(tmp_path, text)).problems
     assert (problem.line, problem.key) == (line, key)
     assert sentence in problem.message
@@ -178,7 +210,10 @@ def test_a_problem_is_told_with_its_line_and_key(tmp_path: Path, text: str, line
 def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_bytes(b'seed = 1\n# caf\xe9\nstore = "png"\n')
     (problem,) = check_recipe(tmp_path / "recipe.toml").problems
-    assert (problem.line, problem.message) == (2, "not a TOML file: there are bytes that are not UTF-8")
+    assert (problem.line, problem.message) == (
+        2,
+        "not a TOML file: there are bytes that are not UTF-8",
+    )
 
 
 def test_a_file_with_a_byte_order_mark_and_windows_lines_is_read(tmp_path: Path) -> None:
@@ -226,7 +261,9 @@ def test_a_wrong_value_of_each_key_is_refused_with_the_key(key: str) -> None:
     assert list(SCHEMA.iter_errors({key: WRONG_VALUES[key]})), "the schema refuses it too"
 
 
-def test_a_function_is_imported_only_when_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_is_imported_only_when_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "imported_once.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -241,7 +278,9 @@ def test_a_function_is_imported_only_when_that_is_asked_for(tmp_path: Path, monk
 def test_converting_with_a_wrong_recipe_file_names_the_line(tmp_path: Path, photos: Path) -> None:
     recipe = written(tmp_path, '[[transform]]\nname = "crop"\nsize = -1\nsiz = 3\n')
     with pytest.raises(
-        UsageError, match=r"recipe\.toml:4: step 1 \(crop\): setting 'siz' .* \(and 1 more: shardctl recipe check"
+        UsageError,
+        match=r"recipe\.toml:4: step 1 \(crop\): setting 'siz' .* \(and 1 more: shardctl recipe "
+        r"check",
     ):
         shardctl.convert(photos, tmp_path / "out", recipe=recipe)
 
@@ -278,7 +317,11 @@ def toml_values(draw: st.DrawFn, depth: int = 2) -> str:
         between = draw(st.sampled_from([", ", " ,\n  ", ", # a comment, ] }\n"]))
         return f"[{draw(st.sampled_from(['', ' ', chr(10)]))}{between.join(items)}{draw(st.sampled_from(['', chr(10)]))}]"
     names = draw(st.lists(NAMES, max_size=3, unique=True))
-    return "{ " + ", ".join(f"{toml_key(name)} = {draw(toml_values(depth - 1))}" for name in names) + " }"
+    return (
+        "{ "
+        + ", ".join(f"{toml_key(name)} = {draw(toml_values(depth - 1))}" for name in names)
+        + " }"
+    )
 
 
 @st.composite
@@ -287,7 +330,8 @@ def toml_pairs(draw: st.DrawFn) -> str:
     for name in draw(st.lists(NAMES, max_size=3, unique=True)):
         dotted = toml_key(name) + draw(st.sampled_from(["", "", ".x", ' . "y z"']))
         lines.append(
-            f"{draw(st.sampled_from(['', '  ']))}{dotted} = {draw(toml_values())}{draw(st.sampled_from(['', ' # [c]']))}"
+            f"{draw(st.sampled_from(['', '  ']))}{dotted} = "
+            f"{draw(toml_values())}{draw(st.sampled_from(['', ' # [c]']))}"
         )
         lines += draw(st.sampled_from([[], [""], ["# a = 1"]]))
     return "".join(f"{line}\n" for line in lines)
@@ -297,7 +341,12 @@ def toml_pairs(draw: st.DrawFn) -> str:
 def toml_documents(draw: st.DrawFn) -> str:
     text = draw(toml_pairs())
     for number, form in enumerate(
-        draw(st.lists(st.sampled_from(["[t{}]", "[[list]]", "[[list.inner]]", "[ 'list' . more{} ]"]), max_size=5))
+        draw(
+            st.lists(
+                st.sampled_from(["[t{}]", "[[list]]", "[[list.inner]]", "[ 'list' . more{} ]"]),
+                max_size=5,
+            )
+        )
     ):
         if form.startswith(("[[list.", "[ '")) and "[[list]]" not in text:
             continue
@@ -306,8 +355,16 @@ def toml_documents(draw: st.DrawFn) -> str:
 
 
 def keys_in(value: Any, key: tuple[Any, ...] = ()) -> set[tuple[Any, ...]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return {found for name, item in items for found in ({(*key, name)} | keys_in(item, (*key, name)))}
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    return {
+        found for name, item in items for found in ({(*key, name)} | keys_in(item, (*key, name)))
+    }
 
 
 @examples(90)
@@ -325,9 +382,15 @@ def test_every_key_that_tomllib_reads_has_the_place_where_it_is_written(text: st
         last = key[-1]
         if isinstance(last, int):
             assert rest
-            assert not rest.startswith((",", "]", " ")), "an item begins with its value, a table of a list with [["
+            assert not rest.startswith((",", "]", " ")), (
+                "an item begins with its value, a table of a list with [["
+            )
         else:
-            assert rest.startswith(("[", toml_key(last))) or json.dumps(last) in rest or str(last) in rest
+            assert (
+                rest.startswith(("[", toml_key(last)))
+                or json.dumps(last) in rest
+                or str(last) in rest
+            )
 
 
 def test_a_key_without_a_place_has_that_of_what_is_around_it() -> None:
@@ -339,7 +402,9 @@ def test_a_key_without_a_place_has_that_of_what_is_around_it() -> None:
 
 # Writing
 
-TEXTS = st.text(min_size=1, max_size=8).filter(lambda text: text.encode("utf-8", "ignore").decode() == text)
+TEXTS = st.text(min_size=1, max_size=8).filter(
+    lambda text: text.encode("utf-8", "ignore").decode() == text
+)
 STEPS = st.sampled_from(
     [
         {"name": "hflip", "p": 0.25},
@@ -403,19 +468,29 @@ NESTED = {
     "variants": 2,
     "transform": [
         {"name": "resize", "size": 24},
-        {"name": "choice", "steps": [{"name": "hflip"}, {"name": "maybe", "p": 0.3, "steps": [{"name": "vflip"}]}]},
+        {
+            "name": "choice",
+            "steps": [{"name": "hflip"}, {"name": "maybe", "p": 0.3, "steps": [{"name": "vflip"}]}],
+        },
         {"name": "random_resized_crop", "size": "16x12", "scale": [0.5, 1.0]},
     ],
 }
 
 
 @pytest.mark.parametrize("form", ["photos", "csv", "lines"])
-def test_the_recipe_of_a_dataset_makes_the_same_dataset_again(tmp_path: Path, photos: Path, form: str) -> None:
+def test_the_recipe_of_a_dataset_makes_the_same_dataset_again(
+    tmp_path: Path, photos: Path, form: str
+) -> None:
     source, recipe = photos, NESTED
     if form == "csv":
         source, recipe = (
             tmp_path / "t.csv",
-            {"columns": ["a", "b"], "delimiter": "tab", "schema": "a:int64,b:string", "label_field": "b"},
+            {
+                "columns": ["a", "b"],
+                "delimiter": "tab",
+                "schema": "a:int64,b:string",
+                "label_field": "b",
+            },
         )
         source.write_text("1\tx\n2\ty\n")
     if form == "lines":
@@ -430,7 +505,9 @@ def test_the_recipe_of_a_dataset_makes_the_same_dataset_again(tmp_path: Path, ph
     shardctl.convert(source, tmp_path / "second", recipe=again, workers=0)
     first, second = (Manifest.load(LocalFolder(tmp_path / name)) for name in ("first", "second"))
     assert first.fingerprint_parts == second.fingerprint_parts
-    assert shardctl.convert(source, tmp_path / "first", recipe=again, workers=0).status == "up-to-date"
+    assert (
+        shardctl.convert(source, tmp_path / "first", recipe=again, workers=0).status == "up-to-date"
+    )
 
 
 # The schema
@@ -439,7 +516,9 @@ def test_the_recipe_of_a_dataset_makes_the_same_dataset_again(tmp_path: Path, ph
 def test_the_schema_of_recipes_is_one_and_is_up_to_date() -> None:
     jsonschema.Draft7Validator.check_schema(recipe_schema())
     page = (ROOT / "docs" / "recipe.schema.json").read_text(encoding="utf-8")
-    assert page == runpy.run_path(str(ROOT / "scripts" / "docs" / "write_recipe_docs.py"))["schema"](), "run `make docs`"
+    assert (
+        page == runpy.run_path(str(ROOT / "scripts" / "docs" / "write_recipe_docs.py"))["schema"]()
+    ), "run `make docs`"
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
@@ -448,7 +527,14 @@ def test_the_schema_describes_every_setting_of_a_step_and_its_default_is_allowed
     for setting in settings_in(TRANSFORMS[name]):
         assert described[setting]["description"], f"{name}: {setting} has no description"
         if "default" in described[setting]:
-            assert list(SCHEMA.evolve(schema=described[setting]).iter_errors(described[setting]["default"])) == []
+            assert (
+                list(
+                    SCHEMA.evolve(schema=described[setting]).iter_errors(
+                        described[setting]["default"]
+                    )
+                )
+                == []
+            )
 
 
 @pytest.mark.parametrize(
@@ -486,8 +572,20 @@ def test_every_key_of_a_recipe_is_an_option_of_convert() -> None:
 
 @pytest.mark.parametrize("step", [*(TRANSFORMS), "choice"])
 def test_any_step_may_be_written_as_an_option(step: str) -> None:
-    settings = {name: value for name, value in EXAMPLES_OF_VALUES.items() if name in settings_in(TRANSFORMS[step])}
-    text = " ".join([step, *(f"{name} = {recipe_toml({'value': value})[8:].strip()}" for name, value in settings.items())])
+    settings = {
+        name: value
+        for name, value in EXAMPLES_OF_VALUES.items()
+        if name in settings_in(TRANSFORMS[step])
+    }
+    text = " ".join(
+        [
+            step,
+            *(
+                f"{name} = {recipe_toml({'value': value})[8:].strip()}"
+                for name, value in settings.items()
+            ),
+        ]
+    )
     assert parse_step_option(text) == {"name": step, **settings}
 
 
@@ -508,12 +606,17 @@ EXAMPLES_OF_VALUES = {
         ("hflip", {"name": "hflip"}),
         ("  hflip   p=1 ", {"name": "hflip", "p": 1}),
         ("resize size=320x240 side=long", {"name": "resize", "size": "320x240", "side": "long"}),
-        ("random_rotation degrees=[-5, 5]  expand=true", {"name": "random_rotation", "degrees": [-5, 5], "expand": True}),
+        (
+            "random_rotation degrees=[-5, 5]  expand=true",
+            {"name": "random_rotation", "degrees": [-5, 5], "expand": True},
+        ),
         ("custom target='a:b c'", {"name": "custom", "target": "a:b c"}),
         ("custom target=my.module:function", {"name": "custom", "target": "my.module:function"}),
     ],
 )
-def test_values_of_a_step_option_are_toml_and_words_need_no_quotes(text: str, step: dict[str, Any]) -> None:
+def test_values_of_a_step_option_are_toml_and_words_need_no_quotes(
+    text: str, step: dict[str, Any]
+) -> None:
     assert parse_step_option(text) == step
 
 
@@ -526,7 +629,9 @@ def test_values_of_a_step_option_are_toml_and_words_need_no_quotes(text: str, st
     ],
 )
 def test_names_of_other_libraries_are_answered_with_ours(name: str, step: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(f"step '{name}' is not known; did you mean {step}?")):
+    with pytest.raises(
+        UsageError, match=re.escape(f"step '{name}' is not known; did you mean {step}?")
+    ):
         parse_step({"name": name})
 
 
@@ -553,12 +658,17 @@ def test_a_step_option_that_cannot_be_read_is_one_sentence(text: str, sentence: 
 
 
 def test_a_recipe_that_an_older_version_recorded_is_recorded_in_the_same_way() -> None:
-    """Its datasets stay up to date: new keys and settings are recorded only where they are not the default."""
+    """Its datasets stay up to date: new keys and settings are recorded only where they are not the
+    default."""
     recorded = (
-        '{"kind": "image", "store": "jpeg:90", "compression": "none", "seed": 0, "variants": 1, "max_pixels": 100000000,'
-        ' "truncated": "reject", "record": "file", "encoding": "utf-8", "columns": [], "delimiter": null, "text_field": null,'
-        ' "label_field": null, "image_field": null, "schema": null, "transform": [{"name": "resize", "size": 64},'
-        ' {"name": "crop", "size": "48x48"}, {"name": "random_resized_crop", "size": "24x24", "scale": [0.08, 1.0],'
+        '{"kind": "image", "store": "jpeg:90", "compression": "none", "seed": 0, "variants": 1, '
+        '"max_pixels": 100000000,'
+        ' "truncated": "reject", "record": "file", "encoding": "utf-8", "columns": [], '
+        '"delimiter": null, "text_field": null,'
+        ' "label_field": null, "image_field": null, "schema": null, "transform": [{"name": '
+        '"resize", "size": 64},'
+        ' {"name": "crop", "size": "48x48"}, {"name": "random_resized_crop", "size": "24x24", '
+        '"scale": [0.08, 1.0],'
         ' "ratio": [0.75, 1.3333333333333333]}, {"name": "hflip", "p": 0.5}]}'
     )
     assert json.dumps(Recipe.from_json(json.loads(recorded)).to_json()) == recorded

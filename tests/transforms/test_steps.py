@@ -1,4 +1,5 @@
-"""Steps make none, one or many samples of one, or one of many; whatever the form, every record is accounted for."""
+"""Steps make none, one or many samples of one, or one of many; whatever the form, every record is
+accounted for."""
 
 from __future__ import annotations
 
@@ -93,30 +94,52 @@ def test_a_function_may_make_several_samples_of_one_and_none(tmp_path: Path, wor
     source = lines(tmp_path / "in.jsonl", ["a b c", " ", "d"])
     result = shardctl.convert(source, tmp_path / "out", recipe=own("words"), workers=workers)
     assert (result.samples, result.rejected) == (4, 1)
-    found = [(sample["key"], sample["variant"], sample["text"]) for sample in shardctl.open(tmp_path / "out")]
-    assert found == [("in.jsonl#1", 0, "a"), ("in.jsonl#1", 1, "b"), ("in.jsonl#1", 2, "c"), ("in.jsonl#3", 0, "d")]
+    found = [
+        (sample["key"], sample["variant"], sample["text"])
+        for sample in shardctl.open(tmp_path / "out")
+    ]
+    assert found == [
+        ("in.jsonl#1", 0, "a"),
+        ("in.jsonl#1", 1, "b"),
+        ("in.jsonl#1", 2, "c"),
+        ("in.jsonl#3", 0, "d"),
+    ]
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("in.jsonl#2", "left-out")
     assert shardctl.verify(tmp_path / "out", level="deep").findings == ()
-    assert [found.values["text"] for found in samples_of_key(LocalFolder(tmp_path / "out"), "in.jsonl#1")] == ["a", "b", "c"]
+    assert [
+        found.values["text"]
+        for found in samples_of_key(LocalFolder(tmp_path / "out"), "in.jsonl#1")
+    ] == ["a", "b", "c"]
     (tmp_path / "out" / "train-00000.arrow").unlink()
-    assert shardctl.repair(tmp_path / "out", transforms=["manysteps:words"], workers=0).status == "repaired"
+    assert (
+        shardctl.repair(tmp_path / "out", transforms=["manysteps:words"], workers=0).status
+        == "repaired"
+    )
     assert shardctl.verify(tmp_path / "out").findings == ()
 
 
 @pytest.mark.usefixtures("functions")
 def test_functions_follow_each_other_on_every_variant_of_a_record(tmp_path: Path) -> None:
-    """One that leaves out some variants keeps the numbers of the others; one that refuses a variant costs the record."""
+    """One that leaves out some variants keeps the numbers of the others; one that refuses a variant
+    costs the record."""
     source = lines(tmp_path / "in.jsonl", ["a", "b", "c d"])
     steps = [{"name": "custom", "target": f"manysteps:{name}"} for name in ("odd_texts", "evens")]
-    result = shardctl.convert(source, tmp_path / "out", recipe={"variants": 3, "transform": steps}, workers=0)
+    result = shardctl.convert(
+        source, tmp_path / "out", recipe={"variants": 3, "transform": steps}, workers=0
+    )
     assert (result.samples, result.rejected) == (4, 1)
     found = [(sample["text"], sample["variant"]) for sample in shardctl.open(tmp_path / "out")]
     assert found == [("a", 0), ("a", 2), ("c d", 0), ("c d", 2)]
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
-    assert (reject.key, reject.message) == ("in.jsonl#2", "manysteps:odd_texts raised ValueError: no b")
+    assert (reject.key, reject.message) == (
+        "in.jsonl#2",
+        "manysteps:odd_texts raised ValueError: no b",
+    )
     steps = [{"name": "custom", "target": f"manysteps:{name}"} for name in ("evens", "words")]
-    shardctl.convert(source, tmp_path / "several", recipe={"variants": 3, "transform": steps}, workers=0)
+    shardctl.convert(
+        source, tmp_path / "several", recipe={"variants": 3, "transform": steps}, workers=0
+    )
     found = [(sample["text"], sample["variant"]) for sample in shardctl.open(tmp_path / "several")]
     assert found == [("a", 0), ("a", 2), ("b", 0), ("b", 2), ("c", 0), ("d", 1), ("c", 2), ("d", 3)]
 
@@ -126,14 +149,20 @@ def test_dropped_records_are_counted_once_however_many_samples_they_gave(tmp_pat
     (tmp_path / "in").mkdir()
     for name in ("a.jsonl", "b.jsonl"):
         lines(tmp_path / "in" / name, ["x y z", " ", *["x y z"] * 7])
-    shardctl.convert(tmp_path / "in", tmp_path / "out", own("words"), workers=0, samples_per_shard=1000)
+    shardctl.convert(
+        tmp_path / "in", tmp_path / "out", own("words"), workers=0, samples_per_shard=1000
+    )
     (tmp_path / "out" / "train-00000.arrow").unlink()
     (tmp_path / "in" / "a.jsonl").unlink()
-    result = shardctl.repair(tmp_path / "out", transforms=["manysteps:words"], workers=0, drop_lost=True)
+    result = shardctl.repair(
+        tmp_path / "out", transforms=["manysteps:words"], workers=0, drop_lost=True
+    )
     assert (result.status, result.lost_samples) == ("dropped", 24)
     manifest = shardctl.open(tmp_path / "out").manifest
     assert (manifest.samples, manifest.inputs, manifest.rejected) == (24, 18, 10)
-    rejects = [(reject.error, reject.records) for reject in read_rejects(LocalFolder(tmp_path / "out"))]
+    rejects = [
+        (reject.error, reject.records) for reject in read_rejects(LocalFolder(tmp_path / "out"))
+    ]
     assert rejects == [("left-out", 1), ("lost", 8), ("left-out", 1)]
     assert shardctl.verify(tmp_path / "out").findings == ()
 
@@ -151,20 +180,35 @@ def test_functions_are_called_in_turn_on_each_record(tmp_path: Path) -> None:
 def test_what_a_function_does_later_changes_no_sample_that_it_returned(tmp_path: Path) -> None:
     source = lines(tmp_path / "in.jsonl", map(str, range(50)))
     shardctl.convert(source, tmp_path / "out", recipe=own("changes_the_last"), workers=0)
-    assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == list(map(str, range(50)))
+    assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == list(
+        map(str, range(50))
+    )
     assert shardctl.verify(tmp_path / "out").findings == ()
 
 
 @pytest.mark.usefixtures("functions")
 @pytest.mark.parametrize("of_file", [False, True])
-def test_a_list_that_a_function_changes_in_place_is_that_of_its_sample_alone(tmp_path: Path, of_file: bool) -> None:
+def test_a_list_that_a_function_changes_in_place_is_that_of_its_sample_alone(
+    tmp_path: Path, of_file: bool
+) -> None:
     """Variants have the lists of their record, and the records of a file those of a labels file."""
     items: dict[str, Any] = {} if of_file else {"items": [7]}
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"n": n, **items}) + "\n" for n in range(3)))
+    (tmp_path / "in.jsonl").write_text(
+        "".join(json.dumps({"n": n, **items}) + "\n" for n in range(3))
+    )
     (tmp_path / "labels.jsonl").write_text('{"file_name": "in.jsonl", "items": [7]}\n')
     labels = {"labels": tmp_path / "labels.jsonl"} if of_file else {}
-    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe=own("appends", variants=2), workers=0, **labels)
-    assert [sample["items"].tolist() for sample in shardctl.open(tmp_path / "out")] == [[7, 0], [7, 1]] * 3
+    shardctl.convert(
+        tmp_path / "in.jsonl",
+        tmp_path / "out",
+        recipe=own("appends", variants=2),
+        workers=0,
+        **labels,
+    )
+    assert [sample["items"].tolist() for sample in shardctl.open(tmp_path / "out")] == [
+        [7, 0],
+        [7, 1],
+    ] * 3
 
 
 @pytest.mark.usefixtures("functions")
@@ -178,7 +222,12 @@ def test_times_go_through_functions_without_a_change(tmp_path: Path, zone: str |
         "text": pa.array(["a", "b"]),
     }
     pq.write_table(pa.table(columns), tmp_path / "in.parquet")
-    assert shardctl.convert(tmp_path / "in.parquet", tmp_path / "out", recipe=own("late"), workers=0).samples == 2
+    assert (
+        shardctl.convert(
+            tmp_path / "in.parquet", tmp_path / "out", recipe=own("late"), workers=0
+        ).samples
+        == 2
+    )
     table = pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow").read_all()
     assert {name: table[name].combine_chunks() for name in columns} == columns
 
@@ -197,12 +246,19 @@ def test_a_function_may_make_several_images_of_one(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("functions")
 def test_several_samples_that_come_late_are_rejected_by_name(tmp_path: Path) -> None:
-    """The column that tells them apart is made if one of the 1,024 records that are tried gives several."""
-    source = lines(tmp_path / "in.jsonl", [f"line{number}" for number in range(1100)] + ["late one"])
+    """The column that tells them apart is made if one of the 1,024 records that are tried gives
+    several."""
+    source = lines(
+        tmp_path / "in.jsonl", [f"line{number}" for number in range(1100)] + ["late one"]
+    )
     result = shardctl.convert(source, tmp_path / "out", recipe=own("late"), workers=0)
     assert (result.samples, result.rejected) == (1100, 1)
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
-    assert (reject.key, reject.stage, reject.error) == ("in.jsonl#1101", "transform", "several-samples")
+    assert (reject.key, reject.stage, reject.error) == (
+        "in.jsonl#1101",
+        "transform",
+        "several-samples",
+    )
 
 
 @pytest.mark.usefixtures("functions")
@@ -215,12 +271,22 @@ def test_a_sample_that_does_not_fit_costs_all_of_its_record(tmp_path: Path) -> N
     assert "in.jsonl#1101" not in {sample["key"] for sample in shardctl.open(tmp_path / "out")}
 
 
-def test_an_image_is_decoded_once_for_all_its_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_decoded_once_for_all_its_variants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = images(tmp_path / "in", "1.png")
     decoded: list[Any] = []
     load = image.Opened.load
-    monkeypatch.setattr(image.Opened, "load", lambda opened, least=None: (decoded.append(least), load(opened, least))[1])
-    recipe = {"store": "raw", "variants": 5, "transform": [{"name": "random_resized_crop", "size": 8}]}
+    monkeypatch.setattr(
+        image.Opened,
+        "load",
+        lambda opened, least=None: (decoded.append(least), load(opened, least))[1],
+    )
+    recipe = {
+        "store": "raw",
+        "variants": 5,
+        "transform": [{"name": "random_resized_crop", "size": 8}],
+    }
     shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
     assert len(shardctl.open(tmp_path / "out")) == 5
     assert len(decoded) == 2, "once beforehand, to see what it costs, and once for the shard"
@@ -252,7 +318,9 @@ class _JoinedRun:
         self._held: list[tuple[str, str]] = []
 
     def apply(self, records: Records, reject: RejectRow) -> Iterator[Records]:
-        for key, text in zip(records.batch["key"].to_pylist(), records.batch["text"].to_pylist(), strict=True):
+        for key, text in zip(
+            records.batch["key"].to_pylist(), records.batch["text"].to_pylist(), strict=True
+        ):
             self._held.append((key, text))
             if len(self._held) == self._size:
                 yield from self.finish()
@@ -268,7 +336,9 @@ class _JoinedRun:
             yield Records(0, np.zeros(1, np.int64), pa.RecordBatch.from_pydict(columns))
 
 
-def test_a_batch_transform_may_hold_records_back_until_the_shard_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_transform_may_hold_records_back_until_the_shard_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A step is one file and one line in the table of names: here the line is all that is added."""
     monkeypatch.setitem(TRANSFORMS, "joined", Joined)
     (tmp_path / "in").mkdir()
@@ -276,21 +346,30 @@ def test_a_batch_transform_may_hold_records_back_until_the_shard_ends(tmp_path: 
         lines(tmp_path / "in" / f"{number}.jsonl", [f"{number}.{text}" for text in range(3)])
     recipe = {"transform": [{"name": "joined", "size": 4}]}
     for made in ("one", "two"):
-        result = shardctl.convert(tmp_path / "in", tmp_path / made, recipe=recipe, samples_per_shard=100, workers=0)
+        result = shardctl.convert(
+            tmp_path / "in", tmp_path / made, recipe=recipe, samples_per_shard=100, workers=0
+        )
         assert (result.samples, result.rejected) == (3, 0)
     ds = shardctl.open(tmp_path / "one")
     assert [sample["text"] for sample in ds] == ["0.0+0.1+0.2+1.0", "1.1+1.2+2.0+2.1", "2.2"]
     assert [sample["joined"] for sample in ds] == [4, 4, 1]
     assert shardctl.verify(tmp_path / "one").findings == ()
-    assert (tmp_path / "one" / "SHA256SUMS").read_text() == (tmp_path / "two" / "SHA256SUMS").read_text()
+    assert (tmp_path / "one" / "SHA256SUMS").read_text() == (
+        tmp_path / "two" / "SHA256SUMS"
+    ).read_text()
 
 
-def test_a_batch_transform_refuses_columns_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_transform_refuses_columns_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(TRANSFORMS, "joined", Joined)
     (tmp_path / "in.jsonl").write_text('{"a": 1}\n')
     with pytest.raises(InputError, match="joined takes texts, and the records have a"):
         shardctl.convert(
-            tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": [{"name": "joined", "size": 4}]}, workers=0
+            tmp_path / "in.jsonl",
+            tmp_path / "out",
+            recipe={"transform": [{"name": "joined", "size": 4}]},
+            workers=0,
         )
     assert not (tmp_path / "out" / "manifest.json").exists()
 
@@ -308,8 +387,14 @@ def test_the_parts_of_an_image_are_samples_of_their_own(tmp_path: Path) -> None:
     dataset = shardctl.open(tmp_path / "out")
     assert [sample["variant"] for sample in dataset] == [*range(10), *range(10)]
     plain = np.asarray(Image.open(source / "1.png"))
-    left = [sample["image"] for sample in dataset if sample["key"] == "1.png" and sample["variant"] in (0, 5)]
-    assert all(np.array_equal(cut, plain[:8, :8]) or np.array_equal(cut, plain[:8, 7::-1]) for cut in left)
+    left = [
+        sample["image"]
+        for sample in dataset
+        if sample["key"] == "1.png" and sample["variant"] in (0, 5)
+    ]
+    assert all(
+        np.array_equal(cut, plain[:8, :8]) or np.array_equal(cut, plain[:8, 7::-1]) for cut in left
+    )
 
 
 @pytest.mark.parametrize(
@@ -320,7 +405,9 @@ def test_the_parts_of_an_image_are_samples_of_their_own(tmp_path: Path) -> None:
         (["sequence"], "sequence: needs steps"),
     ],
 )
-def test_steps_that_do_not_go_together_are_refused(tmp_path: Path, steps: list[str], message: str) -> None:
+def test_steps_that_do_not_go_together_are_refused(
+    tmp_path: Path, steps: list[str], message: str
+) -> None:
     source = images(tmp_path / "in", "1.png")
     transform = [{"name": name, **({"size": 8} if "crop" in name else {})} for name in steps]
     with pytest.raises(UsageError, match=re.escape(message)):
@@ -328,13 +415,22 @@ def test_steps_that_do_not_go_together_are_refused(tmp_path: Path, steps: list[s
 
 
 def test_a_step_is_written_as_it_was_in_the_recipes_of_older_datasets() -> None:
-    """Another way to write the same would be another fingerprint: such datasets would have to be made again."""
+    """Another way to write the same would be another fingerprint: such datasets would have to be
+    made again."""
     given = [
         {"name": "resize", "size": 40},
         {"name": "resize", "size": "32x32"},
         {"name": "crop", "size": "32x32"},
-        {"name": "random_resized_crop", "size": "32x32", "scale": [0.08, 1.0], "ratio": [0.75, 1.3333333333333333]},
+        {
+            "name": "random_resized_crop",
+            "size": "32x32",
+            "scale": [0.08, 1.0],
+            "ratio": [0.75, 1.3333333333333333],
+        },
         {"name": "hflip", "p": 0.5},
     ]
     assert [settings_of(parse_step(step)) for step in given] == given
-    assert settings_of(parse_step({"name": "crop", "size": 32})) == {"name": "crop", "size": "32x32"}
+    assert settings_of(parse_step({"name": "crop", "size": 32})) == {
+        "name": "crop",
+        "size": "32x32",
+    }

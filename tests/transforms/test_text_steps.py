@@ -1,4 +1,5 @@
-"""The steps that clean texts and judge them: against plain Python, at the limits of each published rule, and in conversions."""
+"""The steps that clean texts and judge them: against plain Python, at the limits of each published
+rule, and in conversions."""
 
 from __future__ import annotations
 
@@ -46,9 +47,11 @@ STEPS: dict[str, dict[str, Any]] = {
 
 TEXTS = [
     "",
-    "The quick brown fox jumps over the lazy dog, and it isn't tired of that. It was not.\nNor am I, to be sure.",
+    "The quick brown fox jumps over the lazy dog, and it isn't tired of that. It was not.\nNor am "
+    "I, to be sure.",
     "  Two  spaces,\ttabs\r\n\r\n\r\n\r\nand   blank lines \n",
-    "<p>A &amp; B</p><script>var x;</script> call +49 170 1234567 or mail a.b@example.org (10.0.0.1)",
+    "<p>A &amp; B</p><script>var x;</script> call +49 170 1234567 or mail a.b@example.org "
+    "(10.0.0.1)",
     "我来到北京清华大学。Hello, don't C++世界\n新的 一行",
     "a\nb\na\nb\na\nb\n\na\n\nb",
     "e\u0301\u0301 ﬁne \x07\x85\u200b abab",
@@ -61,19 +64,28 @@ TEXTS = [
 def records_of(texts: list[str | None], first: int = 0) -> Records:
     keys = pa.array([f"k{first + number}" for number in range(len(texts))])
     return Records(
-        0, np.arange(first, first + len(texts)), pa.record_batch({"key": keys, "text": pa.array(texts, pa.string())})
+        0,
+        np.arange(first, first + len(texts)),
+        pa.record_batch({"key": keys, "text": pa.array(texts, pa.string())}),
     )
 
 
-def apply(step: Any, records: Records) -> tuple[list[tuple[str, str | None]], list[tuple[int, str, str]]]:
-    """Return the keys and texts that a step makes, and the numbers of the records that it rejects, with rule and message."""
+def apply(
+    step: Any, records: Records
+) -> tuple[list[tuple[str, str | None]], list[tuple[int, str, str]]]:
+    """Return the keys and texts that a step makes, and the numbers of the records that it rejects,
+    with rule and message."""
     rejected: list[tuple[int, str, str]] = []
 
     def reject(row: int, rejection: Rejection) -> None:
         rejected.append((int(records.numbers[row]), rejection.error, rejection.message))
 
     made = list(step.begin(Path(), {}).apply(records, reject))
-    rows = [row for part in made for row in zip(part.batch["key"].to_pylist(), part.batch["text"].to_pylist(), strict=True)]
+    rows = [
+        row
+        for part in made
+        for row in zip(part.batch["key"].to_pylist(), part.batch["text"].to_pylist(), strict=True)
+    ]
     return rows, rejected
 
 
@@ -126,7 +138,9 @@ def test_a_step_takes_a_part_of_a_larger_array(name: str) -> None:
 def test_the_order_of_records_does_not_matter_and_is_kept(name: str) -> None:
     step = step_of(name, **STEPS[name])
     rows, rejected = apply(step, records_of([*TEXTS]))
-    assert [int(key[1:]) for key, _ in rows] == sorted({*range(len(TEXTS))} - {row for row, *_ in rejected})
+    assert [int(key[1:]) for key, _ in rows] == sorted(
+        {*range(len(TEXTS))} - {row for row, *_ in rejected}
+    )
     backwards, rejected_backwards = apply(step, records_of([*reversed(TEXTS)]))
     assert [text for _, text in reversed(backwards)] == [text for _, text in rows]
     last = len(TEXTS) - 1
@@ -148,7 +162,9 @@ def test_no_records_make_none(name: str) -> None:
     assert apply(step_of(name, **STEPS[name]), records_of([])) == ([], [])
 
 
-@pytest.mark.parametrize("name", ["normalize", "lower_case", "control_characters", "whitespace", "redact", "filter_c4"])
+@pytest.mark.parametrize(
+    "name", ["normalize", "lower_case", "control_characters", "whitespace", "redact", "filter_c4"]
+)
 def test_what_is_clean_stays_as_it_is(name: str) -> None:
     step = step_of(name, **STEPS[name])
     rows, _ = apply(step, records_of([*TEXTS]))
@@ -169,17 +185,41 @@ def test_steps_name_the_versions_that_decide_what_they_make() -> None:
     unidata = f"unidata {unicodedata.unidata_version}"
     assert step_of("normalize").versions() == (unidata,)
     assert step_of("lower_case").versions() == (unidata,)
-    assert [version.split(" ")[0] for version in step_of("stop_words", language="en").versions()] == ["stopwordsiso", "unidata"]
+    assert [
+        version.split(" ")[0] for version in step_of("stop_words", language="en").versions()
+    ] == ["stopwordsiso", "unidata"]
     assert step_of("segment").versions()[0].startswith("rjieba ")
     assert step_of("html").versions()[0].startswith("selectolax ")
     assert step_of("replace", pattern="(?<=a)b").versions()[0].startswith("regex ")
-    assert step_of("replace", pattern="b").versions() == (), "pyarrow has RE2, and is in the fingerprint already"
+    assert step_of("replace", pattern="b").versions() == (), (
+        "pyarrow has RE2, and is in the fingerprint already"
+    )
 
 
 # Against plain Python
 
 PIECES = st.sampled_from(
-    ["the", "of", "and", "cat", "dog", "a", "été", "中国", "我们", "...", "…", "•", "-", "#", "{", "[1]", "don't", "it’s", "1"]
+    [
+        "the",
+        "of",
+        "and",
+        "cat",
+        "dog",
+        "a",
+        "été",
+        "中国",
+        "我们",
+        "...",
+        "…",
+        "•",
+        "-",
+        "#",
+        "{",
+        "[1]",
+        "don't",
+        "it’s",
+        "1",
+    ]
     + [
         "lorem ipsum",
         "Javascript",
@@ -198,8 +238,28 @@ PIECES = st.sampled_from(
     ]
     + ["\x00", "\x1c", "\u200b", "\u2028", "🙂", "x" * 1001, "\U0001d400", "use cookies"]
 )
-GAPS = st.sampled_from([" ", " ", " ", " ", "\n", "\n", "\n\n", "  ", "\t", "\r\n", "\r", "\u2003", "\n \n", "\u3000", ""])
-MIXED = st.lists(st.tuples(PIECES, GAPS), max_size=60).map(lambda parts: "".join(piece + gap for piece, gap in parts))
+GAPS = st.sampled_from(
+    [
+        " ",
+        " ",
+        " ",
+        " ",
+        "\n",
+        "\n",
+        "\n\n",
+        "  ",
+        "\t",
+        "\r\n",
+        "\r",
+        "\u2003",
+        "\n \n",
+        "\u3000",
+        "",
+    ]
+)
+MIXED = st.lists(st.tuples(PIECES, GAPS), max_size=60).map(
+    lambda parts: "".join(piece + gap for piece, gap in parts)
+)
 ASSIGNED = st.characters(
     exclude_categories=["Cs", "Cn"]
 )  # the package regex, in plain Python, has tables of its own for others
@@ -235,30 +295,48 @@ def test_filters_reject_what_plain_python_rejects(texts: list[str]) -> None:
         ("filter_fineweb", {}, plain.fineweb),
     ):
         _, rejected = apply(step_of(name, **settings), records_of([*texts]))
-        expected = [(row, rule) for row, text in enumerate(texts) if (rule := one(text)) is not None]
+        expected = [
+            (row, rule) for row, text in enumerate(texts) if (rule := one(text)) is not None
+        ]
         assert [(row, rule) for row, rule, _ in rejected] == expected, name
 
 
 @examples(60)
-@given(st.lists(st.lists(st.sampled_from(["a", "bb", "c", "ddd"]), max_size=60), min_size=1, max_size=4), st.integers(2, 10))
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["a", "bb", "c", "ddd"]), max_size=60), min_size=1, max_size=4
+    ),
+    st.integers(2, 10),
+)
 def test_repeated_n_grams_are_those_of_plain_python(documents: list[list[str]], n: int) -> None:
     """Each n by itself: the limits of the others are 1."""
     limits = [1.0] * 9
     limits[n - 2] = 0.3
-    off = {f"max_duplicate_{what}": 1.0 for what in ("lines", "paragraphs", "line_chars", "paragraph_chars")}
-    step = step_of("filter_gopher_repetition", top_ngrams=limits[:3], duplicate_ngrams=limits[3:], **off)
+    off = {
+        f"max_duplicate_{what}": 1.0
+        for what in ("lines", "paragraphs", "line_chars", "paragraph_chars")
+    }
+    step = step_of(
+        "filter_gopher_repetition", top_ngrams=limits[:3], duplicate_ngrams=limits[3:], **off
+    )
     _, rejected = apply(step, records_of([" ".join(words) for words in documents]))
     shares = [plain.covered(words, n) / max(1, plain.size(words)) for words in documents]
     assert [row for row, *_ in rejected] == [row for row, share in enumerate(shares) if share > 0.3]
 
 
 @examples(40)
-@given(st.lists(ANY | st.text("我来到北京清华大学的了。abc '", max_size=20), min_size=1, max_size=4))
+@given(
+    st.lists(ANY | st.text("我来到北京清华大学的了。abc '", max_size=20), min_size=1, max_size=4)
+)
 def test_segmenting_loses_nothing(texts: list[str]) -> None:
     rows, _ = apply(step_of("segment"), records_of([*texts]))
-    assert ["".join(str(text).split()) for _, text in rows] == ["".join(text.split()) for text in texts]
+    assert ["".join(str(text).split()) for _, text in rows] == [
+        "".join(text.split()) for text in texts
+    ]
     bar, _ = apply(step_of("segment", separator="\ue000"), records_of([*texts]))
-    assert [str(text).replace("\ue000", "") for _, text in bar] == [text.replace("\ue000", "") for text in texts]
+    assert [str(text).replace("\ue000", "") for _, text in bar] == [
+        text.replace("\ue000", "") for text in texts
+    ]
 
 
 # Cleaning
@@ -290,7 +368,10 @@ def test_tags_scripts_and_references_go() -> None:
 
 
 def test_text_in_pictures_and_formulas_stays() -> None:
-    picture = '<svg><style>.x {}</style><desc>D</desc><script>bad()</script><text x="1">Label</text></svg>'
+    picture = (
+        "<svg><style>.x {}</style><desc>D</desc><script>bad()</script><text "
+        'x="1">Label</text></svg>'
+    )
     formula = "<math><semantics><mi>x</mi><mo>=</mo><mn>2</mn><annotation>x=2</annotation></semantics></math>"
     assert changed("html", f"a {picture} b {formula} c") == "a Label b x=2 c"
 
@@ -298,17 +379,39 @@ def test_text_in_pictures_and_formulas_stays() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "made"),
     [
-        ("email", "Write to John.Doe+x@mail.example.co.uk, or me@home.", "Write to [EMAIL], or me@home."),
-        ("email", "müller@web.de, Jürgen.Groß@müller-bau.de; e\u0301ric@a.fr", "[EMAIL], [EMAIL]; [EMAIL]"),
-        ("email", "почта@пример.рф, δοκιμή@παράδειγμα.ελ, उदाहरण@उदाहरण.भारत", "[EMAIL], [EMAIL], [EMAIL]"),
-        ("email", "a@xn--e1afmkfd.xn--p1ai b@例子.com 用户@例子.广告", "[EMAIL] [EMAIL] [EMAIL]"),
-        ("email", "请联系me@example.com谢谢，메일은a@b.kr입니다", "请联系[EMAIL]谢谢，메일은[EMAIL]입니다"),
-        ("email", "a@b.com.Привет, 看@张三 and über@home", "[EMAIL].Привет, 看@张三 and über@home"),
-        ("email", "o'neil@ex.ie, Sean.O'Neil@ex.ie so'neil@ex.ie \"d'a@b.it\"", '[EMAIL], [EMAIL] [EMAIL] "[EMAIL]"'),
         (
             "email",
-            "f'a@b.com' rb'a@b.com' return'a@b.com' 'x'+'a@b.com' ['a@b.com','c@d.com'] x='a@b.com' it.'a@b.com' ?m=a@b.com",
-            "f'[EMAIL]' rb'[EMAIL]' return'[EMAIL]' 'x'+'[EMAIL]' ['[EMAIL]','[EMAIL]'] x='[EMAIL]' it.'[EMAIL]' ?m=[EMAIL]",
+            "Write to John.Doe+x@mail.example.co.uk, or me@home.",
+            "Write to [EMAIL], or me@home.",
+        ),
+        (
+            "email",
+            "müller@web.de, Jürgen.Groß@müller-bau.de; e\u0301ric@a.fr",
+            "[EMAIL], [EMAIL]; [EMAIL]",
+        ),
+        (
+            "email",
+            "почта@пример.рф, δοκιμή@παράδειγμα.ελ, उदाहरण@उदाहरण.भारत",
+            "[EMAIL], [EMAIL], [EMAIL]",
+        ),
+        ("email", "a@xn--e1afmkfd.xn--p1ai b@例子.com 用户@例子.广告", "[EMAIL] [EMAIL] [EMAIL]"),
+        (
+            "email",
+            "请联系me@example.com谢谢，메일은a@b.kr입니다",
+            "请联系[EMAIL]谢谢，메일은[EMAIL]입니다",
+        ),
+        ("email", "a@b.com.Привет, 看@张三 and über@home", "[EMAIL].Привет, 看@张三 and über@home"),
+        (
+            "email",
+            "o'neil@ex.ie, Sean.O'Neil@ex.ie so'neil@ex.ie \"d'a@b.it\"",
+            '[EMAIL], [EMAIL] [EMAIL] "[EMAIL]"',
+        ),
+        (
+            "email",
+            "f'a@b.com' rb'a@b.com' return'a@b.com' 'x'+'a@b.com' ['a@b.com','c@d.com'] "
+            "x='a@b.com' it.'a@b.com' ?m=a@b.com",
+            "f'[EMAIL]' rb'[EMAIL]' return'[EMAIL]' 'x'+'[EMAIL]' ['[EMAIL]','[EMAIL]'] "
+            "x='[EMAIL]' it.'[EMAIL]' ?m=[EMAIL]",
         ),
         (
             "ip",
@@ -323,17 +426,24 @@ def test_text_in_pictures_and_formulas_stays() -> None:
         ),
         (
             "phone",
-            "+33\u00a06\u202f12 34 56 78, +49 (0) 30 12 34 56 78, +49 170/1234567, 212\u2011555\u20110199; +10/20/30",
+            "+33\u00a06\u202f12 34 56 78, +49 (0) 30 12 34 56 78, +49 170/1234567, "
+            "212\u2011555\u20110199; +10/20/30",
             "[PHONE], [PHONE], [PHONE], [PHONE]; +10/20/30",
         ),
-        ("card", "4111 1111 1111 1111 and 378282246310005, not 1234567890123456", "[CARD] and [CARD], not 1234567890123456"),
+        (
+            "card",
+            "4111 1111 1111 1111 and 378282246310005, not 1234567890123456",
+            "[CARD] and [CARD], not 1234567890123456",
+        ),
         ("iban", "to DE89 3704 0044 0532 0130 00 today", "to [IBAN] today"),
         ("ssn", "078-05-1120 but 078-051-120", "[SSN] but 078-051-120"),
     ],
 )
 def test_what_is_personal_becomes_a_placeholder(name: str, text: str, made: str) -> None:
     assert changed("redact", text, patterns=name) == made
-    assert changed("redact", text, patterns=name, placeholder="\\1") == made.replace(f"[{name.upper()}]", "\\1")
+    assert changed("redact", text, patterns=name, placeholder="\\1") == made.replace(
+        f"[{name.upper()}]", "\\1"
+    )
 
 
 def test_addresses_are_found_wherever_they_are_in_a_batch() -> None:
@@ -345,7 +455,10 @@ def test_addresses_are_found_wherever_they_are_in_a_batch() -> None:
 
 
 def test_stop_words_go_with_the_spaces_after_them() -> None:
-    assert changed("stop_words", "The cat, of course, isn't on the\nold mat", language="en") == "cat, , \nmat"
+    assert (
+        changed("stop_words", "The cat, of course, isn't on the\nold mat", language="en")
+        == "cat, , \nmat"
+    )
     assert changed("stop_words", "Not the cat", language="en", keep=["not"], also=["CAT"]) == "Not "
     assert changed("stop_words", "Der Hund und die Katze", language="de") == "Hund Katze"
 
@@ -360,12 +473,18 @@ def test_replace_uses_re2_where_it_takes_the_pattern() -> None:
 def test_a_pattern_that_does_not_end_costs_the_record(tmp_path: Path) -> None:
     pattern = r"(?<!a)(x|xx)+\b(?!.)z?y"
     source = tmp_path / "in.jsonl"
-    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("fine", "x" * 60, "xy")))
+    source.write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in ("fine", "x" * 60, "xy"))
+    )
     recipe = {"transform": [{"name": "replace", "pattern": pattern, "time_limit": 0.05}]}
     result = shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
     assert (result.samples, result.rejected) == (2, 1)
     (reject,) = map(json.loads, (tmp_path / "out" / "rejects.jsonl").read_text().splitlines())
-    assert (reject["key"], reject["stage"], reject["error"]) == ("in.jsonl#2", "transform", "replace-time")
+    assert (reject["key"], reject["stage"], reject["error"]) == (
+        "in.jsonl#2",
+        "transform",
+        "replace-time",
+    )
     assert "needs over 0.05 s for this text of 60 characters" in reject["message"]
 
 
@@ -393,11 +512,36 @@ def prose(count: int, *more: str) -> str:
         (prose(60, *["#"] * 7), "gopher-hashes"),
         (prose(60, *["..."] * 3, *["…"] * 3, "end"), None),
         (prose(60, *["..."] * 4, *["…"] * 3, "end"), "gopher-ellipses"),
-        ("\n".join(["• the", *("- and " + " ".join(WORDS[i : i + 5]) for i in range(0, 40, 5)), " ".join(WORDS[50:70])]), None),
-        ("\n".join(["• the", *("- and " + " ".join(WORDS[i : i + 5]) for i in range(0, 50, 5))]), "gopher-bullet-lines"),
-        ("\n".join(["the and", *(" ".join(WORDS[i : i + 8]) + " …" * (i < 24) for i in range(0, 72, 8))]), None),
         (
-            "\n".join(["the and", *(" ".join(WORDS[i : i + 8]) + " ..." * (i < 32) for i in range(0, 72, 8))]),
+            "\n".join(
+                [
+                    "• the",
+                    *("- and " + " ".join(WORDS[i : i + 5]) for i in range(0, 40, 5)),
+                    " ".join(WORDS[50:70]),
+                ]
+            ),
+            None,
+        ),
+        (
+            "\n".join(["• the", *("- and " + " ".join(WORDS[i : i + 5]) for i in range(0, 50, 5))]),
+            "gopher-bullet-lines",
+        ),
+        (
+            "\n".join(
+                [
+                    "the and",
+                    *(" ".join(WORDS[i : i + 8]) + " …" * (i < 24) for i in range(0, 72, 8)),
+                ]
+            ),
+            None,
+        ),
+        (
+            "\n".join(
+                [
+                    "the and",
+                    *(" ".join(WORDS[i : i + 8]) + " ..." * (i < 32) for i in range(0, 72, 8)),
+                ]
+            ),
             "gopher-ellipsis-lines",
         ),
         (prose(60, *["123"] * 12), None),
@@ -422,15 +566,36 @@ def line(number: int, words: int = 1) -> str:
         ("\n".join([*map(line, range(7)), *[line(0)] * 1]), None),
         ("\n".join([*map(line, range(7)), *[line(0)] * 2]), "gopher-duplicate-line-chars"),
         ("\n".join([*(line(number, 9) for number in range(7)), *["x"] * 4]), None),
-        ("\n".join([*(line(number, 9) for number in range(5)), *["x"] * 4]), "gopher-duplicate-lines"),
-        ("\n\n".join([*(line(n, 4) + "\n" + line(n + 9, 4) for n in range(4)), line(0, 4) + "\n" + line(9, 4)]), None),
-        ("\n\n".join([*("\n".join(line(5 * n + k, 2) for k in range(5)) for n in range(4)), *["x"] * 3]), None),
         (
-            "\n\n".join([*("\n".join(line(5 * n + k, 2) for k in range(5)) for n in range(4)), *["x"] * 4]),
+            "\n".join([*(line(number, 9) for number in range(5)), *["x"] * 4]),
+            "gopher-duplicate-lines",
+        ),
+        (
+            "\n\n".join(
+                [
+                    *(line(n, 4) + "\n" + line(n + 9, 4) for n in range(4)),
+                    line(0, 4) + "\n" + line(9, 4),
+                ]
+            ),
+            None,
+        ),
+        (
+            "\n\n".join(
+                [*("\n".join(line(5 * n + k, 2) for k in range(5)) for n in range(4)), *["x"] * 3]
+            ),
+            None,
+        ),
+        (
+            "\n\n".join(
+                [*("\n".join(line(5 * n + k, 2) for k in range(5)) for n in range(4)), *["x"] * 4]
+            ),
             "gopher-duplicate-paragraphs",
         ),
         (" ".join([*WORDS[:70], *(f"first other {word}" for word in WORDS[100:110])]), None),
-        (" ".join([*WORDS[:69], *(f"first other {word}" for word in WORDS[100:110])]), "gopher-top-2-gram"),
+        (
+            " ".join([*WORDS[:69], *(f"first other {word}" for word in WORDS[100:110])]),
+            "gopher-top-2-gram",
+        ),
         ("", None),
         ("one two three four", None),
     ],
@@ -443,14 +608,20 @@ def test_gopher_repetition_at_its_limits(text: str, rule: str | None) -> None:
 
 @pytest.mark.parametrize("n", range(5, 11))
 def test_duplicate_n_grams_at_their_limits(n: int) -> None:
-    """A passage of as many words in 100 as the limit says is there twice: that is no reason to reject, in 99 words it is."""
+    """A passage of as many words in 100 as the limit says is there twice: that is no reason to
+    reject, in 99 words it is."""
     limit = plain.DUPLICATE[n]
     passage = WORDS[: round(100 * limit)]
     limits = [limit if each == n else 1.0 for each in plain.DUPLICATE]
     for between, rule in ((100, None), (99, f"gopher-duplicate-{n}-gram")):
         text = " ".join([*passage, *WORDS[20 : 20 + between - 2 * len(passage)], *passage])
-        assert rule_of("filter_gopher_repetition", text, top_ngrams=[1.0] * 3, duplicate_ngrams=limits) == rule
-        assert (plain.covered(text.split(), n) / plain.size(text.split()) > limit) == (rule is not None)
+        assert (
+            rule_of("filter_gopher_repetition", text, top_ngrams=[1.0] * 3, duplicate_ngrams=limits)
+            == rule
+        )
+        assert (plain.covered(text.split(), n) / plain.size(text.split()) > limit) == (
+            rule is not None
+        )
 
 
 FIVE = "There are five words here."
@@ -461,10 +632,18 @@ FIVE = "There are five words here."
     [
         ("\n".join([FIVE] * 3), None, "\n".join([FIVE] * 3)),
         ("\n".join([FIVE] * 2), "c4-sentences", None),
-        (f"{FIVE} {FIVE}\nonly four words here.\n{FIVE}\nno mark at the end", None, f"{FIVE} {FIVE}\n{FIVE}"),
+        (
+            f"{FIVE} {FIVE}\nonly four words here.\n{FIVE}\nno mark at the end",
+            None,
+            f"{FIVE} {FIVE}\n{FIVE}",
+        ),
         (f"{FIVE} {FIVE} {FIVE}\nIt goes on and on...", None, f"{FIVE} {FIVE} {FIVE}"),
         (f"{FIVE} {FIVE} {FIVE}\nPlease turn on JavaScript in it.", None, f"{FIVE} {FIVE} {FIVE}"),
-        (f"{FIVE} {FIVE} {FIVE}\nRead our Terms of Use before that.", None, f"{FIVE} {FIVE} {FIVE}"),
+        (
+            f"{FIVE} {FIVE} {FIVE}\nRead our Terms of Use before that.",
+            None,
+            f"{FIVE} {FIVE} {FIVE}",
+        ),
         (
             f"{FIVE} {FIVE} {FIVE}\nOne word is {'x' * 1000} long.",
             None,
@@ -474,7 +653,11 @@ FIVE = "There are five words here."
         (f"{FIVE} {FIVE} {FIVE}[12][citation needed]", None, f"{FIVE} {FIVE} {FIVE}"),
         (f"{FIVE} {FIVE} {FIVE}\nif {{", "c4-curly-bracket", None),
         (f"{FIVE} {FIVE} {FIVE}\nLorem Ipsum", "c4-lorem-ipsum", None),
-        (f'  {FIVE} Really? He said "yes, of course!"  ', None, f'{FIVE} Really? He said "yes, of course!"'),
+        (
+            f'  {FIVE} Really? He said "yes, of course!"  ',
+            None,
+            f'{FIVE} Really? He said "yes, of course!"',
+        ),
     ],
 )
 def test_c4_at_its_limits(text: str, rule: str | None, left: str | None) -> None:
@@ -493,9 +676,15 @@ LONG = "A line that has more than thirty characters"
         ("\n".join([f"{LONG} {n}{'.' * (n < 4)}" for n in range(25)]), None),
         ("\n".join([f"{LONG} {n}{'.' * (n < 3)}" for n in range(25)]), "fineweb-punctuated"),
         ("\n".join([f"{LONG} {n}." for n in range(34)] + [f"Short {n}." for n in range(66)]), None),
-        ("\n".join([f"{LONG} {n}." for n in range(33)] + [f"Short {n}." for n in range(67)]), "fineweb-short-lines"),
+        (
+            "\n".join([f"{LONG} {n}." for n in range(33)] + [f"Short {n}." for n in range(67)]),
+            "fineweb-short-lines",
+        ),
         ("\n".join([*(f"{LONG} {n:02}." for n in range(10)), f"{LONG} 00."]), None),
-        ("\n".join([*(f"{LONG} {n:02}." for n in range(9)), f"{LONG} 00."]), "fineweb-duplicate-line-chars"),
+        (
+            "\n".join([*(f"{LONG} {n:02}." for n in range(9)), f"{LONG} 00."]),
+            "fineweb-duplicate-line-chars",
+        ),
         ("\n".join("x" * n + " b c." for n in range(31, 40)), None),
         ("\n".join("x" * n + " b." for n in range(31, 40)), "fineweb-newlines"),
         ("", "fineweb-punctuated"),
@@ -508,7 +697,10 @@ def test_fineweb_at_its_limits(text: str, rule: str | None) -> None:
 def test_the_value_and_the_limit_are_in_the_message() -> None:
     _, rejected = apply(step_of("filter_gopher"), records_of(["just four words here"]))
     assert rejected == [(0, "gopher-words", "words 4 is under 50")]
-    _, rejected = apply(step_of("filter_fineweb"), records_of(["\n".join([f"{LONG} {n}{'.' * (n < 3)}" for n in range(25)])]))
+    _, rejected = apply(
+        step_of("filter_fineweb"),
+        records_of(["\n".join([f"{LONG} {n}{'.' * (n < 3)}" for n in range(25)])]),
+    )
     assert rejected[0][2] == "share of lines that end with punctuation 0.12 is not over 0.12"
     _, rejected = apply(step_of("filter_c4"), records_of(["{ a { b"]))
     assert rejected[0][2] == "number of '{' 2 is over 0"
@@ -522,7 +714,9 @@ def test_lengths_at_their_limits() -> None:
         (3, "chars", "characters 5 is over 4"),
         (5, "chars", "characters 5 is over 4"),
     ]
-    assert apply(step_of("filter_length", max_words=2), records_of(["a b", "a b c"]))[1] == [(1, "words", "words 3 is over 2")]
+    assert apply(step_of("filter_length", max_words=2), records_of(["a b", "a b c"]))[1] == [
+        (1, "words", "words 3 is over 2")
+    ]
 
 
 def test_lengths_in_tokens_need_tokens() -> None:
@@ -531,7 +725,11 @@ def test_lengths_in_tokens_need_tokens() -> None:
     assert step.schema(schema) == schema, "the text may be gone"
     tokens = pa.array([[1], [1, 2], [1, 2, 3], [1, 2, 3, 4], None], pa.list_(pa.uint16()))
     records = Records(
-        0, np.arange(5), pa.record_batch({"key": pa.array(list("abcde")), "text": pa.array([""] * 5), "tokens": tokens})
+        0,
+        np.arange(5),
+        pa.record_batch(
+            {"key": pa.array(list("abcde")), "text": pa.array([""] * 5), "tokens": tokens}
+        ),
     )
     rows, rejected = apply(step, records)
     assert ([key for key, _ in rows], [row for row, *_ in rejected]) == (["b", "c"], [0, 3, 4])
@@ -542,7 +740,11 @@ def test_lengths_in_tokens_need_tokens() -> None:
 def test_the_share_of_stop_words() -> None:
     step = step_of("filter_stop_words", language="en", min_share=0.2, max_share=0.5)
     _, rejected = apply(step, records_of(["the cat", "the of cat", "cat dog mouse bird horse", ""]))
-    assert [(row, rule) for row, rule, _ in rejected] == [(1, "stop-words"), (2, "stop-words"), (3, "stop-words")]
+    assert [(row, rule) for row, rule, _ in rejected] == [
+        (1, "stop-words"),
+        (2, "stop-words"),
+        (3, "stop-words"),
+    ]
 
 
 # What is wrong
@@ -556,32 +758,66 @@ def test_the_share_of_stop_words() -> None:
             {"language": "xx"},
             "stop_words: there are no stop words of the language 'xx'; give its code",
         ),
-        ("filter_stop_words", {"language": "xx", "min_share": 0.1}, "no stop words of the language 'xx'"),
+        (
+            "filter_stop_words",
+            {"language": "xx", "min_share": 0.1},
+            "no stop words of the language 'xx'",
+        ),
         ("filter_stop_words", {"language": "en"}, "needs min_share or max_share"),
-        ("filter_stop_words", {"language": "en", "min_share": 0.5, "max_share": 0.4}, "max_share 0.4 is under min_share 0.5"),
+        (
+            "filter_stop_words",
+            {"language": "en", "min_share": 0.5, "max_share": 0.4},
+            "max_share 0.4 is under min_share 0.5",
+        ),
         ("redact", {"patterns": ["mail"]}, "pattern 'mail' is not known; did you mean email"),
         ("redact", {"patterns": []}, "needs patterns"),
         ("replace", {"pattern": ""}, "pattern must not be empty"),
-        ("replace", {"pattern": "(?<=a"}, r"pattern '\(\?<=a' is not a regular expression: missing \)"),
+        (
+            "replace",
+            {"pattern": "(?<=a"},
+            r"pattern '\(\?<=a' is not a regular expression: missing \)",
+        ),
         (
             "replace",
             {"pattern": "(?<=a)b", "replacement": r"\2"},
             "replacement refers to the group 2, but the pattern has none",
         ),
-        ("replace", {"pattern": "(?<=a)b", "replacement": r"\g<"}, "replacement .* cannot be used: missing group name"),
-        ("replace", {"pattern": "(?<=a)b", "replacement": r"\q"}, "replacement .* cannot be used: bad escape"),
-        ("replace", {"pattern": "(?x)(?<=a)b #", "replacement": "\\"}, "replacement .* cannot be used: bad escape"),
-        ("replace", {"pattern": "a", "replacement": "\ud800"}, "replacement has half of a pair of surrogates"),
+        (
+            "replace",
+            {"pattern": "(?<=a)b", "replacement": r"\g<"},
+            "replacement .* cannot be used: missing group name",
+        ),
+        (
+            "replace",
+            {"pattern": "(?<=a)b", "replacement": r"\q"},
+            "replacement .* cannot be used: bad escape",
+        ),
+        (
+            "replace",
+            {"pattern": "(?x)(?<=a)b #", "replacement": "\\"},
+            "replacement .* cannot be used: bad escape",
+        ),
+        (
+            "replace",
+            {"pattern": "a", "replacement": "\ud800"},
+            "replacement has half of a pair of surrogates",
+        ),
         ("replace", {"pattern": "(?<=a)b", "engine": "re2"}, "pattern is not valid for RE2"),
         ("filter_length", {}, "needs at least one of min_chars"),
         ("filter_length", {"min_chars": 3, "max_chars": 2}, "max_chars 2 is under min_chars 3"),
         ("normalize", {"unicode": "nfc"}, "unicode must be NFC, NFKC, NFD or NFKD; it is 'nfc'"),
         ("segment", {"separator": ""}, "separator must not be empty"),
         ("segment", {"language": "ja"}, "language must be zh; it is 'ja'"),
-        ("filter_gopher_repetition", {"top_ngrams": [0.1]}, "top_ngrams must be a list of 3 numbers"),
+        (
+            "filter_gopher_repetition",
+            {"top_ngrams": [0.1]},
+            "top_ngrams must be a list of 3 numbers",
+        ),
     ],
 )
-def test_impossible_settings_are_refused_in_a_sentence(name: str, settings: dict[str, Any], sentence: str) -> None:
+def test_impossible_settings_are_refused_in_a_sentence(
+    name: str, settings: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(UsageError, match=sentence):
         step_of(name, **settings)
 
@@ -610,7 +846,11 @@ def test_a_missing_package_names_the_extra(
 def documents(folder: Path) -> Path:
     source = folder / "in.jsonl"
     texts = [prose(60), "short", f"<p>{prose(55)}</p>", None, " ".join(["the", *["word"] * 60])]
-    source.write_text("".join(json.dumps({"text": text, "id": number}) + "\n" for number, text in enumerate(texts)))
+    source.write_text(
+        "".join(
+            json.dumps({"text": text, "id": number}) + "\n" for number, text in enumerate(texts)
+        )
+    )
     return source
 
 
@@ -619,7 +859,9 @@ def test_rejects_name_the_rule_and_the_value_and_counts_add_up(tmp_path: Path) -
     for made in ("one", "two"):
         result = shardctl.convert(documents(tmp_path), tmp_path / made, recipe=recipe, workers=0)
         assert (result.samples, result.rejected) == (2, 3)
-    rejects = [json.loads(line) for line in (tmp_path / "one" / "rejects.jsonl").read_text().splitlines()]
+    rejects = [
+        json.loads(line) for line in (tmp_path / "one" / "rejects.jsonl").read_text().splitlines()
+    ]
     assert [(each["key"], each["stage"], each["error"], each["message"]) for each in rejects] == [
         ("in.jsonl#2", "filter", "gopher-words", "words 1 is under 50"),
         ("in.jsonl#4", "filter", "gopher-words", "words 0 is under 50"),
@@ -629,7 +871,9 @@ def test_rejects_name_the_rule_and_the_value_and_counts_add_up(tmp_path: Path) -
     assert [sample["id"] for sample in ds] == [0, 2]
     assert ds[1]["text"] == prose(55)
     assert shardctl.verify(tmp_path / "one").findings == ()
-    assert (tmp_path / "one" / "SHA256SUMS").read_text() == (tmp_path / "two" / "SHA256SUMS").read_text()
+    assert (tmp_path / "one" / "SHA256SUMS").read_text() == (
+        tmp_path / "two" / "SHA256SUMS"
+    ).read_text()
     html, gopher = json.loads((tmp_path / "one" / "manifest.json").read_text())["steps"]
     assert (html["records"], html["rejected"]) == (5, {})
     assert gopher["rejected"]["gopher-words"] == [2, len("short")]
@@ -639,7 +883,13 @@ def test_a_file_that_is_one_record_is_cleaned_too(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("Some  TEXT\r\n", newline="")
     (tmp_path / "in" / "b.txt").write_text("x")
-    recipe = {"transform": [{"name": "whitespace"}, {"name": "lower_case"}, {"name": "filter_length", "min_chars": 2}]}
+    recipe = {
+        "transform": [
+            {"name": "whitespace"},
+            {"name": "lower_case"},
+            {"name": "filter_length", "min_chars": 2},
+        ]
+    }
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=recipe, workers=0)
     assert (result.samples, result.rejected) == (1, 1)
     assert shardctl.open(tmp_path / "out")[0]["text"] == "some text"
@@ -649,8 +899,26 @@ def test_flags_are_steps_in_a_fixed_order(cli: Any, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     text = "<p>The  Mail of ME@x.org is \x07 ﬁne.</p>"
     source.write_text("".join(json.dumps({"text": each}) + "\n" for each in (text, "x")))
-    flags = ["--stop-words", "en", "--lower-case", "--max-chars", "900", "--min-chars", 4, "--redact", "email", "--whitespace"]
-    flags += ["--strip-control-chars", "--unicode", "NFKC", "--strip-html", "--step", "replace pattern=fine replacement=good"]
+    flags = [
+        "--stop-words",
+        "en",
+        "--lower-case",
+        "--max-chars",
+        "900",
+        "--min-chars",
+        4,
+        "--redact",
+        "email",
+        "--whitespace",
+    ]
+    flags += [
+        "--strip-control-chars",
+        "--unicode",
+        "NFKC",
+        "--strip-html",
+        "--step",
+        "replace pattern=fine replacement=good",
+    ]
     ran = cli("convert", source, tmp_path / "out", "--workers", 0, *flags)
     assert ran.code == 0, ran.err
     steps = json.loads((tmp_path / "out" / "manifest.json").read_text())["recipe"]["transform"]
@@ -672,13 +940,29 @@ def test_flags_are_steps_in_a_fixed_order(cli: Any, tmp_path: Path) -> None:
 
 
 def test_quality_names_published_filters(cli: Any, tmp_path: Path) -> None:
-    ran = cli("convert", documents(tmp_path), tmp_path / "out", "--workers", 0, "--filter-quality", "gopher", "--segment", "zh")
+    ran = cli(
+        "convert",
+        documents(tmp_path),
+        tmp_path / "out",
+        "--workers",
+        0,
+        "--filter-quality",
+        "gopher",
+        "--segment",
+        "zh",
+    )
     assert ran.code == 0, ran.err
     steps = json.loads((tmp_path / "out" / "manifest.json").read_text())["recipe"]["transform"]
-    assert [step["name"] for step in steps] == ["segment", "filter_gopher", "filter_gopher_repetition"]
+    assert [step["name"] for step in steps] == [
+        "segment",
+        "filter_gopher",
+        "filter_gopher_repetition",
+    ]
 
 
-def test_a_flag_changes_the_step_of_a_recipe_or_says_how_to_add_it(cli: Any, tmp_path: Path) -> None:
+def test_a_flag_changes_the_step_of_a_recipe_or_says_how_to_add_it(
+    cli: Any, tmp_path: Path
+) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('[[transform]]\nname = "filter_length"\nmin_chars = 2\n')
     source = documents(tmp_path)
@@ -686,9 +970,14 @@ def test_a_flag_changes_the_step_of_a_recipe_or_says_how_to_add_it(cli: Any, tmp
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert "--lower-case: " in ran.err
     assert "add it with --step 'lower_case', or in the file" in ran.err
-    ran = cli("convert", source, tmp_path / "out", "--recipe", recipe, "--workers", 0, "--min-chars", 6)
+    ran = cli(
+        "convert", source, tmp_path / "out", "--recipe", recipe, "--workers", 0, "--min-chars", 6
+    )
     assert ran.code == 0, ran.err
-    assert {reject["message"] for reject in map(json.loads, (tmp_path / "out" / "rejects.jsonl").read_text().splitlines())} == {
+    assert {
+        reject["message"]
+        for reject in map(json.loads, (tmp_path / "out" / "rejects.jsonl").read_text().splitlines())
+    } == {
         "characters 5 is under 6",
         "characters 0 is under 6",
     }
@@ -700,7 +989,10 @@ def test_a_recipe_for_texts_is_described_as_one(cli: Any, tmp_path: Path) -> Non
     ran = cli("recipe", "check", recipe)
     assert ran.code == 0
     assert "for texts or tables, compression zstd:3" in ran.out
-    assert "filter_gopher: Rejects texts by the quality rules of Gopher (arXiv:2112.11446, appendix A.1.1)." in ran.out
+    assert (
+        "filter_gopher: Rejects texts by the quality rules of Gopher (arXiv:2112.11446, appendix "
+        "A.1.1)." in ran.out
+    )
     assert "image" not in ran.out
     recipe.write_text('[[transform]]\nname = "hflip"\n[[transform]]\nname = "lower_case"\n')
     ran = cli("recipe", "check", recipe)

@@ -1,4 +1,5 @@
-"""The whole way of texts, from files to blocks and back: nothing is lost for any number of workers, nor after kills."""
+"""The whole way of texts, from files to blocks and back: nothing is lost for any number of workers,
+nor after kills."""
 
 from __future__ import annotations
 
@@ -22,14 +23,25 @@ from text_to_blocks import assert_decodes_to, convert_thrice
 import shardctl
 from shardctl.cli import run
 
-WORDS = re.findall(r"\w+", "the quiet boat drifts past a row of lamps while rain falls on warm stone and nobody speaks")
+WORDS = re.findall(
+    r"\w+",
+    "the quiet boat drifts past a row of lamps while rain falls on warm stone and nobody speaks",
+)
 
-CLEANING = [{"name": "normalize", "unicode": "NFC"}, {"name": "whitespace"}, {"name": "deduplicate"}]
+CLEANING = [
+    {"name": "normalize", "unicode": "NFC"},
+    {"name": "whitespace"},
+    {"name": "deduplicate"},
+]
 """The steps before tokens, as every recipe here has them."""
 
 
 def to_blocks(tokenizer: str, length: int, method: str) -> list[dict[str, object]]:
-    return [*CLEANING, {"name": "tokenize", "tokenizer": tokenizer}, {"name": "pack", "length": length, "method": method}]
+    return [
+        *CLEANING,
+        {"name": "tokenize", "tokenizer": tokenizer},
+        {"name": "pack", "length": length, "method": method},
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -38,32 +50,50 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("texts")
     (folder / "lines").mkdir()
     for number in range(6):
-        lines = (" ".join(WORDS[(row * number + place) % len(WORDS)] for place in range(row % 40)) for row in range(60))
+        lines = (
+            " ".join(WORDS[(row * number + place) % len(WORDS)] for place in range(row % 40))
+            for row in range(60)
+        )
         texts = [f"{line} café naïve 数据 {number}" for line in lines]
-        (folder / "lines" / f"{number}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        (folder / "lines" / f"{number}.jsonl").write_text(
+            "".join(json.dumps({"text": text}) + "\n" for text in texts)
+        )
     shardctl.train_tokenizer(folder / "lines", folder / "tokenizer.json", vocab_size=400, workers=0)
     return folder
 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("method", ["concat", "bfd"])
-def test_blocks_are_the_cleaned_texts_whoever_works(corpus: Path, tmp_path: Path, method: str) -> None:
+def test_blocks_are_the_cleaned_texts_whoever_works(
+    corpus: Path, tmp_path: Path, method: str
+) -> None:
     steps = to_blocks(str(corpus / "tokenizer.json"), 64, method)
     out = convert_thrice(corpus / "lines", tmp_path, {"transform": steps}, samples_per_shard=40)
-    shardctl.convert(corpus / "lines", tmp_path / "cleaned", recipe={"transform": CLEANING}, workers=0)
-    assert_decodes_to(out, {sample["key"]: sample["text"] for sample in shardctl.open(tmp_path / "cleaned")})
+    shardctl.convert(
+        corpus / "lines", tmp_path / "cleaned", recipe={"transform": CLEANING}, workers=0
+    )
+    assert_decodes_to(
+        out, {sample["key"]: sample["text"] for sample in shardctl.open(tmp_path / "cleaned")}
+    )
 
 
-@given(texts=st.lists(st.text(max_size=60), min_size=1, max_size=8), method=st.sampled_from(["concat", "bfd"]))
+@given(
+    texts=st.lists(st.text(max_size=60), min_size=1, max_size=8),
+    method=st.sampled_from(["concat", "bfd"]),
+)
 @examples(10)
 def test_any_texts_come_back_from_blocks(corpus: Path, texts: list[str], method: str) -> None:
     """But for those that are empty once they are cleaned, which are rejects."""
     folder = corpus / "drawn"
     source = corpus / "drawn.jsonl"
-    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in [*texts, "one that stays"]))
+    source.write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in [*texts, "one that stays"])
+    )
     steps = to_blocks(str(corpus / "tokenizer.json"), 8, method)
     shardctl.convert(source, folder / "out", recipe={"transform": steps}, workers=0, overwrite=True)
-    shardctl.convert(source, folder / "cleaned", recipe={"transform": CLEANING}, workers=0, overwrite=True)
+    shardctl.convert(
+        source, folder / "cleaned", recipe={"transform": CLEANING}, workers=0, overwrite=True
+    )
     cleaned = {sample["key"]: sample["text"] for sample in shardctl.open(folder / "cleaned")}
     assert_decodes_to(folder / "out", {key: text for key, text in cleaned.items() if text})
 
@@ -74,19 +104,34 @@ def running(command: list[str], folder: Path, shards: int) -> Iterator[subproces
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as parent:
-        while len(list(folder.glob("out/.shardctl/*/done/*.arrow"))) < shards and parent.poll() is None:
+        while (
+            len(list(folder.glob("out/.shardctl/*/done/*.arrow"))) < shards
+            and parent.poll() is None
+        ):
             select.select([], [], [], 0.002)
         yield parent
 
 
 @pytest.mark.thorough
-def test_a_conversion_that_is_killed_goes_on_and_ends_with_the_same_blocks(corpus: Path, tmp_path: Path) -> None:
+def test_a_conversion_that_is_killed_goes_on_and_ends_with_the_same_blocks(
+    corpus: Path, tmp_path: Path
+) -> None:
     recipe = "".join(
-        "[[transform]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in step.items())
+        "[[transform]]\n"
+        + "".join(f"{name} = {json.dumps(value)}\n" for name, value in step.items())
         for step in to_blocks(str(corpus / "tokenizer.json"), 64, "bfd")
     )
     (tmp_path / "recipe.toml").write_text(recipe)
-    command = [sys.executable, "-m", "shardctl", "convert", str(corpus / "lines"), "out", "--recipe", "recipe.toml"]
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        str(corpus / "lines"),
+        "out",
+        "--recipe",
+        "recipe.toml",
+    ]
     command += ["--samples-per-shard", "12", "--workers", "1"]
     with running(command, tmp_path, 2) as parent:
         parent.kill()
@@ -94,31 +139,52 @@ def test_a_conversion_that_is_killed_goes_on_and_ends_with_the_same_blocks(corpu
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=120)
     whole = ["whole" if word == "out" else word for word in command]
     subprocess.run(whole, cwd=tmp_path, check=True, capture_output=True, timeout=120)
-    assert (tmp_path / "out" / "SHA256SUMS").read_bytes() == (tmp_path / "whole" / "SHA256SUMS").read_bytes()
+    assert (tmp_path / "out" / "SHA256SUMS").read_bytes() == (
+        tmp_path / "whole" / "SHA256SUMS"
+    ).read_bytes()
     assert shardctl.verify(tmp_path / "out", level="deep").findings == ()
 
 
-def test_the_source_of_a_block_is_the_file_of_its_first_document(corpus: Path, tmp_path: Path, cli: Any) -> None:
+def test_the_source_of_a_block_is_the_file_of_its_first_document(
+    corpus: Path, tmp_path: Path, cli: Any
+) -> None:
     recipe = {"transform": to_blocks(str(corpus / "tokenizer.json"), 64, "bfd")}
-    shardctl.convert(corpus / "lines", tmp_path / "out", recipe=recipe, workers=0, samples_per_shard=1000)
+    shardctl.convert(
+        corpus / "lines", tmp_path / "out", recipe=recipe, workers=0, samples_per_shard=1000
+    )
     for row in range(0, len(shardctl.open(tmp_path / "out")), 7):
-        found = cli("inspect", tmp_path / "out", "--shard", "train-00000.arrow", "--row", row, "--json").json
+        found = cli(
+            "inspect", tmp_path / "out", "--shard", "train-00000.arrow", "--row", row, "--json"
+        ).json
         assert found["source"] == str(corpus / "lines" / found["values"]["key"].partition("#")[0])
 
 
-def test_the_page_about_text_leads_from_files_to_a_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first section, as it stands there, on a small corpus; the recipe makes the same blocks as the options."""
+def test_the_page_about_text_leads_from_files_to_a_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first section, as it stands there, on a small corpus; the recipe makes the same blocks as
+    the options."""
     page = (Path(__file__).parents[2] / "docs" / "text.md").read_text(encoding="utf-8")
-    section = page.partition("## From a folder of files to a training loop")[2].partition("\n## ")[0]
-    shell, toml, loop = (re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL)[0] for kind in ("sh", "toml", "python"))
+    section = page.partition("## From a folder of files to a training loop")[2].partition("\n## ")[
+        0
+    ]
+    shell, toml, loop = (
+        re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL)[0]
+        for kind in ("sh", "toml", "python")
+    )
     monkeypatch.chdir(tmp_path)
     Path("corpus").mkdir()
     for number in range(40):
-        Path("corpus", f"{number}.txt").write_text(" ".join(WORDS[(number * place) % len(WORDS)] for place in range(900)))
+        Path("corpus", f"{number}.txt").write_text(
+            " ".join(WORDS[(number * place) % len(WORDS)] for place in range(900))
+        )
     for line in shell.replace("\\\n", "").splitlines():
         assert run(shlex.split(line.replace("shardctl ", "", 1))) == 0, line
     Path("text.toml").write_text(toml)
-    assert run(["convert", "corpus", "again", "--recipe", "text.toml", "--split", "train=0.9,val=0.1"]) == 0
+    assert (
+        run(["convert", "corpus", "again", "--recipe", "text.toml", "--split", "train=0.9,val=0.1"])
+        == 0
+    )
     assert Path("out", "SHA256SUMS").read_bytes() == Path("again", "SHA256SUMS").read_bytes()
     names: dict[str, Any] = {}
     exec(loop.replace("ds.loader(16", "ds.loader(4"), names)

@@ -1,4 +1,5 @@
-"""Tokenizers: what goes in comes out; engines give the same tokens; chats, training, conversions, wrong files."""
+"""Tokenizers: what goes in comes out; engines give the same tokens; chats, training, conversions,
+wrong files."""
 
 from __future__ import annotations
 
@@ -55,11 +56,15 @@ def folder(bpe: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tokenizer, as models have it."""
     place = tmp_path_factory.mktemp("model")
     (place / "tokenizer.json").write_bytes(bpe)
-    (place / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|im_end|>"}, "pad_token": "<|pad|>"}))
+    (place / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": {"content": "<|im_end|>"}, "pad_token": "<|pad|>"})
+    )
     (place / "chat_template.jinja").write_text(
         "{% for m in messages %}[{{ m['role'] }}] "
-        "{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}{{ eos_token }}{% endgeneration %}"
-        "{% elif m['role'] == 'user' %}{{ m['content'] }}{% else %}{{ raise_exception('role ' + m['role']) }}{% endif %}\n"
+        "{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}{{ eos_token }}{% "
+        "endgeneration %}"
+        "{% elif m['role'] == 'user' %}{{ m['content'] }}{% else %}{{ raise_exception('role ' + "
+        "m['role']) }}{% endif %}\n"
         "{% endfor %}"
     )
     return place
@@ -67,8 +72,18 @@ def folder(bpe: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ranks() -> bytes:
     """Return the ranks of all bytes and a few merges, as a file of tiktoken has them."""
-    tokens = [*(bytes((byte,)) for byte in range(256)), b"th", b"the", b" t", b" the", b"\xe6\x96", b"ab"]
-    return b"".join(base64.b64encode(token) + f" {rank}\n".encode() for rank, token in enumerate(tokens))
+    tokens = [
+        *(bytes((byte,)) for byte in range(256)),
+        b"th",
+        b"the",
+        b" t",
+        b" the",
+        b"\xe6\x96",
+        b"ab",
+    ]
+    return b"".join(
+        base64.b64encode(token) + f" {rank}\n".encode() for rank, token in enumerate(tokens)
+    )
 
 
 def sentencepiece_model(path: Path) -> None:
@@ -118,14 +133,25 @@ SIBLINGS = {
     "sentencepiece": Sibling(_sentencepiece, False),
     "tiktoken": Sibling(_tiktoken, True),
     "bpe": Sibling(lambda place: open_tokenizer(KINDS["bpe"](corpus_texts(), 400, SPECIAL)), True),
-    "own": Sibling(lambda place: open_tokenizer(KINDS["bpe"](corpus_texts(), 400, SPECIAL), engine="tokenizers"), True),
-    "unigram": Sibling(lambda place: open_tokenizer(KINDS["unigram"](corpus_texts(), 400, SPECIAL)), True),
-    "wordlevel": Sibling(lambda place: open_tokenizer(KINDS["words"](corpus_texts(), 400, SPECIAL)), False),
+    "own": Sibling(
+        lambda place: open_tokenizer(
+            KINDS["bpe"](corpus_texts(), 400, SPECIAL), engine="tokenizers"
+        ),
+        True,
+    ),
+    "unigram": Sibling(
+        lambda place: open_tokenizer(KINDS["unigram"](corpus_texts(), 400, SPECIAL)), True
+    ),
+    "wordlevel": Sibling(
+        lambda place: open_tokenizer(KINDS["words"](corpus_texts(), 400, SPECIAL)), False
+    ),
 }
 
 
 @pytest.fixture(scope="session", params=list(SIBLINGS))
-def sibling(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, bool]:
+def sibling(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Tokenizer, bool]:
     if request.param == "unigram":
         pytest.importorskip("sentencepiece")
     known = SIBLINGS[request.param]
@@ -139,10 +165,15 @@ def each(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     assert encoded.offsets[0] == 0
     assert encoded.offsets[-1] == len(encoded.ids)
     assert len(encoded.offsets) == len(texts) + 1
-    return [encoded.ids[a:b].tolist() for a, b in zip(encoded.offsets[:-1], encoded.offsets[1:], strict=True)]
+    return [
+        encoded.ids[a:b].tolist()
+        for a, b in zip(encoded.offsets[:-1], encoded.offsets[1:], strict=True)
+    ]
 
 
-def test_all_kinds_of_unicode_come_back_and_are_numbers_of_tokens(sibling: tuple[Tokenizer, bool]) -> None:
+def test_all_kinds_of_unicode_come_back_and_are_numbers_of_tokens(
+    sibling: tuple[Tokenizer, bool],
+) -> None:
     tokenizer, exact = sibling
     texts = list(proof.strings())
     ids = each(tokenizer, texts)
@@ -157,7 +188,9 @@ def test_all_kinds_of_unicode_come_back_and_are_numbers_of_tokens(sibling: tuple
 
 @given(TEXTS)
 @examples(30)
-def test_texts_of_a_batch_are_encoded_as_each_alone(sibling: tuple[Tokenizer, bool], texts: list[str]) -> None:
+def test_texts_of_a_batch_are_encoded_as_each_alone(
+    sibling: tuple[Tokenizer, bool], texts: list[str]
+) -> None:
     tokenizer, exact = sibling
     together = each(tokenizer, texts)
     assert together == [each(tokenizer, [text])[0] for text in texts]
@@ -168,7 +201,9 @@ def test_texts_of_a_batch_are_encoded_as_each_alone(sibling: tuple[Tokenizer, bo
         assert [tokenizer.decode(row) for row in together] == texts
 
 
-def test_a_dataset_that_keeps_the_files_opens_the_same_tokenizer(sibling: tuple[Tokenizer, bool], tmp_path: Path) -> None:
+def test_a_dataset_that_keeps_the_files_opens_the_same_tokenizer(
+    sibling: tuple[Tokenizer, bool], tmp_path: Path
+) -> None:
     tokenizer, _ = sibling
     for name, data in tokenizer.files.items():
         (tmp_path / name).write_bytes(data)
@@ -200,7 +235,11 @@ def test_places_of_tokens_cover_a_text(sibling: tuple[Tokenizer, bool], text: st
     if not isinstance(tokenizer, Placing) or not exact:
         return
     (placed,) = tokenizer.place([text])
-    covered = {char for a, b in zip(placed.starts.tolist(), placed.ends.tolist(), strict=True) for char in range(a, b)}
+    covered = {
+        char
+        for a, b in zip(placed.starts.tolist(), placed.ends.tolist(), strict=True)
+        for char in range(a, b)
+    }
     assert covered == set(range(len(text)))
     assert (np.diff(placed.starts) >= 0).all()
 
@@ -213,14 +252,19 @@ def test_places_by_bytes_are_those_that_the_package_tells(bpe: bytes) -> None:
     for text, placed in zip(texts, tokenizer.place(texts), strict=True):
         right = own.encode(text)
         assert placed.ids.tolist() == right.ids
-        assert list(zip(placed.starts.tolist(), placed.ends.tolist(), strict=True)) == [tuple(pair) for pair in right.offsets]
+        assert list(zip(placed.starts.tolist(), placed.ends.tolist(), strict=True)) == [
+            tuple(pair) for pair in right.offsets
+        ]
 
 
 @pytest.mark.parametrize("name", list(ENGINES))
 def test_engines_give_the_tokens_of_tokenizers(bpe: bytes, name: str) -> None:
     pytest.importorskip(name)
     fast, own = open_tokenizer(bpe, engine=name), open_tokenizer(bpe, engine="tokenizers")
-    assert fast.versions == (*own.versions, next(version for version in fast.versions if version.startswith(name)))
+    assert fast.versions == (
+        *own.versions,
+        next(version for version in fast.versions if version.startswith(name)),
+    )
     code_points = (chr(code) for code in range(0x32000) if not 0xD800 <= code < 0xE000)
     text = "".join(f"{c}a {c}1{c}" for c in code_points)
     texts = [text[start : start + 700] for start in range(0, 200_000, 700)]
@@ -230,7 +274,9 @@ def test_engines_give_the_tokens_of_tokenizers(bpe: bytes, name: str) -> None:
 @given(texts=TEXTS)
 @examples(30)
 @pytest.mark.parametrize("name", list(ENGINES))
-def test_engines_give_the_same_tokens_for_drawn_texts(bpe: bytes, name: str, texts: list[str]) -> None:
+def test_engines_give_the_same_tokens_for_drawn_texts(
+    bpe: bytes, name: str, texts: list[str]
+) -> None:
     pytest.importorskip(name)
     fast, own = open_tokenizer(bpe, engine=name), open_tokenizer(bpe, engine="tokenizers")
     marked = [text.replace("a", "<|im_end|>") for text in texts]
@@ -240,7 +286,9 @@ def test_engines_give_the_same_tokens_for_drawn_texts(bpe: bytes, name: str, tex
 def test_tokens_that_a_tokenizer_adds_are_added_by_engines_too(bpe: bytes) -> None:
     own = tokenizers.Tokenizer.from_buffer(bpe)
     special = [("<|im_start|>", 2), ("<|endoftext|>", 0)]
-    own.post_processor = tokenizers.processors.TemplateProcessing("<|im_start|> $A <|endoftext|>", special_tokens=special)
+    own.post_processor = tokenizers.processors.TemplateProcessing(
+        "<|im_start|> $A <|endoftext|>", special_tokens=special
+    )
     found = open_tokenizer(own.to_str())
     assert each(found, ["the", "", "文"]) == [own.encode(text).ids for text in ("the", "", "文")]
     assert each(found, [""]) == [[2, 0]]
@@ -264,7 +312,10 @@ def test_an_engine_that_differs_is_not_used(bpe: bytes, monkeypatch: pytest.Monk
     huggingface._proven.cache_clear()
     try:
         assert open_tokenizer(bpe).versions == (f"tokenizers {tokenizers.__version__}",)
-        with pytest.raises(UsageError, match="the engine gigatoken cannot be used: it gives other tokens than tokenizers for"):
+        with pytest.raises(
+            UsageError,
+            match="the engine gigatoken cannot be used: it gives other tokens than tokenizers for",
+        ):
             open_tokenizer(bpe, engine="gigatoken")
     finally:
         huggingface._proven.cache_clear()
@@ -276,7 +327,9 @@ def proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Eng
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made: list[Engine] = []
     prove = huggingface._prove
-    monkeypatch.setattr(huggingface, "_prove", lambda engine, *rest: made.append(engine) or prove(engine, *rest))
+    monkeypatch.setattr(
+        huggingface, "_prove", lambda engine, *rest: made.append(engine) or prove(engine, *rest)
+    )
     huggingface._proven.cache_clear()
     yield made
     huggingface._proven.cache_clear()
@@ -290,21 +343,35 @@ def opened_anew(data: bytes) -> huggingface.HuggingFace:
     return found
 
 
-def test_a_proof_is_remembered_and_damage_of_it_does_no_harm(bpe: bytes, tmp_path: Path, proofs: list[Engine]) -> None:
+def test_a_proof_is_remembered_and_damage_of_it_does_no_harm(
+    bpe: bytes, tmp_path: Path, proofs: list[Engine]
+) -> None:
     pytest.importorskip("tiktoken")
     kept = tmp_path / "cache" / "shardctl" / "tokenizers"
 
     def found() -> Any:
         opened = opened_anew(bpe)
         assert opened.not_given_back is None
-        return opened.versions, opened.vocabulary, opened.special, opened.eos, each(opened, ["the cat", "<|endoftext|>文"])
+        return (
+            opened.versions,
+            opened.vocabulary,
+            opened.special,
+            opened.eos,
+            each(opened, ["the cat", "<|endoftext|>文"]),
+        )
 
     first = found()
     assert (len(proofs), found(), len(proofs)) == (1, first, 1)
     whole = kept.read_bytes()
     vocabulary = str(first[1]).encode()
     digit = b"1" if vocabulary[:1] != b"1" else b"2"
-    for damaged in (b"", whole[:-9], whole.replace(vocabulary, digit + vocabulary[1:]), b"\xff\n" + whole[2:], whole * 2):
+    for damaged in (
+        b"",
+        whole[:-9],
+        whole.replace(vocabulary, digit + vocabulary[1:]),
+        b"\xff\n" + whole[2:],
+        whole * 2,
+    ):
         kept.write_bytes(damaged)
         proofs.clear()
         assert found() == first
@@ -336,7 +403,9 @@ def test_a_proof_of_an_engine_holds_for_its_very_files(
     assert len(proofs) == 3
 
 
-def test_a_copy_of_a_tokenizer_needs_no_proof_of_its_own(bpe: bytes, tmp_path: Path, proofs: list[Engine]) -> None:
+def test_a_copy_of_a_tokenizer_needs_no_proof_of_its_own(
+    bpe: bytes, tmp_path: Path, proofs: list[Engine]
+) -> None:
     pytest.importorskip("tiktoken")
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_bytes(bpe)
@@ -362,16 +431,25 @@ def test_a_remembered_engine_that_does_not_open_gives_way_to_another_one(
 def test_an_engine_that_cannot_do_a_tokenizer_is_refused_in_a_sentence(tmp_path: Path) -> None:
     words = KINDS["words"](corpus_texts(), 100, SPECIAL)
     for name in ENGINES:
-        with pytest.raises(UsageError, match=f"the engine {name} cannot be used: .*; engine = auto takes one that can"):
+        with pytest.raises(
+            UsageError,
+            match=f"the engine {name} cannot be used: .*; engine = auto takes one that can",
+        ):
             open_tokenizer(words, engine=name)
-    with pytest.raises(UsageError, match=r"engine = tiktoken is for a tokenizer.json, and the tokenizer bytes is none"):
+    with pytest.raises(
+        UsageError,
+        match=r"engine = tiktoken is for a tokenizer.json, and the tokenizer bytes is none",
+    ):
         open_tokenizer("bytes", engine="tiktoken")
 
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("number", range(len(huggingface._PATTERNS)))
-def test_long_texts_are_cut_where_their_tokens_do_not_change(bpe: bytes, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """With each of the patterns that are known; the engines do them, or leave them to tokenizers."""
+def test_long_texts_are_cut_where_their_tokens_do_not_change(
+    bpe: bytes, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """With each of the patterns that are known; the engines do them, or leave them to
+    tokenizers."""
     monkeypatch.setattr(huggingface, "TOGETHER", 2_000)
     monkeypatch.setattr(huggingface, "CUT", 300)
     rng = random.Random(5)
@@ -384,13 +462,33 @@ def test_long_texts_are_cut_where_their_tokens_do_not_change(bpe: bytes, monkeyp
         ]
     )
     bpe = raw.to_str().encode()
-    pieces = ["the", " cat", " ", "  ", "\n", "\n\n", "。", "文", "é", "!", "<|im_end|>", "don't", "12", "\t", "\r\n", " a"]
+    pieces = [
+        "the",
+        " cat",
+        " ",
+        "  ",
+        "\n",
+        "\n\n",
+        "。",
+        "文",
+        "é",
+        "!",
+        "<|im_end|>",
+        "don't",
+        "12",
+        "\t",
+        "\r\n",
+        " a",
+    ]
     for _ in range(8):
         text = "".join(rng.choices(pieces, k=3_000))
         assert len(list(pieces_of(text))) > 5
         assert "".join(pieces_of(text)) == text
         for engine in ("auto", "tokenizers"):
-            assert each(open_tokenizer(bpe, engine=engine), [text, "a"]) == [raw.encode(text).ids, raw.encode("a").ids]
+            assert each(open_tokenizer(bpe, engine=engine), [text, "a"]) == [
+                raw.encode(text).ids,
+                raw.encode("a").ids,
+            ]
 
 
 def test_a_tokenizer_json_that_cuts_and_fills_does_neither(bpe: bytes) -> None:
@@ -420,7 +518,10 @@ def test_published_encodings_are_those_of_tiktoken(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(public, "load_tiktoken_bpe", lambda *args, **kwargs: {})
     for name, encoding in ENCODINGS.items():
         theirs = public.ENCODING_CONSTRUCTORS[name]()
-        assert (encoding.pattern, dict(encoding.special)) == (theirs["pat_str"], theirs["special_tokens"])
+        assert (encoding.pattern, dict(encoding.special)) == (
+            theirs["pat_str"],
+            theirs["special_tokens"],
+        )
 
 
 WRONG = {
@@ -438,7 +539,10 @@ WRONG = {
     "cl100k_base.tiktoken": (b"YQ== 0\n", "there is no token for the byte 0"),
     "o200k_base.tiktoken": (b"YQ==\n", "line 1 is not a token in base 64 and its rank"),
     "own.tiktoken": (b"YQ== 0\n", "the encoding 'own' is not known"),
-    "tokenizer.tiktoken": (b"YQ== 0\n", "tokenizer_tiktoken.json beside it does not say which encoding it is"),
+    "tokenizer.tiktoken": (
+        b"YQ== 0\n",
+        "tokenizer_tiktoken.json beside it does not say which encoding it is",
+    ),
     "a.zip": (b"", "a tokenizer is a tokenizer.json or a folder with one"),
 }
 
@@ -459,7 +563,11 @@ def test_wrong_names_are_one_sentence(tmp_path: Path) -> None:
     for spec, problem in (
         (str(tmp_path), "the folder has none of tokenizer.json, tokenizer.model"),
         ("tiktoken:cl100k_base", "is not of the form tiktoken:ENCODING:FILE"),
-        ("gpt2", "there is no such file; .* hf download gpt2 tokenizer.json --local-dir gpt2; then use gpt2/tokenizer.json"),
+        (
+            "gpt2",
+            "there is no such file; .* hf download gpt2 tokenizer.json --local-dir gpt2; then use "
+            "gpt2/tokenizer.json",
+        ),
         ("no/such/file", "there is no such file; a tokenizer is"),
         ('{"a": 1}', "the tokenizer.json that was given: not a tokenizer.json"),
     ):
@@ -477,33 +585,60 @@ def documents(path: Path) -> Path:
     path.mkdir()
     texts = [text for group in corpus_texts()[:2] for text in group] + list(proof.strings()[1:90])
     jsonl(path / "a.jsonl", [{"text": text, "n": number} for number, text in enumerate(texts)])
-    jsonl(path / "b.jsonl", [{"text": "", "n": 1}, {"text": None, "n": 2}, {"text": "the last\n", "n": 3}])
+    jsonl(
+        path / "b.jsonl",
+        [{"text": "", "n": 1}, {"text": None, "n": 2}, {"text": "the last\n", "n": 3}],
+    )
     return path
 
 
 def written(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file() and path.name != "manifest.json"}
+    return {
+        path.name: path.read_bytes()
+        for path in out.iterdir()
+        if path.is_file() and path.name != "manifest.json"
+    }
 
 
-def test_texts_become_tokens_that_give_them_back_for_any_number_of_workers(folder: Path, tmp_path: Path) -> None:
+def test_texts_become_tokens_that_give_them_back_for_any_number_of_workers(
+    folder: Path, tmp_path: Path
+) -> None:
     source = documents(tmp_path / "in")
     recipe = {"transform": [{"name": "tokenize", "tokenizer": str(folder)}]}
-    made = [shardctl.convert(source, tmp_path / str(n), recipe=recipe, workers=n, samples_per_shard=30) for n in (0, 2)]
+    made = [
+        shardctl.convert(source, tmp_path / str(n), recipe=recipe, workers=n, samples_per_shard=30)
+        for n in (0, 2)
+    ]
     assert written(tmp_path / "0") == written(tmp_path / "2")
     ds = shardctl.open(tmp_path / "0")
     assert ds.schema.field("tokens").type == pa.list_(pa.uint16())
     assert "text" not in ds.schema.names
     tokenizer = open_tokenizer(str(folder))
-    texts = [text for group in corpus_texts()[:2] for text in group] + list(proof.strings()[1:90]) + ["the last\n"]
+    texts = (
+        [text for group in corpus_texts()[:2] for text in group]
+        + list(proof.strings()[1:90])
+        + ["the last\n"]
+    )
     assert [tokenizer.decode(sample["tokens"]) for sample in ds] == texts
-    rejects = [(reject.key, reject.stage, reject.error) for reject in read_rejects(LocalFolder(tmp_path / "0"))]
+    rejects = [
+        (reject.key, reject.stage, reject.error)
+        for reject in read_rejects(LocalFolder(tmp_path / "0"))
+    ]
     assert rejects == [("b.jsonl#1", "transform", "empty"), ("b.jsonl#2", "transform", "empty")]
     assert made[0].steps[0]["tokens"] == sum(len(sample["tokens"]) for sample in ds)
     role = json.loads((tmp_path / "0" / "manifest.json").read_text())["fields"]["tokens"]
-    assert role == {"role": "tokens", "vocabulary": 400, "eos": 3, "pad": 1, "tokenizer": "tokenizer.json"}
+    assert role == {
+        "role": "tokens",
+        "vocabulary": 400,
+        "eos": 3,
+        "pad": 1,
+        "tokenizer": "tokenizer.json",
+    }
 
 
-def test_the_dataset_has_its_tokenizer_and_needs_the_first_one_no_more(folder: Path, tmp_path: Path) -> None:
+def test_the_dataset_has_its_tokenizer_and_needs_the_first_one_no_more(
+    folder: Path, tmp_path: Path
+) -> None:
     mine = tmp_path / "mine"
     shutil.copytree(folder, mine)
     source, out = documents(tmp_path / "in"), tmp_path / "out"
@@ -524,8 +659,16 @@ def test_the_dataset_has_its_tokenizer_and_needs_the_first_one_no_more(folder: P
     assert written(out) == before
     (out / "tokenizer.json").write_bytes(before["tokenizer.json"] + b" ")
     assert [finding.kind for finding in shardctl.verify(out).findings] == ["wrong-size"]
-    with pytest.raises(InputError, match=r"out: this is not the tokenizer of the recipe: the SHA-256 of its files is"):
-        shardctl.convert(source, tmp_path / "again", recipe={"transform": [{**step, "tokenizer": str(out)}]}, workers=0)
+    with pytest.raises(
+        InputError,
+        match=r"out: this is not the tokenizer of the recipe: the SHA-256 of its files is",
+    ):
+        shardctl.convert(
+            source,
+            tmp_path / "again",
+            recipe={"transform": [{**step, "tokenizer": str(out)}]},
+            workers=0,
+        )
 
 
 def test_another_tokenizer_makes_another_dataset(folder: Path, tmp_path: Path) -> None:
@@ -536,20 +679,28 @@ def test_another_tokenizer_makes_another_dataset(folder: Path, tmp_path: Path) -
         assert made.status == ("created", "up-to-date")[number]
     with pytest.raises(shardctl.errors.DatasetError, match="differs in its recipe"):
         shardctl.convert(
-            source, tmp_path / "out", recipe={"transform": [{"name": "tokenize", "tokenizer": "bytes"}]}, workers=0
+            source,
+            tmp_path / "out",
+            recipe={"transform": [{"name": "tokenize", "tokenizer": "bytes"}]},
+            workers=0,
         )
 
 
 @pytest.mark.parametrize(
     ("step", "problem"),
     [
-        ({"eos": "<nothing>"}, "tokenize: eos names the token '<nothing>', which the tokenizer does not have"),
+        (
+            {"eos": "<nothing>"},
+            "tokenize: eos names the token '<nothing>', which the tokenizer does not have",
+        ),
         ({"engine": "fast"}, "tokenize: engine must be auto, tokenizers, gigatoken or tiktoken"),
         ({"dtype": "uint8"}, "tokenize: dtype must be auto, uint16 or uint32"),
         ({"tokenizer": "nothing.json"}, "tokenizer nothing.json: it cannot be read"),
     ],
 )
-def test_settings_that_cannot_be_are_a_sentence(tmp_path: Path, bpe: bytes, step: dict[str, Any], problem: str) -> None:
+def test_settings_that_cannot_be_are_a_sentence(
+    tmp_path: Path, bpe: bytes, step: dict[str, Any], problem: str
+) -> None:
     (tmp_path / "t.json").write_bytes(bpe)
     source = documents(tmp_path / "in")
     recipe = {"transform": [{"name": "tokenize", "tokenizer": str(tmp_path / "t.json"), **step}]}
@@ -558,34 +709,55 @@ def test_settings_that_cannot_be_are_a_sentence(tmp_path: Path, bpe: bytes, step
 
 
 def test_a_vocabulary_that_is_too_large_for_the_dtype_is_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "w.txt").write_text("<unk>\n" + "".join(f"w{number}\n" for number in range(1 << 16)))
+    (tmp_path / "w.txt").write_text(
+        "<unk>\n" + "".join(f"w{number}\n" for number in range(1 << 16))
+    )
     source = documents(tmp_path / "in")
     step = {"name": "tokenize", "tokenizer": str(tmp_path / "w.txt")}
-    with pytest.raises(UsageError, match="a vocabulary of 65,537 tokens does not fit in uint16, which has room for 65,536"):
-        shardctl.convert(source, tmp_path / "out", recipe={"transform": [{**step, "dtype": "uint16"}]}, workers=0)
+    with pytest.raises(
+        UsageError,
+        match="a vocabulary of 65,537 tokens does not fit in uint16, which has room for 65,536",
+    ):
+        shardctl.convert(
+            source, tmp_path / "out", recipe={"transform": [{**step, "dtype": "uint16"}]}, workers=0
+        )
     shardctl.convert(source, tmp_path / "out", recipe={"transform": [step]}, workers=0)
     assert shardctl.open(tmp_path / "out").schema.field("tokens").type == pa.list_(pa.uint32())
 
 
-def test_a_tokenizer_that_loses_something_is_a_notice_or_rejects_what_it_loses(tmp_path: Path) -> None:
+def test_a_tokenizer_that_loses_something_is_a_notice_or_rejects_what_it_loses(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "w.txt").write_text("<unk>\nthe\ncat\n")
-    source = jsonl(tmp_path / "in.jsonl", [{"text": "the cat"}, {"text": "the  cat"}, {"text": "the dog"}, {"text": " "}])
+    source = jsonl(
+        tmp_path / "in.jsonl",
+        [{"text": "the cat"}, {"text": "the  cat"}, {"text": "the dog"}, {"text": " "}],
+    )
     step = {"name": "tokenize", "tokenizer": str(tmp_path / "w.txt"), "keep_text": True}
     made = shardctl.convert(source, tmp_path / "a", recipe={"transform": [step]}, workers=0)
-    assert any("the tokenizer tokenizer.txt does not give every text back exactly" in notice for notice in made.notices)
+    assert any(
+        "the tokenizer tokenizer.txt does not give every text back exactly" in notice
+        for notice in made.notices
+    )
     assert [(s["text"], s["tokens"].tolist()) for s in shardctl.open(tmp_path / "a")] == [
         ("the cat", [1, 2]),
         ("the  cat", [1, 2]),
         ("the dog", [1, 0]),
     ]
     made = shardctl.convert(
-        source, tmp_path / "b", recipe={"transform": [{**step, "exact": True}]}, workers=0, max_rejects="100%"
+        source,
+        tmp_path / "b",
+        recipe={"transform": [{**step, "exact": True}]},
+        workers=0,
+        max_rejects="100%",
     )
     assert made.notices == ()
     assert made.reasons == {"transform: not-exact": 2, "transform: empty": 1}
 
 
-def test_a_text_that_takes_too_much_memory_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_takes_too_much_memory_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
     (tmp_path / "t.json").write_text(own.to_str())
     monkeypatch.setattr(huggingface, "MOST", 800)
@@ -598,12 +770,18 @@ def test_a_text_that_takes_too_much_memory_is_rejected(tmp_path: Path, monkeypat
     assert "the text has 801 B and cannot be cut" in reject.message
 
 
-def test_a_long_text_that_can_be_cut_is_not_too_long(bpe: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_that_can_be_cut_is_not_too_long(
+    bpe: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(huggingface, "MOST", 400)
     monkeypatch.setattr(huggingface, "CUT", 300)
     for engine in ("auto", "tokenizers"):
         tokenizer = open_tokenizer(bpe, engine=engine)
-        assert tokenizer.too_long(pa.array(["the cat " * 60, "文" * 200, "a"])).tolist() == [False, True, False]
+        assert tokenizer.too_long(pa.array(["the cat " * 60, "文" * 200, "a"])).tolist() == [
+            False,
+            True,
+            False,
+        ]
         assert tokenizer.too_long(pa.array(["a b\nc " * 300])).tolist() == [False]
 
 
@@ -630,11 +808,23 @@ def counted_text(out: Path, tokenizer: Tokenizer) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("spec", ["bytes", "bpe"])
-def test_the_loss_counts_what_an_assistant_says(tmp_path: Path, bpe: bytes, spec: str, cli: Any) -> None:
+def test_the_loss_counts_what_an_assistant_says(
+    tmp_path: Path, bpe: bytes, spec: str, cli: Any
+) -> None:
     (tmp_path / "t.json").write_bytes(bpe)
     name = spec if spec == "bytes" else str(tmp_path / "t.json")
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
-    ran = cli("convert", source, tmp_path / "out", "--tokenizer", name, "--chat-template", "chatml", "--workers", 0)
+    ran = cli(
+        "convert",
+        source,
+        tmp_path / "out",
+        "--tokenizer",
+        name,
+        "--chat-template",
+        "chatml",
+        "--workers",
+        0,
+    )
     assert ran.code == 0
     assert counted_text(tmp_path / "out", open_tokenizer(name)) == [
         (
@@ -658,12 +848,18 @@ def test_a_chat_is_encoded_as_its_whole_text(folder: Path, tmp_path: Path) -> No
     texts = [text for text, _ in counted_text(tmp_path / "0", open_tokenizer(str(folder)))]
     assert texts[0] == "[user] hi the cat[assistant] yes 文\n<|im_end|>"
     own = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    assert [list(sample["tokens"]) for sample in shardctl.open(tmp_path / "0")] == [own.encode(text).ids for text in texts]
+    assert [list(sample["tokens"]) for sample in shardctl.open(tmp_path / "0")] == [
+        own.encode(text).ids for text in texts
+    ]
     assert shardctl.open(tmp_path / "0").schema.names == ["key", "n", "tokens", "loss_mask"]
-    assert made[0].steps[0]["loss_tokens"] == sum(int(sum(sample["loss_mask"])) for sample in shardctl.open(tmp_path / "0"))
+    assert made[0].steps[0]["loss_tokens"] == sum(
+        int(sum(sample["loss_mask"])) for sample in shardctl.open(tmp_path / "0")
+    )
 
 
-def test_chats_that_cannot_be_trained_on_are_rejected_with_the_reason(folder: Path, tmp_path: Path) -> None:
+def test_chats_that_cannot_be_trained_on_are_rejected_with_the_reason(
+    folder: Path, tmp_path: Path
+) -> None:
     answer = {"role": "assistant", "content": "b"}
     chats: list[tuple[Any, str]] = [
         (CHATS[0], ""),
@@ -682,10 +878,16 @@ def test_chats_that_cannot_be_trained_on_are_rejected_with_the_reason(folder: Pa
     recipe = {"transform": [{"name": "tokenize_chat", "tokenizer": str(folder)}]}
     shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, max_rejects="100%")
     rejects = {reject.key: reject for reject in read_rejects(LocalFolder(tmp_path / "out"))}
-    found = [rejects[f"in.jsonl#{number}"].error if f"in.jsonl#{number}" in rejects else "" for number in range(1, 12)]
+    found = [
+        rejects[f"in.jsonl#{number}"].error if f"in.jsonl#{number}" in rejects else ""
+        for number in range(1, 12)
+    ]
     assert found == [error for _, error in chats]
     assert rejects["in.jsonl#7"].message == "the chat template refuses it: role system"
-    assert rejects["in.jsonl#6"].message == "a message has <|im_end|> in it, which would become the special token of this name"
+    assert (
+        rejects["in.jsonl#6"].message
+        == "a message has <|im_end|> in it, which would become the special token of this name"
+    )
 
 
 def test_fields_of_questions_and_answers_are_chats(bpe: bytes, tmp_path: Path) -> None:
@@ -703,17 +905,29 @@ TEMPLATES = {
     "{% generation %}{{ x }": "line 1 of the chat template: ",
     "{% for m in messages %}{% generation %}": "line 1 of the chat template: ",
     "{% generation %}{{ messages|random }}{% endgeneration %}": "No filter named 'random'",
-    "{% generation %}{% endgeneration %}" + "{% for m in messages %}" * 25 + "{% endfor %}" * 25: "too many statically nested",
-    "{% generation %}{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}{% endgeneration %}": "cannot be compiled: RecursionError",
+    "{% generation %}{% endgeneration %}"
+    + "{% for m in messages %}" * 25
+    + "{% endfor %}" * 25: "too many statically nested",
+    "{% generation %}{{ "
+    + "(" * 3000
+    + "1"
+    + ")" * 3000
+    + " }}{% endgeneration %}": "cannot be compiled: RecursionError",
 }
 
 
 @pytest.mark.parametrize("template", list(TEMPLATES))
-def test_a_template_that_cannot_be_used_is_a_sentence(bpe: bytes, tmp_path: Path, template: str) -> None:
+def test_a_template_that_cannot_be_used_is_a_sentence(
+    bpe: bytes, tmp_path: Path, template: str
+) -> None:
     (tmp_path / "t.json").write_bytes(bpe)
     (tmp_path / "x.jinja").write_text(template)
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
-    step = {"name": "tokenize_chat", "tokenizer": str(tmp_path / "t.json"), "template": str(tmp_path / "x.jinja")}
+    step = {
+        "name": "tokenize_chat",
+        "tokenizer": str(tmp_path / "t.json"),
+        "template": str(tmp_path / "x.jinja"),
+    }
     with pytest.raises(InputError) as caught:
         shardctl.convert(source, tmp_path / "out", recipe={"transform": [step]}, workers=0)
     assert TEMPLATES[template] in str(caught.value)
@@ -740,14 +954,19 @@ def test_a_template_that_asks_for_what_is_not_there_or_not_allowed_rejects(templ
 
 def test_messages_may_have_values_that_are_no_text() -> None:
     """As those of Parquet files have."""
-    messages = [{"role": "user", "content": "a", "at": datetime(2026, 1, 2), "weight": 1.5, "parts": [b"b"]}]
-    written = Template("{% generation %}{{ messages[0].content }}{% endgeneration %} b", {}, "x.jinja").write(messages)
+    messages = [
+        {"role": "user", "content": "a", "at": datetime(2026, 1, 2), "weight": 1.5, "parts": [b"b"]}
+    ]
+    written = Template(
+        "{% generation %}{{ messages[0].content }}{% endgeneration %} b", {}, "x.jinja"
+    ).write(messages)
     assert (written.text, written.spans) == ("a b", ((0, 1),))
 
 
 def test_a_template_of_a_file_is_part_of_the_dataset(bpe: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.jinja").write_text(
-        "{% for m in messages %}{% if m.name %}{{ m.name }}{% endif %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% for m in messages %}{% if m.name %}{{ m.name }}{% endif %}{% generation %}{{ m.content "
+        "}}{% endgeneration %}"
         "{% endfor %}"
     )
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
@@ -762,27 +981,48 @@ def test_a_template_of_a_file_is_part_of_the_dataset(bpe: bytes, tmp_path: Path)
     assert written(tmp_path / "out") == before
 
 
-def test_chats_without_a_template_and_texts_that_are_chats_are_sentences(bpe: bytes, tmp_path: Path, cli: Any) -> None:
+def test_chats_without_a_template_and_texts_that_are_chats_are_sentences(
+    bpe: bytes, tmp_path: Path, cli: Any
+) -> None:
     (tmp_path / "t.json").write_bytes(bpe)
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
     for arguments, problem in (
         (
             ("--tokenizer", tmp_path / "t.json"),
-            "the records have messages and no text: they are chats. To make tokens of them, use --chat-template chatml",
+            "the records have messages and no text: they are chats. To make tokens of them, use "
+            "--chat-template chatml",
         ),
-        (("--tokenizer", tmp_path / "t.json", "--chat-template", "auto"), "the tokenizer has no chat template; use template ="),
+        (
+            ("--tokenizer", tmp_path / "t.json", "--chat-template", "auto"),
+            "the tokenizer has no chat template; use template =",
+        ),
         (("--chat-template", "chatml"), "--chat-template needs a tokenizer; give --tokenizer too"),
     ):
         ran = cli("convert", source, tmp_path / "out", *arguments, "--workers", 0)
         assert ran.code in (2, 3)
         assert problem in ran.err
     texts = jsonl(tmp_path / "texts.jsonl", [{"text": "a"}])
-    ran = cli("convert", texts, tmp_path / "out", "--tokenizer", "bytes", "--chat-template", "chatml", "--workers", 0)
-    assert "tokenize_chat needs chats, and the records have text; chats have the fields messages, " in ran.err
+    ran = cli(
+        "convert",
+        texts,
+        tmp_path / "out",
+        "--tokenizer",
+        "bytes",
+        "--chat-template",
+        "chatml",
+        "--workers",
+        0,
+    )
+    assert (
+        "tokenize_chat needs chats, and the records have text; chats have the fields messages, "
+        in ran.err
+    )
 
 
 def test_the_option_tokenizer_comes_after_the_steps_of_a_recipe(tmp_path: Path, cli: Any) -> None:
-    (tmp_path / "r.toml").write_text('kind = "text"\n[[transform]]\nname = "tokenize"\ntokenizer = "nothing"\n')
+    (tmp_path / "r.toml").write_text(
+        'kind = "text"\n[[transform]]\nname = "tokenize"\ntokenizer = "nothing"\n'
+    )
     source = jsonl(tmp_path / "in.jsonl", [{"text": "ab"}])
     arguments = ("--recipe", tmp_path / "r.toml", "--tokenizer", "bytes", "--workers", 0)
     assert cli("convert", source, tmp_path / "out", *arguments).code == 0
@@ -796,28 +1036,57 @@ def test_training_is_the_same_each_time(tmp_path: Path, cli: Any, kind: str) -> 
         pytest.importorskip("sentencepiece")
     source = documents(tmp_path / "in")
     for number in (1, 2):
-        arguments = (source, tmp_path / f"{number}.json", "--kind", kind, "--vocab-size", 300, "--workers", 0, "--json")
+        arguments = (
+            source,
+            tmp_path / f"{number}.json",
+            "--kind",
+            kind,
+            "--vocab-size",
+            300,
+            "--workers",
+            0,
+            "--json",
+        )
         ran = cli("tokenizer", "train", *arguments)
         assert ran.code == 0, ran.err
-        assert (ran.json["vocabulary"], ran.json["documents"], ran.json["rejected"]) == (300, 130, 0)
+        assert (ran.json["vocabulary"], ran.json["documents"], ran.json["rejected"]) == (
+            300,
+            130,
+            0,
+        )
     assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
     shown = cli("tokenizer", "show", tmp_path / "1.json", "--json").json
-    assert (shown["vocabulary"], shown["dtype"], shown["lost"] is None) == (300, "uint16", kind != "words")
-    assert [shown["special"][name] for name in SPECIAL] == ([0, 1, 2, 3] if kind != "words" else [1, 2, 3, 4])
+    assert (shown["vocabulary"], shown["dtype"], shown["lost"] is None) == (
+        300,
+        "uint16",
+        kind != "words",
+    )
+    assert [shown["special"][name] for name in SPECIAL] == (
+        [0, 1, 2, 3] if kind != "words" else [1, 2, 3, 4]
+    )
 
 
 def test_a_tokenizer_is_trained_on_what_a_recipe_leaves_and_on_datasets(tmp_path: Path) -> None:
-    source = jsonl(tmp_path / "in.jsonl", [{"body": "aaa bbb", "n": n} for n in range(40)] + [{"body": None, "n": 1}])
+    source = jsonl(
+        tmp_path / "in.jsonl",
+        [{"body": "aaa bbb", "n": n} for n in range(40)] + [{"body": None, "n": 1}],
+    )
     steps = [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "filter_length", "min_tokens": 1}]
     recipe = {"text_field": "body", "transform": steps}
-    first = shardctl.train_tokenizer(source, tmp_path / "a.txt", recipe, kind="words", vocab_size=10, workers=0)
+    first = shardctl.train_tokenizer(
+        source, tmp_path / "a.txt", recipe, kind="words", vocab_size=10, workers=0
+    )
     assert (tmp_path / "a.txt").read_text().split("\n")[:1] == ["<unk>"]
     assert {"aaa", "bbb"} <= set((tmp_path / "a.txt").read_text().split("\n"))
     assert (first.documents, first.bytes, len(first.notices)) == (40, 280, 1)
     shardctl.convert(source, tmp_path / "ds", recipe={"text_field": "body"}, workers=0)
-    again = shardctl.train_tokenizer(tmp_path / "ds", tmp_path / "b.txt", kind="words", vocab_size=10)
+    again = shardctl.train_tokenizer(
+        tmp_path / "ds", tmp_path / "b.txt", kind="words", vocab_size=10
+    )
     assert again.sha256 == first.sha256
-    some = shardctl.train_tokenizer(tmp_path / "ds", tmp_path / "c.txt", kind="words", vocab_size=10, max_bytes=70)
+    some = shardctl.train_tokenizer(
+        tmp_path / "ds", tmp_path / "c.txt", kind="words", vocab_size=10, max_bytes=70
+    )
     assert 70 <= some.bytes <= 77
 
 
@@ -830,11 +1099,20 @@ def test_a_tokenizer_is_trained_on_what_a_recipe_leaves_and_on_datasets(tmp_path
         (("in.jsonl", "old.json"), 3, "old.json: exists already; give --overwrite to replace it"),
         (("empty.jsonl", "t.json"), 3, "there is no text to train on"),
         (("other.jsonl", "t.json"), 3, "there are no texts to train on: the records have key, n"),
-        (("in.jsonl", "t.json", "--special-tokens", "<a>,<a>"), 2, "the special tokens must be different names"),
+        (
+            ("in.jsonl", "t.json", "--special-tokens", "<a>,<a>"),
+            2,
+            "the special tokens must be different names",
+        ),
     ],
 )
 def test_training_that_cannot_be_is_a_sentence(
-    tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, problem: str
+    tmp_path: Path,
+    cli: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    code: int,
+    problem: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     jsonl(tmp_path / "in.jsonl", [{"text": "a"}])
@@ -847,7 +1125,9 @@ def test_training_that_cannot_be_is_a_sentence(
     assert (tmp_path / "old.json").read_text() == "mine"
 
 
-def test_a_file_of_yours_is_not_replaced_by_the_tokenizer_of_a_new_dataset(bpe: bytes, tmp_path: Path) -> None:
+def test_a_file_of_yours_is_not_replaced_by_the_tokenizer_of_a_new_dataset(
+    bpe: bytes, tmp_path: Path
+) -> None:
     (tmp_path / "t.json").write_bytes(bpe)
     out, source = tmp_path / "out", jsonl(tmp_path / "in.jsonl", [{"text": "a b"}])
     recipe = {"transform": [{"name": "tokenize", "tokenizer": str(tmp_path / "t.json")}]}
@@ -860,7 +1140,11 @@ def test_a_file_of_yours_is_not_replaced_by_the_tokenizer_of_a_new_dataset(bpe: 
     (out / "tokenizer.json").write_bytes(bpe)  # nothing is lost then
     shardctl.convert(source, out, recipe=recipe, workers=0, overwrite=True)
     shardctl.convert(
-        source, out, recipe={"transform": [{**recipe["transform"][0], "pad": "<|pad|>"}]}, workers=0, overwrite=True
+        source,
+        out,
+        recipe={"transform": [{**recipe["transform"][0], "pad": "<|pad|>"}]},
+        workers=0,
+        overwrite=True,
     )
     assert shardctl.verify(out).ok
 
@@ -868,7 +1152,14 @@ def test_a_file_of_yours_is_not_replaced_by_the_tokenizer_of_a_new_dataset(bpe: 
 def test_a_tokenizer_with_a_huge_number_does_not_end_the_process(bpe: bytes) -> None:
     """As gigatoken does, which asks for a table of so many tokens."""
     said = json.loads(bpe)
-    token = {"content": "<z>", "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    token = {
+        "content": "<z>",
+        "special": True,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+    }
     said["added_tokens"].append({**token, "id": 2**32 - 1})
     found = open_tokenizer(json.dumps(said))
     assert found.special["<z>"] == found.vocabulary - 1 < 1000  # as the package numbers it

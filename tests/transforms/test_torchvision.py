@@ -1,7 +1,9 @@
-"""Against torchvision's `transforms.v2`, where it is installed: `make setup` installs it where it can.
+"""Against torchvision's `transforms.v2`, where it is installed: `make setup` installs it where it
+can.
 
-It stands beside the imaging package that is in use (torchvision itself asks for Pillow): results are compared within one of
-Pillow and Pillow-SIMD, whose resampling and grey values differ by up to 2.
+It stands beside the imaging package that is in use (torchvision itself asks for Pillow): results
+are compared within one of Pillow and Pillow-SIMD, whose resampling and grey values differ by up to
+2.
 """
 
 from __future__ import annotations
@@ -54,14 +56,18 @@ def test_bit_for_bit_what_it_makes_of_a_pillow_image(name: str, v2: Any) -> None
     for seed, size in enumerate(SIZES):
         for setting in settings:
             image = picture(seed, *size)
-            assert np.array_equal(values(ours(image, setting)), values(getattr(v2.functional, theirs)(image, setting))), setting
+            assert np.array_equal(
+                values(ours(image, setting)), values(getattr(v2.functional, theirs)(image, setting))
+            ), setting
 
 
 @pytest.mark.parametrize("name", WITHOUT_SETTING)
 def test_bit_for_bit_where_there_is_nothing_to_set(name: str, v2: Any) -> None:
     for seed, size in enumerate(SIZES):
         image = picture(seed, *size)
-        assert np.array_equal(values(WITHOUT_SETTING[name](image)), values(getattr(v2.functional, name)(image)))
+        assert np.array_equal(
+            values(WITHOUT_SETTING[name](image)), values(getattr(v2.functional, name)(image))
+        )
 
 
 def tensor(image: Image.Image) -> Any:
@@ -101,7 +107,9 @@ def test_gaussian_noise_has_the_same_distribution(v2: Any) -> None:
     torch.manual_seed(1)
     theirs = pixels(v2.functional.gaussian_noise(tensor(image), 0.02, 0.1))
     for channel in range(3):
-        counts = [np.bincount(each[..., channel].reshape(-1), minlength=256) for each in (ours, theirs)]
+        counts = [
+            np.bincount(each[..., channel].reshape(-1), minlength=256) for each in (ours, theirs)
+        ]
         assert two_sample(*counts) < 1
 
 
@@ -111,12 +119,16 @@ def test_erased_rectangles_have_the_same_distribution(v2: Any) -> None:
     rng = np.random.default_rng(1)
     image, erasing_ = tensor(picture(1, 31, 17)), v2.RandomErasing(scale=(0.1, 0.9))
     drawn = [erasing_.make_params([image]) for _ in range(4000)]
-    theirs = np.array([[each["j"], each["i"], each["w"], each["h"]] for each in drawn if each["v"] is not None])
+    theirs = np.array(
+        [[each["j"], each["i"], each["w"], each["h"]] for each in drawn if each["v"] is not None]
+    )
     boxes = [draws.rectangle(rng, (31, 17), (0.1, 0.9), (0.3, 3.3)) for _ in range(4000)]
     ours = np.array([box for box in boxes if box is not None])
     assert abs(len(ours) - len(theirs)) < 4.9 * math.sqrt(2 * 4000 * 0.25)
     for column in range(4):
-        assert two_sample(*(np.bincount(each[:, column], minlength=32) for each in (ours, theirs))) < 1
+        assert (
+            two_sample(*(np.bincount(each[:, column], minlength=32) for each in (ours, theirs))) < 1
+        )
 
 
 NAMES = {
@@ -143,7 +155,9 @@ def named(theirs: str) -> str:
         (policies.AUG_MIX, "AugMix", policies.AUG_MIX_BINS),
     ],
 )
-def test_the_operations_of_a_policy_and_their_magnitudes(ours: policies.Space, theirs: str, bins: int, v2: Any) -> None:
+def test_the_operations_of_a_policy_and_their_magnitudes(
+    ours: policies.Space, theirs: str, bins: int, v2: Any
+) -> None:
     space = getattr(v2, theirs)._AUGMENTATION_SPACE
     assert set(ours) == {named(name) for name in space}
     for name, (magnitudes, signed) in space.items():
@@ -155,23 +169,31 @@ def test_the_operations_of_a_policy_and_their_magnitudes(ours: policies.Space, t
                 found = [strengths.magnitude(index, bins, (width, height)) for index in range(bins)]
                 assert found == pytest.approx(wanted.tolist(), rel=1e-6, abs=1e-7)
                 # its numbers of 32 bits may be a hair below a whole pixel: 15.999999 of 16
-                assert [int(each) for each in found] == [int(each + 1e-5) for each in wanted.tolist()]
+                assert [int(each) for each in found] == [
+                    int(each + 1e-5) for each in wanted.tolist()
+                ]
                 assert strengths.signed == signed
 
 
 def test_the_part_of_aug_mix_without_colours(v2: Any) -> None:
-    assert set(policies.AUG_MIX_PART) == {named(name) for name in v2.AugMix._PARTIAL_AUGMENTATION_SPACE}
+    assert set(policies.AUG_MIX_PART) == {
+        named(name) for name in v2.AugMix._PARTIAL_AUGMENTATION_SPACE
+    }
 
 
 @pytest.mark.parametrize("policy", policies.POLICIES)
 def test_the_pairs_of_auto_augment(policy: str, v2: Any) -> None:
     theirs = v2.AutoAugment(v2.AutoAugmentPolicy(policy))._policies
-    assert [tuple((named(name), p, index) for name, p, index in pair) for pair in theirs] == [*policies.POLICIES[policy]]
+    assert [tuple((named(name), p, index) for name, p, index in pair) for pair in theirs] == [
+        *policies.POLICIES[policy]
+    ]
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 @pytest.mark.parametrize("name", sorted({*policies.TRIVIAL_AUGMENT, *policies.AUTO_AUGMENT}))
-def test_the_operations_of_policies_are_bit_for_bit_those_of_a_pillow_image(name: str, interpolation: str, v2: Any) -> None:
+def test_the_operations_of_policies_are_bit_for_bit_those_of_a_pillow_image(
+    name: str, interpolation: str, v2: Any
+) -> None:
     """Each with weak, usual and the strongest magnitudes, of both signs."""
     theirs = {ours: name for name, ours in NAMES.items()}.get(name, name.capitalize())
     how = v2.InterpolationMode(interpolation)
@@ -181,21 +203,28 @@ def test_the_operations_of_policies_are_bit_for_bit_those_of_a_pillow_image(name
         signs = (1, -1) if strengths is not None and strengths.signed else (1,)
         for index in (0, 1, 9, 17, 30) if strengths is not None else (0,):
             for sign in signs:
-                magnitude = 0.0 if strengths is None else sign * strengths.magnitude(index, 31, image.size)
+                magnitude = (
+                    0.0 if strengths is None else sign * strengths.magnitude(index, 31, image.size)
+                )
                 made = Picture.of(image)
                 do([(name, magnitude)], made, interpolation, (1, 2, 3))
                 wanted = v2.RandAugment()._apply_image_or_video_transform(
                     image, theirs, magnitude, interpolation=how, fill={Image.Image: [1, 2, 3]}
                 )
-                # Pillow rounds the numbers of its own rotation: of the mean of four pixels, a rounding may differ.
+                # Pillow rounds the numbers of its own rotation: of the mean of four pixels, a
+                # rounding may differ.
                 limit = 1 if (name, interpolation) == ("rotate", "bilinear") else 0
                 assert np.abs(values(made.image) - values(wanted)).max() <= limit, magnitude
 
 
 def test_a_photometric_distortion_changes_as_much(v2: Any) -> None:
-    """Both draw what is changed, and by how much: the mean change of an image has the same distribution."""
+    """Both draw what is changed, and by how much: the mean change of an image has the same
+    distribution."""
     image = picture(1, 16, 16)
-    step, theirs = parse_step({"name": "photometric_distort", "backend": "pillow"}), v2.RandomPhotometricDistort()
+    step, theirs = (
+        parse_step({"name": "photometric_distort", "backend": "pillow"}),
+        v2.RandomPhotometricDistort(),
+    )
     rng = np.random.default_rng(1)
     torch.manual_seed(1)
     found = [

@@ -21,7 +21,9 @@ SIZES = [(101, 77), (64, 64), (40, 90)]
 @pytest.mark.parametrize("to", [50, 33, 130])
 def test_resize_of_the_short_side(size: tuple[int, int], to: int, v2: Any) -> None:
     image = picture(1, *size)
-    assert np.array_equal(done(image, {"name": "resize", "size": to}), values(v2.functional.resize(image, to)))
+    assert np.array_equal(
+        done(image, {"name": "resize", "size": to}), values(v2.functional.resize(image, to))
+    )
 
 
 @pytest.mark.parametrize("to", [(50, 20), (33, 70), (101, 77)])
@@ -34,10 +36,15 @@ def test_resize_to_a_size(to: tuple[int, int], v2: Any) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_crops_flips_and_margins(size: tuple[int, int], v2: Any) -> None:
     image, F = picture(1, *size), v2.functional
-    assert np.array_equal(done(image, {"name": "crop", "size": "31x20"}), values(F.center_crop(image, [20, 31])))
+    assert np.array_equal(
+        done(image, {"name": "crop", "size": "31x20"}), values(F.center_crop(image, [20, 31]))
+    )
     assert np.array_equal(done(image, {"name": "hflip", "p": 1}), values(F.horizontal_flip(image)))
     assert np.array_equal(done(image, {"name": "vflip", "p": 1}), values(F.vertical_flip(image)))
-    assert np.array_equal(done(image, {"name": "pad", "margin": 7, "fill": [1, 2, 3]}), values(F.pad(image, 7, (1, 2, 3))))
+    assert np.array_equal(
+        done(image, {"name": "pad", "margin": 7, "fill": [1, 2, 3]}),
+        values(F.pad(image, 7, (1, 2, 3))),
+    )
 
 
 @pytest.mark.parametrize("expand", [False, True])
@@ -45,7 +52,13 @@ def test_crops_flips_and_margins(size: tuple[int, int], v2: Any) -> None:
 @pytest.mark.parametrize("angle", [0, 90, 180, -90, 17.5, -133, 359])
 def test_rotate(angle: float, interpolation: str, expand: bool, v2: Any) -> None:
     image = picture(1, 101, 77)
-    step = {"name": "rotate", "angle": angle, "interpolation": interpolation, "expand": expand, "fill": 9}
+    step = {
+        "name": "rotate",
+        "angle": angle,
+        "interpolation": interpolation,
+        "expand": expand,
+        "fill": 9,
+    }
     how = v2.InterpolationMode(interpolation)
     wanted = values(v2.functional.rotate(image, angle, how, expand, fill=[9, 9, 9]))
     made = done(image, step)
@@ -56,12 +69,26 @@ def test_rotate(angle: float, interpolation: str, expand: bool, v2: Any) -> None
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 @pytest.mark.parametrize(
     ("angle", "translate", "scale", "shear"),
-    [(0, [5, -3], 1, [0, 0]), (30, [0, 0], 1.2, [0, 0]), (-100, [3, 4], 0.9, [20, 0]), (10, [0, 7], 1.4, [-15, 25])],
+    [
+        (0, [5, -3], 1, [0, 0]),
+        (30, [0, 0], 1.2, [0, 0]),
+        (-100, [3, 4], 0.9, [20, 0]),
+        (10, [0, 7], 1.4, [-15, 25]),
+    ],
 )
-def test_affine(angle: float, translate: list[int], scale: float, shear: list[float], interpolation: str, v2: Any) -> None:
+def test_affine(
+    angle: float,
+    translate: list[int],
+    scale: float,
+    shear: list[float],
+    interpolation: str,
+    v2: Any,
+) -> None:
     image = picture(1, 101, 77)
     how = v2.InterpolationMode(interpolation)
-    wanted = values(v2.functional.affine(image, angle, translate, scale, shear, how, fill=[9, 9, 9]))
+    wanted = values(
+        v2.functional.affine(image, angle, translate, scale, shear, how, fill=[9, 9, 9])
+    )
     settings = {"angle": angle, "translate": translate, "scale": scale, "shear": shear}
     made = done(image, {"name": "affine", **settings, "interpolation": interpolation, "fill": 9})
     assert np.abs(made.astype(int) - wanted).max() <= (1 if interpolation == "bilinear" else 0)
@@ -77,12 +104,14 @@ def test_perspective(interpolation: str, v2: Any) -> None:
     shares = [part for x, y in end for part in (x / 100, y / 80)]
     step = {"name": "perspective", "corners": shares, "interpolation": interpolation, "fill": 9}
     difference = np.abs(done(image, step).astype(int) - wanted)
-    # torchvision solves for the matrix in single precision by default: a pixel at an edge may be the next one.
+    # torchvision solves for the matrix in single precision by default: a pixel at an edge may be
+    # the next one.
     assert (difference > (1 if interpolation == "bilinear" else 0)).mean() < 0.002
 
 
 def test_random_resized_crops_have_the_same_distribution(v2: Any) -> None:
-    """In an image whose shape and size make many tries fail, so that the tries and the last resort count."""
+    """In an image whose shape and size make many tries fail, so that the tries and the last resort
+    count."""
     import torch
 
     torch.manual_seed(1)
@@ -102,18 +131,31 @@ def test_random_resized_crops_have_the_same_distribution(v2: Any) -> None:
         boxes.append([left, top, right - left, bottom - top])
     ours = np.round(np.array(boxes)).astype(int)
     for column in range(4):
-        assert two_sample(*(np.bincount(each[:, column], minlength=61) for each in (ours, theirs))) < 1
+        assert (
+            two_sample(*(np.bincount(each[:, column], minlength=61) for each in (ours, theirs))) < 1
+        )
 
 
 @pytest.mark.parametrize(
     ("step", "theirs"),
     [
-        ({"name": "random_affine", "degrees": 25, "translate": [0.2, 0.1], "scale": [0.8, 1.3], "shear": 12}, "RandomAffine"),
+        (
+            {
+                "name": "random_affine",
+                "degrees": 25,
+                "translate": [0.2, 0.1],
+                "scale": [0.8, 1.3],
+                "shear": 12,
+            },
+            "RandomAffine",
+        ),
         ({"name": "random_rotation", "degrees": [-40, 70]}, "RandomRotation"),
         ({"name": "random_perspective", "distortion_scale": 0.6, "p": 1.0}, "RandomPerspective"),
     ],
 )
-def test_random_warps_have_the_same_distribution(step: dict[str, Any], theirs: str, v2: Any) -> None:
+def test_random_warps_have_the_same_distribution(
+    step: dict[str, Any], theirs: str, v2: Any
+) -> None:
     """Where the white of an image goes: how much of it is in each quarter of the output."""
     import torch
 
@@ -125,12 +167,31 @@ def test_random_warps_have_the_same_distribution(step: dict[str, Any], theirs: s
     image.paste((40, 40, 40), (3, 2, 11, 8))
     found: list[list[list[int]]] = [[], []]
     for seed in range(1500):
-        for at, made in enumerate((done(image, {**step, "interpolation": "nearest"}, seed=seed), values(theirs_step(image)))):
+        for at, made in enumerate(
+            (
+                done(image, {**step, "interpolation": "nearest"}, seed=seed),
+                values(theirs_step(image)),
+            )
+        ):
             quarters = (made[:9, :12], made[:9, 12:], made[9:, :12], made[9:, 12:])
-            found[at].append([int((quarter[..., 0] == level).sum()) for quarter in quarters for level in (255, 40)])
+            found[at].append(
+                [
+                    int((quarter[..., 0] == level).sum())
+                    for quarter in quarters
+                    for level in (255, 40)
+                ]
+            )
     ours_counts, their_counts = (np.array(each) for each in found)
     for column in range(8):
-        assert two_sample(*(np.bincount(each[:, column], minlength=109) for each in (ours_counts, their_counts))) < 1
+        assert (
+            two_sample(
+                *(
+                    np.bincount(each[:, column], minlength=109)
+                    for each in (ours_counts, their_counts)
+                )
+            )
+            < 1
+        )
 
 
 def test_five_and_ten_crops(v2: Any) -> None:
@@ -139,7 +200,10 @@ def test_five_and_ten_crops(v2: Any) -> None:
     from shardctl.transforms.table import parse_step
 
     image = picture(1, 41, 30)
-    for name, theirs in (("five_crop", v2.functional.five_crop), ("ten_crop", v2.functional.ten_crop)):
+    for name, theirs in (
+        ("five_crop", v2.functional.five_crop),
+        ("ten_crop", v2.functional.ten_crop),
+    ):
         for part, wanted in enumerate(theirs(image, [12, 15])):
             made = Picture.of(image)
             made.part = part
@@ -155,10 +219,19 @@ def test_an_elastic_field_is_as_strong_and_as_smooth(v2: Any) -> None:
     from shardctl.images.geometry import Displacement
 
     torch.manual_seed(3)
-    theirs = v2.ElasticTransform(60.0, 3.0).make_params([torch.zeros(3, 400, 400)])["displacement"][0].numpy() * 200
-    made = picture_of(Image.new("RGB", (400, 400)), {"name": "elastic", "alpha": 60, "sigma": 3}, seed=3).stages[-1]
+    theirs = (
+        v2.ElasticTransform(60.0, 3.0)
+        .make_params([torch.zeros(3, 400, 400)])["displacement"][0]
+        .numpy()
+        * 200
+    )
+    made = picture_of(
+        Image.new("RGB", (400, 400)), {"name": "elastic", "alpha": 60, "sigma": 3}, seed=3
+    ).stages[-1]
     assert isinstance(made, Displacement)
     for ours, wanted in ((made.x, theirs[..., 0]), (made.y, theirs[..., 1])):
         assert (ours**2).mean() == pytest.approx((wanted**2).mean(), rel=0.1)
         for axis in (0, 1):
-            assert (np.diff(ours, axis=axis) ** 2).mean() == pytest.approx((np.diff(wanted, axis=axis) ** 2).mean(), rel=0.1)
+            assert (np.diff(ours, axis=axis) ** 2).mean() == pytest.approx(
+                (np.diff(wanted, axis=axis) ** 2).mean(), rel=0.1
+            )

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 library = torch.library.Library("torchvision", "DEF")
-for operator in ("nms", "qnms"):  # Streaming imports torchvision, which lacks them beside a torch without CUDA
+# Streaming imports torchvision, which lacks them beside a torch without CUDA
+for operator in ("nms", "qnms"):
     library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
@@ -26,7 +27,9 @@ def decoded(data: bytes) -> object:
     import numpy as np
     from PIL import Image
 
-    return np.ascontiguousarray(np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))[16:240, 16:240])
+    return np.ascontiguousarray(
+        np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))[16:240, 16:240]
+    )
 
 
 def read(bucket: str, cache: str) -> None:
@@ -41,7 +44,8 @@ def read(bucket: str, cache: str) -> None:
     clean_stale_shared_memory()
     began = time.perf_counter()
     dataset = Images(remote=f"s3://{bucket}/streaming", local=cache, shuffle=True, batch_size=256)
-    # With two workers, each try with 3,000 images or more ended with an error: bytes that are not those of an image.
+    # With two workers, each try with 3,000 images or more ended with an error: bytes that are not
+    # those of an image.
     loader = DataLoader(dataset, batch_size=256, num_workers=1)
     print(sum(len(batch) for batch in loader), time.perf_counter() - began)
 

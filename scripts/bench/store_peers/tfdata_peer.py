@@ -31,12 +31,17 @@ def read(address: str, bucket: str) -> None:
     import tensorflow_io  # noqa: F401 - it is the file system of s3://
 
     began = time.perf_counter()
-    files = tf.data.Dataset.from_tensor_slices([f"s3://{bucket}/tfdata/{shard:05d}.tfrecord" for shard in range(SHARDS)])
+    files = tf.data.Dataset.from_tensor_slices(
+        [f"s3://{bucket}/tfdata/{shard:05d}.tfrecord" for shard in range(SHARDS)]
+    )
     records = files.shuffle(SHARDS).interleave(
-        lambda path: tf.data.TFRecordDataset(path, buffer_size=8 << 20), cycle_length=SHARDS, num_parallel_calls=SHARDS
+        lambda path: tf.data.TFRecordDataset(path, buffer_size=8 << 20),
+        cycle_length=SHARDS,
+        num_parallel_calls=SHARDS,
     )
     images = records.shuffle(1000).map(
-        lambda data: tf.io.decode_and_crop_jpeg(data, [16, 16, 224, 224]), num_parallel_calls=tf.data.AUTOTUNE
+        lambda data: tf.io.decode_and_crop_jpeg(data, [16, 16, 224, 224]),
+        num_parallel_calls=tf.data.AUTOTUNE,
     )
     count = sum(len(batch) for batch in images.batch(256).prefetch(tf.data.AUTOTUNE))
     print(count, time.perf_counter() - began, flush=True)

@@ -24,7 +24,9 @@ def decoded(data: bytes) -> object:
     import numpy as np
     from PIL import Image
 
-    return np.ascontiguousarray(np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))[16:240, 16:240])
+    return np.ascontiguousarray(
+        np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))[16:240, 16:240]
+    )
 
 
 def read(address: str, bucket: str) -> None:
@@ -33,8 +35,14 @@ def read(address: str, bucket: str) -> None:
 
     began = time.perf_counter()
     urls = f"pipe:curl -s -f {address}/{bucket}/webdataset/{{00000..{SHARDS - 1:05d}}}.tar"
-    dataset = webdataset.WebDataset(urls, shardshuffle=SHARDS, nodesplitter=webdataset.split_by_node)
-    dataset = dataset.shuffle(1000).map(lambda sample: decoded(sample["jpg"])).batched(256, collation_fn=list)
+    dataset = webdataset.WebDataset(
+        urls, shardshuffle=SHARDS, nodesplitter=webdataset.split_by_node
+    )
+    dataset = (
+        dataset.shuffle(1000)
+        .map(lambda sample: decoded(sample["jpg"]))
+        .batched(256, collation_fn=list)
+    )
     count = sum(len(batch) for batch in DataLoader(dataset, batch_size=None, num_workers=2))
     print(count, time.perf_counter() - began)
 

@@ -1,7 +1,9 @@
-"""Python imports this file at its start: torchvision can then be imported beside a PyTorch that it was not built for.
+"""Python imports this file at its start: torchvision can then be imported beside a PyTorch that it
+was not built for.
 
-PyPI's torchvision is built for CUDA and for one version of PyTorch. Beside another one its compiled part does not load, and
-its import ends at two operators that are not there. Their names are enough: models and transforms work.
+PyPI's torchvision is built for CUDA and for one version of PyTorch. Beside another one its compiled
+part does not load, and its import ends at two operators that are not there. Their names are enough:
+models and transforms work.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class NamesOperators:
             except OSError:
                 self.library = torch.library.Library("torchvision", "DEF")
                 for operator in ("nms", "qnms"):
-                    self.library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+                    self.library.define(
+                        f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+                    )
                 return
 
 

@@ -1,4 +1,5 @@
-"""How fast a dataset can be read on this machine, through the loader that training uses, and whether that is fast enough."""
+"""How fast a dataset can be read on this machine, through the loader that training uses, and
+whether that is fast enough."""
 
 from __future__ import annotations
 
@@ -82,14 +83,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Listener:
-    """Callbacks for the progress of `bench`: `phase` gets the name of the next phase, `samples` the size of each batch."""
+    """Callbacks for the progress of `bench`: `phase` gets the name of the next phase, `samples` the
+    size of each batch."""
 
     phase: Callable[[str], None] = lambda name: None
     samples: Callable[[int], None] = lambda count: None
 
     @classmethod
     def showing(cls, progress: Progress) -> Listener:
-        """Return callbacks that show the phase of the measurement, and how many samples it has read."""
+        """Return callbacks that show the phase of the measurement, and how many samples it has
+        read."""
         read = 0
 
         def phase(name: str) -> None:
@@ -107,13 +110,17 @@ class Listener:
 
 
 @with_options(declared_in(BenchOptions))
-@explaining_interrupts("interrupted; the measurement has no result. Fewer runs or seconds make it shorter")
-def bench(path: str | Path, listener: Listener | None = None, *, progress: bool = True, **options: Any) -> BenchResult:
+@explaining_interrupts(
+    "interrupted; the measurement has no result. Fewer runs or seconds make it shorter"
+)
+def bench(
+    path: str | Path, listener: Listener | None = None, *, progress: bool = True, **options: Any
+) -> BenchResult:
     """Read a dataset and measure the rate of batches. BenchOptions has the `options`.
 
-    With a consumer, its utilisation is measured too. `progress` False shows no progress on stderr; a `listener` has callbacks
-    instead. Raises UsageError, DatasetError, InputError (a baseline without its
-    raw inputs), ConsumerError, InstallError.
+    With a consumer, its utilisation is measured too. `progress` False shows no progress on stderr;
+    a `listener` has callbacks instead. Raises UsageError, DatasetError, InputError (a baseline
+    without its raw inputs), ConsumerError, InstallError.
     """
     instance("listener", listener, Listener)
     taken = taken_arguments("bench", options, declared_in(BenchOptions))
@@ -125,10 +132,16 @@ def bench(path: str | Path, listener: Listener | None = None, *, progress: bool 
 
 def _bench(path: str | Path, listener: Listener, chosen: BenchOptions) -> BenchResult:
     if chosen.baseline and is_url(path):
-        raise UsageError(f"{printable(str(path))}: a baseline reads raw inputs of this machine; leave out --baseline")
+        raise UsageError(
+            f"{printable(str(path))}: a baseline reads raw inputs of this machine; leave out "
+            "--baseline"
+        )
     subject, manifest = OwnDataset(path, chosen), opened(path, chosen).manifest
-    consumer = find_consumer(chosen, lambda preset: samples_per_s(opened(path, chosen), preset, str(path)))
-    measured = _measured(str(path), opened(path, chosen))  # nothing stays open that a cold measurement could not drop
+    consumer = find_consumer(
+        chosen, lambda preset: samples_per_s(opened(path, chosen), preset, str(path))
+    )
+    # nothing stays open that a cold measurement could not drop
+    measured = _measured(str(path), opened(path, chosen))
     page_cache = {"before": subject.residency()}
     listener.phase("reading")
     (found,) = measure([subject], chosen, listener.samples)
@@ -138,7 +151,9 @@ def _bench(path: str | Path, listener: Listener, chosen: BenchOptions) -> BenchR
         result = replace(result, consumer=consumer.feed(subject, found, listener.samples))
     if chosen.baseline:
         listener.phase("reading raw")
-        result = replace(result, baseline=run_baseline(Path(path), manifest, chosen, found, listener.samples))
+        result = replace(
+            result, baseline=run_baseline(Path(path), manifest, chosen, found, listener.samples)
+        )
     if chosen.sweep:
         listener.phase("sweeping")
         result = replace(result, sweep=sweep(path, chosen, listener.samples))
@@ -160,10 +175,12 @@ def _measured(place: str, read: Dataset) -> Measured:
     return Measured(samples, stored, dataset, environment(read.root), tokens_per_sample(read))
 
 
-# --- the baseline: the same recipe on the raw inputs in every epoch, as a training job without shards works ---
+# --- the baseline: the same recipe on the raw inputs in every epoch, as a training job without
+# shards works ---
 
 INPUTS = 2048
-"""The largest number of files that are read, where a file is one record, from all over the dataset."""
+"""The largest number of files that are read, where a file is one record, from all over the
+dataset."""
 
 UNITS = 64
 """The largest number of units of files of many records that are read."""
@@ -175,25 +192,39 @@ _AHEAD = 2
 
 
 def run_baseline(
-    root: Path, manifest: Manifest, options: BenchOptions, found: Throughput, report: Callable[[int], None]
+    root: Path,
+    manifest: Manifest,
+    options: BenchOptions,
+    found: Throughput,
+    report: Callable[[int], None],
 ) -> BaselineResult:
-    """Measure batches from the raw inputs with as many threads as `found` had. `report` gets the samples of every batch.
+    """Measure batches from the raw inputs with as many threads as `found` had. `report` gets the
+    samples of every batch.
 
-    Raises InputError if the raw inputs no longer exist, UsageError for user functions that the options do not allow.
+    Raises InputError if the raw inputs no longer exist, UsageError for user functions that the
+    options do not allow.
     """
-    refuse_unnamed_functions(manifest.recipe, options.transforms, printable(str(root)), "a baseline")
+    refuse_unnamed_functions(
+        manifest.recipe, options.transforms, printable(str(root)), "a baseline"
+    )
     inputs = _Inputs(root, manifest, options)
     inputs.drop() if options.cold else inputs.read()
     samples, rejected, seconds = inputs.run(found.threads, options, report)
     if not samples:
-        raise InputError(f"{printable(str(root))}: all of its raw inputs have changed or are gone; --baseline reads them again")
+        raise InputError(
+            f"{printable(str(root))}: all of its raw inputs have changed or are gone; --baseline "
+            "reads them again"
+        )
     splits = [split for split in manifest.splits if options.split in (None, split.name)]
     size, rate = sum(split.samples for split in splits), samples / seconds
     return compare(size, rate, found.rate, manifest.seconds, rejected)
 
 
-def compare(samples: int, raw: float, shards: float, conversion: float | None, rejected: int) -> BaselineResult:
-    """Compare an epoch from raw inputs with one from shards; rates in samples/s, `conversion` in s."""
+def compare(
+    samples: int, raw: float, shards: float, conversion: float | None, rejected: int
+) -> BaselineResult:
+    """Compare an epoch from raw inputs with one from shards; rates in samples/s, `conversion` in
+    s."""
     raw_epoch, shards_epoch = samples / raw, samples / shards
     cost = raw_epoch if conversion is None else conversion
     return BaselineResult(
@@ -203,7 +234,9 @@ def compare(samples: int, raw: float, shards: float, conversion: float | None, r
         ratio=round(raw_epoch / shards_epoch, 2),
         conversion_s=round(cost, 3),
         conversion_measured=conversion is not None,
-        pays_after=math.ceil(cost / (raw_epoch - shards_epoch)) if raw_epoch > shards_epoch else None,
+        pays_after=math.ceil(cost / (raw_epoch - shards_epoch))
+        if raw_epoch > shards_epoch
+        else None,
         rejected=rejected,
     )
 
@@ -221,22 +254,36 @@ class _Inputs:
 
     def __init__(self, root: Path, manifest: Manifest, options: BenchOptions) -> None:
         if not manifest.sources:
-            why = "its samples were written by shardctl.write" if is_written(manifest.settings) else "its manifest names none"
-            raise InputError(f"{printable(str(root))}: has no raw inputs ({why}), and --baseline reads them")
+            why = (
+                "its samples were written by shardctl.write"
+                if is_written(manifest.settings)
+                else "its manifest names none"
+            )
+            raise InputError(
+                f"{printable(str(root))}: has no raw inputs ({why}), and --baseline reads them"
+            )
         if strange := manifest.strange_sources():
             raise InputError(
-                f"{printable(str(root))}: its manifest names a source that is not an absolute path or a URL:"
+                f"{printable(str(root))}: its manifest names a source that is not an absolute path "
+                "or a URL:"
                 f" {printable(strange[0])}"
             )
         for source in manifest.sources:
             if is_url(source):
                 raise UsageError(
-                    f"{printable(source)}: is on a store, and --baseline reads raw inputs from a disk; leave it out"
+                    f"{printable(source)}: is on a store, and --baseline reads raw inputs from a "
+                    "disk; leave it out"
                 )
             if not Path(source).exists():
-                raise InputError(f"{printable(source)}: is gone, and --baseline reads the raw inputs of {printable(str(root))}")
+                raise InputError(
+                    f"{printable(source)}: is gone, and --baseline reads the raw inputs of "
+                    f"{printable(str(root))}"
+                )
         recipe = Recipe.from_json(manifest.recipe, root)
-        bases = (source if Path(source).is_dir() else str(Path(source).parent) for source in manifest.sources)
+        bases = (
+            source if Path(source).is_dir() else str(Path(source).parent)
+            for source in manifest.sources
+        )
         if recipe.store and recipe.store.name != "none":
             # Training needs pixels: they are not encoded again, and stored bytes are decoded.
             recipe = dataclasses.replace(recipe, store=ImageEncoding.parse("raw"))
@@ -251,7 +298,9 @@ class _Inputs:
             recorded=True,
         )
         self._splits = [split.name for split in manifest.splits]
-        self._units = list(_some_units(StoredDataset(LocalFolder(root)), options.split, self._job.fields is None))
+        self._units = list(
+            _some_units(StoredDataset(LocalFolder(root)), options.split, self._job.fields is None)
+        )
 
     def _paths(self) -> Iterator[Path]:
         for number, _ in self._units:
@@ -265,27 +314,38 @@ class _Inputs:
         """Read the inputs once, so that they are in the page cache as the shards are."""
         for number, _ in self._units:
             planned = self._job.planned_at(number)
-            with contextlib.suppress(OSError), open(self._job.path_of(planned.file), "rb", opener=ordinary) as file:
+            with (
+                contextlib.suppress(OSError),
+                open(self._job.path_of(planned.file), "rb", opener=ordinary) as file,
+            ):
                 file.seek(planned.unit.offset)
                 file.read(planned.unit.size)
 
-    def run(self, threads: int, options: BenchOptions, report: Callable[[int], None]) -> tuple[int, int, float]:
-        """Make batches for BASELINE_SECONDS, or once if the cache is cold. Return samples, rejected records and seconds.
+    def run(
+        self, threads: int, options: BenchOptions, report: Callable[[int], None]
+    ) -> tuple[int, int, float]:
+        """Make batches for BASELINE_SECONDS, or once if the cache is cold. Return samples, rejected
+        records and seconds.
 
-        A rejected record counts once, however often its batch is made. A unit of many records is a batch of its own.
+        A rejected record counts once, however often its batch is made. A unit of many records is a
+        batch of its own.
         """
         size = options.batch_size if self._job.fields is None else 1
         batches = [self._units[first : first + size] for first in range(0, len(self._units), size)]
         tasks = iter(batches) if options.cold else itertools.cycle(batches)
         began, samples, rejected, first_time = time.perf_counter(), 0, 0, len(batches)
         with ThreadPoolExecutor(threads) as pool:
-            ahead: list[Future[_Batch]] = [pool.submit(self._make, rows) for rows in itertools.islice(tasks, threads + _AHEAD)]
+            ahead: list[Future[_Batch]] = [
+                pool.submit(self._make, rows) for rows in itertools.islice(tasks, threads + _AHEAD)
+            ]
             while ahead:
                 made = ahead.pop(0).result()
                 samples, first_time = samples + made.samples, first_time - 1
                 rejected += made.rejected if first_time >= 0 else 0
                 report(made.samples)
-                if time.perf_counter() - began < (options.seconds or BASELINE_SECONDS) or (not samples and first_time > 0):
+                if time.perf_counter() - began < (options.seconds or BASELINE_SECONDS) or (
+                    not samples and first_time > 0
+                ):
                     ahead += [pool.submit(self._make, rows) for rows in itertools.islice(tasks, 1)]
         return samples, rejected, time.perf_counter() - began
 
@@ -294,7 +354,9 @@ class _Inputs:
         samples, rejected = 0, 0
         images: dict[str, list[Any]] = {}
         job = self._job
-        pipeline = SamplePipeline(job.recipe, None, lambda stage: None, job.layout, job.annotation_rules)
+        pipeline = SamplePipeline(
+            job.recipe, None, lambda stage: None, job.layout, job.annotation_rules
+        )
         for number, split in units:
             planned = self._job.planned_at(number)
             made, refused = 0, 0
@@ -321,7 +383,8 @@ class _Inputs:
         return _Batch(samples, rejected)
 
     def _records(self, planned: PlannedUnit, split: str) -> Iterator[Sample | int]:
-        """Yield the records of a unit of a split; where nothing more is done to them, how many were read at once.
+        """Yield the records of a unit of a split; where nothing more is done to them, how many were
+        read at once.
 
         Raises Rejection for a unit that is not what the dataset was made from.
         """
@@ -329,7 +392,12 @@ class _Inputs:
         if job.fields is None:
             data = read_whole(job, planned)
             check_digest(job, planned, digest_of(data))
-            yield sample_of(job, planned, None, KINDS[job.recipe.kind].fields(data, file.path, job.recipe.reading))
+            yield sample_of(
+                job,
+                planned,
+                None,
+                KINDS[job.recipe.kind].fields(data, file.path, job.recipe.reading),
+            )
             return
         digest = xxhash.xxh3_64()
         choose = choice_of(job, planned, self._splits.index(split), WorkerProgress(), RetryHints())
@@ -337,19 +405,25 @@ class _Inputs:
             if not job.recipe.sample_transforms and job.recipe.store is None:
                 yield len(parsed.batch.to_pydict() and parsed.numbers)
                 continue
-            for record, fields in zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True):
+            for record, fields in zip(
+                parsed.numbers.tolist(), python_rows(parsed.batch), strict=True
+            ):
                 yield sample_of(job, planned, record, fields)
         check_digest(job, planned, digest.intdigest())
 
 
 def _stack(values: list[Any]) -> None:
     """Make a batch of images of one shape, as a loader does."""
-    if all(isinstance(value, np.ndarray) for value in values) and len({value.shape for value in values}) == 1:
+    if (
+        all(isinstance(value, np.ndarray) for value in values)
+        and len({value.shape for value in values}) == 1
+    ):
         np.stack(values)
 
 
 def _some_units(stored: StoredDataset, split: str | None, whole: bool) -> Iterator[tuple[int, str]]:
-    """Yield rows of the plan that became samples, from all over the dataset, each with its split. Raises DatasetError."""
+    """Yield rows of the plan that became samples, from all over the dataset, each with its split.
+    Raises DatasetError."""
     splits = [entry.split for entry in stored.shards]
     most = INPUTS if whole else UNITS
     count = stored.plan.num_rows
@@ -366,10 +440,12 @@ def _some_units(stored: StoredDataset, split: str | None, whole: bool) -> Iterat
             yield number, splits[shard]
 
 
-# --- A search for better settings: short measurements with other numbers of threads, orders and batch sizes ---
+# --- A search for better settings: short measurements with other numbers of threads, orders and
+# batch sizes ---
 
 SETTING_SECONDS = 0.7
-"""Seconds that each setting is read in a round; the faster of two rounds counts, because noise only slows down."""
+"""Seconds that each setting is read in a round; the faster of two rounds counts, because noise only
+slows down."""
 
 ROUNDS = 2
 BATCH_SIZES = (32, 128, 512, 2048)
@@ -377,16 +453,28 @@ BATCH_SIZES = (32, 128, 512, 2048)
 _Setting = tuple[str, int, int]
 
 
-def sweep(place: str | Path, options: BenchOptions, report: Callable[[int], None]) -> tuple[SweepPoint, ...]:
-    """Measure every order with every number of threads, then other batch sizes with the best random order.
+def sweep(
+    place: str | Path, options: BenchOptions, report: Callable[[int], None]
+) -> tuple[SweepPoint, ...]:
+    """Measure every order with every number of threads, then other batch sizes with the best random
+    order.
 
-    Settings take turns, round after round, so that a slow minute of the machine affects all of them.
+    Settings take turns, round after round, so that a slow minute of the machine affects all of
+    them.
     """
-    threads = [count for count in _thread_counts() if count >= (options.processes or 0)] or [options.processes or 1]
-    first = [(order, count, options.batch_size) for order in (IN_ORDER, *_random_orders()) for count in threads]
+    threads = [count for count in _thread_counts() if count >= (options.processes or 0)] or [
+        options.processes or 1
+    ]
+    first = [
+        (order, count, options.batch_size)
+        for order in (IN_ORDER, *_random_orders())
+        for count in threads
+    ]
     points = _measure(place, options, first, report)
     best = next(point for point in best_of(points) if point.shuffle != IN_ORDER)
-    sizes = [(best.shuffle, best.threads, size) for size in BATCH_SIZES if size != options.batch_size]
+    sizes = [
+        (best.shuffle, best.threads, size) for size in BATCH_SIZES if size != options.batch_size
+    ]
     return points + _measure(place, options, sizes, report)
 
 
@@ -400,7 +488,10 @@ def _random_orders() -> list[str]:
 
 
 def _measure(
-    place: str | Path, options: BenchOptions, settings: list[_Setting], report: Callable[[int], None]
+    place: str | Path,
+    options: BenchOptions,
+    settings: list[_Setting],
+    report: Callable[[int], None],
 ) -> tuple[SweepPoint, ...]:
     rates: dict[_Setting, float] = dict.fromkeys(settings, 0.0)
     for _ in range(ROUNDS):
@@ -409,9 +500,16 @@ def _measure(
     return tuple(SweepPoint(*setting, round(rate, 1)) for setting, rate in rates.items())
 
 
-def _rate(place: str | Path, options: BenchOptions, setting: _Setting, report: Callable[[int], None]) -> float:
+def _rate(
+    place: str | Path, options: BenchOptions, setting: _Setting, report: Callable[[int], None]
+) -> float:
     order, threads, batch_size = setting
-    chosen = replace(options, shuffle=False if order == IN_ORDER else order, threads=threads, batch_size=batch_size)
+    chosen = replace(
+        options,
+        shuffle=False if order == IN_ORDER else order,
+        threads=threads,
+        batch_size=batch_size,
+    )
     if options.cold:
         OwnDataset(place, chosen).evict()
     loader, run = open_loader(place, chosen, 1 if options.cold else None), Throughput()

@@ -1,4 +1,5 @@
-"""Compares a measurement with an earlier one: what is faster, by how much, and whether that is more than noise."""
+"""Compares a measurement with an earlier one: what is faster, by how much, and whether that is more
+than noise."""
 
 from __future__ import annotations
 
@@ -26,19 +27,32 @@ METRICS = (
 )
 """The figures that are compared, and whether a larger value is better.
 
-The median time between batches is not compared: a loader returns batches in groups, of which only the first takes time, so
-that the median is a few microseconds and doubles by chance. The mean and the 99th percentile include the waits.
+The median time between batches is not compared: a loader returns batches in groups, of which only
+the first takes time, so that the median is a few microseconds and doubles by chance. The mean and
+the 99th percentile include the waits.
 """
 
 BETTER, WORSE, NOISE, UNJUDGED = "better", "worse", "noise", "unjudged"
 
 LEAST_RUNS = 3
-"""Values that are needed to estimate the noise of a figure: two are close by chance in one of ten measurements."""
+"""Values that are needed to estimate the noise of a figure: two are close by chance in one of ten
+measurements."""
 
 _MOST_LOAD = 0.9
 """Largest share of the processor used by other programs that is counted as noise."""
 
-_SETTINGS = ("threads", "processes", "batch_size", "shuffle", "split", "cold", "decode", "consumer", "consumer_rate", "gpus")
+_SETTINGS = (
+    "threads",
+    "processes",
+    "batch_size",
+    "shuffle",
+    "split",
+    "cold",
+    "decode",
+    "consumer",
+    "consumer_rate",
+    "gpus",
+)
 _EARLIER = {"processes": 0}
 """Settings of measurements by versions that did not have them."""
 
@@ -49,9 +63,10 @@ _ENVIRONMENT = ("cpu", "cores", "memory_bytes", "system", "file_system", "python
 class Change:
     """One figure, before and now. `change` is now / before - 1.
 
-    `noise` is the change that may be chance: values up to (1 + noise) times as large as the other count as the same. It is
-    None if one of the measurements has fewer than LEAST_RUNS values of this figure. `verdict` is better, worse, noise (the
-    change may be chance), or unjudged (`noise` is None).
+    `noise` is the change that may be chance: values up to (1 + noise) times as large as the other
+    count as the same. It is None if one of the measurements has fewer than LEAST_RUNS values of
+    this figure. `verdict` is better, worse, noise (the change may be chance), or unjudged (`noise`
+    is None).
     """
 
     metric: str
@@ -64,7 +79,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All figures that both measurements have, and the differences between their settings, which may explain a change."""
+    """All figures that both measurements have, and the differences between their settings, which
+    may explain a change."""
 
     changes: tuple[Change, ...]
     differences: tuple[str, ...]
@@ -93,15 +109,25 @@ def compare_records(before: dict[str, Any], now: dict[str, Any]) -> Comparison:
         if not old or new is None:
             continue
         noise = _noise(_values(before, metric), _values(now, metric), max(loads))
-        changes.append(Change(metric, old, new, round(new / old - 1, 4), noise, _verdict(old, new, noise, more_is_better)))
+        changes.append(
+            Change(
+                metric,
+                old,
+                new,
+                round(new / old - 1, 4),
+                noise,
+                _verdict(old, new, noise, more_is_better),
+            )
+        )
     return Comparison(tuple(changes), tuple(_differences(before, now)))
 
 
 def _noise(before: list[float], now: list[float], load: float) -> float | None:
-    """Return the change that may be chance: largest run / smallest run of both measurements, and the load of other programs.
+    """Return the change that may be chance: largest run / smallest run of both measurements, and
+    the load of other programs.
 
-    Programs that use the share `load` of the processor leave 1 - `load` of it, and they may have used nothing in the other
-    measurement.
+    Programs that use the share `load` of the processor leave 1 - `load` of it, and they may have
+    used nothing in the other measurement.
     """
     if min(len(before), len(now)) < LEAST_RUNS:
         return None
@@ -128,7 +154,8 @@ def _is_number(value: Any) -> bool:
 def _values(record: dict[str, Any], metric: str) -> list[float]:
     """Return the values of a figure in the runs of a measurement; empty if the record has none.
 
-    The number of GPUs that a loader feeds is its samples/s divided by a fixed rate, and has the same noise.
+    The number of GPUs that a loader feeds is its samples/s divided by a fixed rate, and has the
+    same noise.
     """
     values = _part(record, "by_run").get("samples_per_s" if metric == "gpus_fed" else metric)
     if not isinstance(values, list) or not all(_is_number(value) and value > 0 for value in values):
@@ -137,12 +164,21 @@ def _values(record: dict[str, Any], metric: str) -> list[float]:
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
-    pairs = [(name, before.get(name, _EARLIER.get(name)), now.get(name, _EARLIER.get(name))) for name in _SETTINGS]
+    pairs = [
+        (name, before.get(name, _EARLIER.get(name)), now.get(name, _EARLIER.get(name)))
+        for name in _SETTINGS
+    ]
     there, here = _part(before, "environment"), _part(now, "environment")
     pairs += [(name.replace("_", " "), there.get(name), here.get(name)) for name in _ENVIRONMENT]
     versions, own = _part(there, "versions"), _part(here, "versions")
     pairs += [(name, versions.get(name), own.get(name)) for name in sorted({*versions, *own})]
-    pairs.append(("dataset", _part(before, "dataset").get("fingerprint"), _part(now, "dataset").get("fingerprint")))
+    pairs.append(
+        (
+            "dataset",
+            _part(before, "dataset").get("fingerprint"),
+            _part(now, "dataset").get("fingerprint"),
+        )
+    )
     for name, old, new in pairs:
         if old != new and (name != "dataset" or None not in (old, new)):
             yield f"{name}: {printable(str(old))}, now {printable(str(new))}"

@@ -1,7 +1,9 @@
-"""Consumers of batches: a simulated GPU with a given rate in samples per second, or a user's function.
+"""Consumers of batches: a simulated GPU with a given rate in samples per second, or a user's
+function.
 
-Utilisation is the consumer's busy time / the elapsed time, without the first step, and 0.9 is enough: the
-definitions of MLPerf Storage (https://github.com/mlcommons/storage, Submission_guidelines.md).
+Utilisation is the consumer's busy time / the elapsed time, without the first step, and 0.9 is
+enough: the definitions of MLPerf Storage (https://github.com/mlcommons/storage,
+Submission_guidelines.md).
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _WARM_UP_CALLS = 2
 
 @dataclass(frozen=True)
 class Fed:
-    """The run of a consumer, after its first step: `steps` and `samples` in `seconds`, of which `busy` seconds were work."""
+    """The run of a consumer, after its first step: `steps` and `samples` in `seconds`, of which
+    `busy` seconds were work."""
 
     steps: int
     samples: int
@@ -41,8 +44,11 @@ class Fed:
         return min(1.0, self.busy / self.seconds) if self.seconds > 0 else 1.0
 
 
-def check_patience(rate: float, batch_size: int, seconds: float, remedy: str = "give a smaller --batch-size") -> None:
-    """Raise UsageError if two steps of a consumer take too long to measure. `remedy` says what the user can do."""
+def check_patience(
+    rate: float, batch_size: int, seconds: float, remedy: str = "give a smaller --batch-size"
+) -> None:
+    """Raise UsageError if two steps of a consumer take too long to measure. `remedy` says what the
+    user can do."""
     step, most = batch_size / rate, max(seconds, 60.0)
     if 2 * step > most:
         raise UsageError(
@@ -51,11 +57,15 @@ def check_patience(rate: float, batch_size: int, seconds: float, remedy: str = "
         )
 
 
-def feed_paced(batches: Iterator[Batch], rate: float, seconds: float, report: Callable[[int], None]) -> Fed:
-    """Simulate a consumer of `rate` samples/s that takes batches for about `seconds` s, at least for two steps.
+def feed_paced(
+    batches: Iterator[Batch], rate: float, seconds: float, report: Callable[[int], None]
+) -> Fed:
+    """Simulate a consumer of `rate` samples/s that takes batches for about `seconds` s, at least
+    for two steps.
 
-    The end of each step is computed from the end of the step before, not from the time of waking up, so that sleeping a
-    little too long does not add up. Waiting for a batch moves the schedule by the time waited.
+    The end of each step is computed from the end of the step before, not from the time of waking
+    up, so that sleeping a little too long does not add up. Waiting for a batch moves the schedule
+    by the time waited.
     """
     first = next(batches, None)
     if first is None:
@@ -86,7 +96,8 @@ def _sleep_until(due: float) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """A user's function that is called with every batch. `finish` waits until the work that it started is done."""
+    """A user's function that is called with every batch. `finish` waits until the work that it
+    started is done."""
 
     name: str
     function: Callable[[Any], Any]
@@ -101,7 +112,9 @@ class Step:
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{place.filename}, line {place.lineno}"
-            raise ConsumerError(f"consumer {self.name} raised {type(error).__name__}: {error} ({where})") from error
+            raise ConsumerError(
+                f"consumer {self.name} raised {type(error).__name__}: {error} ({where})"
+            ) from error
 
 
 @dataclass
@@ -120,7 +133,8 @@ class Pulse:
 
 
 def own_rate(step: Step, batch: Any, samples: int, pulse: Pulse) -> float:
-    """Return the rate of a function that never waits, in samples/s: it gets the same batch again and again."""
+    """Return the rate of a function that never waits, in samples/s: it gets the same batch again
+    and again."""
     for _ in range(_WARM_UP_CALLS):
         pulse.beat("its first steps")
         step(batch)
@@ -135,11 +149,18 @@ def own_rate(step: Step, batch: Any, samples: int, pulse: Pulse) -> float:
 
 
 def feed_step(
-    batches: Iterator[Any], step: Step, rate: float, seconds: float, report: Callable[[int], None], pulse: Pulse
+    batches: Iterator[Any],
+    step: Step,
+    rate: float,
+    seconds: float,
+    report: Callable[[int], None],
+    pulse: Pulse,
 ) -> Fed:
-    """Call a function with batches for about `seconds` s. Its busy time is computed from its own `rate` without waits.
+    """Call a function with batches for about `seconds` s. Its busy time is computed from its own
+    `rate` without waits.
 
-    If the function only starts work on a GPU, the next batch is fetched without waiting for that work, as in training.
+    If the function only starts work on a GPU, the next batch is fetched without waiting for that
+    work, as in training.
     """
     first = next(batches, None)
     if first is None:
@@ -163,11 +184,13 @@ def feed_step(
 def watched(name: str, work: Callable[[Pulse], Any], patience: float) -> Any:
     """Do some work in a separate thread, and return its result.
 
-    Raises ConsumerError if there is no progress for `patience` seconds. The thread is then abandoned, because a function
-    that does not return cannot be stopped.
+    Raises ConsumerError if there is no progress for `patience` seconds. The thread is then
+    abandoned, because a function that does not return cannot be stopped.
     """
     pulse, outcome = Pulse(time.monotonic(), "the beginning"), _Outcome()
-    thread = threading.Thread(target=outcome.of, args=(work, pulse), name="shardctl-consumer", daemon=True)
+    thread = threading.Thread(
+        target=outcome.of, args=(work, pulse), name="shardctl-consumer", daemon=True
+    )
     thread.start()
     try:
         while not outcome.done.wait(min(0.2, patience / 4)):

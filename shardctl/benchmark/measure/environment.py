@@ -1,4 +1,5 @@
-"""The machine and the versions of a measurement: without them its figures cannot be compared with others."""
+"""The machine and the versions of a measurement: without them its figures cannot be compared with
+others."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ PACKAGES = ("pyarrow", "numpy", "simplejpeg", "torch")
 
 
 def environment(root: Path) -> dict[str, Any]:
-    """Return processor, cores, memory (bytes), the file system that holds `root`, and versions, as plain data."""
+    """Return processor, cores, memory (bytes), the file system that holds `root`, and versions, as
+    plain data."""
     return {
         "cpu": _cpu(),
         "cores": usable_cores(),
@@ -52,12 +54,15 @@ def _versions() -> dict[str, str]:
 
 
 def _file_system(root: Path) -> str | None:
-    """Return the type of the file system, from the longest mount point above `root`; None if it is unknown."""
+    """Return the type of the file system, from the longest mount point above `root`; None if it is
+    unknown."""
     if sys.platform != "linux":
         return None
     path = os.path.realpath(root)
     best, kind = "", None
-    for line in Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in (
+        Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    ):
         _, point, type_, *_ = line.split(" ")
         point = point.encode().decode("unicode_escape")  # spaces are written \040
         inside = path == point or path.startswith(point.rstrip("/") + "/")

@@ -1,4 +1,5 @@
-"""Meters of arriving batches, in constant memory: latencies, rates over time, bytes, processor time and memory."""
+"""Meters of arriving batches, in constant memory: latencies, rates over time, bytes, processor time
+and memory."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _SERIES = 120
 """The largest number of points of a rate over time; if there are more, neighbours are joined."""
 
 _WEIGHED = 16
-"""The bytes of this many first batches are counted, then those of every n-th. It takes 20 us for a batch of text."""
+"""The bytes of this many first batches are counted, then those of every n-th. It takes 20 us for a
+batch of text."""
 
 
 class Latencies:
@@ -32,7 +34,9 @@ class Latencies:
 
     def __init__(self) -> None:
         decades = math.log10(_LAST_MS / _FIRST_MS)
-        self._edges = np.logspace(math.log10(_FIRST_MS), math.log10(_LAST_MS), int(decades * _PER_DECADE) + 1)
+        self._edges = np.logspace(
+            math.log10(_FIRST_MS), math.log10(_LAST_MS), int(decades * _PER_DECADE) + 1
+        )
         self._counts: npt.NDArray[np.int64] = np.zeros(len(self._edges) + 1, np.int64)
 
     def add(self, seconds: float) -> None:
@@ -45,7 +49,8 @@ class Latencies:
         self._counts += others._counts
 
     def percentile(self, share: float) -> float | None:
-        """Return the quantile `share` (0 to 1) of the latencies in ms, to 1.2 %; None if there are no latencies."""
+        """Return the quantile `share` (0 to 1) of the latencies in ms, to 1.2 %; None if there are
+        no latencies."""
         total = int(self._counts.sum())
         if not total:
             return None
@@ -54,7 +59,8 @@ class Latencies:
         return float(math.sqrt(low * high))
 
     def histogram(self) -> dict[str, list[float]]:
-        """Return the range that is not empty: `edges_ms` (n + 1) and `counts` (n), ten bins to a decade."""
+        """Return the range that is not empty: `edges_ms` (n + 1) and `counts` (n), ten bins to a
+        decade."""
         step = _PER_DECADE // 10
         counts = self._counts[1:]
         coarse = np.add.reduceat(counts, np.arange(0, len(counts), step))
@@ -63,7 +69,10 @@ class Latencies:
             return {"edges_ms": [], "counts": []}
         first, last = int(there[0]), int(there[-1]) + 1
         edges = self._edges[::step][first : last + 1]
-        return {"edges_ms": [float(f"{edge:.4g}") for edge in edges], "counts": coarse[first : first + len(edges) - 1].tolist()}
+        return {
+            "edges_ms": [float(f"{edge:.4g}") for edge in edges],
+            "counts": coarse[first : first + len(edges) - 1].tolist(),
+        }
 
 
 class RateSeries:
@@ -76,12 +85,15 @@ class RateSeries:
     def add(self, seconds: float, samples: int) -> None:
         """Add samples that arrived at this time after the beginning."""
         while seconds >= self._width * _SERIES:
-            self._bins = [self._bins[i] + self._bins[i + 1] for i in range(0, _SERIES, 2)] + [0] * (_SERIES // 2)
+            self._bins = [self._bins[i] + self._bins[i + 1] for i in range(0, _SERIES, 2)] + [0] * (
+                _SERIES // 2
+            )
             self._width *= 2
         self._bins[int(seconds / self._width)] += samples
 
     def points(self, seconds: float) -> dict[str, list[float]]:
-        """Return the middle of each complete bin within the first `seconds`, in s, and its samples per second."""
+        """Return the middle of each complete bin within the first `seconds`, in s, and its samples
+        per second."""
         whole = min(_SERIES, int(seconds / self._width))
         return {
             "seconds": [round((place + 0.5) * self._width, 3) for place in range(whole)],
@@ -120,12 +132,15 @@ def _value_bytes(value: Any) -> int:
         return sum(_value_bytes(item) for item in value)
     if isinstance(value, dict):
         return sum(_value_bytes(item) for item in value.values())
-    return int(getattr(value, "nbytes", None) or (len(value) if isinstance(value, str | bytes) else 8))
+    return int(
+        getattr(value, "nbytes", None) or (len(value) if isinstance(value, str | bytes) else 8)
+    )
 
 
 @dataclass(frozen=True)
 class CpuUse:
-    """Processor time of a measurement: cores used by this process, and the busy share of each core by all processes.
+    """Processor time of a measurement: cores used by this process, and the busy share of each core
+    by all processes.
 
     `busy` is empty, and `others` None, if the system does not report them.
     """
@@ -154,7 +169,8 @@ class CpuMeter:
         self._began = time.perf_counter(), time.process_time(), _core_ticks()
 
     def end(self, elsewhere: float = 0.0) -> float:
-        """End the period, and return the processor seconds used in it by this process, and by others (`elsewhere`)."""
+        """End the period, and return the processor seconds used in it by this process, and by
+        others (`elsewhere`)."""
         wall, own, before = self._began
         used = time.process_time() - own + elsewhere
         self._wall += time.perf_counter() - wall
@@ -162,7 +178,10 @@ class CpuMeter:
         for core, (idle, total) in _core_ticks().items():
             if core in before:
                 sums = self._ticks.get(core, (0, 0))
-                self._ticks[core] = sums[0] + idle - before[core][0], sums[1] + total - before[core][1]
+                self._ticks[core] = (
+                    sums[0] + idle - before[core][0],
+                    sums[1] + total - before[core][1],
+                )
         return used
 
     def read(self) -> CpuUse:
@@ -193,14 +212,18 @@ def _core_ticks() -> dict[int, tuple[int, int]]:
 def peak_memory_mb(processes: Sequence[int] = ()) -> float:
     """Return the peak memory of this process so far, with mapped files, in units of 10^6 bytes.
 
-    The peaks of other `processes` are added where the system reports them, with the memory that they share in each.
+    The peaks of other `processes` are added where the system reports them, with the memory that
+    they share in each.
     """
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return (peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6) + memory_of_others(processes)[1]
+    return (peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6) + memory_of_others(
+        processes
+    )[1]
 
 
 def own_memory_mb(processes: Sequence[int] = ()) -> float | None:
-    """Return the current memory of this process without mapped files, in 10^6 bytes; None if the system does not report it.
+    """Return the current memory of this process without mapped files, in 10^6 bytes; None if the
+    system does not report it.
 
     Added is that of other `processes`, and what they share with this one.
     """
@@ -209,13 +232,16 @@ def own_memory_mb(processes: Sequence[int] = ()) -> float | None:
 
 
 def memory_of_others(processes: Sequence[int]) -> tuple[float | None, float]:
-    """Return the current memory of other processes without mapped files, None if it is unknown, and their peak with them.
+    """Return the current memory of other processes without mapped files, None if it is unknown, and
+    their peak with them.
 
     Both are sums over the processes in 10^6 bytes, and what they share counts in each.
     """
     own = [_status_mb(process, part) for process in processes for part in ("RssAnon", "RssShmem")]
     there = [part for part in own if part is not None]
-    return sum(there) if there else None, sum(_status_mb(process, "VmHWM") or 0.0 for process in processes)
+    return sum(there) if there else None, sum(
+        _status_mb(process, "VmHWM") or 0.0 for process in processes
+    )
 
 
 def _status_mb(process: int | str, part: str) -> float | None:
@@ -224,7 +250,14 @@ def _status_mb(process: int | str, part: str) -> float | None:
         status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 / 1e6 for line in status.splitlines() if line.startswith(part)), None)
+    return next(
+        (
+            int(line.split()[1]) * 1024 / 1e6
+            for line in status.splitlines()
+            if line.startswith(part)
+        ),
+        None,
+    )
 
 
 def count_of(batch: Batch) -> int:

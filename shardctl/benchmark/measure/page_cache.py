@@ -20,7 +20,8 @@ LOOKED_AT = 256
 
 
 def residency(root: Path) -> float | None:
-    """Return the share of the shards' pages that are in memory (0 to 1); None if the system does not report it.
+    """Return the share of the shards' pages that are in memory (0 to 1); None if the system does
+    not report it.
 
     Raises DatasetError.
     """
@@ -28,7 +29,8 @@ def residency(root: Path) -> float | None:
 
 
 def residency_of(files: Sequence[Path]) -> float | None:
-    """Return the share of the pages of files that are in memory (0 to 1); None if the system does not report it."""
+    """Return the share of the pages of files that are in memory (0 to 1); None if the system does
+    not report it."""
     found = [_pages_of(files[place]) for place in evenly_spaced(len(files), LOOKED_AT)]
     pages = [counts for counts in found if counts is not None]
     total = sum(count for count, _ in pages)
@@ -42,7 +44,8 @@ def _pages_of(path: Path) -> tuple[int, int] | None:
 
 
 def evict(root: Path) -> None:
-    """Ask the system to drop a dataset's shards from its page cache. Raises UsageError if it has no such call.
+    """Ask the system to drop a dataset's shards from its page cache. Raises UsageError if it has no
+    such call.
 
     Mapped pages stay: datasets that were opened before must have been released.
     """
@@ -51,7 +54,8 @@ def evict(root: Path) -> None:
 
 
 def drop(paths: Iterable[Path]) -> None:
-    """Ask the system to drop files from its page cache; what cannot be opened is skipped. Raises UsageError."""
+    """Ask the system to drop files from its page cache; what cannot be opened is skipped. Raises
+    UsageError."""
     if not hasattr(os, "posix_fadvise"):
         raise UsageError("a cold measurement needs posix_fadvise, which this system does not have")
     for path in paths:

@@ -9,7 +9,16 @@ from typing import Any
 
 from shardctl.benchmark.measure.consumers import ENOUGH
 from shardctl.system.dataclass import dataclass
-from shardctl.system.html import BAD, GOOD, Html, in_notebook, lines_in_notebook, marked, rows_in_notebook, text
+from shardctl.system.html import (
+    BAD,
+    GOOD,
+    Html,
+    in_notebook,
+    lines_in_notebook,
+    marked,
+    rows_in_notebook,
+    text,
+)
 from shardctl.system.text import counted, format_bytes, printable
 
 KEEPS_UP, STARVES = "keeps-up", "starves"
@@ -30,10 +39,11 @@ _ALMOST_NONE = 0.01
 
 @dataclass(frozen=True)
 class ConsumerResult:
-    """The utilisation of a consumer. `consumer_rate` is the rate of one GPU in samples/s, `limit` that of the loader alone.
+    """The utilisation of a consumer. `consumer_rate` is the rate of one GPU in samples/s, `limit`
+    that of the loader alone.
 
-    `gpus_fed` is the number of such GPUs that the loader can feed, `starves_at` the smallest number that would wait for
-    data. `time` is the time of the loader's threads by stage, as shares.
+    `gpus_fed` is the number of such GPUs that the loader can feed, `starves_at` the smallest number
+    that would wait for data. `time` is the time of the loader's threads by stage, as shares.
     """
 
     consumer: str
@@ -89,7 +99,10 @@ class ConsumerResult:
 
     def figures(self) -> list[tuple[str, str]]:
         """Return the figures, each with what it is, for people."""
-        busy = f"the GPU was busy for this share of {self.seconds:.1f} s; it waited for data for {self.stall_fraction:.1%}"
+        busy = (
+            f"the GPU was busy for this share of {self.seconds:.1f} s; it waited for data for "
+            f"{self.stall_fraction:.1%}"
+        )
         figures = [(f"{self.accelerator_utilization:.1%} utilisation", busy)]
         return [*figures, (TIME_OF_THREADS, _shares(self.time))] if self.time else figures
 
@@ -99,7 +112,11 @@ class ConsumerResult:
 
     def record(self) -> dict[str, Any]:
         """Return all fields as plain data."""
-        derived = {"verdict": self.verdict, "gpus_fed": self.gpus_fed, "starves_at": self.starves_at}
+        derived = {
+            "verdict": self.verdict,
+            "gpus_fed": self.gpus_fed,
+            "starves_at": self.starves_at,
+        }
         return {**asdict(self), **derived}
 
 
@@ -107,9 +124,10 @@ class ConsumerResult:
 class BaselineResult:
     """An epoch from the raw inputs beside one from the shards. Rates in samples/s, times in s.
 
-    `pays_after` is the number of epochs after which converting and reading shards has taken less time than reading raw
-    inputs, None if it never does. `conversion_measured` is False if the dataset does not record how long its conversion
-    took; the time of one epoch from raw inputs is used then.
+    `pays_after` is the number of epochs after which converting and reading shards has taken less
+    time than reading raw inputs, None if it never does. `conversion_measured` is False if the
+    dataset does not record how long its conversion took; the time of one epoch from raw inputs is
+    used then.
     """
 
     raw_samples_per_s: float
@@ -124,7 +142,8 @@ class BaselineResult:
 
 @dataclass(frozen=True)
 class NetworkResult:
-    """What came over the network in all runs together: requests, bytes, and blocks; `mb_per_s` is in 10^6 bytes.
+    """What came over the network in all runs together: requests, bytes, and blocks; `mb_per_s` is
+    in 10^6 bytes.
 
     `from_cache` is the share of the blocks that were in the local cache (0 to 1).
     """
@@ -148,17 +167,24 @@ class SweepPoint:
     def as_options(self, processes: int | None) -> str:
         """Return the options of `shardctl bench` that mean this setting."""
         of_processes = f" --processes {processes}" if processes else ""
-        return f"--order {self.shuffle} --threads {self.threads} --batch-size {self.batch_size}{of_processes}"
+        return (
+            f"--order {self.shuffle} --threads {self.threads} --batch-size "
+            f"{self.batch_size}{of_processes}"
+        )
 
     def as_python(self, processes: int | None) -> str:
         """Return the call of a dataset's method that means this setting."""
         of_processes = f", processes={processes}" if processes else ""
-        return f'loader(batch_size={self.batch_size}, shuffle="{self.shuffle}", threads={self.threads}{of_processes})'
+        return (
+            f'loader(batch_size={self.batch_size}, shuffle="{self.shuffle}", '
+            f"threads={self.threads}{of_processes})"
+        )
 
 
 @dataclass(frozen=True)
 class ReaderFacts:
-    """The reader of another tool that was measured: its name and version, in what it reads, and its Python."""
+    """The reader of another tool that was measured: its name and version, in what it reads, and its
+    Python."""
 
     library: str
     how: str
@@ -168,10 +194,11 @@ class ReaderFacts:
 
 @dataclass(frozen=True)
 class AgainstResult:
-    """shardctl's loader, which read `samples` of the `records` records, converted, in turn with the other reader.
+    """shardctl's loader, which read `samples` of the `records` records, converted, in turn with the
+    other reader.
 
-    `ratio` is its rate / that of the other reader, at the median of `ratios`, one for each pair of runs. A sample takes
-    `bytes_per_sample` on disk.
+    `ratio` is its rate / that of the other reader, at the median of `ratios`, one for each pair of
+    runs. A sample takes `bytes_per_sample` on disk.
     """
 
     samples: int
@@ -187,16 +214,30 @@ class AgainstResult:
     @property
     def reading(self) -> str:
         """What was read and how, in words."""
-        some = "all of them" if self.samples >= self.records else f"{self.samples:,} of the {self.records:,} records"
+        some = (
+            "all of them"
+            if self.samples >= self.records
+            else f"{self.samples:,} of the {self.records:,} records"
+        )
         return f"{some}, converted, read in turn with the above; {counted(self.threads, 'thread')}"
 
     def figures(self, before: float) -> list[tuple[str, str]]:
-        """Return each figure and its meaning, for people. A sample took `before` bytes in the other shards."""
+        """Return each figure and its meaning, for people. A sample took `before` bytes in the other
+        shards."""
         low, high = min(self.ratios), max(self.ratios)
         return [
-            (f"{self.samples_per_s:,.0f} samples/s", f"from {min(self.runs):,.0f} to {max(self.runs):,.0f}"),
-            (f"{self.ratio:,.2f} times", f"as fast; the median of the pairs of runs ({low:,.2f} to {high:,.2f})"),
-            (f"{format_bytes(self.bytes_per_sample)} per sample", f"on disk; {format_bytes(before)} as it is"),
+            (
+                f"{self.samples_per_s:,.0f} samples/s",
+                f"from {min(self.runs):,.0f} to {max(self.runs):,.0f}",
+            ),
+            (
+                f"{self.ratio:,.2f} times",
+                f"as fast; the median of the pairs of runs ({low:,.2f} to {high:,.2f})",
+            ),
+            (
+                f"{format_bytes(self.bytes_per_sample)} per sample",
+                f"on disk; {format_bytes(before)} as it is",
+            ),
             (f"{self.cores_used:.2f} cores", "used by the reading"),
         ]
 
@@ -205,17 +246,20 @@ class AgainstResult:
 class BenchResult:
     """One measurement. Rates and times are medians of the runs.
 
-    `mb_per_s` counts the bytes of the returned batches, and `stored_mb_per_s` their bytes on disk, in units of 10^6. `rss_mb`
-    (peak memory) and `own_mb` (without mapped files) have the same unit, for all processes together. `processes` is the number
-    of the loader's worker processes, 0 for threads in this one. `batch_ms_mean` is the time of a run / its batches, in ms.
-    `batch_ms_p50` and `batch_ms_p99` are times from one batch to the next; None if all runs had fewer than two batches.
-    `first_batch_s` is in s from opening the dataset. `by_run` has the values of each run behind a median. `runs` has the
-    samples/s of each run, and `spread` is (fastest - slowest) / median of them. `time` is the time of the loader's threads by
-    stage, as shares. `core_busy` is the busy share of each core by all processes, `other_load` the share of all cores that
-    other processes used. `page_cache` is the share of the dataset that was in memory (0 to 1): `before` the runs. For a cold
-    measurement, `after_drop` is the largest share that stayed after dropping it. `tokens_per_s` is the rate in tokens without
-    padding; None if samples have no tokens. `network` is of a dataset on a store, `reader` and `against` are of shards of other
-    tools, else None.
+    `mb_per_s` counts the bytes of the returned batches, and `stored_mb_per_s` their bytes on disk,
+    in units of 10^6. `rss_mb` (peak memory) and `own_mb` (without mapped files) have the same unit,
+    for all processes together. `processes` is the number of the loader's worker processes, 0 for
+    threads in this one. `batch_ms_mean` is the time of a run / its batches, in ms. `batch_ms_p50`
+    and `batch_ms_p99` are times from one batch to the next; None if all runs had fewer than two
+    batches. `first_batch_s` is in s from opening the dataset. `by_run` has the values of each run
+    behind a median. `runs` has the samples/s of each run, and `spread` is (fastest - slowest) /
+    median of them. `time` is the time of the loader's threads by stage, as shares. `core_busy` is
+    the busy share of each core by all processes, `other_load` the share of all cores that other
+    processes used. `page_cache` is the share of the dataset that was in memory (0 to 1): `before`
+    the runs. For a cold measurement, `after_drop` is the largest share that stayed after dropping
+    it. `tokens_per_s` is the rate in tokens without padding; None if samples have no tokens.
+    `network` is of a dataset on a store, `reader` and `against` are of shards of other tools, else
+    None.
     """
 
     samples_per_s: float
@@ -264,9 +308,16 @@ class BenchResult:
         order = "in order" if self.shuffle == "in-order" else f"random order ({self.shuffle})"
         split = f" of split {self.split}" if self.split else ""
         stored = "" if self.decode else ", stored bytes (not decoded)"
-        processes = f" in {counted(self.processes, 'process', 'processes')}" if self.processes else ""
-        readers = counted(self.threads, "thread") + processes if self.reader is None else self.reader.how
-        size = f"{counted(self.dataset['samples'], 'sample')}{split}, {format_bytes(self.dataset['bytes'])}"
+        processes = (
+            f" in {counted(self.processes, 'process', 'processes')}" if self.processes else ""
+        )
+        readers = (
+            counted(self.threads, "thread") + processes if self.reader is None else self.reader.how
+        )
+        size = (
+            f"{counted(self.dataset['samples'], 'sample')}{split}, "
+            f"{format_bytes(self.dataset['bytes'])}"
+        )
         return f"{size}; batches of {self.batch_size}, {order}, {readers}{stored}; {self._cache}"
 
     @property
@@ -275,7 +326,11 @@ class BenchResult:
         if self.network is not None:
             return "on a store"
         if not self.cold:
-            return "page cache unknown" if before is None else f"{before:.0%} of it in the page cache before"
+            return (
+                "page cache unknown"
+                if before is None
+                else f"{before:.0%} of it in the page cache before"
+            )
         if after is None:
             return "dropped from the page cache (this system cannot report whether that worked)"
         if after > _ALMOST_NONE:
@@ -293,35 +348,67 @@ class BenchResult:
         """Return the figures of reading, each with its meaning, for people."""
         low, high = min(self.runs), max(self.runs)
         several = f"median of {len(self.runs)} runs from {low:,.0f} to {high:,.0f}"
-        figures = [(f"{self.samples_per_s:,.0f} samples/s", several if len(self.runs) > 1 else "one run")]
+        figures = [
+            (f"{self.samples_per_s:,.0f} samples/s", several if len(self.runs) > 1 else "one run")
+        ]
         if self.tokens_per_s is not None:
             figures.append((f"{self.tokens_per_s:,.0f} tokens/s", "without padding"))
-        figures.append((f"{self.mb_per_s:,.1f} MB/s handed over", f"{self.stored_mb_per_s:,.1f} MB/s as stored"))
+        figures.append(
+            (
+                f"{self.mb_per_s:,.1f} MB/s handed over",
+                f"{self.stored_mb_per_s:,.1f} MB/s as stored",
+            )
+        )
         if self.network is not None:
-            kept = f"{self.network.requests:,} requests; {self.network.from_cache:.0%} of the blocks from the cache"
+            kept = (
+                f"{self.network.requests:,} requests; {self.network.from_cache:.0%} of the "
+                "blocks from the cache"
+            )
             figures.append((f"{self.network.mb_per_s:,.1f} MB/s over the network", kept))
         figures.append((f"{self.batch_ms_mean:,.2f} ms per batch", f"on average; {self._waits}"))
-        figures.append((f"{self.first_batch_s * 1e3:,.1f} ms to the first batch", "from opening it"))
+        figures.append(
+            (f"{self.first_batch_s * 1e3:,.1f} ms to the first batch", "from opening it")
+        )
         cores = self.environment["cores"]
-        others = f"; other programs used {self.other_load * cores:.2f}" if self.other_load is not None else ""
+        others = (
+            f"; other programs used {self.other_load * cores:.2f}"
+            if self.other_load is not None
+            else ""
+        )
         figures.append((f"{self.cores_used:.2f} cores", f"used by the reading, of {cores}{others}"))
-        own = f"; {self.own_mb:,.0f} MB without the mapped shards" if self.own_mb is not None else ""
+        own = (
+            f"; {self.own_mb:,.0f} MB without the mapped shards" if self.own_mb is not None else ""
+        )
         figures.append((f"{self.rss_mb:,.0f} MB of memory", f"at the peak{own}"))
         if self.reader is None:
             return [*figures, (TIME_OF_THREADS, _shares(self.time))]
-        return [*figures, (printable(self.reader.library), f"read them, in {printable(self.reader.python)}")]
+        return [
+            *figures,
+            (printable(self.reader.library), f"read them, in {printable(self.reader.python)}"),
+        ]
 
     @property
     def _waits(self) -> str:
-        """The times between batches: batches come in groups, so that most of these times are almost 0."""
+        """The times between batches: batches come in groups, so that most of these times are almost
+        0."""
         if self.batch_ms_p50 is None or self.batch_ms_p99 is None:
             return "a run had a single batch"
-        return f"waits between batches: {self.batch_ms_p50:,.2f} ms median, {self.batch_ms_p99:,.2f} ms 99th percentile"
+        return (
+            f"waits between batches: {self.batch_ms_p50:,.2f} ms median, "
+            f"{self.batch_ms_p99:,.2f} ms 99th percentile"
+        )
 
     def __repr__(self) -> str:
         """Return the rate, and the verdict if there is a consumer, for display."""
-        verdict = f"; {self.consumer.verdict_in_words}: {self.consumer.feeds}" if self.consumer is not None else ""
-        return f"<shardctl.BenchResult {self.dataset['path']!r}: {self.samples_per_s:,.0f} samples/s{verdict}>"
+        verdict = (
+            f"; {self.consumer.verdict_in_words}: {self.consumer.feeds}"
+            if self.consumer is not None
+            else ""
+        )
+        return (
+            f"<shardctl.BenchResult {self.dataset['path']!r}: {self.samples_per_s:,.0f} "
+            f"samples/s{verdict}>"
+        )
 
     def _repr_html_(self) -> str:
         """Return the verdict and the figures, for a notebook."""
@@ -331,9 +418,18 @@ class BenchResult:
         parts.append(rows_in_notebook("reading", self.figures()))
         if self.baseline is not None:
             raw = (("shards", self.samples_per_s), ("raw inputs", self.baseline.raw_samples_per_s))
-            parts.append(rows_in_notebook("baseline", [(name, round(rate)) for name, rate in raw], ("", "samples/s")))
-        sweep = [(each.shuffle, each.threads, each.batch_size, round(each.samples_per_s)) for each in self.sweep]
-        parts.append(rows_in_notebook("sweep", sweep, ("order", "threads", "batch size", "samples/s")))
+            parts.append(
+                rows_in_notebook(
+                    "baseline", [(name, round(rate)) for name, rate in raw], ("", "samples/s")
+                )
+            )
+        sweep = [
+            (each.shuffle, each.threads, each.batch_size, round(each.samples_per_s))
+            for each in self.sweep
+        ]
+        parts.append(
+            rows_in_notebook("sweep", sweep, ("order", "threads", "batch size", "samples/s"))
+        )
         return in_notebook(f"{self.samples_per_s:,.0f} samples/s", *parts)
 
     def record(self) -> dict[str, Any]:
@@ -352,7 +448,9 @@ class BenchResult:
 
 def _shares(shares: dict[str, float]) -> str:
     """Return shares of time in words, the largest first."""
-    there = sorted(((share, name) for name, share in shares.items() if share >= _ALMOST_NONE), reverse=True)
+    there = sorted(
+        ((share, name) for name, share in shares.items() if share >= _ALMOST_NONE), reverse=True
+    )
     return ", ".join(f"{WAITS.get(name, name)} {share:.0%}" for share, name in there)
 
 

@@ -45,7 +45,8 @@ class Stats(Protocol):
 
 
 class Batches(Protocol):
-    """An open reader: a loader of shardctl, or the reader of another tool in a process of its own."""
+    """An open reader: a loader of shardctl, or the reader of another tool in a process of its
+    own."""
 
     @property
     def threads(self) -> int:
@@ -64,7 +65,8 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory in 10^6 bytes: `own` without mapped files, None if the system does not report it, and `peak` with them."""
+    """Memory in 10^6 bytes: `own` without mapped files, None if the system does not report it, and
+    `peak` with them."""
 
     own: float | None
     peak: float
@@ -82,7 +84,8 @@ class Subject(Protocol):
     """What is measured: shards, and how they are read."""
 
     def open(self, epochs: int | None, drop_last: bool = False) -> Opened:
-        """Open a reader of so many epochs (None: for ever). Raises DatasetError, InputError, InstallError."""
+        """Open a reader of so many epochs (None: for ever). Raises DatasetError, InputError,
+        InstallError."""
 
     def order_of(self, batches: Batches) -> str:
         """Return the name of the order in which they come."""
@@ -91,13 +94,15 @@ class Subject(Protocol):
         """Return the memory of the processes that read."""
 
     def transfers_of(self, batches: Batches) -> dict[str, int] | None:
-        """Return what has come over a network since the reader was opened, as LoaderStats counts it; None for local files."""
+        """Return what has come over a network since the reader was opened, as LoaderStats counts
+        it; None for local files."""
 
     def evict(self) -> None:
         """Drop the shards from the page cache. Raises UsageError."""
 
     def residency(self) -> float | None:
-        """Return the share of the shards that is in the page cache (0 to 1); None if the system does not report it."""
+        """Return the share of the shards that is in the page cache (0 to 1); None if the system
+        does not report it."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +137,15 @@ class OwnDataset:
     def evict(self) -> None:
         """Drop the shards from the page cache. Raises UsageError for a dataset on a store."""
         if is_url(self.place):
-            raise UsageError(f"{printable(str(self.place))}: only files of this machine can be dropped; leave out --cold")
+            raise UsageError(
+                f"{printable(str(self.place))}: only files of this machine can be dropped; leave "
+                "out --cold"
+            )
         evict(Path(self.place))
 
     def residency(self) -> float | None:
-        """Return the share of the shards in the page cache, None for a dataset on a store. Raises DatasetError."""
+        """Return the share of the shards in the page cache, None for a dataset on a store. Raises
+        DatasetError."""
         return None if is_url(self.place) else residency(Path(self.place))
 
 
@@ -145,8 +154,11 @@ def opened(place: str | Path, options: BenchOptions) -> Dataset:
     return open_dataset(place, options.split, cache=options.cache, cache_limit=options.cache_limit)
 
 
-def open_loader(place: str | Path, options: BenchOptions, repeat: int | None, drop_last: bool = False) -> Loader:
-    """Open the dataset, and return a loader that reads it `repeat` times (None: for ever). Raises DatasetError."""
+def open_loader(
+    place: str | Path, options: BenchOptions, repeat: int | None, drop_last: bool = False
+) -> Loader:
+    """Open the dataset, and return a loader that reads it `repeat` times (None: for ever). Raises
+    DatasetError."""
     dataset = opened(place, options)
     if not len(dataset):
         of_split = f" in split {options.split}" if options.split else ""

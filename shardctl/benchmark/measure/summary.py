@@ -13,7 +13,8 @@ from shardctl.system.dataclass import dataclass
 
 @dataclass(frozen=True)
 class Measured:
-    """The shards that were measured: their samples and bytes on disk; `dataset` and `environment` as BenchResult has them.
+    """The shards that were measured: their samples and bytes on disk; `dataset` and `environment`
+    as BenchResult has them.
 
     `tokens_per_sample` is None where samples have no tokens.
     """
@@ -25,13 +26,24 @@ class Measured:
     tokens_per_sample: float | None = None
 
 
-def summarize(measured: Measured, options: BenchOptions, found: Throughput, page_cache: dict[str, float | None]) -> BenchResult:
+def summarize(
+    measured: Measured,
+    options: BenchOptions,
+    found: Throughput,
+    page_cache: dict[str, float | None],
+) -> BenchResult:
     """Return the figures. `page_cache` has the share of the shards that was in memory before."""
     if options.cold:
         page_cache = {**page_cache, "after_drop": found.left_in_cache}
-    rates, cpu, tokens = [run.rate for run in found.runs], found.cpu.read(), measured.tokens_per_sample
+    rates, cpu, tokens = (
+        [run.rate for run in found.runs],
+        found.cpu.read(),
+        measured.tokens_per_sample,
+    )
     stored_per_sample = measured.bytes / max(1, measured.samples)
-    medians, nineties = ([run.latencies.percentile(share) for run in found.runs] for share in (0.5, 0.99))
+    medians, nineties = (
+        [run.latencies.percentile(share) for run in found.runs] for share in (0.5, 0.99)
+    )
     return BenchResult(
         samples_per_s=round(found.rate, 1),
         mb_per_s=round(found.rate * found.weights.per_sample / 1e6, 1),
@@ -96,8 +108,11 @@ def _median(values: list[float | None]) -> float | None:
     return round(statistics.median(there), 3) if there else None
 
 
-def compare_readers(samples: int, records: int, stored: int, theirs: Throughput, own: Throughput) -> AgainstResult:
-    """Return shardctl's loader beside another reader: it read `samples` of the `records` records, in `stored` bytes."""
+def compare_readers(
+    samples: int, records: int, stored: int, theirs: Throughput, own: Throughput
+) -> AgainstResult:
+    """Return shardctl's loader beside another reader: it read `samples` of the `records` records,
+    in `stored` bytes."""
     ratios = [mine.rate / other.rate for mine, other in zip(own.runs, theirs.runs, strict=True)]
     return AgainstResult(
         samples=samples,

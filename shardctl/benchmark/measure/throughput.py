@@ -1,4 +1,5 @@
-"""The rate of batches for a consumer that does nothing else: several runs, and their measurements."""
+"""The rate of batches for a consumer that does nothing else: several runs, and their
+measurements."""
 
 from __future__ import annotations
 
@@ -15,10 +16,12 @@ from shardctl.benchmark.options import BenchOptions
 from shardctl.system.dataclass import dataclass
 
 WARM_UP_SECONDS = 0.5
-"""Seconds of warm-up before measuring: the decoders are loaded, and the number of threads ("auto") settles."""
+"""Seconds of warm-up before measuring: the decoders are loaded, and the number of threads ("auto")
+settles."""
 
 ROOM, OTHER = "room", "other"
-"""Parts of the threads' time beside the reader's stages: waiting until a batch is taken, and the rest."""
+"""Parts of the threads' time beside the reader's stages: waiting until a batch is taken, and the
+rest."""
 
 
 @dataclass
@@ -35,7 +38,9 @@ class ThreadTime:
     def add(self, loader: Batches) -> None:
         """Add the iteration of the loader that has just ended."""
         stats = loader.stats()
-        spent = {name: seconds - self._before.get(name, 0.0) for name, seconds in stats.stages.items()}
+        spent = {
+            name: seconds - self._before.get(name, 0.0) for name, seconds in stats.stages.items()
+        }
         self._before = stats.stages
         for name, seconds in spent.items():
             self.seconds[name] += seconds
@@ -45,12 +50,17 @@ class ThreadTime:
     def shares(self) -> dict[str, float]:
         """Return each part as a share of the threads' time."""
         total = sum(self.seconds.values())
-        return {name: round(seconds / total, 4) for name, seconds in self.seconds.items()} if total else {}
+        return (
+            {name: round(seconds / total, 4) for name, seconds in self.seconds.items()}
+            if total
+            else {}
+        )
 
 
 @dataclass
 class Run:
-    """One run: the samples and batches read, its seconds, and the processor seconds that this process used."""
+    """One run: the samples and batches read, its seconds, and the processor seconds that this
+    process used."""
 
     samples: int = 0
     batches: int = 0
@@ -78,12 +88,13 @@ class Run:
 class Throughput:
     """The measurements of several runs.
 
-    `memory` and `peak` (with mapped files) are in 10^6 bytes, of all processes together; `memory` is None if the system does
-    not report it.
+    `memory` and `peak` (with mapped files) are in 10^6 bytes, of all processes together; `memory`
+    is None if the system does not report it.
 
-    `shuffle` is the name of their order. `left_in_cache` is the largest share of the dataset (0 to 1) that was still in the
-    page cache after dropping it; None if nothing was dropped or the system does not report it. `transfers` is what came over a
-    network during the runs; None for local files.
+    `shuffle` is the name of their order. `left_in_cache` is the largest share of the dataset (0 to
+    1) that was still in the page cache after dropping it; None if nothing was dropped or the system
+    does not report it. `transfers` is what came over a network during the runs; None for local
+    files.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -134,7 +145,9 @@ class Throughput:
         self.memory = max(self.memory or 0.0, memory.own or 0.0) or None
         self.peak = max(self.peak, memory.peak)
 
-    def add_transfers(self, subject: Subject, batches: Batches, before: dict[str, int] | None) -> None:
+    def add_transfers(
+        self, subject: Subject, batches: Batches, before: dict[str, int] | None
+    ) -> None:
         """Count what came over a network since `before`."""
         now = subject.transfers_of(batches)
         if now is not None and before is not None:
@@ -145,13 +158,18 @@ class Throughput:
         """Begin a new run: later batches count for it."""
         self.runs.append(Run())
 
-    def run(self, loader: Batches, most_seconds: float | None, report: Callable[[int], None]) -> float:
+    def run(
+        self, loader: Batches, most_seconds: float | None, report: Callable[[int], None]
+    ) -> float:
         """Begin a run, and read as in `read`."""
         self.begin_run()
         return self.read(loader, most_seconds, report)
 
-    def read(self, loader: Batches, most_seconds: float | None, report: Callable[[int], None]) -> float:
-        """Iterate over a loader to its end, or for `most_seconds`. Return the seconds to the first batch."""
+    def read(
+        self, loader: Batches, most_seconds: float | None, report: Callable[[int], None]
+    ) -> float:
+        """Iterate over a loader to its end, or for `most_seconds`. Return the seconds to the first
+        batch."""
         run, earlier, batches = self.runs[-1], self.seconds, iter(loader)
         elsewhere = loader.stats().processes_cpu_s
         self.cpu.begin()
@@ -179,10 +197,14 @@ class Throughput:
         return first
 
 
-def measure(subjects: Sequence[Subject], options: BenchOptions, report: Callable[[int], None]) -> list[Throughput]:
-    """Measure the requested runs of each subject; they take turns, so that a slow moment of the machine affects all of them.
+def measure(
+    subjects: Sequence[Subject], options: BenchOptions, report: Callable[[int], None]
+) -> list[Throughput]:
+    """Measure the requested runs of each subject; they take turns, so that a slow moment of the
+    machine affects all of them.
 
-    `report` gets the number of samples of every batch. Raises DatasetError, InputError, InstallError.
+    `report` gets the number of samples of every batch. Raises DatasetError, InputError,
+    InstallError.
     """
     results = [Throughput() for _ in subjects]
     if options.cold:
@@ -212,19 +234,25 @@ def _warm(subject: Subject, options: BenchOptions, result: Throughput) -> Batche
     opened = subject.open(options.run_epochs)
     batches = opened.batches
     try:
-        result.first_batches.append(opened.seconds + Throughput().run(batches, WARM_UP_SECONDS, lambda _: None))
+        result.first_batches.append(
+            opened.seconds + Throughput().run(batches, WARM_UP_SECONDS, lambda _: None)
+        )
     except BaseException:
         batches.close()
         raise
-    batches.set_epoch(0)  # the warm-up stopped in the middle of an epoch; the first run begins with a new one
+    # the warm-up stopped in the middle of an epoch; the first run begins with a new one
+    batches.set_epoch(0)
     result.time.begin(batches)
     return batches
 
 
-def _cold_run(subject: Subject, options: BenchOptions, result: Throughput, report: Callable[[int], None]) -> None:
+def _cold_run(
+    subject: Subject, options: BenchOptions, result: Throughput, report: Callable[[int], None]
+) -> None:
     """Read epochs that each begin with an empty page cache, for the epochs or seconds of a run.
 
-    Nothing is read twice without dropping the cache in between: the second time would come from memory.
+    Nothing is read twice without dropping the cache in between: the second time would come from
+    memory.
     """
     result.begin_run()
     run, epochs = result.runs[-1], 0
@@ -236,8 +264,11 @@ def _cold_run(subject: Subject, options: BenchOptions, result: Throughput, repor
         epochs += 1
 
 
-def _cold_epoch(subject: Subject, result: Throughput, most_seconds: float | None, report: Callable[[int], None]) -> None:
-    """Drop the shards from the page cache, open them, and read them once, or as much as the time allows."""
+def _cold_epoch(
+    subject: Subject, result: Throughput, most_seconds: float | None, report: Callable[[int], None]
+) -> None:
+    """Drop the shards from the page cache, open them, and read them once, or as much as the time
+    allows."""
     subject.evict()
     left = subject.residency()
     if left is not None:

@@ -18,15 +18,30 @@ from shardctl.loader.metrics import Sink
 from shardctl.loader.metrics.watching import watch
 
 
-def watch_dataset(path: str | Path, targets: Sequence[str | Path | Sink], every: float, options: BenchOptions) -> None:
-    """Read a dataset as training does, and tell the figures of the loader every few seconds, for `seconds` or without end.
+def watch_dataset(
+    path: str | Path, targets: Sequence[str | Path | Sink], every: float, options: BenchOptions
+) -> None:
+    """Read a dataset as training does, and tell the figures of the loader every few seconds, for
+    `seconds` or without end.
 
-    With a rate or a preset, a consumer takes the batches at that rate. Raises UsageError, DatasetError, InstallError.
+    With a rate or a preset, a consumer takes the batches at that rate. Raises UsageError,
+    DatasetError, InstallError.
     """
     options.check()
-    consumer = find_consumer(options, lambda preset: samples_per_s(opened(path, options), preset, str(path)))
-    if isinstance(consumer, FunctionConsumer) or options.baseline or options.sweep or options.cold or options.epochs:
-        raise UsageError("--watch reads as fast as it can, or at a rate: use it alone, with --consumer-rate or with a preset")
+    consumer = find_consumer(
+        options, lambda preset: samples_per_s(opened(path, options), preset, str(path))
+    )
+    if (
+        isinstance(consumer, FunctionConsumer)
+        or options.baseline
+        or options.sweep
+        or options.cold
+        or options.epochs
+    ):
+        raise UsageError(
+            "--watch reads as fast as it can, or at a rate: use it alone, with --consumer-rate or "
+            "with a preset"
+        )
     seconds = math.inf if options.seconds is None else options.seconds
     with closing(open_loader(path, options, None)) as loader:
         batches = iter(watch(loader, *targets, every=every))

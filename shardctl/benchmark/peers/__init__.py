@@ -1,1 +1,2 @@
-"""The readers of other tools, measured on shards of theirs: in processes of their own, in the Python that has them."""
+"""The readers of other tools, measured on shards of theirs: in processes of their own, in the
+Python that has them."""

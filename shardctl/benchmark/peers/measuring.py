@@ -1,4 +1,5 @@
-"""`shardctl bench` of shards of other tools: with the reader that training uses for them, and beside shardctl's loader."""
+"""`shardctl bench` of shards of other tools: with the reader that training uses for them, and
+beside shardctl's loader."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from shardctl.benchmark.measure.feeding import find_consumer, without_reading_ah
 from shardctl.benchmark.measure.meters import memory_of_others
 from shardctl.benchmark.measure.page_cache import drop, residency_of
 from shardctl.benchmark.measure.result import ReaderFacts
-from shardctl.benchmark.measure.subjects import IN_ORDER, Batches, Memory, Opened, OwnDataset, Subject
+from shardctl.benchmark.measure.subjects import (
+    IN_ORDER,
+    Batches,
+    Memory,
+    Opened,
+    OwnDataset,
+    Subject,
+)
 from shardctl.benchmark.measure.summary import Measured, compare_readers, summarize
 from shardctl.benchmark.measure.throughput import measure
 from shardctl.benchmark.peers.readers import PeerReader, reader_of
@@ -46,7 +54,8 @@ ITS_SHUFFLE = "as this reader shuffles"
 
 @dataclass
 class PeerShards:
-    """Shards of another tool, read by its reader in the Python `python`. Having opened them, it says `library` and `how`."""
+    """Shards of another tool, read by its reader in the Python `python`. Having opened them, it
+    says `library` and `how`."""
 
     reader: PeerReader
     python: str
@@ -91,7 +100,8 @@ class PeerShards:
         return Memory(*memory_of_others(batches.process_ids))
 
     def read(self) -> None:
-        """Read the files once, so that they are in the page cache as the records are that were converted."""
+        """Read the files once, so that they are in the page cache as the records are that were
+        converted."""
         for file in self.files:
             with open(file, "rb", buffering=0) as opened:
                 while opened.read(_READ_BYTES):
@@ -116,10 +126,12 @@ def bench_shards(
     beside: bool = False,
     **options: Any,
 ) -> BenchResult:
-    """Measure the rate of batches of shards of another tool, with its reader in the Python `python`.
+    """Measure the rate of batches of shards of another tool, with its reader in the Python
+    `python`.
 
-    With `beside`, some records are converted into a scratch folder, and read in turn with shardctl's loader. `options` are
-    those of BenchOptions that other readers have. Raises UsageError, InputError, InstallError.
+    With `beside`, some records are converted into a scratch folder, and read in turn with
+    shardctl's loader. `options` are those of BenchOptions that other readers have. Raises
+    UsageError, InputError, InstallError.
     """
     chosen, root, listener = BenchOptions(**options), Path(path), listener or Listener()
     _check(chosen, beside)
@@ -127,7 +139,10 @@ def bench_shards(
     with scratch_folder() as scratch:
         subject, measured, notes = _find(root, chosen, python, scratch)
         if chosen.cold and subject.reader.copies:
-            raise UsageError("--cold is not for Parquet files: their reader reads a copy, which is in memory; leave it out")
+            raise UsageError(
+                "--cold is not for Parquet files: their reader reads a copy, which is in memory; "
+                "leave it out"
+            )
         subjects: list[Subject] = [subject]
         tried = None
         if beside:
@@ -143,14 +158,20 @@ def bench_shards(
         if consumer is not None:
             listener.phase("feeding")
             fed = consumer.feed(subject, found, listener.samples)
-            result = replace(result, consumer=fed if subject.reads_ahead else without_reading_ahead(fed))
+            result = replace(
+                result, consumer=fed if subject.reads_ahead else without_reading_ahead(fed)
+            )
         if tried is not None:
-            result = replace(result, against=compare_readers(tried.samples, tried.records, tried.bytes, found, own[0]))
+            result = replace(
+                result,
+                against=compare_readers(tried.samples, tried.records, tried.bytes, found, own[0]),
+            )
         return replace(result, reader=ReaderFacts(subject.library, subject.how, python, notes))
 
 
 def rate_today(path: Path, python: str, options: BenchOptions) -> tuple[ReaderFacts, float]:
-    """Return the reader of the shards at a path and its rate in samples/s. Raises UsageError, InputError, InstallError."""
+    """Return the reader of the shards at a path and its rate in samples/s. Raises UsageError,
+    InputError, InstallError."""
     with scratch_folder() as scratch:
         subject, _, notes = _find(path, options, python, scratch)
         (found,) = measure([subject], options, lambda samples: None)
@@ -161,7 +182,10 @@ def _check(options: BenchOptions, beside: bool) -> None:
     """Raise UsageError for options that the readers of others do not have."""
     options.check()
     if options.calls_function:
-        raise UsageError("your own function is called with batches of shardctl; for shards of others give --consumer-rate")
+        raise UsageError(
+            "your own function is called with batches of shardctl; for shards of others give "
+            "--consumer-rate"
+        )
     refused = {
         "--split": options.split,
         "--baseline": options.baseline,
@@ -171,13 +195,20 @@ def _check(options: BenchOptions, beside: bool) -> None:
     }
     for name, given in refused.items():
         if given:
-            raise UsageError(f"{name} is for datasets of shardctl, and these are shards of another tool; leave it out")
+            raise UsageError(
+                f"{name} is for datasets of shardctl, and these are shards of another tool; leave "
+                "it out"
+            )
 
 
 def _rate_of(preset: Preset) -> tuple[float, tuple[str, ...]]:
-    """Return the rate of a preset: a record counts as an image. Raises UsageError for tokens, which are not counted here."""
+    """Return the rate of a preset: a record counts as an image. Raises UsageError for tokens, which
+    are not counted here."""
     if preset.unit != "images":
-        raise UsageError(f"{preset.name} takes tokens, which are not counted in shards of others; give a --consumer-rate")
+        raise UsageError(
+            f"{preset.name} takes tokens, which are not counted in shards of others; give a "
+            "--consumer-rate"
+        )
     return preset.rate, ()
 
 
@@ -185,22 +216,44 @@ def _refuse_unreadable(files: Sequence[str]) -> None:
     """Raise InputError for a file that may not be read: of readers of others, not all name it."""
     refused = next((file for file in files if not os.access(file, os.R_OK)), None)
     if refused is not None:
-        raise InputError(f"{printable(refused)}: cannot be read (no permission); allow it, or leave the file out")
+        raise InputError(
+            f"{printable(refused)}: cannot be read (no permission); allow it, or leave the file out"
+        )
 
 
-def _find(root: Path, options: BenchOptions, python: str, scratch: Path) -> tuple[PeerShards, Measured, tuple[str, ...]]:
-    """Return the shards with their reader, what is measured of them, and what a person should know of it."""
+def _find(
+    root: Path, options: BenchOptions, python: str, scratch: Path
+) -> tuple[PeerShards, Measured, tuple[str, ...]]:
+    """Return the shards with their reader, what is measured of them, and what a person should know
+    of it."""
     with open_shards(root, "auto") as (shards, _):
-        rows = [row for row in shards.listing.table.select(["path", "root", "error"]).to_pylist() if not row["error"]]
+        rows = [
+            row
+            for row in shards.listing.table.select(["path", "root", "error"]).to_pylist()
+            if not row["error"]
+        ]
         files = [str(Path(shards.listing.opened(row)).absolute()) for row in rows]
         _refuse_unreadable(files)
         sizes = [Path(file).stat().st_size for file in files]
         reader = reader_of(shards.formats, files, str(root))
-        count = len(files) if not reader.copies else max(1, int(np.searchsorted(np.cumsum(sizes), MOST_COPIED, "right")))
+        count = (
+            len(files)
+            if not reader.copies
+            else max(1, int(np.searchsorted(np.cumsum(sizes), MOST_COPIED, "right")))
+        )
         records = int(shards.units.records[shards.units.file < count].sum())
     notes: tuple[str, ...] = ()
     if count < len(files):
-        notes = (f"only the first {count:,} of {len(files):,} files were read, as this reader copies them first",)
-    dataset = {"path": str(root), "fingerprint": None, "samples": records, "bytes": sum(sizes[:count]), "recipe": None}
+        notes = (
+            f"only the first {count:,} of {len(files):,} files were read, as this reader copies "
+            "them first",
+        )
+    dataset = {
+        "path": str(root),
+        "fingerprint": None,
+        "samples": records,
+        "bytes": sum(sizes[:count]),
+        "recipe": None,
+    }
     measured = Measured(records, sum(sizes[:count]), dataset, environment(root))
     return PeerShards(reader, python, files[:count], options, scratch), measured, notes

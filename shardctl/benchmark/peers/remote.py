@@ -24,14 +24,16 @@ from shardctl.system.text import printable
 PROGRAM = Path(__file__).parent / "programs" / "serve.py"
 
 PATIENCE = 300.0
-"""Seconds that a reader may take for one answer: its first includes the import of TensorFlow, or a copy of Parquet files."""
+"""Seconds that a reader may take for one answer: its first includes the import of TensorFlow, or a
+copy of Parquet files."""
 
 CANNOT_READ = " cannot read these shards: "
 
 
 @dataclass(frozen=True)
 class PeerStats:
-    """What is known of a reader of others: the processor seconds of its processes. It has no stages."""
+    """What is known of a reader of others: the processor seconds of its processes. It has no
+    stages."""
 
     processes_cpu_s: float
     stages: dict[str, float] = field(default_factory=dict)
@@ -51,12 +53,16 @@ class _Values:
 
 
 class Remote:
-    """Batches of a reader in the Python `python`. `epochs` is how many an iteration has, None for no end.
+    """Batches of a reader in the Python `python`. `epochs` is how many an iteration has, None for
+    no end.
 
-    Raises InstallError where the packages are not installed there, InputError where the reader cannot read the shards.
+    Raises InstallError where the packages are not installed there, InputError where the reader
+    cannot read the shards.
     """
 
-    def __init__(self, reader: PeerReader, python: str, options: dict[str, Any], epochs: int | None) -> None:
+    def __init__(
+        self, reader: PeerReader, python: str, options: dict[str, Any], epochs: int | None
+    ) -> None:
         self._reader, self._python, self._epochs = reader, python, epochs
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
@@ -66,23 +72,31 @@ class Remote:
                 stdout=subprocess.PIPE,
                 stderr=self._said,
                 start_new_session=True,  # Ctrl-C is for this process, which ends the other
-                env={**os.environ, "TMPDIR": options["scratch"]},  # TensorFlow and others leave files there
+                # TensorFlow and others leave files there
+                env={**os.environ, "TMPDIR": options["scratch"]},
             )
         except OSError as error:
             self._said.close()
-            raise InstallError(f"{printable(python)}: cannot be started ({error.strerror}); name a Python") from error
+            raise InstallError(
+                f"{printable(python)}: cannot be started ({error.strerror}); name a Python"
+            ) from error
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._commands, self._answers = self._process.stdin, self._process.stdout
         self.library, self.how, self.threads, self.reads_ahead = "", "", 0, True
         self._read: int | None = None  # samples of the epoch that was begun
         try:
-            self._send(json.dumps({**options, "program": reader.program, "endless": epochs is None}))
+            self._send(
+                json.dumps({**options, "program": reader.program, "endless": epochs is None})
+            )
             try:
                 self._answer()
             except InputError as error:  # it has not looked at the shards yet
                 why = str(error).partition(CANNOT_READ)[2]
-                raise InstallError(f"{printable(python)}: is not a Python that runs the reader ({why}); name another") from None
+                raise InstallError(
+                    f"{printable(python)}: is not a Python that runs the reader ({why}); name "
+                    "another"
+                ) from None
         except BaseException:
             self.close()
             raise
@@ -90,13 +104,19 @@ class Remote:
     def open(self) -> None:
         """Open the shards."""
         opened = self._ask("open")
-        self.library, self.how, self.threads = opened["library"], opened["how"], int(opened["parallel"])
+        self.library, self.how, self.threads = (
+            opened["library"],
+            opened["how"],
+            int(opened["parallel"]),
+        )
         self.reads_ahead = opened["ahead"]
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield batches: those of the epochs, or without an end from where the last iteration was stopped.
+        """Yield batches: those of the epochs, or without an end from where the last iteration was
+        stopped.
 
-        Its processes are paused when the iteration stops, so that they make nothing ahead while another reader is measured.
+        Its processes are paused when the iteration stops, so that they make nothing ahead while
+        another reader is measured.
         """
         self._signal(signal.SIGCONT)
         try:
@@ -107,15 +127,19 @@ class Remote:
                     self._read = 0
                 while (answer := self._ask("next"))["samples"]:
                     self._read += answer["samples"]
-                    yield {"values": _Values(answer["samples"], answer["bytes"])}  # only its size counts
+                    # only its size counts
+                    yield {"values": _Values(answer["samples"], answer["bytes"])}
                 if not self._read:
-                    raise InputError(f"{self.library} found no sample that it can read in these shards")
+                    raise InputError(
+                        f"{self.library} found no sample that it can read in these shards"
+                    )
                 self._read, epoch = None, epoch + 1
         finally:
             self._signal(signal.SIGSTOP)
 
     def set_epoch(self, epoch: int) -> None:
-        """Do nothing: an iteration of epochs begins with a new one anyhow, and one without an end goes on."""
+        """Do nothing: an iteration of epochs begins with a new one anyhow, and one without an end
+        goes on."""
 
     def stats(self) -> PeerStats:
         """Return the processor time of its processes so far."""
@@ -138,7 +162,8 @@ class Remote:
         self._said.close()
 
     def _signal(self, number: int) -> None:
-        """Send a signal to all of its processes; those that tidy up behind the others are never paused."""
+        """Send a signal to all of its processes; those that tidy up behind the others are never
+        paused."""
         if number != signal.SIGSTOP:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
@@ -161,17 +186,25 @@ class Remote:
         there, _, _ = select.select([self._answers], [], [], PATIENCE)
         line = self._answers.readline() if there else b""
         try:
-            answer: dict[str, Any] = dict(json.loads(line)) if line.endswith(b"\n") else {"error": self._why(bool(there))}
+            answer: dict[str, Any] = (
+                dict(json.loads(line))
+                if line.endswith(b"\n")
+                else {"error": self._why(bool(there))}
+            )
         except (ValueError, TypeError):
             answer = {"error": f"it answers {line[:60]!r}"}
         if "missing" in answer:
             raise InstallError(
-                f"reading these shards as training does needs packages that {printable(self._python)} cannot import"
-                f" ({printable(answer['missing'])}): install them (pip install {self._reader.packages}), or name a Python"
+                "reading these shards as training does needs packages that "
+                f"{printable(self._python)} cannot import"
+                f" ({printable(answer['missing'])}): install them (pip install "
+                f"{self._reader.packages}), or name a Python"
                 " that has them with --python"
             )
         if "error" in answer:
-            raise InputError(f"{self._reader.packages.split()[0]}{CANNOT_READ}{printable(answer['error'])}")
+            raise InputError(
+                f"{self._reader.packages.split()[0]}{CANNOT_READ}{printable(answer['error'])}"
+            )
         return answer
 
     def _why(self, ended: bool) -> str:
@@ -183,14 +216,20 @@ class Remote:
 
 
 def _processes_of(session: int) -> dict[int, float]:
-    """Return the processes of a session and the processor seconds of each (proc_pid_stat(5)); none where that is not known."""
+    """Return the processes of a session and the processor seconds of each (proc_pid_stat(5)); none
+    where that is not known."""
     found = {}
     ticks = os.sysconf("SC_CLK_TCK")
     for name in os.listdir("/proc") if Path("/proc").is_dir() else []:
         if name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
                 # The name of the program, in brackets, may have spaces.
-                values = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+                values = (
+                    Path(f"/proc/{name}/stat")
+                    .read_text(encoding="utf-8", errors="replace")
+                    .rpartition(")")[2]
+                    .split()
+                )
                 if int(values[3]) == session:
                     found[int(name)] = (int(values[11]) + int(values[12])) / ticks
     return found

@@ -1,4 +1,5 @@
-"""Earlier generations of a dataset, which are kept beside the present one without a second copy of shards that both have."""
+"""Earlier generations of a dataset, which are kept beside the present one without a second copy of
+shards that both have."""
 
 from __future__ import annotations
 
@@ -12,7 +13,15 @@ from shardctl.errors import DatasetError, StorageError
 from shardctl.format.generations import folder_of
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, is_shard_name
-from shardctl.system.files import copy_file, is_file, is_folder, naming_the_path, refuse_link, remove_tree, sync_folder
+from shardctl.system.files import (
+    copy_file,
+    is_file,
+    is_folder,
+    naming_the_path,
+    refuse_link,
+    remove_tree,
+    sync_folder,
+)
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 
@@ -23,10 +32,11 @@ _HIDDEN_NAME = re.compile(rf"{re.escape(HIDDEN)}(unfinished|[0-9]{{5,}}\.[0-9a-f
 
 
 def keep(root: Path) -> None:
-    """Keep the dataset at `root` as it is now: its files get a second name. The caller holds the lease.
+    """Keep the dataset at `root` as it is now: its files get a second name. The caller holds the
+    lease.
 
-    A process that is killed here leaves a folder that counts for nothing, and that the next one deletes. Raises StorageError
-    if something else lies where it goes.
+    A process that is killed here leaves a folder that counts for nothing, and that the next one
+    deletes. Raises StorageError if something else lies where it goes.
     """
     folder = folder_of(root, Manifest.load(LocalFolder(root)).generation.number)
     refuse_link(root / GENERATIONS)
@@ -34,7 +44,8 @@ def keep(root: Path) -> None:
         if os.path.lexists(folder):
             if not _is_ours(folder):
                 raise StorageError(
-                    f"{printable(str(folder))}: is not a generation of this dataset, but one must be kept there; move it away,"
+                    f"{printable(str(folder))}: is not a generation of this dataset, but one must "
+                    "be kept there; move it away,"
                     " or remove it if it is a link"
                 )
             digest = _digest(folder)
@@ -42,7 +53,8 @@ def keep(root: Path) -> None:
                 return
             if not digest:
                 raise StorageError(
-                    f"{printable(str(folder))}: the {MANIFEST} of this kept generation is damaged, and another one must be kept"
+                    f"{printable(str(folder))}: the {MANIFEST} of this kept generation is damaged, "
+                    "and another one must be kept"
                     " there; move it away, or repair it"
                 )
             _delete(folder)  # of a dataset that was overwritten
@@ -59,7 +71,8 @@ def keep(root: Path) -> None:
 
 
 def settle(root: Path, keeps: int | None = None) -> None:
-    """Delete kept generations but for those that a dataset remembers, and of these the last ones: as many as its manifest says.
+    """Delete kept generations but for those that a dataset remembers, and of these the last ones:
+    as many as its manifest says.
 
     `keeps` is another number. The caller holds the lease.
     """
@@ -71,22 +84,34 @@ def settle(root: Path, keeps: int | None = None) -> None:
 
 
 def _surplus(root: Path, keeps: int | None) -> list[Path]:
-    """Return the folders of generations that are not to be there. None of those that lie behind a link is ours."""
+    """Return the folders of generations that are not to be there. None of those that lie behind a
+    link is ours."""
     if not is_folder(root / GENERATIONS):
         return []
     manifest = Manifest.load(LocalFolder(root))
     known = {folder_of(root, each.number): each.digest for each in manifest.history[:-1]}
     number = manifest.keep if keeps is None else keeps
     # One whose manifest is damaged may be the one that is to be kept.
-    wanted = {folder for folder in list(known)[-number:] if _digest(folder) in ("", known[folder])} if number else set()
-    return sorted(path for path in (root / GENERATIONS).iterdir() if path not in wanted and _is_ours(path))
+    wanted = (
+        {folder for folder in list(known)[-number:] if _digest(folder) in ("", known[folder])}
+        if number
+        else set()
+    )
+    return sorted(
+        path for path in (root / GENERATIONS).iterdir() if path not in wanted and _is_ours(path)
+    )
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether this is certainly a generation, or what was left of one: nothing else is deleted."""
+    """Return whether this is certainly a generation, or what was left of one: nothing else is
+    deleted."""
     if not is_folder(path):
         return False
-    named = path.name.isdecimal() and path == folder_of(path.parents[1], int(path.name)) and is_file(path / MANIFEST)
+    named = (
+        path.name.isdecimal()
+        and path == folder_of(path.parents[1], int(path.name))
+        and is_file(path / MANIFEST)
+    )
     return named or _HIDDEN_NAME.fullmatch(path.name) is not None
 
 
@@ -101,12 +126,14 @@ def _digest(root: Path) -> str:
 def _delete(folder: Path) -> None:
     """Delete a generation. It gets a name that counts for nothing first: half of a dataset is none.
 
-    Where it has anything that is no part of it, that stays in its place, and the files of the generation go.
+    Where it has anything that is no part of it, that stays in its place, and the files of the
+    generation go.
     """
     if not folder.name.startswith(HIDDEN):
         ours = _files_in(folder)
         if set(os.listdir(folder)) - ours:
-            for name in sorted(ours, key=lambda name: name == MANIFEST):  # the manifest last: it tells that the rest is ours
+            # the manifest last: it tells that the rest is ours
+            for name in sorted(ours, key=lambda name: name == MANIFEST):
                 (folder / name).unlink()
             return
         hidden = folder.with_name(f"{HIDDEN}{folder.name}.{secrets.token_hex(4)}")
@@ -116,10 +143,15 @@ def _delete(folder: Path) -> None:
 
 
 def _files_in(folder: Path) -> set[str]:
-    """Return the names of the files of a generation that are there: all with the names of shards where nothing lists them."""
+    """Return the names of the files of a generation that are there: all with the names of shards
+    where nothing lists them."""
     names = {name for name in os.listdir(folder) if not is_folder(folder / name)}
     listed = files_of(folder)
-    return {name for name in names if name in listed or (listed <= BESIDE_SHARDS and is_shard_name(name))}
+    return {
+        name
+        for name in names
+        if name in listed or (listed <= BESIDE_SHARDS and is_shard_name(name))
+    }
 
 
 def link_or_copy(old: Path, new: Path) -> None:

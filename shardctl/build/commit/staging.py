@@ -26,11 +26,12 @@ from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import Recipe
 
 REPAIR_PREFIX = "repair-"
-"""Prefix of the working folders of repair, in the staging folder. No repair resumes another one, except if that one has
-begun to replace the dataset."""
+"""Prefix of the working folders of repair, in the staging folder. No repair resumes another one,
+except if that one has begun to replace the dataset."""
 
 _JOB_NAME = re.compile(r"([0-9a-f]{32}(-update)?|(repair|write)-[0-9a-f]+)(\.[0-9a-f]{8})*")
-"""The names of folders of jobs: a fingerprint, or what a repair or shardctl.write calls itself; and those of discarded ones."""
+"""The names of folders of jobs: a fingerprint, or what a repair or shardctl.write calls itself; and
+those of discarded ones."""
 
 
 def is_job_name(name: str) -> bool:
@@ -39,7 +40,8 @@ def is_job_name(name: str) -> bool:
 
 
 def jobs_in(staging: Path) -> list[Path]:
-    """Return the folders in a staging folder that have the name of a job. Nothing else there is ever deleted: it is a person's.
+    """Return the folders in a staging folder that have the name of a job. Nothing else there is
+    ever deleted: it is a person's.
 
     Raises OSError.
     """
@@ -47,7 +49,8 @@ def jobs_in(staging: Path) -> list[Path]:
 
 
 def is_given_up(staging: Path) -> bool:
-    """Return whether a staging folder has nothing but what a killed process was deleting: discarded jobs, and its lease."""
+    """Return whether a staging folder has nothing but what a killed process was deleting: discarded
+    jobs, and its lease."""
     with contextlib.suppress(OSError):
         discarded = {path.name for path in jobs_in(staging) if path.suffix}
         return is_folder(staging) and set(os.listdir(staging)) <= {LEASE, *discarded}
@@ -55,7 +58,8 @@ def is_given_up(staging: Path) -> bool:
 
 
 def unfinished(folder: Path, roots: tuple[Root, ...], recipe: Recipe) -> DatasetJob | None:
-    """Return the job that was begun in `folder` with this recipe, for the sources as they are now; None if none was.
+    """Return the job that was begun in `folder` with this recipe, for the sources as they are now;
+    None if none was.
 
     Writes nothing.
     """
@@ -87,21 +91,29 @@ def clear_partial_files_of(job: Job, chosen: npt.NDArray[np.bool_]) -> None:
 
 
 def finished_shards(job: Job, chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, ShardMarker]]:
-    """Yield those of the chosen shards (shards,) that are finished, each with the content of its marker."""
+    """Yield those of the chosen shards (shards,) that are finished, each with the content of its
+    marker."""
     for shard in marked_shards(job):
         if chosen[shard] and (done := read_finished(job, shard)):
             yield shard, done
 
 
 def marked_shards(job: Job) -> list[int]:
-    """Return the shards that have a marker, in their order. It is not read: where the power failed, it may be torn."""
-    stems = (name.removesuffix(".arrow") for name in JobFolder(job.folder).markers() if name.endswith(".arrow"))
+    """Return the shards that have a marker, in their order. It is not read: where the power failed,
+    it may be torn."""
+    stems = (
+        name.removesuffix(".arrow")
+        for name in JobFolder(job.folder).markers()
+        if name.endswith(".arrow")
+    )
     return sorted(int(stem) for stem in stems if stem.isdecimal() and int(stem) < job.shards)
 
 
 def how_far(staging: Path) -> tuple[int, int] | None:
-    """Return how many shards of the unfinished conversion are done, and how many it has; None if there is none."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it may end, or give way to another one, meanwhile
+    """Return how many shards of the unfinished conversion are done, and how many it has; None if
+    there is none."""
+    # it may end, or give way to another one, meanwhile
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         for found in filter(is_file, staging.glob(f"*/{JOB}")):
             folder = JobFolder(found.parent)
             shards = sum(split["shards"] for split in folder.record()["splits"])
@@ -110,17 +122,22 @@ def how_far(staging: Path) -> tuple[int, int] | None:
 
 
 def begin(job: Job) -> None:
-    """Make the folders of a job that begins. Its plan is there already; job.json, saved last, makes it one to go on from."""
+    """Make the folders of a job that begins. Its plan is there already; job.json, saved last, makes
+    it one to go on from."""
     JobFolder(job.folder).make_folders(NEW_FOLDER)
     with naming_the_path(job.folder):
         job.write_files()
     job.save()
 
 
-def refuse_to_lose(staging: LocalFolder, folder: Path, parts: dict[str, str], recipe: Recipe) -> None:
-    """Raise DatasetError if a job that begins in `folder` would throw away finished shards of another one.
+def refuse_to_lose(
+    staging: LocalFolder, folder: Path, parts: dict[str, str], recipe: Recipe
+) -> None:
+    """Raise DatasetError if a job that begins in `folder` would throw away finished shards of
+    another one.
 
-    The job in `folder` itself counts as another one where this version of shardctl cannot go on with it. Writes nothing.
+    The job in `folder` itself counts as another one where this version of shardctl cannot go on
+    with it. Writes nothing.
     """
     if not staging.root.exists() or unfinished(folder, (), recipe) is not None:
         return
@@ -139,7 +156,8 @@ def make_room(staging: Path, folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Take away the folder of a job. Raises OSError, and StorageError if the folder, or the one that it lies in, is a link.
+    """Take away the folder of a job. Raises OSError, and StorageError if the folder, or the one
+    that it lies in, is a link.
 
     What says that its dataset takes its place goes when the name says that the job is discarded.
     """
@@ -147,9 +165,11 @@ def discard(folder: Path) -> None:
 
 
 def refuse_to_lose_job(folder: LocalFolder, parts: dict[str, str] | None) -> None:
-    """Raise DatasetError if the job in a folder has finished shards, and is another one than that of a fingerprint's `parts`.
+    """Raise DatasetError if the job in a folder has finished shards, and is another one than that
+    of a fingerprint's `parts`.
 
-    Its recipe is not read: it may name anybody's function. Without `parts` it is that of a conversion, and this is none.
+    Its recipe is not read: it may name anybody's function. Without `parts` it is that of a
+    conversion, and this is none.
     """
     job, done, shown = JobFolder(folder.root), 0, folder.above.above.shown()
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has not begun
@@ -159,7 +179,8 @@ def refuse_to_lose_job(folder: LocalFolder, parts: dict[str, str] | None) -> Non
         record = job.record()
         if "written" in record and done and parts is None and record["written"] is not None:
             raise DatasetError(
-                f"{shown}: holds {done:,} of {int(record['parts']):,} parts that an earlier call of shardctl.write made with"
+                f"{shown}: holds {done:,} of {int(record['parts']):,} parts that an earlier call "
+                "of shardctl.write made with"
                 " other arguments or other code; overwrite=True starts over"
             )
         if "written" in record:
@@ -173,6 +194,7 @@ def refuse_to_lose_job(folder: LocalFolder, parts: dict[str, str] | None) -> Non
             made = f" of {sum(split['shards'] for split in record['splits'])}"
     if done:
         raise DatasetError(
-            f"{shown}: holds an unfinished conversion {other}: {done:,}{made} {what} are done. Run the same command again with"
+            f"{shown}: holds an unfinished conversion {other}: {done:,}{made} {what} are done. Run "
+            "the same command again with"
             " the same versions to complete it, or use --overwrite to start over"
         )

@@ -36,11 +36,12 @@ def convert(
 ) -> ConvertResult:
     """Convert the inputs under `src` into a dataset at `dst`.
 
-    `recipe` is the path of a TOML file or the same as a dict (docs/recipes.md). `options` are the options of the command line,
-    such as resize=256, store="raw" or split={"train": 0.9, "val": 0.1}. An option wins over the same key in `recipe`. With
-    `part="I/N"` it builds a part of the shards, and `finish` makes them the dataset (docs/cluster.md). `progress` False shows
-    no progress on stderr; a `listener` has callbacks instead. Raises errors of shardctl.errors: UsageError, InputError,
-    StorageError, DatasetError, BusyError, WorkerError, TooManyRejectsError.
+    `recipe` is the path of a TOML file or the same as a dict (docs/recipes.md). `options` are the
+    options of the command line, such as resize=256, store="raw" or split={"train": 0.9, "val":
+    0.1}. An option wins over the same key in `recipe`. With `part="I/N"` it builds a part of the
+    shards, and `finish` makes them the dataset (docs/cluster.md). `progress` False shows no
+    progress on stderr; a `listener` has callbacks instead. Raises errors of shardctl.errors:
+    UsageError, InputError, StorageError, DatasetError, BusyError, WorkerError, TooManyRejectsError.
     """
     refuse_while_importing("convert")
     instance("listener", listener, Listener)

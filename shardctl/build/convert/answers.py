@@ -1,4 +1,5 @@
-"""The answers of a conversion that has nothing to build: it is explained, up to date, or planned."""
+"""The answers of a conversion that has nothing to build: it is explained, up to date, or
+planned."""
 
 from __future__ import annotations
 
@@ -22,14 +23,16 @@ from shardctl.system.files import write_atomically
 
 
 def answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | Inputs | None:
-    """Return the result where nothing is to be built, else the inputs. Raises the error of a refusal.
+    """Return the result where nothing is to be built, else the inputs. Raises the error of a
+    refusal.
 
     None: another process has changed the dataset meanwhile, so that all is to be looked at again.
     """
     if conversion.options.explain:
         return explained(conversion, inputs)
     there = conversion.existing.manifest()
-    situation = find_situation(conversion, inputs, there, {})  # no job is looked at yet: it may be another user's
+    # no job is looked at yet: it may be another user's
+    situation = find_situation(conversion, inputs, there, {})
     if situation is None:
         return None
     if situation.up_to_date is not None:
@@ -39,8 +42,11 @@ def answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | Inputs | N
     return _plan_only(conversion, inputs, there) if conversion.options.dry_run else inputs
 
 
-def use_as_it_is(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult | None:
-    """Return the result where the dataset of a manifest is there, with all of its files. None: see `answer`."""
+def use_as_it_is(
+    conversion: Conversion, inputs: Inputs, manifest: Manifest
+) -> ConvertResult | None:
+    """Return the result where the dataset of a manifest is there, with all of its files. None: see
+    `answer`."""
     try:
         conversion.target.refuse_lost_files(manifest)
     except DatasetError:
@@ -50,7 +56,9 @@ def use_as_it_is(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> 
     return up_to_date(conversion, inputs, manifest)
 
 
-def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult | None:
+def _use_existing(
+    conversion: Conversion, inputs: Inputs, manifest: Manifest
+) -> ConvertResult | None:
     """Return the result where the dataset of a manifest is the wanted one. None: see `answer`."""
     keep = conversion.options.keep_generations
     if not conversion.options.dry_run:
@@ -61,11 +69,14 @@ def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) ->
 
 
 def _complete_replacement(conversion: Conversion) -> None:
-    """Complete what a process has begun that was killed while the dataset took its place, or before it released its lease.
+    """Complete what a process has begun that was killed while the dataset took its place, or before
+    it released its lease.
 
-    Nothing else is deleted here: this is a check, and the next command that writes sees to what was left.
+    Nothing else is deleted here: this is a check, and the next command that writes sees to what was
+    left.
 
-    It stays if another process works on it, or if the folder cannot be written. Who holds the lease has seen to it.
+    It stays if another process works on it, or if the folder cannot be written. Who holds the lease
+    has seen to it.
     """
     if conversion.held is None and conversion.target.needs_recovery():
         with contextlib.suppress(BusyError, StorageError), conversion.target.writing(None):
@@ -74,7 +85,8 @@ def _complete_replacement(conversion: Conversion) -> None:
 
 
 def _with_keep(conversion: Conversion, keep: int) -> Manifest:
-    """Have a dataset that is up to date keep so many generations from now on, and return its manifest."""
+    """Have a dataset that is up to date keep so many generations from now on, and return its
+    manifest."""
     with conversion.leased() as held:
         manifest = replace(Manifest.load(conversion.folder), keep=keep)
         held.check()
@@ -83,8 +95,11 @@ def _with_keep(conversion: Conversion, keep: int) -> Manifest:
     return manifest
 
 
-def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None) -> ConvertResult | None:
-    """Return what would be done. Raises the errors of the real conversion before it starts to write. None: see `answer`."""
+def _plan_only(
+    conversion: Conversion, inputs: Inputs, there: Manifest | None
+) -> ConvertResult | None:
+    """Return what would be done. Raises the errors of the real conversion before it starts to
+    write. None: see `answer`."""
     conversion.target.check_writable()
     situation = find_situation(conversion, inputs, there, begun_jobs(conversion, inputs))
     if situation is None:
@@ -94,8 +109,17 @@ def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None) -
         refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
     job = unfinished(folder, inputs.bases, conversion.recipe)
     if decision.action is Action.RESUME and job is not None:
-        return planned(conversion, inputs, announce(conversion, job, inputs.listing), decision.job, (), changes_of(job))
+        return planned(
+            conversion,
+            inputs,
+            announce(conversion, job, inputs.listing),
+            decision.job,
+            (),
+            changes_of(job),
+        )
     found = plan(conversion, inputs, situation.before, inputs.scratch, all_types=False)
     expected = announce(conversion, found.job, found.inputs.listing)
     check_space(expected, conversion.folder)
-    return planned(conversion, found.inputs, expected, decision.job, found.warnings, changes_of(found.job))
+    return planned(
+        conversion, found.inputs, expected, decision.job, found.warnings, changes_of(found.job)
+    )

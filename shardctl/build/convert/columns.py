@@ -51,11 +51,21 @@ from shardctl.transforms.recipe import Recipe
 
 
 def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
-    """Return the columns of records with those of images marked. Raises InputError if it is not clear which they are."""
-    if members := [f.name for f in fields if pa.types.is_binary(f.type) and "." in f.name and f.name.endswith(tuple(SUFFIXES))]:
-        listing.notices.append(f"{some(members)}: images by name, kept as bytes, as not every sample must have all of them")
+    """Return the columns of records with those of images marked. Raises InputError if it is not
+    clear which they are."""
+    if members := [
+        f.name
+        for f in fields
+        if pa.types.is_binary(f.type) and "." in f.name and f.name.endswith(tuple(SUFFIXES))
+    ]:
+        listing.notices.append(
+            f"{some(members)}: images by name, kept as bytes, as not every sample must have all of "
+            "them"
+        )
     if recipe.kind == "image":
-        return with_masks(mark_columns(fields, choose_column(fields, recipe.image_field or AUTO)), recipe, listing)
+        return with_masks(
+            mark_columns(fields, choose_column(fields, recipe.image_field or AUTO)), recipe, listing
+        )
     if recipe.kind != "table" or recipe.image_field == NO_IMAGES:
         return fields
     fields = mark_columns(fields, None)
@@ -64,20 +74,27 @@ def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schem
         backend.require_one()
         if recipe.batch_transforms:
             name = recipe.batch_transforms[0].name
-            raise UsageError(f"{name} is not for records with images ({some(kept)}); use --image-field none")
+            raise UsageError(
+                f"{name} is not for records with images ({some(kept)}); use --image-field none"
+            )
         what = "the column {} holds images" if len(kept) == 1 else "the columns {} hold images"
-        notice = f"{what.format(', '.join(map(printable, kept)))}; --image-field none keeps the structs as they are"
+        notice = (
+            f"{what.format(', '.join(map(printable, kept)))}; --image-field none keeps the "
+            "structs as they are"
+        )
         if notice not in listing.notices:
             listing.notices.append(notice)
     return with_masks(fields, recipe, listing) if kept else fields
 
 
 def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
-    """Return the columns of records with images, those marked that may have to be moved with the image as masks.
+    """Return the columns of records with images, those marked that may have to be moved with the
+    image as masks.
 
-    These are the ones that the recipe names, all that hold other images by their type, and where a step moves pixels, those
-    that are called masks. The first records tell which are masks. Those of exports have the roles that shardctl.json tells.
-    Raises InputError for a field that the recipe names and that cannot be a mask.
+    These are the ones that the recipe names, all that hold other images by their type, and where a
+    step moves pixels, those that are called masks. The first records tell which are masks. Those of
+    exports have the roles that shardctl.json tells. Raises InputError for a field that the recipe
+    names and that cannot be a mask.
     """
     other = {*marked_columns(fields, MAIN), *marked_masks(fields)}
     names = {f.name: recipe.renames.get(f.name, f.name) for f in fields if f.name not in other}
@@ -85,62 +102,104 @@ def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema
         old = next((old for old, new in names.items() if new == name), None)
         if old is None:
             others = ", ".join(map(printable, names.values())) or "none"
-            raise InputError(f"--mask-fields: there is no field {printable(name)} beside the image; others are {others}")
+            raise InputError(
+                f"--mask-fields: there is no field {printable(name)} beside the image; others are "
+                f"{others}"
+            )
         if not can_hold_images(fields.field(old).type):
-            raise InputError(f"--mask-fields: {printable(name)} is of type {fields.field(old).type}; masks are images")
+            raise InputError(
+                f"--mask-fields: {printable(name)} is of type {fields.field(old).type}; masks are "
+                "images"
+            )
     found = [old for old, new in names.items() if new in recipe.mask_fields]
     kept = marked_columns(fields, KEPT)
     for old, new in names.items():
-        may_be = old in kept or (bool(recipe.moving) and is_named_mask(fields.field(old).with_name(new)))
+        may_be = old in kept or (
+            bool(recipe.moving) and is_named_mask(fields.field(old).with_name(new))
+        )
         if may_be and old not in found and new not in recipe.unmoved:
             found.append(old)
-    with_roles = {name for export in _exports(listing) for name in _columns_with_roles(export)} if found else set()
+    with_roles = (
+        {name for export in _exports(listing) for name in _columns_with_roles(export)}
+        if found
+        else set()
+    )
     return mark_masks(fields, {name: 8 for name in found if name not in with_roles})
 
 
 def masks_of(fields: pa.Schema | None, renames: Mapping[str, str]) -> dict[str, Role]:
-    """Return the roles of the columns of records that are marked as masks, by their names in the dataset."""
-    return {renames.get(name, name): Mask("source", bits=bits) for name, bits in marked_masks(fields).items()}
+    """Return the roles of the columns of records that are marked as masks, by their names in the
+    dataset."""
+    return {
+        renames.get(name, name): Mask("source", bits=bits)
+        for name, bits in marked_masks(fields).items()
+    }
 
 
 def with_bits(fields: pa.Schema, layout: Layout, renames: Mapping[str, str]) -> pa.Schema:
-    """Return the columns of records, those of masks marked with the bits that a layout says of them.
+    """Return the columns of records, those of masks marked with the bits that a layout says of
+    them.
 
     Those that it says to be no masks are not marked any more.
     """
     roles = {name: layout.roles.get(renames.get(name, name)) for name in marked_masks(fields)}
-    fields = without_masks(fields, [name for name, role in roles.items() if not isinstance(role, Mask)])
-    return mark_masks(fields, {name: role.bits for name, role in roles.items() if isinstance(role, Mask)})
+    fields = without_masks(
+        fields, [name for name, role in roles.items() if not isinstance(role, Mask)]
+    )
+    return mark_masks(
+        fields, {name: role.bits for name, role in roles.items() if isinstance(role, Mask)}
+    )
 
 
-def with_rule(fields: pa.Schema | None, recipe: Recipe, listing: Listing, rule: AnnotationRule) -> pa.Schema | None:
-    """Return the columns of records, those of masks and objects marked with what a person says of their frame and boxes.
+def with_rule(
+    fields: pa.Schema | None, recipe: Recipe, listing: Listing, rule: AnnotationRule
+) -> pa.Schema | None:
+    """Return the columns of records, those of masks and objects marked with what a person says of
+    their frame and boxes.
 
-    Raises UsageError where that is said and there are no such annotations, in the records or beside the images.
+    Raises UsageError where that is said and there are no such annotations, in the records or beside
+    the images.
     """
     if rule.boxes == "keep" and rule.frame == "auto":
         return fields
     has_image = fields is not None and bool(marked_columns(fields, MAIN))
     objects = objects_of_records(fields, recipe) if fields is not None and has_image else None
-    if objects is not None and objects in {name for export in _exports(listing) for name in _columns_with_roles(export)}:
+    if objects is not None and objects in {
+        name for export in _exports(listing) for name in _columns_with_roles(export)
+    }:
         objects = None
     of_objects = [objects] if objects is not None else []
     masks = list(marked_masks(fields)) if has_image else []
     roles = [role for each in listing.annotations for role in each.roles.values()]
-    if rule.boxes != "keep" and not of_objects and not any(isinstance(role, Objects) for role in roles):
+    if (
+        rule.boxes != "keep"
+        and not of_objects
+        and not any(isinstance(role, Objects) for role in roles)
+    ):
         raise UsageError(
-            f"--boxes-outside {rule.boxes} is about boxes of objects, but the inputs have none (`shardctl help annotations`)"
+            f"--boxes-outside {rule.boxes} is about boxes of objects, but the inputs have none "
+            "(`shardctl help annotations`)"
         )
-    if rule.frame != "auto" and not of_objects and not masks and not any(isinstance(role, Mask | Objects) for role in roles):
+    if (
+        rule.frame != "auto"
+        and not of_objects
+        and not masks
+        and not any(isinstance(role, Mask | Objects) for role in roles)
+    ):
         raise UsageError(
-            f"--annotation-frame {rule.frame} is about objects and masks of images, but the inputs have none; fields with other"
+            f"--annotation-frame {rule.frame} is about objects and masks of images, but the inputs "
+            "have none; fields with other"
             " names are masks with --mask-fields (`shardctl help annotations`)"
         )
     if fields is None:
         return None
     if rule.boxes != "keep":
         fields = with_said(fields, BOXES, dict.fromkeys(of_objects, rule.boxes))
-    return fields if rule.frame == "auto" else with_said(fields, FRAME, dict.fromkeys([*masks, *of_objects], rule.frame))
+    return (
+        fields
+        if rule.frame == "auto"
+        else with_said(fields, FRAME, dict.fromkeys([*masks, *of_objects], rule.frame))
+    )
 
 
 def known_layout(
@@ -153,37 +212,57 @@ def known_layout(
 ) -> Layout:
     """Decide the columns of the shards, but for what a user's functions make of them.
 
-    In this order: key, the image, the content, label, columns of the labels files, annotations, variant. `content` are the
-    columns of the records, None for files that are images; those of `kept_images` are images that no recipe works on.
-    `of_steps` are the roles of columns that batch transforms have made.
+    In this order: key, the image, the content, label, columns of the labels files, annotations,
+    variant. `content` are the columns of the records, None for files that are images; those of
+    `kept_images` are images that no recipe works on. `of_steps` are the roles of columns that batch
+    transforms have made.
     """
     fields = [pa.field("key", pa.string())]
     size = recipe.output_size
     shape = (size[1], size[0], 3) if size else None
     if recipe.store is not None:
         if recipe.store.name != "none":
-            fields.append(pa.field("image", image_tensor(shape) if recipe.store.name == "raw" and shape else ENCODED_IMAGE))
+            fields.append(
+                pa.field(
+                    "image",
+                    image_tensor(shape) if recipe.store.name == "raw" and shape else ENCODED_IMAGE,
+                )
+            )
         content = pa.schema([f for f in content or [] if f.name != "image"])
     if content is not None:
-        content = pa.schema([f.with_type(ENCODED_IMAGE) if f.name in kept_images else f for f in content], content.metadata)
+        content = pa.schema(
+            [f.with_type(ENCODED_IMAGE) if f.name in kept_images else f for f in content],
+            content.metadata,
+        )
     fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
     _refuse_reserved(f for f in content or [] if f.name not in kept_images)
     side = side_fields(listing.side)
     has_role = isinstance(of_steps.get(OBJECTS), Objects)
-    has_table = content is not None and has_objects(content) and not has_role and OBJECTS not in recipe.unmoved
+    has_table = (
+        content is not None
+        and has_objects(content)
+        and not has_role
+        and OBJECTS not in recipe.unmoved
+    )
     if content is not None and has_table and recipe.moving:
         content = _with_places_in_parts_of_pixels(content)
         fields = [content.field(OBJECTS) if f.name == OBJECTS else f for f in fields]
     by_number = LABEL in labelling.declared  # the label is a field of the records already
-    if (labelling.classes is not None and not by_number) or (listing.side and "label" in listing.side.columns.column_names):
+    if (labelling.classes is not None and not by_number) or (
+        listing.side and "label" in listing.side.columns.column_names
+    ):
         if "label" in [f.name for f in fields]:
-            raise InputError("the inputs already have a field label, so no other labels can be added; use --labels none")
+            raise InputError(
+                "the inputs already have a field label, so no other labels can be added; use "
+                "--labels none"
+            )
         fields.append(pa.field("label", pa.int64()))
     clash = {f.name for f in side} & {f.name for f in fields}
     if clash:
         names = ",".join(sorted(clash))
         raise InputError(
-            f"the labels file has a column that the inputs have too: {names}; rename it in the labels file, or leave it out"
+            f"the labels file has a column that the inputs have too: {names}; rename it in the "
+            "labels file, or leave it out"
             f" with --drop-columns {names}"
         )
     fields += side
@@ -191,9 +270,15 @@ def known_layout(
     annotated = [f for each in listing.annotations for f in each.fields if f.name != LABEL]
     clash = {f.name for f in annotated} & taken
     if clash:
-        raise InputError(f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it in the inputs")
+        raise InputError(
+            f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it in "
+            "the inputs"
+        )
     fields += annotated
-    roles = {**of_steps, **{name: role for each in listing.annotations for name, role in each.roles.items()}}
+    roles = {
+        **of_steps,
+        **{name: role for each in listing.annotations for name, role in each.roles.items()},
+    }
     if recipe.kind == "image":
         _refuse_unmoved(recipe, [f.name for f in fields], roles)
     if recipe.store is not None:
@@ -204,15 +289,23 @@ def known_layout(
         fields.append(pa.field("variant", pa.int32()))
     labels = {f.name for f in fields if f.name in labelling.declared} - {LABEL}
     roles = {**roles, **{name: Label(labelling.declared[name]) for name in sorted(labels)}}
-    image = Image(str(recipe.store), shape) if recipe.store and recipe.store.name != "none" else None
-    return Layout.by_name(recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles)
+    image = (
+        Image(str(recipe.store), shape) if recipe.store and recipe.store.name != "none" else None
+    )
+    return Layout.by_name(
+        recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles
+    )
 
 
 def _no_such_field(name: str, fields: pa.Schema) -> InputError:
     """Return the error for a field that was named, and that records have not."""
     outer = name.partition(".")[0]
     is_inside = outer != name and outer in fields.names
-    inside = f"; {printable(outer)} is a struct, which is kept or left out as a whole" if is_inside else ""
+    inside = (
+        f"; {printable(outer)} is a struct, which is kept or left out as a whole"
+        if is_inside
+        else ""
+    )
     held = ", ".join(map(printable, fields.names))
     return InputError(f"the records have no field {printable(name)}; they have {held}{inside}")
 
@@ -220,7 +313,8 @@ def _no_such_field(name: str, fields: pa.Schema) -> InputError:
 def chosen_columns(types: Types, recipe: Recipe) -> pa.Schema:
     """Return those of the columns of records that the recipe keeps.
 
-    Raises InputError if there is no such field, and if records have fields of their own, too many for a column each.
+    Raises InputError if there is no such field, and if records have fields of their own, too many
+    for a column each.
     """
     fields = types.found()
     named = (recipe.text_field, recipe.label_field, recipe.key_field)
@@ -230,50 +324,69 @@ def chosen_columns(types: Types, recipe: Recipe) -> pa.Schema:
     if not wanted:
         if types.scattered > MOST_SCATTERED:
             raise InputError(
-                f"the records have {types.scattered:,} fields that the first ones do not have; at most {MOST_SCATTERED:,} can"
-                " be columns. Name the fields to keep with --fields, or put the others into one object"
+                f"the records have {types.scattered:,} fields that the first ones do not have; at "
+                f"most {MOST_SCATTERED:,} can"
+                " be columns. Name the fields to keep with --fields, or put the others into one "
+                "object"
             )
         return fields
     missing = [name for name in wanted if name not in fields.names]
     if missing:
         raise _no_such_field(missing[0], fields)
-    return pa.schema([fields.field(name) for name in wanted], {CHOSEN: b"", **(fields.metadata or {})})
+    return pa.schema(
+        [fields.field(name) for name in wanted], {CHOSEN: b"", **(fields.metadata or {})}
+    )
 
 
 def without_folders(fields: pa.Schema) -> pa.Schema:
-    """Return the columns of records without that of FOLDER, as if a person had not chosen it: it has no classes."""
+    """Return the columns of records without that of FOLDER, as if a person had not chosen it: it
+    has no classes."""
     if FOLDER not in fields.names:
         return fields
-    return pa.schema([f for f in fields if f.name != FOLDER], {CHOSEN: b"", **(fields.metadata or {})})
+    return pa.schema(
+        [f for f in fields if f.name != FOLDER], {CHOSEN: b"", **(fields.metadata or {})}
+    )
 
 
 class Said(NamedTuple):
-    """What shardctl.json says of a column that its values do not show: its role, and its type where that is a tensor."""
+    """What shardctl.json says of a column that its values do not show: its role, and its type where
+    that is a tensor."""
 
     role: Role | None
     tensor: pa.DataType | None
 
 
-def said_by_exports(listing: Listing, content: pa.Schema | None, renames: Mapping[str, str]) -> dict[str, Said]:
+def said_by_exports(
+    listing: Listing, content: pa.Schema | None, renames: Mapping[str, str]
+) -> dict[str, Said]:
     """Return what the exports among the sources say of columns, where all sources say the same.
 
-    The main image and classes with names are left out: a conversion finds these as in any other source. `renames` has the
-    columns that get another name in the dataset. Raises InputError for exports that say different things of a column.
+    The main image and classes with names are left out: a conversion finds these as in any other
+    source. `renames` has the columns that get another name in the dataset. Raises InputError for
+    exports that say different things of a column.
     """
     if listing.whole or content is None:
         return {}
     found = [_said_by(export, content, renames) for export in _exports(listing)]
     together: dict[str, Said] = {}
     for columns in found:
-        odd = next((name for name, said in columns.items() if together.setdefault(name, said) != said), None)
+        odd = next(
+            (name for name, said in columns.items() if together.setdefault(name, said) != said),
+            None,
+        )
         if odd is not None:
             raise InputError(
-                f"the sources are exports, and their shardctl.json differ in {printable(odd)}; convert each into its own"
+                f"the sources are exports, and their shardctl.json differ in {printable(odd)}; "
+                "convert each into its own"
                 " dataset"
             )
     lost = [name for name in together if not all(name in columns for columns in found)]
     if lost:
-        notice = f"the role of {some(lost)} is left out: only some of the sources are exports with this role in shardctl.json"
+        notice = (
+            f"the role of {some(lost)} is left out: only some of the sources are exports "
+            "with "
+            "this role in shardctl.json"
+        )
         listing.notices.append(notice)
     return {name: said for name, said in together.items() if name not in lost}
 
@@ -287,22 +400,37 @@ def with_tensors(content: pa.Schema | None, said: Mapping[str, Said]) -> pa.Sche
 
 
 def _exports(listing: Listing) -> list[Description | None]:
-    """Return the description of the export that the first file of each folder is of, None for one of none."""
-    numbers = {folder: number for number, folder in enumerate(dict.fromkeys(group.folder for group in listing.groups))}
+    """Return the description of the export that the first file of each folder is of, None for one
+    of none."""
+    numbers = {
+        folder: number
+        for number, folder in enumerate(dict.fromkeys(group.folder for group in listing.groups))
+    }
     of_group = np.array([numbers[group.folder] for group in listing.groups], np.int64)
-    folders = of_group[listing.table["group"].to_numpy()] + len(numbers) * listing.table["root"].to_numpy().astype(np.int64)
+    folders = of_group[listing.table["group"].to_numpy()] + len(numbers) * listing.table[
+        "root"
+    ].to_numpy().astype(np.int64)
     rows = np.unique(folders, return_index=True)[1]
-    return [described(listing.opened(listing.table.slice(row, 1).to_pylist()[0])) for row in rows.tolist()]
+    return [
+        described(listing.opened(listing.table.slice(row, 1).to_pylist()[0]))
+        for row in rows.tolist()
+    ]
 
 
 def _columns_with_roles(export: Description | None) -> list[str]:
     """Return the columns that an export tells the role of, by their names in its records."""
     if export is None:
         return []
-    return [name_in_records(field, export) for field in export.fields if export.layout.roles.get(field.name) is not None]
+    return [
+        name_in_records(field, export)
+        for field in export.fields
+        if export.layout.roles.get(field.name) is not None
+    ]
 
 
-def _said_by(export: Description | None, content: pa.Schema, renames: Mapping[str, str]) -> dict[str, Said]:
+def _said_by(
+    export: Description | None, content: pa.Schema, renames: Mapping[str, str]
+) -> dict[str, Said]:
     """Return what an export says of columns, by their names in the new dataset."""
     if export is None:
         return {}
@@ -316,20 +444,28 @@ def _said_by(export: Description | None, content: pa.Schema, renames: Mapping[st
             is_found = is_main or (isinstance(role, Label) and (bool(role.names) or name == LABEL))
             tensor = type_ if _are_its_numbers(content.field(name).type, type_) else None
             if (role is not None and not is_found) or tensor is not None:
-                made[name] = Said(None if role is None or is_found else _as_read(role, type_), tensor)
+                made[name] = Said(
+                    None if role is None or is_found else _as_read(role, type_), tensor
+                )
     return made
 
 
 def _are_its_numbers(type_: pa.DataType, tensor: pa.DataType) -> bool:
-    """Return whether a type is one of lists of the numbers of a tensor: of all of them, or of lists in its shape."""
+    """Return whether a type is one of lists of the numbers of a tensor: of all of them, or of lists
+    in its shape."""
     count = 1
     while pa.types.is_fixed_size_list(type_):
         count, type_ = count * type_.list_size, type_.value_type
-    return isinstance(tensor, pa.FixedShapeTensorType) and type_ == tensor.value_type and count == tensor.storage_type.list_size
+    return (
+        isinstance(tensor, pa.FixedShapeTensorType)
+        and type_ == tensor.value_type
+        and count == tensor.storage_type.list_size
+    )
 
 
 def _as_read(role: Role, type_: pa.DataType) -> Role:
-    """Return the role of a column of this type once it was exported: raw masks and images are PNG then."""
+    """Return the role of a column of this type once it was exported: raw masks and images are PNG
+    then."""
     if not isinstance(role, Image) or not isinstance(type_, pa.FixedShapeTensorType):
         return role
     if isinstance(role, Mask):
@@ -338,19 +474,23 @@ def _as_read(role: Role, type_: pa.DataType) -> Role:
 
 
 def renamed(fields: pa.Schema, renames: dict[str, str]) -> pa.Schema:
-    """Return columns under the names that they have in the dataset. Raises InputError if there is no such field, or two."""
+    """Return columns under the names that they have in the dataset. Raises InputError if there is
+    no such field, or two."""
     missing = [name for name in renames if name not in fields.names and name != FOLDER]
     if missing:
         raise _no_such_field(missing[0], fields)
     names = [renames.get(name, name) for name in fields.names]
     twice = next((new for old, new in renames.items() if names.count(new) > 1), None)
     if twice is not None:
-        raise InputError(f"two fields of the records would be called {twice}; rename one of them in the files")
+        raise InputError(
+            f"two fields of the records would be called {twice}; rename one of them in the files"
+        )
     return pa.schema([_plain(f).with_name(name) for f, name in zip(fields, names, strict=True)])
 
 
 def without_key(columns: pa.Schema, recipe: Recipe) -> pa.Schema:
-    """Return columns without that of the records' own keys. Raises InputError if these cannot be keys."""
+    """Return columns without that of the records' own keys. Raises InputError if these cannot be
+    keys."""
     if recipe.key_source is None:
         return columns
     _refuse_names(columns.field(KEY).type, recipe.key_source, "keys")
@@ -358,31 +498,44 @@ def without_key(columns: pa.Schema, recipe: Recipe) -> pa.Schema:
 
 
 def refuse_groups(fields: pa.Schema, recipe: Recipe, types: Types | None) -> None:
-    """Raise InputError if the records do not have the field of the groups, or it cannot be one: 3 and 3.0 are two texts."""
+    """Raise InputError if the records do not have the field of the groups, or it cannot be one: 3
+    and 3.0 are two texts."""
     if recipe.group is not None and (name := recipe.group.field) is not None:
         if name not in fields.names:
             raise _no_such_field(name, fields)
         if types is not None and name in types.mixed():
-            raise InputError(f"the field {printable(name)} has values of several types; write groups with one type")
+            raise InputError(
+                f"the field {printable(name)} has values of several types; write groups with one "
+                "type"
+            )
         _refuse_names(fields.field(name).type, name, "groups")
 
 
 def _refuse_names(type_: pa.DataType, name: str, what: str) -> None:
-    if not (pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_integer(type_)):
-        raise InputError(f"the field {printable(name)} is of type {type_}; {what} are text, or whole numbers")
+    if not (
+        pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_integer(type_)
+    ):
+        raise InputError(
+            f"the field {printable(name)} is of type {type_}; {what} are text, or whole numbers"
+        )
 
 
 def refuse_fields(recipe: Recipe) -> None:
-    """Raise UsageError if the recipe names fields of records, and each file is one record without any."""
+    """Raise UsageError if the recipe names fields of records, and each file is one record without
+    any."""
     names = ("text_field", "label_field", "key_field", "fields", "schema", "mask_fields")
     given = next((name for name in names if getattr(recipe, name)), None)
     if given is not None:
         what = "images" if recipe.kind == "image" else "whole files of text"
-        raise UsageError(f"{given} names fields of records, but the inputs are {what} and have no fields; leave it out")
+        raise UsageError(
+            f"{given} names fields of records, but the inputs are {what} and have no fields; leave "
+            "it out"
+        )
 
 
 def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> None:
-    """Say which fields of the first records a given schema leaves out, and which of its own they do not have.
+    """Say which fields of the first records a given schema leaves out, and which of its own they do
+    not have.
 
     Raises InputError if they have none of its fields.
     """
@@ -390,45 +543,74 @@ def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> Non
     left_out = [name for name in held if name not in named]
     missing = [name for name in named if name not in held]
     if first and len(missing) == len(schema):
-        raise InputError(f"the records have none of the fields of the schema ({some(missing)}); they have {some(first)}")
+        raise InputError(
+            f"the records have none of the fields of the schema ({some(missing)}); they have "
+            f"{some(first)}"
+        )
     if left_out:
-        listing.notices.append(f"left out: the fields {some(left_out)}, which the schema does not name")
+        listing.notices.append(
+            f"left out: the fields {some(left_out)}, which the schema does not name"
+        )
     if first and missing:
-        listing.notices.append(f"the first records have no field {some(missing)}, which the schema names: it is empty there")
+        listing.notices.append(
+            f"the first records have no field {some(missing)}, which the schema names: it is empty "
+            "there"
+        )
 
 
 def refuse_partitions(listing: Listing, mode: str, held: Collection[str]) -> None:
-    """Raise InputError for tables in folders NAME=VALUE, which are values of a column that is none of those `held`.
+    """Raise InputError for tables in folders NAME=VALUE, which are values of a column that is none
+    of those `held`.
 
     With the labels' mode `none`, a notice names these columns.
     """
     lost = {
         number: names
         for number, group in enumerate(listing.groups)
-        if (names := {part.partition("=")[0] for part in group.folder.split("/") if "=" in part[1:]}.difference(held))
+        if (
+            names := {
+                part.partition("=")[0] for part in group.folder.split("/") if "=" in part[1:]
+            }.difference(held)
+        )
     }
     if not lost:
         return
     columns = some(sorted(set().union(*lost.values())))
     if mode != "none":
         raise InputError(
-            f"the folders (as {printable(listing.groups[min(lost)].folder)}) are values of columns that the files do not have"
-            f" ({columns}); write the files with these columns, or leave them out with --labels none"
+            f"the folders (as {printable(listing.groups[min(lost)].folder)}) are values of columns "
+            "that the files do not have"
+            f" ({columns}); write the files with these columns, or leave them out with --labels "
+            "none"
         )
     files = int(np.isin(listing.table["group"].to_numpy(), list(lost)).sum())
-    listing.notices.append(f"left out: {columns}, which only the folders of {counted(files, 'file')} have")
+    listing.notices.append(
+        f"left out: {columns}, which only the folders of {counted(files, 'file')} have"
+    )
 
 
 def names_left_out(types: Types, layout: Layout, recipe: Recipe) -> list[str]:
-    """Say which names of classes that files say a dataset of this layout does not have, though it has the fields."""
+    """Say which names of classes that files say a dataset of this layout does not have, though it
+    has the fields."""
     kept = {*layout.columns.names}.difference(layout.roles.names)
-    lost = {name for name in types.named if recipe.renames.get(top := name.partition(".")[0], top) in kept}
-    return said_of_names({name: names for name, names in types.named.items() if names and name in lost})
+    lost = {
+        name
+        for name in types.named
+        if recipe.renames.get(top := name.partition(".")[0], top) in kept
+    }
+    return said_of_names(
+        {name: names for name, names in types.named.items() if names and name in lost}
+    )
 
 
 def _plain(field: pa.Field) -> pa.Field:
-    """Return a column without what its type was found from, and what it is for: only those who read files need that."""
-    metadata = {key: value for key, value in (field.metadata or {}).items() if key not in (WRITTEN, ROLE, MASK, FRAME, BOXES)}
+    """Return a column without what its type was found from, and what it is for: only those who read
+    files need that."""
+    metadata = {
+        key: value
+        for key, value in (field.metadata or {}).items()
+        if key not in (WRITTEN, ROLE, MASK, FRAME, BOXES)
+    }
     return field.with_metadata(metadata) if metadata else field.remove_metadata()
 
 
@@ -436,10 +618,16 @@ def _refuse_reserved(fields: Iterable[pa.Field]) -> None:
     """Raise InputError if records have a field of a name that shardctl gives to fields itself."""
     for f in fields:
         if f.name in RESERVED_FIELDS:
-            images = "; --kind image reads the images that it holds or names" if f.name == "image" else ""
+            images = (
+                "; --kind image reads the images that it holds or names"
+                if f.name == "image"
+                else ""
+            )
             raise InputError(
-                f"the records have a field {f.name!r}, but shardctl makes a field of this name itself. Rename it (--fields"
-                " NEW=OLD,…), or leave it out: name only the other fields in --fields or --schema (--drop-columns is for"
+                f"the records have a field {f.name!r}, but shardctl makes a field of this name "
+                "itself. Rename it (--fields"
+                " NEW=OLD,…), or leave it out: name only the other fields in --fields or --schema "
+                "(--drop-columns is for"
                 f" labels files){images}"
             )
 
@@ -452,43 +640,67 @@ def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Fi
             role, fixed = roles[name], sorted(of_field - step.moves)
             if fixed:
                 raise UsageError(
-                    f"{_named_step(step, of_field)} cannot move {' and '.join(fixed)}, which the images have"
+                    f"{_named_step(step, of_field)} cannot move {' and '.join(fixed)}, which the "
+                    "images have"
                     f" ({printable(name)}); leave out the step or these annotations"
                 )
-            if step.mirrors and "keypoints" in of_field and isinstance(role, Objects) and role.flip is None:
+            if (
+                step.mirrors
+                and "keypoints" in of_field
+                and isinstance(role, Objects)
+                and role.flip is None
+            ):
                 raise UsageError(
-                    f"{step.name} mirrors the images, but shardctl does not know which left and right keypoints change places"
-                    f" ({printable(name)}). Leave out the step, or add this to the source: flip_idx of YOLO, or names such as"
+                    f"{step.name} mirrors the images, but shardctl does not know which left and "
+                    "right keypoints change places"
+                    f" ({printable(name)}). Leave out the step, or add this to the source: "
+                    "flip_idx of YOLO, or names such as"
                     " left_eye and right_eye"
                 )
 
 
 def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, Role]) -> None:
-    """Raise UsageError for fields that are to stay as they are and do not exist, or move with the image by their role."""
+    """Raise UsageError for fields that are to stay as they are and do not exist, or move with the
+    image by their role."""
     unknown = [name for name in recipe.unmoved if name not in names]
     if unknown:
-        raise UsageError(f"--unmoved: there is no field {printable(unknown[0])}; fields are {some(list(names))}")
-    marked = [name for name in recipe.unmoved if name == "image" or isinstance(roles.get(name), Mask | Objects)]
+        raise UsageError(
+            f"--unmoved: there is no field {printable(unknown[0])}; fields are {some(list(names))}"
+        )
+    marked = [
+        name
+        for name in recipe.unmoved
+        if name == "image" or isinstance(roles.get(name), Mask | Objects)
+    ]
     if marked and recipe.moving:
         what = "the image itself"
         if marked[0] != "image":
-            what = f"{'a mask' if isinstance(roles[marked[0]], Mask) else 'objects'} by role (`shardctl help annotations`)"
+            what = (
+                f"{'a mask' if isinstance(roles[marked[0]], Mask) else 'objects'} by role "
+                "(`shardctl help annotations`)"
+            )
         raise UsageError(
-            f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} moves; leave out the step, or leave"
+            f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} moves; "
+            "leave out the step, or leave"
             f" out {printable(marked[0])} of --unmoved"
         )
 
 
 MOST_SCATTERED = 4096
-"""Fields that the first records do not have: with more, and a column each, a dataset grows with the square of its records."""
+"""Fields that the first records do not have: with more, and a column each, a dataset grows with the
+square of its records."""
 
 PLACES_IN_OBJECTS = ("bbox", "area", "segmentation", "keypoints")
 
 
 def _with_places_in_parts_of_pixels(content: pa.Schema) -> pa.Schema:
-    """Return columns whose objects have float32 in the place of whole numbers, which moved places are not."""
+    """Return columns whose objects have float32 in the place of whole numbers, which moved places
+    are not."""
     place = content.get_field_index(OBJECTS)
-    members = [f.with_type(_in_parts(f.type)) if f.name in PLACES_IN_OBJECTS else f for f in content.field(place).type]
+    members = [
+        f.with_type(_in_parts(f.type)) if f.name in PLACES_IN_OBJECTS else f
+        for f in content.field(place).type
+    ]
     return content.set(place, content.field(place).with_type(pa.struct(members)))
 
 
@@ -503,16 +715,21 @@ def _in_parts(type_: pa.DataType) -> pa.DataType:
 
 
 def _named_step(step: ImageTransform, kinds: frozenset[str]) -> str:
-    """Return the name of a step that cannot move something, with that of the step inside of it that is why."""
+    """Return the name of a step that cannot move something, with that of the step inside of it that
+    is why."""
     inside = next((each for each in getattr(step, "steps", ()) if kinds - each.moves), None)
     return step.name if inside is None else f"{_named_step(inside, kinds)} in {step.name}"
 
 
 def _moved_roles(recipe: Recipe, roles: dict[str, Role]) -> dict[str, Role]:
-    """Return the roles of annotations after the steps of a recipe: a mask that was moved is a PNG."""
+    """Return the roles of annotations after the steps of a recipe: a mask that was moved is a
+    PNG."""
     if all(step.in_place for step in recipe.image_transforms):
         return roles
-    return {name: replace(role, store="png") if isinstance(role, Mask) else role for name, role in roles.items()}
+    return {
+        name: replace(role, store="png") if isinstance(role, Mask) else role
+        for name, role in roles.items()
+    }
 
 
 def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:

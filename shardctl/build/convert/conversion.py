@@ -1,4 +1,5 @@
-"""A conversion whose kind of samples is settled: what was requested, and who does it, where, since when."""
+"""A conversion whose kind of samples is settled: what was requested, and who does it, where, since
+when."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ from shardctl.transforms.recipe import Recipe
 class Conversion:
     """One call of `convert`. `notices` say how the kind of the samples was found.
 
-    `existing` is the dataset that is at the target already, `held` its lease where the caller has that. `known` are the inputs
-    where these are surely those of that dataset.
+    `existing` is the dataset that is at the target already, `held` its lease where the caller has
+    that. `known` are the inputs where these are surely those of that dataset.
     """
 
     request: ConvertRequest
@@ -49,9 +50,15 @@ class Conversion:
 
     @classmethod
     def of(
-        cls, request: ConvertRequest, listener: Listener, engine: Engine, target: Target, held: WriteLease | None
+        cls,
+        request: ConvertRequest,
+        listener: Listener,
+        engine: Engine,
+        target: Target,
+        held: WriteLease | None,
     ) -> Conversion:
-        """Settle the kind of the samples by a look at the sources. Raises InputError, UsageError, StoreError, InstallError."""
+        """Settle the kind of the samples by a look at the sources. Raises InputError, UsageError,
+        StoreError, InstallError."""
         started, given = time.monotonic(), dict(request.recipe)
         check_sources(request.roots, target.folder.shown())
         list_all((root.text for root in request.roots), listener.listing)
@@ -59,11 +66,24 @@ class Conversion:
         known = None if held is not None else existing.known(request)
         if known is not None:
             listener.listing(len(known.listing))
-        notices = [] if known is not None else settle_kind(given, request.roots, engine, request.labels)
+        notices = (
+            [] if known is not None else settle_kind(given, request.roots, engine, request.labels)
+        )
         recipe = Recipe.from_json(given) if known is None else known.recipe
         if recipe.kind == "image":
             backend.require_one()
-        return cls(request, recipe, target, existing, engine, listener, tuple(notices), started, held, known)
+        return cls(
+            request,
+            recipe,
+            target,
+            existing,
+            engine,
+            listener,
+            tuple(notices),
+            started,
+            held,
+            known,
+        )
 
     @property
     def options(self) -> Options:
@@ -91,7 +111,8 @@ class Conversion:
         return time.monotonic() - self.started
 
     def leased(self) -> contextlib.AbstractContextManager[WriteLease]:
-        """Return the lease of the target, once it is held. No workers are kept while this process waits for it."""
+        """Return the lease of the target, once it is held. No workers are kept while this process
+        waits for it."""
         if self.held is not None:
             return contextlib.nullcontext(self.held)
 
@@ -107,7 +128,8 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Known:
-    """The inputs of a conversion that are known from the existing dataset. `existing` is its digest."""
+    """The inputs of a conversion that are known from the existing dataset. `existing` is its
+    digest."""
 
     recipe: Recipe
     listing: Listing
@@ -116,7 +138,8 @@ class Known:
 
 
 class ExistingDataset:
-    """The dataset in a folder, if there is one. Another process may replace it at any time that this one holds no lease."""
+    """The dataset in a folder, if there is one. Another process may replace it at any time that
+    this one holds no lease."""
 
     def __init__(self, folder: LocalFolder) -> None:
         self._folder = folder
@@ -136,23 +159,35 @@ class ExistingDataset:
         return "" if manifest is None else manifest.files[CHECKSUMS].sha256
 
     def known(self, request: ConvertRequest) -> Known | None:
-        """Return the inputs of a conversion if they are surely those of this dataset, told in the time of a bare walk.
+        """Return the inputs of a conversion if they are surely those of this dataset, told in the
+        time of a bare walk.
 
-        None where they must be listed anew. Those of an update are as they are now: some may have come, gone or changed.
+        None where they must be listed anew. Those of an update are as they are now: some may have
+        come, gone or changed.
         """
         options = request.options
-        others = options.overwrite or options.append or options.explain or options.moved_from or options.part is not None
+        others = (
+            options.overwrite
+            or options.append
+            or options.explain
+            or options.moved_from
+            or options.part is not None
+        )
         if others or options.copy_rejects is not None or self._folder.url:
             return None
         with contextlib.suppress(DatasetError):  # what is wrong with it is said later
             manifest = self.manifest()
-            of_files = manifest is not None and manifest.records is None  # the inputs are one record each
+            # the inputs are one record each
+            of_files = manifest is not None and manifest.records is None
             find = find_changed if options.update else find_unchanged
             inputs = find(request, manifest) if manifest is not None and of_files else None
             listing = None if inputs is None else inputs.listing(request)
             if manifest is not None and inputs is not None and listing is not None:
                 settings = request.recorded_settings(inputs.recipe)
-                parts = {**manifest.fingerprint_parts, **parts_without_sources(inputs.recipe, settings)}
+                parts = {
+                    **manifest.fingerprint_parts,
+                    **parts_without_sources(inputs.recipe, settings),
+                }
                 if inputs.listed.changed:
                     parts["inputs"] = inputs_digest(listing, settings)
                 return Known(inputs.recipe, listing, parts, inputs.dataset)
@@ -163,7 +198,8 @@ class ExistingDataset:
         return self.manifest() != manifest
 
     def before(self, manifest: Manifest) -> PreviousDataset | None:
-        """Return the dataset of a manifest with its tables, None if another one has taken its place.
+        """Return the dataset of a manifest with its tables, None if another one has taken its
+        place.
 
         The tables are hashed once: they may be large. Raises DatasetError if one is damaged.
         """

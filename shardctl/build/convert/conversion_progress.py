@@ -10,7 +10,8 @@ from shardctl.system.progress import Phase, Progress
 
 
 class ConversionProgress:
-    """Shows how far a conversion is, by what its listener is told. `stays`: the bar of the work stays in the end."""
+    """Shows how far a conversion is, by what its listener is told. `stays`: the bar of the work
+    stays in the end."""
 
     def __init__(self, shown: Progress, stays: bool = False) -> None:
         self._shown, self._stays = shown, stays
@@ -49,7 +50,14 @@ class ConversionProgress:
         """The work of this run begins."""
         self._pace.resume()
         self._has_begun = True
-        self._shown.begin(Phase(unit="inputs", total=self._pace.records, first=self._pace.done.records, stays=self._stays))
+        self._shown.begin(
+            Phase(
+                unit="inputs",
+                total=self._pace.records,
+                first=self._pace.done.records,
+                stays=self._stays,
+            )
+        )
 
     def progress(self, progress: WorkDone) -> None:
         """Some more is done, or was done before this run."""

@@ -1,4 +1,5 @@
-"""What a conversion does at its target: create, resume, update, nothing, or refuse. Decided from facts, with no files."""
+"""What a conversion does at its target: create, resume, update, nothing, or refuse. Decided from
+facts, with no files."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Action(Enum):
     UP_TO_DATE = "up to date"
     REFUSE = "refuse"
     LOOK_AGAIN = "look again"
-    """Another process has changed the dataset since the inputs were listed beside it: what is new must be found once more."""
+    """Another process has changed the dataset since the inputs were listed beside it: what is new
+    must be found once more."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,9 @@ class Decision:
 def decide(wanted: Wanted, there: Manifest | None, begun: Mapping[str, str]) -> Decision:
     """Decide what to do where the dataset `there` is, None for none.
 
-    `begun` has the names of unfinished jobs that can be resumed, each with the digest of the dataset that it updates ("" for
-    none). A dataset that other versions made counts as the same one: it is complete, and can be used.
+    `begun` has the names of unfinished jobs that can be resumed, each with the digest of the
+    dataset that it updates ("" for none). A dataset that other versions made counts as the same
+    one: it is complete, and can be used.
     """
     name = fingerprint(wanted.parts)
     if there is None or wanted.overwrites:
@@ -107,7 +110,8 @@ def decide(wanted: Wanted, there: Manifest | None, begun: Mapping[str, str]) -> 
 
 
 def _resumed(name: str, updates: str, begun: Mapping[str, str]) -> Action | None:
-    """Return RESUME if the job of this name was begun, and for the same dataset before; else None."""
+    """Return RESUME if the job of this name was begun, and for the same dataset before; else
+    None."""
     return Action.RESUME if begun.get(name) == updates else None
 
 
@@ -115,11 +119,15 @@ def _refusal(wanted: Wanted, there: Manifest, verdict: Verdict) -> DatasetError:
     """Return the error for a dataset that is another one, and may not be replaced."""
     differs = difference(there.fingerprint_parts, wanted.parts)
     if verdict == "update":
-        advice = "use --update to bring it up to date, --overwrite to make it again, or another destination"
+        advice = (
+            "use --update to bring it up to date, --overwrite to make it again, or another "
+            "destination"
+        )
     else:
         advice = "use --overwrite to replace it, or another destination"
     settings = shown_differences(between_settings(there, wanted.recipe, wanted.settings))
     what = f"{differs} ({printable(settings)})" if settings else differs
     return DatasetError(
-        f"{printable(wanted.shown)}: holds a dataset that differs in its {what}; {advice}; --explain says all that differs"
+        f"{printable(wanted.shown)}: holds a dataset that differs in its {what}; {advice}; "
+        "--explain says all that differs"
     )

@@ -1,4 +1,5 @@
-"""Which image files of a conversion are duplicates of others, found before there is a plan: so workers do not matter."""
+"""Which image files of a conversion are duplicates of others, found before there is a plan: so
+workers do not matter."""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ from shardctl.errors import SourceGoneError
 from shardctl.system.dataclass import dataclass
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, printable
-from shardctl.transforms.duplicates.pictures import Places, Repeats, distances, first_of_equal, first_of_similar
+from shardctl.transforms.duplicates.pictures import (
+    Places,
+    Repeats,
+    distances,
+    first_of_equal,
+    first_of_similar,
+)
 from shardctl.transforms.recipe import Recipe
 
 FILES, FILE_BYTES = 64, 32 << 20
@@ -38,19 +45,23 @@ def without_repeats(
 ) -> Units:
     """Return the units with those marked that are duplicates of others by the rule of a recipe.
 
-    Files that cannot be read, and images that do not decode, that a filter of the recipe rejects or whose annotations are
-    wrong, are not compared: they become rejects later. `comparing` is told how many files have been looked at. Raises
-    SourceGoneError if a source has gone away or does not answer.
+    Files that cannot be read, and images that do not decode, that a filter of the recipe rejects or
+    whose annotations are wrong, are not compared: they become rejects later. `comparing` is told
+    how many files have been looked at. Raises SourceGoneError if a source has gone away or does not
+    answer.
     """
     if recipe.duplicates.mode == "keep":
         return units
     search = _Search(discovery, recipe, roots, comparing)
-    return replace(units, repeats=search.exact() if recipe.duplicates.mode == "exact" else search.similar())
+    return replace(
+        units, repeats=search.exact() if recipe.duplicates.mode == "exact" else search.similar()
+    )
 
 
 @dataclass(frozen=True)
 class _Hashed:
-    """Files that have a hash, by their places in the listing, in order: (n,) int64; and the hashes, (n, 2) uint64."""
+    """Files that have a hash, by their places in the listing, in order: (n,) int64; and the hashes,
+    (n, 2) uint64."""
 
     files: Places
     hashes: npt.NDArray[np.uint64]
@@ -84,7 +95,9 @@ class _Search:
         first = first_of_similar(hashes, self.recipe.duplicates.distance)
         return self._repeats(hashed.files, hashed.files[first], distances(hashes, hashes[first]))
 
-    def _repeats(self, files: Places, kept_for: Places, apart: npt.NDArray[np.uint8] | None) -> Repeats:
+    def _repeats(
+        self, files: Places, kept_for: Places, apart: npt.NDArray[np.uint8] | None
+    ) -> Repeats:
         """Return what is known of some files as what is known of all."""
         count = len(self.discovery.listing)
         of_all = np.arange(count)
@@ -107,7 +120,12 @@ class _Search:
 
         def hashing(number: int) -> ImageHashTask:
             rows = slice(*starts[number : number + 2].tolist())
-            listed = zip(self.discovery.opened(files[rows]), sizes[rows].tolist(), times[rows].tolist(), strict=True)
+            listed = zip(
+                self.discovery.opened(files[rows]),
+                sizes[rows].tolist(),
+                times[rows].tolist(),
+                strict=True,
+            )
             recipe = self.recipe
             return ImageHashTask(
                 tuple(map(ListedFile._make, listed)),
@@ -122,7 +140,8 @@ class _Search:
             nonlocal looked_at
             for row, answer in enumerate(found, int(starts[number])):
                 if (value := answer.get("hash")) is not None:
-                    hashes[row, 0] = value >> 64  # one by one: an array of both would be one of floats
+                    # one by one: an array of both would be one of floats
+                    hashes[row, 0] = value >> 64
                     hashes[row, 1] = value & (1 << 64) - 1
                     has_hash[row] = True
                 elif "fault" in answer and tuple(answer["fault"][:2]) in NO_ANSWERS:
@@ -135,13 +154,15 @@ class _Search:
         return _Hashed(files[has_hash], hashes[has_hash])
 
     def _check_sources(self, silent: Places) -> None:
-        """Raise SourceGoneError if a source is gone, or gave no answer for several files: their duplicates would be kept."""
+        """Raise SourceGoneError if a source is gone, or gave no answer for several files: their
+        duplicates would be kept."""
         for root in self.roots:
             root.check()
         if len(silent) > OTHERS:
             path = printable(self.discovery.paths(silent[:1])[0])
             raise SourceGoneError(
-                f"the source does not respond: {counted(len(silent), 'file')} cannot be read, among them {path}; check its disk"
+                f"the source does not respond: {counted(len(silent), 'file')} cannot be read, "
+                f"among them {path}; check its disk"
                 " or server"
             )
 

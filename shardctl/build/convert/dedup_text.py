@@ -1,5 +1,6 @@
-"""Which texts of a conversion, or lines or paragraphs of them, are duplicates of others: found before there is a plan of the
-shards, in an order that does not depend on the workers, and kept in tables on disk."""
+"""Which texts of a conversion, or lines or paragraphs of them, are duplicates of others: found
+before there is a plan of the shards, in an order that does not depend on the workers, and kept in
+tables on disk."""
 
 from __future__ import annotations
 
@@ -28,7 +29,14 @@ from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, format_bytes
 from shardctl.transforms.duplicates.exact import DROPPED, HASHED, PIECE_BITS, add_hashes, repeated
-from shardctl.transforms.duplicates.near import BANDED, Components, Sketches, add_bands, connect, dropped_by
+from shardctl.transforms.duplicates.near import (
+    BANDED,
+    Components,
+    Sketches,
+    add_bands,
+    connect,
+    dropped_by,
+)
 from shardctl.transforms.duplicates.pieces import DOCUMENT
 from shardctl.transforms.duplicates.runs import CHUNK_BYTES, Rows, Runs
 from shardctl.transforms.duplicates.table import Numbers, add_dropped, write_table
@@ -41,9 +49,10 @@ UNITS, UNIT_BYTES = 256, 8 << 20
 
 @dataclass(frozen=True)
 class Compared:
-    """What a step `deduplicate` will drop, and where the table of it is: `dropped` of `count` texts, lines or paragraphs, which
-    have `dropped_bytes` of the `bytes` of the texts. `not_compared` records were not: those of some units, and `why` is the
-    reason of the first of these."""
+    """What a step `deduplicate` will drop, and where the table of it is: `dropped` of `count`
+    texts, lines or paragraphs, which have `dropped_bytes` of the `bytes` of the texts.
+    `not_compared` records were not: those of some units, and `why` is the reason of the first of
+    these."""
 
     step: Deduplicate
     table: Path
@@ -69,11 +78,18 @@ class Compared:
         if not self.not_compared:
             return [self._notice()]
         records = counted(self.not_compared, "record")
-        return [self._notice(), f"{records} could not be compared with others (deduplicate): {self.why}"]
+        return [
+            self._notice(),
+            f"{records} could not be compared with others (deduplicate): {self.why}",
+        ]
 
     def _notice(self) -> str:
         what = {DOCUMENT: "text"}.get(self.step.unit, self.step.unit)
-        how = f"deduplicate: {self.step.method} {self.step.threshold:g}" if self.step.method == NEAR else "deduplicate"
+        how = (
+            f"deduplicate: {self.step.method} {self.step.threshold:g}"
+            if self.step.method == NEAR
+            else "deduplicate"
+        )
         of_all = counted(self.count, what)
         if not self.dropped:
             return f"none of {of_all} is a duplicate of another ({how})"
@@ -86,7 +102,10 @@ class Compared:
 
 def without_comparing(recipe: Recipe) -> Recipe:
     """Return the recipe without the steps that need to know the duplicates."""
-    return replace(recipe, transform=tuple(step for step in recipe.transform if not isinstance(step, Deduplicate)))
+    return replace(
+        recipe,
+        transform=tuple(step for step in recipe.transform if not isinstance(step, Deduplicate)),
+    )
 
 
 def compare_texts(
@@ -97,10 +116,12 @@ def compare_texts(
     engine: Engine,
     comparing: Callable[[int], None] = lambda inputs: None,
 ) -> list[Compared]:
-    """Find what the steps `deduplicate` of a job's recipe drop. `job` says how records are read; its folder is for scratch.
+    """Find what the steps `deduplicate` of a job's recipe drop. `job` says how records are read;
+    its folder is for scratch.
 
-    Records that cannot be read, or that end a process, are not compared: they become rejects later. `comparing` is told how
-    many records have been looked at. Raises SourceGoneError, TypesDifferError, StorageError.
+    Records that cannot be read, or that end a process, are not compared: they become rejects later.
+    `comparing` is told how many records have been looked at. Raises SourceGoneError,
+    TypesDifferError, StorageError.
     """
     steps = job.recipe.batch_transforms
     places = [place for place, step in enumerate(steps) if isinstance(step, Deduplicate)]
@@ -118,14 +139,23 @@ def compare_texts(
 class _Search:
     """The search for the duplicates of one step, in a folder of its own."""
 
-    def __init__(self, job: Job, place: int, engine: Engine, comparing: Callable[[int], None]) -> None:
+    def __init__(
+        self, job: Job, place: int, engine: Engine, comparing: Callable[[int], None]
+    ) -> None:
         step = job.recipe.batch_transforms[place]
         assert isinstance(step, Deduplicate), "its place was looked up"
-        self._job, self._place, self._step, self._engine, self._comparing = job, place, step, engine, comparing
+        self._job, self._place, self._step, self._engine, self._comparing = (
+            job,
+            place,
+            step,
+            engine,
+            comparing,
+        )
         self._folder = job.folder / HASHES
         self._folder.mkdir()
         self._file, self._first = (job.plan[name].to_numpy() for name in ("file", "first"))
-        self._ranks = np.zeros(len(self._file) + 1, np.int64)  # of the first record of each unit, and the end
+        # of the first record of each unit, and the end
+        self._ranks = np.zeros(len(self._file) + 1, np.int64)
         np.cumsum(job.plan["records"].to_numpy(), out=self._ranks[1:])
         self._count = int(self._ranks[-1])
         self._looked_at = self._compared = self._not_compared = self._bytes = 0
@@ -143,7 +173,15 @@ class _Search:
         write_table(table, found, self._locate)
         remove_tree(self._folder, self._job.folder)
         sizes = (self._bytes, dropped_bytes)
-        return Compared(self._step, table, self._compared, found.rows, *sizes, self._not_compared, self._first_fault[1])
+        return Compared(
+            self._step,
+            table,
+            self._compared,
+            found.rows,
+            *sizes,
+            self._not_compared,
+            self._first_fault[1],
+        )
 
     def _exact(self) -> Iterator[tuple[Rows, int]]:
         runs = Runs(self._folder / "runs", HASHED)
@@ -163,13 +201,17 @@ class _Search:
         sketches = Sketches(self._folder / "sketches", self._count)
         bands = Runs(self._folder / "runs", BANDED)
 
-        def take(comparing: TextHashTask, rank: int, offset: int, count: int, of_sketches: int) -> None:
+        def take(
+            comparing: TextHashTask, rank: int, offset: int, count: int, of_sketches: int
+        ) -> None:
             with open(comparing.path, "rb") as file, open(comparing.sketches_path, "rb") as values:
                 file.seek(offset)
                 values.seek(of_sketches)
                 for rows in _rows_in(file, SIGNED, count):
                     ranks = rows["rank"] + rank
-                    sketches.add(ranks, np.fromfile(values, np.uint32, int(rows["size"].sum())), rows["size"])
+                    sketches.add(
+                        ranks, np.fromfile(values, np.uint32, int(rows["size"].sum())), rows["size"]
+                    )
                     add_bands(bands, rows["signature"], ranks, self._step.threshold)
 
         self._look_at_all(take)
@@ -181,7 +223,8 @@ class _Search:
             yield rows, 0
 
     def _look_at_all(self, take: Callable[[TextHashTask, int, int, int, int], None]) -> None:
-        """Have all units looked at, and give the segments of what was found to `take`, with the rank of their first record."""
+        """Have all units looked at, and give the segments of what was found to `take`, with the
+        rank of their first record."""
         starts = group(self._job.plan["size"].to_numpy(), UNITS, UNIT_BYTES)
 
         def task(number: int) -> TextHashTask:
@@ -201,7 +244,9 @@ class _Search:
                     take(comparing, int(self._ranks[comparing.first]), offset, count, of_sketches)
             for path in (comparing.path, comparing.sketches_path):
                 path.unlink(missing_ok=True)
-            self._looked_at += int(self._ranks[comparing.first + comparing.count] - self._ranks[comparing.first])
+            self._looked_at += int(
+                self._ranks[comparing.first + comparing.count] - self._ranks[comparing.first]
+            )
             self._comparing(self._looked_at)
 
         self._engine.examine(LazySequence(len(starts) - 1, task), on_found)

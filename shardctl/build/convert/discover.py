@@ -1,4 +1,5 @@
-"""What must be known of files before there is a plan: their units, and the types of the fields of their records."""
+"""What must be known of files before there is a plan: their units, and the types of the fields of
+their records."""
 
 from __future__ import annotations
 
@@ -21,7 +22,16 @@ from shardctl.build.shards.scan import ByteRange, Found, ScanTask
 from shardctl.errors import InputError, Rejection
 from shardctl.sources.endings import ending_of
 from shardctl.sources.files import begin_of
-from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, Format, Numbers, Reading, find_format
+from shardctl.sources.formats import (
+    DETECT,
+    PIECE_BYTES,
+    RECORD_BYTES,
+    Cut,
+    Format,
+    Numbers,
+    Reading,
+    find_format,
+)
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.kinds.text import too_large
 from shardctl.sources.label_table import DELIMITED_SUFFIXES
@@ -35,21 +45,24 @@ MOST_RANGES = 256
 """The most byte ranges that one task has: small files are looked at together."""
 
 TYPED_UNITS, FEWEST_TYPED, TYPED_SHARE = 24, 8, 16
-"""How many units are looked at for the types of all, where a format allows that: at most, at least, and one of so many.
+"""How many units are looked at for the types of all, where a format allows that: at most, at least,
+and one of so many.
 
-They come from all over the files. 24 units are 24 MiB. Of a file of 50 MB that is half, and takes 0.09 s of the 1.2 s of its
-conversion (2026-11-27). If another type is found later, the conversion begins again: of few units, that costs little.
+They come from all over the files. 24 units are 24 MiB. Of a file of 50 MB that is half, and takes
+0.09 s of the 1.2 s of its conversion (2026-11-27). If another type is found later, the conversion
+begins again: of few units, that costs little.
 """
 
 DETECTED_FILES = 8
 """Files that are one record each whose encodings are shown: to detect one takes up to 0.1 s."""
 
 TYPED_BYTES = 4 << 20
-"""One task finds the types of units of so many bytes at most. With all 24 MiB in one task, one worker takes 0.12 s, and the
-others wait (2026-11-27)."""
+"""One task finds the types of units of so many bytes at most. With all 24 MiB in one task, one
+worker takes 0.12 s, and the others wait (2026-11-27)."""
 
 TYPED_RECORDS = 100_000
-"""The most records that are looked at for that: a compressed file is one unit, however large it is."""
+"""The most records that are looked at for that: a compressed file is one unit, however large it
+is."""
 
 FIRST_RECORDS = 1000
 """Records of the first unit whose fields keep their order; others come after them, by name."""
@@ -64,9 +77,11 @@ MOST_SAMPLED_LABELS = 1000
 
 @dataclass(frozen=True)
 class _Ranges:
-    """Byte ranges of files as columns, (n,) int64 each, in the order of the files: a list of objects takes 2 kB for each file.
+    """Byte ranges of files as columns, (n,) int64 each, in the order of the files: a list of
+    objects takes 2 kB for each file.
 
-    `first` and `records` are those of units whose types are wanted, without which pieces are to be scanned.
+    `first` and `records` are those of units whose types are wanted, without which pieces are to be
+    scanned.
     """
 
     file: Numbers
@@ -86,11 +101,18 @@ class _Ranges:
         """Return the unit that a range is, None for a piece."""
         if self.first is None or self.records is None:
             return None
-        return int(self.offset[number]), int(self.size[number]), 0, int(self.first[number]), int(self.records[number])
+        return (
+            int(self.offset[number]),
+            int(self.size[number]),
+            0,
+            int(self.first[number]),
+            int(self.records[number]),
+        )
 
 
 def group(sizes: Numbers, most: int, most_bytes: int) -> Numbers:
-    """Return where tasks begin, and the end: small files of these sizes are looked at together, a large one alone."""
+    """Return where tasks begin, and the end: small files of these sizes are looked at together, a
+    large one alone."""
     ends = np.cumsum(sizes)
     starts = array("q", [0])
     while (start := starts[-1]) < len(sizes):
@@ -102,7 +124,8 @@ def group(sizes: Numbers, most: int, most_bytes: int) -> Numbers:
 
 @dataclass
 class _Encoding:
-    """An encoding that was detected: in how many files, and the first of them by its place in the listing."""
+    """An encoding that was detected: in how many files, and the first of them by its place in the
+    listing."""
 
     files: int
     first: int
@@ -117,7 +140,8 @@ _LOOKED_AT = 1 << 16
 
 @dataclass(frozen=True)
 class Discovery:
-    """Looks at files in the engine's processes. `shuffled` asks for small units. `scanning` gets the ranges scanned, and all.
+    """Looks at files in the engine's processes. `shuffled` asks for small units. `scanning` gets
+    the ranges scanned, and all.
 
     What it holds of a file or a unit is numbers in arrays: there may be ten millions.
     """
@@ -128,12 +152,14 @@ class Discovery:
     engine: Engine
     scanning: Report = lambda done, total: None
     untyped: dict[int, Rejection] = field(default_factory=dict)
-    """Why no types were found in a unit, by its number: the first one that was met, there may be millions."""
+    """Why no types were found in a unit, by its number: the first one that was met, there may be
+    millions."""
     _encodings: dict[str, _Encoding] = field(default_factory=dict)
     _separable: dict[int, str] = field(default_factory=dict)
 
     def find_units(self, wanted: npt.NDArray[np.bool_] | None = None) -> Units:
-        """Cut the files into units; of files of many records only those that are `wanted` (files,), None: all of them.
+        """Cut the files into units; of files of many records only those that are `wanted` (files,),
+        None: all of them.
 
         Raises InputError if they have no record.
         """
@@ -153,20 +179,27 @@ class Discovery:
             raise InputError(why_nothing(listing.roots, "table", listing.ignored))
         if wanted is None:
             of_file, count = listing.table["root"].to_numpy(), len(listing.roots)
-            for number in set(idle_roots(count, of_file[units.file])).difference(idle_roots(count, of_file)):
+            for number in set(idle_roots(count, of_file[units.file])).difference(
+                idle_roots(count, of_file)
+            ):
                 refuse_idle(listing.roots[number], "table", Counter())
         return units
 
     def _pieces(self, made: UnitsInMaking, wanted: npt.NDArray[np.bool_] | None) -> _Ranges:
-        """Return the pieces of the files, in order. Files that cannot be read are added to the units."""
+        """Return the pieces of the files, in order. Files that cannot be read are added to the
+        units."""
         columns = file, offset, size = array("q"), array("q"), array("q")
         first = 0
-        for batch in self.listing.table.select(["path", "root", "size", "error", "message"]).to_batches(max_chunksize=ROWS):
+        for batch in self.listing.table.select(
+            ["path", "root", "size", "error", "message"]
+        ).to_batches(max_chunksize=ROWS):
             for number, row in enumerate(batch.to_pylist(), first):
                 if wanted is not None and not wanted[number]:
                     continue
                 if row["error"]:
-                    made.add(number, [Cut(0, 0, 1, Rejection("plan", row["error"], row["message"]))])
+                    made.add(
+                        number, [Cut(0, 0, 1, Rejection("plan", row["error"], row["message"]))]
+                    )
                     continue
                 for start, count in self._format(self._ending(row)).pieces(row["size"]):
                     file.append(number)
@@ -176,14 +209,20 @@ class Discovery:
         return _Ranges(*(np.frombuffer(column, np.int64) for column in columns))
 
     def _cut(self, pieces: _Ranges, made: UnitsInMaking) -> list[int]:
-        """Scan the pieces of files, and add the units. Return the files that must be scanned as one piece each."""
+        """Scan the pieces of files, and add the units. Return the files that must be scanned as one
+        piece each."""
         again: list[int] = []
-        begun: dict[int, dict[int, dict[str, Any]]] = {}  # files of which some pieces are scanned: answers by place
+        # files of which some pieces are scanned: answers by place
+        begun: dict[int, dict[int, dict[str, Any]]] = {}
 
         def take(start: int, task: ScanTask, found: Found) -> None:
             files = pieces.file[start : start + len(found)]
-            firsts, ends = (np.searchsorted(pieces.file, files, side).tolist() for side in ("left", "right"))
-            for number, (file, part, answer) in enumerate(zip(files.tolist(), task.ranges, found, strict=True)):
+            firsts, ends = (
+                np.searchsorted(pieces.file, files, side).tolist() for side in ("left", "right")
+            )
+            for number, (file, part, answer) in enumerate(
+                zip(files.tolist(), task.ranges, found, strict=True)
+            ):
                 count = ends[number] - firsts[number]
                 answers = begun.setdefault(file, {})
                 answers[start + number - firsts[number]] = answer
@@ -219,22 +258,33 @@ class Discovery:
     def find_types(self, units: Units, all_of_them: bool) -> Types | None:
         """Return the types of the fields of all records; None if no record can be read.
 
-        Where the format tells a later value that does not fit, some units are enough, unless `all_of_them` are asked for.
+        Where the format tells a later value that does not fit, some units are enough, unless
+        `all_of_them` are asked for.
         """
         numbers = units.readable()
-        if not all_of_them and all(self._format(suffix).types_can_be_sampled for suffix in self._suffixes(units)):
+        if not all_of_them and all(
+            self._format(suffix).types_can_be_sampled for suffix in self._suffixes(units)
+        ):
             count = min(TYPED_UNITS, max(FEWEST_TYPED, len(numbers) // TYPED_SHARE))
             spread = numbers[evenly_spaced(len(numbers), count)].tolist()
             # Not np.union1d, which at its first call imports numpy.ma: 20 ms.
-            chosen = np.array(sorted({*spread, *self._first_of_folders(units, numbers).tolist()}), np.int64)
+            chosen = np.array(
+                sorted({*spread, *self._first_of_folders(units, numbers).tolist()}), np.int64
+            )
             types = self.types_of(units, chosen, max(1, TYPED_RECORDS // max(1, len(chosen))))
             if types is None or len(types.labels() or ()) <= MOST_SAMPLED_LABELS:
                 return types
         return self.types_of(units, numbers)
 
     def _first_of_folders(self, units: Units, numbers: Numbers) -> Numbers:
-        """Return the first of some units in every folder: files beside them may say the names of classes, in each its own."""
-        folders = {folder: place for place, folder in enumerate(dict.fromkeys(group.folder for group in self.listing.groups))}
+        """Return the first of some units in every folder: files beside them may say the names of
+        classes, in each its own."""
+        folders = {
+            folder: place
+            for place, folder in enumerate(
+                dict.fromkeys(group.folder for group in self.listing.groups)
+            )
+        }
         of_group = np.array([folders[group.folder] for group in self.listing.groups], np.int64)
         if len(folders) == 1:
             return numbers[:1]
@@ -248,13 +298,16 @@ class Discovery:
         found: set[str] = set()
         first = 0
         for batch in self.listing.table.select(["path", "root"]).to_batches(max_chunksize=ROWS):
-            rows = zip(batch.to_pylist(), wanted[first : first + batch.num_rows].tolist(), strict=True)
+            rows = zip(
+                batch.to_pylist(), wanted[first : first + batch.num_rows].tolist(), strict=True
+            )
             found.update(self._ending(row) for row, is_wanted in rows if is_wanted)
             first += batch.num_rows
         return found
 
     def encodings(self) -> dict[str, tuple[int, str]]:
-        """Return the encodings that were detected while units were found: in how many files, and the path of the first.
+        """Return the encodings that were detected while units were found: in how many files, and
+        the path of the first.
 
         Those of most files come first. Where every file is one record, some are read.
         """
@@ -270,7 +323,9 @@ class Discovery:
         chosen = evenly_spaced(len(self.listing), DETECTED_FILES)
         for number, opened in zip(chosen, self.opened(np.array(chosen, np.int64)), strict=True):
             with contextlib.suppress(OSError, Rejection):
-                found.setdefault(detect(begin_of(opened, DETECTED_BYTES)), _Encoding(0, number)).files += 1
+                found.setdefault(
+                    detect(begin_of(opened, DETECTED_BYTES)), _Encoding(0, number)
+                ).files += 1
         return found
 
     def _note_only_column(self, file: int, name: str | None) -> None:
@@ -280,7 +335,8 @@ class Discovery:
             self._separable[file] = name
 
     def only_column(self) -> tuple[str, str]:
-        """Return the path of the first CSV file with one column whose name has a mark that may separate several, and that name.
+        """Return the path of the first CSV file with one column whose name has a mark that may
+        separate several, and that name.
 
         "" twice if there is no such file among those that types were found in.
         """
@@ -289,20 +345,30 @@ class Discovery:
         return "", ""
 
     def header_like_a_record(self) -> list[str]:
-        """Return the header of the first file if it looks like a record: a name is a number, or as long as a sentence."""
+        """Return the header of the first file if it looks like a record: a name is a number, or as
+        long as a sentence."""
         if self.reading.columns:
             return []
         data, delimiter = self._first_delimited()
         if not data:
             return []
-        from shardctl.sources.csv_numbers import is_number  # 20 ms to import, with its parts of Arrow
+        # 20 ms to import, with its parts of Arrow
+        from shardctl.sources.csv_numbers import is_number
         from shardctl.sources.formats.csv import first_row
 
         row = first_row(data, delimiter)
-        return row if any(is_number(name) or len(name) > LONG_NAME or name.startswith(("{", "[")) for name in row) else []
+        return (
+            row
+            if any(
+                is_number(name) or len(name) > LONG_NAME or name.startswith(("{", "["))
+                for name in row
+            )
+            else []
+        )
 
     def _first_delimited(self) -> tuple[bytes, str]:
-        """Return the beginning of the first file and its delimiter. Nothing for files other than plain CSV files in UTF-8."""
+        """Return the beginning of the first file and its delimiter. Nothing for files other than
+        plain CSV files in UTF-8."""
         if self.reading.encoding != "utf-8":
             return b"", ","
         suffix = suffix_of(self.listing.paths_at(np.array([0]))[0].rpartition("/")[2])
@@ -315,26 +381,40 @@ class Discovery:
         return b"", ","
 
     def first_fields(self, units: Units) -> list[str]:
-        """Return the names of the fields of the first unit that can be read; none if there is no such unit."""
+        """Return the names of the fields of the first unit that can be read; none if there is no
+        such unit."""
         types = self.types_of(units, units.readable()[:1])
         return [] if types is None else types.found().names
 
     def types_of(self, units: Units, numbers: Numbers, most: int | None = None) -> Types | None:
-        """Return the types of some units, given by their numbers, or of the first `most` records of each.
+        """Return the types of some units, given by their numbers, or of the first `most` records of
+        each.
 
-        Fields whose declared types do not say it are looked at then. None if no unit can be read: `untyped` says why.
+        Fields whose declared types do not say it are looked at then. None if no unit can be read:
+        `untyped` says why.
         """
         types = self._types_of(units, numbers, most)
         if types is None or not (undecided := types.undecided()):
             return types
-        return replace(self, reading=replace(self.reading, looked=tuple(undecided)))._types_of(units, numbers, most)
+        return replace(self, reading=replace(self.reading, looked=tuple(undecided)))._types_of(
+            units, numbers, most
+        )
 
     def _types_of(self, units: Units, numbers: Numbers, most: int | None) -> Types | None:
-        # The order of fields is that of the first records, then by name: the same whatever else is looked at.
+        # The order of fields is that of the first records, then by name: the same whatever else is
+        # looked at.
         numbers = np.concatenate([numbers[:1], numbers])
-        records = units.records[numbers] if most is None else np.minimum(units.records[numbers], most)
+        records = (
+            units.records[numbers] if most is None else np.minimum(units.records[numbers], most)
+        )
         records[:1] = np.minimum(records[:1], FIRST_RECORDS)
-        ranges = _Ranges(units.file[numbers], units.offset[numbers], units.size[numbers], units.first[numbers], records)
+        ranges = _Ranges(
+            units.file[numbers],
+            units.offset[numbers],
+            units.size[numbers],
+            units.first[numbers],
+            records,
+        )
         types: Types | None = None
         leftmost = 0
 
@@ -346,7 +426,8 @@ class Discovery:
                 elif "types" in answer:
                     these = Types.unpacked(answer["types"])
                     self._note_only_column(int(ranges.file[number]), these.only_column())
-                    if types is None or number < leftmost:  # types are joined in any order, but for the first of all
+                    # types are joined in any order, but for the first of all
+                    if types is None or number < leftmost:
                         types, leftmost = these if types is None else these.join(types), number
                     else:
                         types = types.join(these)
@@ -373,24 +454,38 @@ class Discovery:
         rows = list(self._rows(files))
         columns = (units.offset, units.size, units.first, units.records)
         made = []
-        for place, *cells in zip(places.tolist(), *(column[numbers].tolist() for column in columns), strict=True):
+        for place, *cells in zip(
+            places.tolist(), *(column[numbers].tolist() for column in columns), strict=True
+        ):
             offset, size, first, records = cells
             opened, ending = self.listing.opened(rows[place]), self._ending(rows[place])
-            made.append(ByteRange(opened, ending, offset, size, (offset, size, 0, first, records), rows[place]["mtime_ns"]))
+            made.append(
+                ByteRange(
+                    opened,
+                    ending,
+                    offset,
+                    size,
+                    (offset, size, 0, first, records),
+                    rows[place]["mtime_ns"],
+                )
+            )
         return made
 
     def opened(self, files: Numbers) -> list[str]:
-        """Return the paths by which files are opened, given by their places in the listing, in increasing order."""
+        """Return the paths by which files are opened, given by their places in the listing, in
+        increasing order."""
         return [self.listing.opened(row) for row in self._rows(files)]
 
     def paths(self, files: Numbers) -> list[str]:
-        """Return the paths of files below their sources, given by their places in the listing, in increasing order."""
+        """Return the paths of files below their sources, given by their places in the listing, in
+        increasing order."""
         return [row["path"] for row in self._rows(files)]
 
     def _rows(self, files: Numbers) -> Iterator[dict[str, Any]]:
         """Yield rows of the listing, a run of neighbours at a time.
 
-        `take` would import pyarrow.compute, and an array of numpy as its argument numpy.ma: 40 ms (measured 2026-11-27).
+        `take` would import pyarrow.compute, and an array of numpy as its argument numpy.ma: 40 ms
+        (measured 2026-11-27).
         """
         starts, batches = self._batches
         of = np.searchsorted(starts, files, side="right") - 1
@@ -402,8 +497,11 @@ class Discovery:
                 yield from (rows[place] for place in (run - first).tolist())
 
     def _examine(self, ranges: _Ranges, take: Callable[[int, ScanTask, Found], None]) -> None:
-        """Have byte ranges looked at. `take` gets the number of a task's first range, the task and what was found."""
-        starts = group(ranges.size, MOST_RANGES, PIECE_BYTES if ranges.first is None else TYPED_BYTES)
+        """Have byte ranges looked at. `take` gets the number of a task's first range, the task and
+        what was found."""
+        starts = group(
+            ranges.size, MOST_RANGES, PIECE_BYTES if ranges.first is None else TYPED_BYTES
+        )
         begun: dict[int, ScanTask] = {}
         looked_at = 0
 
@@ -412,7 +510,9 @@ class Discovery:
             begun[number] = ScanTask(
                 tuple(
                     self._range(file, *ranges.range(row), ranges.unit(row))
-                    for row, file in zip(rows, self._rows(ranges.file[rows.start : rows.stop]), strict=True)
+                    for row, file in zip(
+                        rows, self._rows(ranges.file[rows.start : rows.stop]), strict=True
+                    )
                 ),
                 self.reading,
                 self.shuffled,
@@ -427,7 +527,9 @@ class Discovery:
 
         self.engine.examine(LazySequence(len(starts) - 1, scan), on_found)
 
-    def _range(self, file: dict[str, Any], offset: int, size: int, unit: tuple[int, ...] | None) -> ByteRange:
+    def _range(
+        self, file: dict[str, Any], offset: int, size: int, unit: tuple[int, ...] | None
+    ) -> ByteRange:
         path = self.listing.opened(file)
         return ByteRange(path, ending_of(path, path), offset, size, unit, file["mtime_ns"])
 

@@ -20,15 +20,18 @@ SPARE_DISK = 1.05
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a conversion will do, measured on a few records before anything is written. Sizes in bytes.
+    """What a conversion will do, measured on a few records before anything is written. Sizes in
+    bytes.
 
-    `inputs` are the records; `records` counts those of a unit that several splits share once for each. `rows` are the samples
-    if none is rejected; where steps of text judge them, if as many are rejected as of those that were tried:
-    `probe_rejects` of `probed`. `bytes` is the size of all shards, also of those that an earlier run finished, where as many
-    records are rejected as of those that were tried. `seconds` is the time for all of it, `classes` the number of classes,
-    None without names. `annotated` are the columns that mark images. `ignored` counts files that are no inputs by the ending
-    of their name; `notices` say what was decided, `warnings` what should be looked at first. Where a dataset is brought up to
-    date, `changes` say what changes, and `bytes` and `seconds` are those of the shards that are built.
+    `inputs` are the records; `records` counts those of a unit that several splits share once for
+    each. `rows` are the samples if none is rejected; where steps of text judge them, if as many are
+    rejected as of those that were tried: `probe_rejects` of `probed`. `bytes` is the size of all
+    shards, also of those that an earlier run finished, where as many records are rejected as of
+    those that were tried. `seconds` is the time for all of it, `classes` the number of classes,
+    None without names. `annotated` are the columns that mark images. `ignored` counts files that
+    are no inputs by the ending of their name; `notices` say what was decided, `warnings` what
+    should be looked at first. Where a dataset is brought up to date, `changes` say what changes,
+    and `bytes` and `seconds` are those of the shards that are built.
     """
 
     kind: str
@@ -62,11 +65,18 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
     named = job.recipe.label_source
     if named == FOLDER:
         return "folder"
-    return f"field {printable(named)}" if job.by_field or (job.fields is not None and named in job.fields.names) else "folder"
+    return (
+        f"field {printable(named)}"
+        if job.by_field or (job.fields is not None and named in job.fields.names)
+        else "folder"
+    )
 
 
-def estimate(job: DatasetJob, listing: Listing, at_once: int, free: int | None, changes: Changes | None) -> Estimate:
-    """Estimate what a job will write, and how long it will take where `at_once` shards are built at the same time.
+def estimate(
+    job: DatasetJob, listing: Listing, at_once: int, free: int | None, changes: Changes | None
+) -> Estimate:
+    """Estimate what a job will write, and how long it will take where `at_once` shards are built at
+    the same time.
 
     So many bytes are `free` there; None: no limit.
     """

@@ -31,12 +31,18 @@ Chosen = npt.NDArray[np.bool_]
 
 
 def build(
-    job: Job, chosen: Chosen, before: PreviousDataset | None, engine: Engine, max_rejects: str | int | None, listener: Listener
+    job: Job,
+    chosen: Chosen,
+    before: PreviousDataset | None,
+    engine: Engine,
+    max_rejects: str | int | None,
+    listener: Listener,
 ) -> int:
-    """Build those of the chosen shards that are not finished, and return the number of samples made.
+    """Build those of the chosen shards that are not finished, and return the number of samples
+    made.
 
-    Shards that are kept of the dataset `before` count as finished. Raises TooManyRejectsError if more is rejected than
-    `max_rejects` allows for all inputs, and what the engine raises.
+    Shards that are kept of the dataset `before` count as finished. Raises TooManyRejectsError if
+    more is rejected than `max_rejects` allows for all inputs, and what the engine raises.
     """
     left = chosen.copy()
     tally = Tally(max_rejects, job.inputs, listener.progress)
@@ -71,27 +77,39 @@ def telling_what_is_done(job: DatasetJob, chosen: Chosen | None = None) -> Itera
             advice = "" if "TMPDIR" in str(error) else _advice_for_scratch()
             raise DiskFullError(f"{advice or error}. {state}") from error
         if isinstance(error, DiskFullError):
-            need = format_bytes((1 - done) * job.inputs * job.costs.samples_per_record * job.costs.sample_bytes * SPARE_DISK)
+            need = format_bytes(
+                (1 - done)
+                * job.inputs
+                * job.costs.samples_per_record
+                * job.costs.sample_bytes
+                * SPARE_DISK
+            )
             raise DiskFullError(f"{error}; about {need} more are needed. {state}") from error
         raise type(error)(f"{error}. {state}") from error
 
 
 def _advice_for_scratch() -> str:
-    """Return what to do where shards go to a store, and the disk is full on which they are built."""
+    """Return what to do where shards go to a store, and the disk is full on which they are
+    built."""
     place = Path(tempfile.gettempdir())
     return (
-        f"{printable(str(place))}: the disk is full ({format_bytes(free_bytes(place))} free); a shard for each worker is built"
+        f"{printable(str(place))}: the disk is full ({format_bytes(free_bytes(place))} free); a "
+        "shard for each worker is built"
         " there before the upload. Set TMPDIR to a folder on a larger disk, or use fewer --workers"
     )
 
 
 def _what_is_done(job: Job, chosen: Chosen) -> tuple[str, float]:
-    """Return how much of the chosen shards is done, as a sentence and as a share of the records of all."""
+    """Return how much of the chosen shards is done, as a sentence and as a share of the records of
+    all."""
     try:
         done = [job.place(shard).records for shard, _ in finished_shards(job, chosen)]
     except OSError as error:
         return f"shardctl cannot read what is done ({job.working.shown()}: {error.strerror})", 0.0
-    sentence = f"{len(done):,} of {int(chosen.sum()):,} shards are done; run the same command again to continue"
+    sentence = (
+        f"{len(done):,} of {int(chosen.sum()):,} shards are done; run the same command "
+        "again to continue"
+    )
     return sentence, sum(done) / max(1, job.records)
 
 
@@ -101,7 +119,9 @@ def _what_is_done(job: Job, chosen: Chosen) -> tuple[str, float]:
 class Tally:
     """Counts the work that the workers report, and stops the conversion if too much is rejected."""
 
-    def __init__(self, limit: str | int | None, inputs: int, listen: Callable[[WorkDone], None]) -> None:
+    def __init__(
+        self, limit: str | int | None, inputs: int, listen: Callable[[WorkDone], None]
+    ) -> None:
         self._limit = reject_limit(limit, inputs)
         self._inputs, self._listen = inputs, listen
         self.rejected = self.samples = 0
@@ -113,6 +133,8 @@ class Tally:
         self._listen(progress)
         if self.rejected > self._limit:
             raise TooManyRejectsError(
-                f"{count_rejects(self.rejected, self._inputs)} so far, more than --max-rejects allows;"
-                " nothing was committed. Fix or remove them, or run the same command with a higher limit to continue"
+                f"{count_rejects(self.rejected, self._inputs)} so far, more than --max-rejects "
+                "allows;"
+                " nothing was committed. Fix or remove them, or run the same command with a higher "
+                "limit to continue"
             )

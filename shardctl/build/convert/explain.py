@@ -1,4 +1,5 @@
-"""What exactly differs between a conversion and the dataset that is at its destination: `convert --explain`."""
+"""What exactly differs between a conversion and the dataset that is at its destination: `convert
+--explain`."""
 
 from __future__ import annotations
 
@@ -37,10 +38,12 @@ class Files:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What differs. `parts` are the parts of the fingerprint that do, none if the dataset is up to date.
+    """What differs. `parts` are the parts of the fingerprint that do, none if the dataset is up to
+    date.
 
-    `verdict` says what a conversion would do: `up-to-date`, `update` (--update brings it up to date), or `anew` (only
-    --overwrite makes it). Changed files are known by their size and time of change.
+    `verdict` says what a conversion would do: `up-to-date`, `update` (--update brings it up to
+    date), or `anew` (only --overwrite makes it). Changed files are known by their size and time of
+    change.
     """
 
     verdict: Verdict
@@ -52,7 +55,11 @@ class Explanation:
 
 
 def explain(
-    folder: LocalFolder, parts: dict[str, str], recipe: dict[str, Any], settings: dict[str, Any], listing: Listing
+    folder: LocalFolder,
+    parts: dict[str, str],
+    recipe: dict[str, Any],
+    settings: dict[str, Any],
+    listing: Listing,
 ) -> Explanation:
     """Compare a conversion with the dataset in a folder. Raises DatasetError if there is none."""
     manifest = Manifest.load(folder)
@@ -63,9 +70,15 @@ def explain(
         own = " or ".join(user_functions(recipe)) or "no function of your own"
         found.append(Difference("code", f"{own}, or the format", "other code", "this code"))
     if VERSIONS in differ:
-        found.append(Difference(VERSIONS, version_changes(before.get(VERSIONS, ""), parts[VERSIONS]), None, None))
+        found.append(
+            Difference(
+                VERSIONS, version_changes(before.get(VERSIONS, ""), parts[VERSIONS]), None, None
+            )
+        )
     if "labels" in differ:
-        found.append(Difference("labels", "labels files or annotations", "other content", "this content"))
+        found.append(
+            Difference("labels", "labels files or annotations", "other content", "this content")
+        )
     files = _files(folder, manifest, listing) if "inputs" in differ else (Files(), Files(), Files())
     return Explanation(verdict_on(differ), differ, tuple(found), *files)
 
@@ -77,11 +90,19 @@ def _files(folder: LocalFolder, manifest: Manifest, listing: Listing) -> tuple[F
     known = np.flatnonzero(rows >= 0)
     same = table["size"].to_numpy()[rows[known]] == listing.table["size"].to_numpy()[known]
     with contextlib.suppress(DatasetError):  # of an older shardctl: by size alone
-        same &= UpdateState(folder, manifest.update).mtime_ns[rows[known]] == listing.table["mtime_ns"].to_numpy()[known]
+        same &= (
+            UpdateState(folder, manifest.update).mtime_ns[rows[known]]
+            == listing.table["mtime_ns"].to_numpy()[known]
+        )
     gone = np.ones(table.num_rows, bool)
     gone[rows[known]] = False
-    of = ((listing.table, np.flatnonzero(rows < 0)), (table, np.flatnonzero(gone)), (listing.table, known[~same]))
+    of = (
+        (listing.table, np.flatnonzero(rows < 0)),
+        (table, np.flatnonzero(gone)),
+        (listing.table, known[~same]),
+    )
     added, removed, changed = (
-        Files(len(found), tuple(paths["path"].take(pa.array(found[:EXAMPLES])).to_pylist())) for paths, found in of
+        Files(len(found), tuple(paths["path"].take(pa.array(found[:EXAMPLES])).to_pylist()))
+        for paths, found in of
     )
     return added, removed, changed

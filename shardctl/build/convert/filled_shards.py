@@ -1,4 +1,5 @@
-"""Shards of which every input was rejected are left out of a dataset: the shards beside them take their units.
+"""Shards of which every input was rejected are left out of a dataset: the shards beside them take
+their units.
 
 The others keep their names, and so their bytes: the numbers of those that are left out are missing.
 """
@@ -23,8 +24,9 @@ from shardctl.system.dataclass import dataclass
 class Filled:
     """The shards of a built job that have samples; a split without any keeps its first one.
 
-    `job` has these shards alone. Each stands for the shards of `built` from its number in `starts` on, up to that of the next:
-    (shards + 1,) int64. Of these it is the one in `chosen`: (shards,) int64.
+    `job` has these shards alone. Each stands for the shards of `built` from its number in `starts`
+    on, up to that of the next: (shards + 1,) int64. Of these it is the one in `chosen`: (shards,)
+    int64.
     """
 
     job: DatasetJob
@@ -48,7 +50,10 @@ class Filled:
             return own
         made = [own if member == chosen else self.built.done(member) for member in members]
         rows = [0 if member < chosen else own.facts.rows for member in members]
-        units = [each.units if each is own else _at(each.units, row) for each, row in zip(made, rows, strict=True)]
+        units = [
+            each.units if each is own else _at(each.units, row)
+            for each, row in zip(made, rows, strict=True)
+        ]
         return replace(
             own,
             inputs=sum(each.inputs for each in made),
@@ -61,7 +66,9 @@ class Filled:
         """Yield the lines of the rejects of a shard."""
         members = self._members(shard)
         for member in members:
-            yield from self.built.lines(member, done if len(members) == 1 else self.built.done(member))
+            yield from self.built.lines(
+                member, done if len(members) == 1 else self.built.done(member)
+            )
 
 
 def _together(made: list[ShardMarker]) -> tuple[Counts, ...]:
@@ -78,22 +85,30 @@ def _at(units: pa.Table, row: int) -> pa.Table:
 
 
 def without_empty(built: Outcomes) -> Filled | Outcomes:
-    """Return the shards of a built job, which keeps none of before, that have samples; the same where all have.
+    """Return the shards of a built job, which keeps none of before, that have samples; the same
+    where all have.
 
-    Where models are called with several records of a shard, all stay: other units before these would make other calls.
+    Where models are called with several records of a shard, all stay: other units before these
+    would make other calls.
     """
     job = built.job
-    filled = np.fromiter((rows_made(job.marker_path(shard)) > 0 for shard in range(job.shards)), bool, job.shards)
+    filled = np.fromiter(
+        (rows_made(job.marker_path(shard)) > 0 for shard in range(job.shards)), bool, job.shards
+    )
     if filled.all() or job.recipe.models:
         return built
     begins, chosen = divided([split.shards for split in job.splits], filled)
     return Filled(job.with_shards(begins[:-1], chosen), built, begins, chosen)
 
 
-def divided(planned: Sequence[int], filled: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return `starts` and `chosen` of a Filled, of splits with so many shards each, of which some are filled: (shards,).
+def divided(
+    planned: Sequence[int], filled: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return `starts` and `chosen` of a Filled, of splits with so many shards each, of which some
+    are filled: (shards,).
 
-    A shard without samples goes to the one before it, or to the first one of its split that has some.
+    A shard without samples goes to the one before it, or to the first one of its split that has
+    some.
     """
     of_split = np.repeat(np.arange(len(planned)), planned).tolist()
     starts, chosen = list[int](), list[int]()

@@ -51,8 +51,9 @@ def finish(
 
     `progress` False shows no progress on stderr.
 
-    Raises UnfinishedError if shards are missing; it names their parts. Raises DatasetError if there is nothing to finish,
-    TooManyRejectsError, BusyError and StorageError. A dataset that was finished before is up to date.
+    Raises UnfinishedError if shards are missing; it names their parts. Raises DatasetError if there
+    is nothing to finish, TooManyRejectsError, BusyError and StorageError. A dataset that was
+    finished before is up to date.
     """
     began = time.monotonic()
     check_if_running(if_running)
@@ -72,7 +73,8 @@ def finish(
 
 
 def _refuse_other_folder(dst: str | Path) -> None:
-    """Raise DatasetError for a folder of this machine with files, and with nothing of a dataset or a conversion."""
+    """Raise DatasetError for a folder of this machine with files, and with nothing of a dataset or
+    a conversion."""
     here = Path(dst) if not is_url(dst) else None
     if here is None or not here.is_dir() or exists(here / MANIFEST) or exists(here / STAGING):
         return
@@ -81,7 +83,10 @@ def _refuse_other_folder(dst: str | Path) -> None:
 
 
 def _nothing_to_finish(shown: str) -> DatasetError:
-    return DatasetError(f"{shown}: there are no parts to finish; build them first (`shardctl convert SRC DST --part I/N`)")
+    return DatasetError(
+        f"{shown}: there are no parts to finish; build them first (`shardctl convert SRC DST "
+        "--part I/N`)"
+    )
 
 
 def _finished_before(target: Target, began: float) -> ConvertResult:
@@ -107,28 +112,35 @@ def _finish(
     parted = Parted.load(job_folder.root)
     if parted is None:
         raise DatasetError(
-            f"{job_folder.shown()}: not a job of this version of shardctl; finish it with the version that built the parts"
+            f"{job_folder.shown()}: not a job of this version of shardctl; finish it with the "
+            "version that built the parts"
         )
     recipe = Recipe.without_functions(JobFolder(job_folder.root).record()["recipe"], new)
     job = DatasetJob.load(job_folder, recipe)
     before = before_of(job, target)
     target.entrust(job, held)
     target.fetch_done(job, np.ones(job.shards, bool))
-    if not (new / MANIFEST).exists():  # a call that was killed may have taken away shards without samples
+    # a call that was killed may have taken away shards without samples
+    if not (new / MANIFEST).exists():
         _refuse_missing(job, parted, target, shown.counter(Phase("checking", "shards")))
         shown.close()
-    target.await_parts(waiting)  # one that was given up for dead may still be writing the same bytes again
+    # one that was given up for dead may still be writing the same bytes again
+    target.await_parts(waiting)
     status = "created" if before is None and not folder.path(MANIFEST).exists() else "updated"
     notices: tuple[str, ...] = ()
     with telling_what_is_done(job):
         if not (new / MANIFEST).exists():
-            notices = write_dataset(job, parted.closing, before, target, shown.counter(Phase("finishing", "shards")))
+            notices = write_dataset(
+                job, parted.closing, before, target, shown.counter(Phase("finishing", "shards"))
+            )
         refuse_many_rejects(folder, Manifest.load(LocalFolder(new)), max_rejects)
     held.check()
     leave_out_others(job, target)
     target.publish(new, updates=before is not None)
     seconds = time.monotonic() - began
-    result = result_of(folder, status, seconds, (*parted.notices, *notices), parted.warnings, parted.labelled)
+    result = result_of(
+        folder, status, seconds, (*parted.notices, *notices), parted.warnings, parted.labelled
+    )
     return replace(result, changes=changes_of(job))
 
 
@@ -151,6 +163,7 @@ def _refuse_missing(job: DatasetJob, parted: Parted, target: Target, report: Rep
     first = next((part for part in parts if part.name not in building), None)
     advice = f"run them (`shardctl convert … --part {first}`)" if first else "wait for their ends"
     raise UnfinishedError(
-        f"{target.folder.shown()}: {counted(int(missing.sum()), 'shard')} of {job.shards:,} are missing:"
+        f"{target.folder.shown()}: {counted(int(missing.sum()), 'shard')} of {job.shards:,} are "
+        "missing:"
         f" {'; '.join(said[:NAMED_PARTS])}{more}. {advice[0].upper()}{advice[1:]}, and finish again"
     )

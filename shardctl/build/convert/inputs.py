@@ -18,10 +18,12 @@ from shardctl.system.dataclass import dataclass
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs as they were listed. `roots` are the sources, `bases` the folders that paths are relative to.
+    """The inputs as they were listed. `roots` are the sources, `bases` the folders that paths are
+    relative to.
 
-    `parts` are those of the fingerprint. `existing` is the digest of the dataset that was at the target when the inputs were
-    listed, "" if there was none. `scratch` is a folder for what a plan needs.
+    `parts` are those of the fingerprint. `existing` is the digest of the dataset that was at the
+    target when the inputs were listed, "" if there was none. `scratch` is a folder for what a plan
+    needs.
     """
 
     listing: Listing
@@ -38,7 +40,8 @@ class Inputs:
 
 
 def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
-    """List the inputs; None if another dataset has taken the place of the one that inputs are appended to.
+    """List the inputs; None if another dataset has taken the place of the one that inputs are
+    appended to.
 
     `scratch` is a folder for the list. Raises InputError, UsageError, StoreError.
     """
@@ -46,7 +49,8 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
     if options.update or options.append or options.explain or options.copy_rejects is not None:
         conversion.target.fetch_dataset()
     if options.overwrite or not conversion.existing.is_there():
-        conversion.engine.prepare()  # a second process imports the modules of the workers while the inputs are listed
+        # a second process imports the modules of the workers while the inputs are listed
+        conversion.engine.prepare()
     existing, roots, known = conversion.existing.digest(), conversion.request.roots, None
     bases = _bases(conversion)
     if options.append and (manifest := conversion.existing.manifest()) is not None:
@@ -61,17 +65,22 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
     if as_before is not None and as_before.existing == existing:
         return Inputs(as_before.listing.fresh(), roots, bases, as_before.parts, existing, scratch)
     listing = _listed(conversion, roots, scratch / "listing.arrow", known)
-    parts = fingerprint_parts(listing, conversion.recipe, conversion.request.recorded_settings(conversion.recipe))
+    parts = fingerprint_parts(
+        listing, conversion.recipe, conversion.request.recorded_settings(conversion.recipe)
+    )
     return Inputs(listing, roots, bases, parts, existing, scratch)
 
 
 def _bases(conversion: Conversion) -> tuple[Root, ...]:
-    """Return the folders of the sources. Their devices count where the workers are on this machine."""
+    """Return the folders of the sources. Their devices count where the workers are on this
+    machine."""
     of = Root.of if registry.is_here(conversion.options.engine) else Root.anywhere
     return tuple(of(root.base) for root in conversion.request.roots)
 
 
-def _listed(conversion: Conversion, roots: tuple[SourceRoot, ...], path: Path, known: KnownFiles | None) -> Listing:
+def _listed(
+    conversion: Conversion, roots: tuple[SourceRoot, ...], path: Path, known: KnownFiles | None
+) -> Listing:
     recipe, rules = conversion.recipe, conversion.rules
     kind, said = KINDS[recipe.kind], conversion.listener.listing
     listing = list_files(roots, kind, recipe.reading, rules.labels, path, said, known)

@@ -13,12 +13,14 @@ from shardctl.system.dataclass import dataclass
 class Listener:
     """Callbacks for the progress of a conversion; the default of each does nothing.
 
-    `listing` gets the number of inputs found so far; `waiting` the owner of the lease for which the conversion waits;
-    `announce` the estimate, before the work starts; `resuming` the number of finished shards and of all shards; `progress`
-    the work done since the last call; `on_line` each line that a worker prints; `comparing` the number of inputs that have
-    been looked at for duplicates so far; `part` the name of the part of a conversion that begins, the number of its shards and
-    of their records. `building` is called where the work of this run begins: `progress` had what was there before. `scanning`
-    gets how many pieces of files were read to find their records, or the types of their fields, and how many will be.
+    `listing` gets the number of inputs found so far; `waiting` the owner of the lease for which the
+    conversion waits; `announce` the estimate, before the work starts; `resuming` the number of
+    finished shards and of all shards; `progress` the work done since the last call; `on_line` each
+    line that a worker prints; `comparing` the number of inputs that have been looked at for
+    duplicates so far; `part` the name of the part of a conversion that begins, the number of its
+    shards and of their records. `building` is called where the work of this run begins: `progress`
+    had what was there before. `scanning` gets how many pieces of files were read to find their
+    records, or the types of their fields, and how many will be.
     """
 
     listing: Callable[[int], None] = lambda inputs: None

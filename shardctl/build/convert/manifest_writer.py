@@ -1,4 +1,5 @@
-"""The end of a conversion, once all shards are built: what the manifest says of it, and the dataset takes its place."""
+"""The end of a conversion, once all shards are built: what the manifest says of it, and the dataset
+takes its place."""
 
 from __future__ import annotations
 
@@ -41,9 +42,10 @@ from shardctl.version import __version__
 class ManifestFacts:
     """What the manifest says of a conversion beside what its job knows.
 
-    `settings` are those that are recorded, `sources` the absolute paths. `keep` is the number of generations that are kept
-    before this one, `appends` says that an update only adds inputs. `environment` are the versions of the libraries on which
-    values may depend. `seconds` is the time that all of it took, None if that is not known.
+    `settings` are those that are recorded, `sources` the absolute paths. `keep` is the number of
+    generations that are kept before this one, `appends` says that an update only adds inputs.
+    `environment` are the versions of the libraries on which values may depend. `seconds` is the
+    time that all of it took, None if that is not known.
     """
 
     settings: dict[str, Any]
@@ -57,7 +59,8 @@ class ManifestFacts:
 def manifest_facts(
     conversion: Conversion, inputs: Inputs, before: PreviousDataset | None, seconds: float | None
 ) -> ManifestFacts:
-    """Return what the manifest says of a conversion beside what its job knows. `seconds` are those that all of it took.
+    """Return what the manifest says of a conversion beside what its job knows. `seconds` are those
+    that all of it took.
 
     As many generations are kept as of the dataset `before`, if nothing else is said.
     """
@@ -79,10 +82,12 @@ def write_dataset(
     target: Target,
     report: Report = lambda done, total: None,
 ) -> tuple[str, ...]:
-    """Complete the new dataset in the folder of a job, and return notices for the user. All shards are built.
+    """Complete the new dataset in the folder of a job, and return notices for the user. All shards
+    are built.
 
-    The job brings the dataset `before` up to date, which is at `target`. `report` gets the number of joined shards.
-    Raises TooManyRejectsError if not one input was converted, InputError if there was none.
+    The job brings the dataset `before` up to date, which is at `target`. `report` gets the number
+    of joined shards. Raises TooManyRejectsError if not one input was converted, InputError if there
+    was none.
     """
     clear_partial_files(job)
     target.fetch_done(job, np.ones(job.shards, bool))
@@ -110,17 +115,23 @@ def write_dataset(
     if not first_frames:
         return ()
     advice = "" if job.fields is not None else "; --frames all takes all"
-    return (f"{counted(first_frames, 'image')} with several frames or pages: the first is taken{advice}",)
+    return (
+        f"{counted(first_frames, 'image')} with several frames or pages: the first is "
+        f"taken{advice}",
+    )
 
 
 def leave_out_others(job: DatasetJob, target: Target) -> None:
     """Take away the shards of a job that its dataset, which is complete in its folder, leaves out.
 
-    To be done before that takes its target, and not before it is complete: until then whoever goes on needs all of them.
+    To be done before that takes its target, and not before it is complete: until then whoever goes
+    on needs all of them.
     """
     there = ShardTable(LocalFolder(job.folder / NEW_FOLDER)).names
     if len(there) < job.shards:
-        target.leave_out(job, sorted({job.place(shard).name for shard in range(job.shards)} - set(there)))
+        target.leave_out(
+            job, sorted({job.place(shard).name for shard in range(job.shards)} - set(there))
+        )
 
 
 def changes_of(job: DatasetJob) -> Changes | None:
@@ -129,7 +140,11 @@ def changes_of(job: DatasetJob) -> Changes | None:
 
 
 def _manifest(
-    job: DatasetJob, closing: ManifestFacts, before: PreviousDataset | None, facts: WrittenTables, base: str
+    job: DatasetJob,
+    closing: ManifestFacts,
+    before: PreviousDataset | None,
+    facts: WrittenTables,
+    base: str,
 ) -> Manifest:
     made = Manifest(
         kind=job.recipe.kind,
@@ -163,14 +178,25 @@ def _manifest(
     if before is None:
         return made.with_generation(None, "convert", len(job.files), 0, 0)
     changes = changes_of(job)
-    numbers = (changes.added, changes.removed, changes.changed) if changes is not None else (0, 0, 0)
-    return made.with_generation(before.manifest, "append" if closing.appends else "update", *numbers)
+    numbers = (
+        (changes.added, changes.removed, changes.changed) if changes is not None else (0, 0, 0)
+    )
+    return made.with_generation(
+        before.manifest, "append" if closing.appends else "update", *numbers
+    )
 
 
 def _environment(recipe: Recipe) -> dict[str, str]:
-    """Return the versions of the libraries that make the dataset and on which its values may depend."""
-    versions = {"python": platform.python_version(), "numpy": np.__version__, "pyarrow": pa.__version__}
+    """Return the versions of the libraries that make the dataset and on which its values may
+    depend."""
+    versions = {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "pyarrow": pa.__version__,
+    }
     if recipe.kind == "image":
         versions |= {"imaging": backend.require_one(), "libraries": ", ".join(backend.libraries())}
-    of_steps = (version.rpartition(" ") for step in recipe.transforms for version in step.versions())
+    of_steps = (
+        version.rpartition(" ") for step in recipe.transforms for version in step.versions()
+    )
     return {**versions, **{name: version for name, _, version in of_steps}}

@@ -1,7 +1,9 @@
-"""The sentences about a conversion: the plan, the writer that it waits for, the progress, the result.
+"""The sentences about a conversion: the plan, the writer that it waits for, the progress, the
+result.
 
-At a terminal a person reads full lines; the log of a job has few and short lines (the functions with `log` in their name). Both
-kinds share the words for the same fact. The functions return text; their callers write it.
+At a terminal a person reads full lines; the log of a job has few and short lines (the functions
+with `log` in their name). Both kinds share the words for the same fact. The functions return text;
+their callers write it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ VERDICTS = {
 
 def waiting_line(owner: str, dst: str) -> str:
     """Say that a command waits for another writer of the dataset at `dst`."""
-    # In a folder of this machine its lock tells: one that was killed has ended, one that was stopped has not.
+    # In a folder of this machine its lock tells: one that was killed has ended, one that was
+    # stopped has not.
     lost = f", or gives no sign of life for {STALE_SECONDS:.0f} seconds" if is_url(dst) else ""
     return f"another shardctl is writing it ({owner}); waiting until it ends{lost}"
 
@@ -51,14 +54,21 @@ def estimate_lines(estimate: Estimate) -> list[str]:
     if (following := _following(estimate.changes)) is not None:
         shards = f"{following.rebuilt + following.new:,} of {shards}"
     free = f" ({format_bytes(estimate.free_bytes)} free)" if estimate.free_bytes is not None else ""
-    lines = [f"{_inputs(estimate)}, {format_bytes(estimate.input_bytes)}; {_labels(estimate)}; splits: {splits}"]
+    lines = [
+        f"{_inputs(estimate)}, {format_bytes(estimate.input_bytes)}; {_labels(estimate)}; splits: "
+        f"{splits}"
+    ]
     if estimate.changes is not None:
         lines.append(changes_line(estimate.changes))
     lines.append(
-        f"will write {shards}, about {format_bytes(estimate.bytes)}{free}, in about {format_duration(estimate.seconds)}"
+        f"will write {shards}, about {format_bytes(estimate.bytes)}{free}, in about "
+        f"{format_duration(estimate.seconds)}"
     )
     if estimate.probe_rejects:
-        lines.append(f"of {counted(estimate.probed, 'input')} tried beforehand, {estimate.probe_rejects:,} cannot be converted")
+        lines.append(
+            f"of {counted(estimate.probed, 'input')} tried beforehand, {estimate.probe_rejects:,} "
+            "cannot be converted"
+        )
     if estimate.ignored:
         named, total = _named_endings(estimate), sum(estimate.ignored.values())
         more = total - sum(count for _, count in named)
@@ -76,17 +86,23 @@ def estimate_log_lines(estimate: Estimate) -> list[str]:
         shards = counted(following.rebuilt + following.new, "shard")
         lines = [f"{changed_inputs(following)}: making {shards}, of {_inputs(estimate)} in all"]
     if estimate.ignored:
-        lines.append(_others_line(f"{count:,} {suffix}" for suffix, count in _named_endings(estimate)))
+        lines.append(
+            _others_line(f"{count:,} {suffix}" for suffix, count in _named_endings(estimate))
+        )
     return [*lines, *notices_of(estimate)]
 
 
 def changes_line(changes: Changes) -> str:
-    """Say what an update does: inputs that came, went and changed, and how many shards are built."""
+    """Say what an update does: inputs that came, went and changed, and how many shards are
+    built."""
     inputs = changed_inputs(changes)
     if changes.anew:
         return f"{inputs}; all shards are made anew, since {changes.anew}"
     new = f", {changes.new:,} new" if changes.new else ""
-    return f"{inputs}; {changes.rebuilt:,} of {counted(changes.rebuilt + changes.kept, 'shard')} rebuilt{new}"
+    return (
+        f"{inputs}; {changes.rebuilt:,} of {counted(changes.rebuilt + changes.kept, 'shard')} "
+        f"rebuilt{new}"
+    )
 
 
 def changed_inputs(changes: Changes) -> str:
@@ -99,8 +115,11 @@ def notices_of(found: Estimate | ConvertResult) -> tuple[str, ...]:
     return (*found.notices, *found.warnings)
 
 
-def notice_lines(notices: Iterable[str], warnings: Iterable[str], printed: Collection[str] = ()) -> list[str]:
-    """Return a line for each notice and each warning that is not among those that were `printed` already."""
+def notice_lines(
+    notices: Iterable[str], warnings: Iterable[str], printed: Collection[str] = ()
+) -> list[str]:
+    """Return a line for each notice and each warning that is not among those that were `printed`
+    already."""
     return [
         *(f"note: {notice}" for notice in notices if notice not in printed),
         *(f"warning: {warning}" for warning in warnings if warning not in printed),
@@ -128,7 +147,8 @@ def resuming_log_line(done: int, shards: int) -> str:
 
 
 def watching_log_line(far: tuple[int, int] | None) -> str:
-    """Say how far another process is: of so many shards so many are done. None: it has no plan yet."""
+    """Say how far another process is: of so many shards so many are done. None: it has no plan
+    yet."""
     return f"waiting: {'listing the inputs' if far is None else _done_of(*far)}"
 
 
@@ -138,7 +158,10 @@ def result_lines(result: ConvertResult, dst: str) -> list[str]:
     shards = counted(result.shards, "shard")
     if result.status == "planned":
         holds = f"{_planned_samples(result)} in {shards}"
-        return [f"dry run: {shown} would hold {holds}; nothing was written", *_changes_lines(result)]
+        return [
+            f"dry run: {shown} would hold {holds}; nothing was written",
+            *_changes_lines(result),
+        ]
     if result.explanation is not None:
         return _explanation_lines(result.explanation, shown)
     what = f"{_samples(result)} in {shards}, {format_bytes(result.bytes)}"
@@ -146,18 +169,23 @@ def result_lines(result: ConvertResult, dst: str) -> list[str]:
         return _part_lines(result, result.part, what, shown)
     if result.status == "up-to-date":
         return [f"{shown} is up to date: {what}"]
-    copied = result.samples_per_s == 0 or _following(result.changes) is not None  # most samples were there
+    # most samples were there
+    copied = result.samples_per_s == 0 or _following(result.changes) is not None
     of_run = " in this run" if result.status == "resumed" else ""
     rate = "" if copied else f" ({_rate(result)}{of_run})"
     lines = [f"{result.status} {shown}: {what}, {_took(result)}{rate}", *_changes_lines(result)]
     if result.rejected:
         listed = f"the {REJECTS} of the dataset" if is_url(dst) else f"{shown}/{REJECTS}"
-        lines += [f"{_rejected(result)}, listed in {listed}:", *reason_lines(result.reasons, result.examples)]
+        lines += [
+            f"{_rejected(result)}, listed in {listed}:",
+            *reason_lines(result.reasons, result.examples),
+        ]
     return lines + [printable(line) for line in step_lines(result.steps or ())]
 
 
 def result_log_lines(result: ConvertResult, printed: Collection[str]) -> list[str]:
-    """Say what was made, how many inputs were rejected, and the notices that were not `printed` yet."""
+    """Say what was made, how many inputs were rejected, and the notices that were not `printed`
+    yet."""
     changes = "" if result.changes is None else f" ({changed_inputs(result.changes)})"
     lines = [f"{result.status}: {_samples(result)} {_took(result)}{changes}"]
     if result.rejected:
@@ -180,8 +208,14 @@ def _inputs(estimate: Estimate) -> str:
 
 
 def _labels(estimate: Estimate) -> str:
-    classes = counted(estimate.classes, "class", "classes") if estimate.classes is not None else "labels"
-    labels = "no labels" if estimate.labelled_by == "nothing" else f"{classes} from the {estimate.labelled_by}"
+    classes = (
+        counted(estimate.classes, "class", "classes") if estimate.classes is not None else "labels"
+    )
+    labels = (
+        "no labels"
+        if estimate.labelled_by == "nothing"
+        else f"{classes} from the {estimate.labelled_by}"
+    )
     if not estimate.annotated:
         return labels
     marks = f"annotations: {', '.join(estimate.annotated)}"
@@ -190,7 +224,10 @@ def _labels(estimate: Estimate) -> str:
 
 def _named_endings(estimate: Estimate) -> list[tuple[str, int]]:
     """Return the first endings of files that are not converted, each with its number of files."""
-    return [(printable(suffix), count) for suffix, count in list(estimate.ignored.items())[:MOST_SUFFIXES]]
+    return [
+        (printable(suffix), count)
+        for suffix, count in list(estimate.ignored.items())[:MOST_SUFFIXES]
+    ]
 
 
 def _others_line(kinds: Iterable[str]) -> str:
@@ -202,7 +239,8 @@ def _done_of(done: int, shards: int) -> str:
 
 
 def _planned_samples(result: ConvertResult) -> str:
-    """Say how many samples there would be. Inputs that were tried and failed are none of them, others may fail too."""
+    """Say how many samples there would be. Inputs that were tried and failed are none of them,
+    others may fail too."""
     found = result.estimate
     if found is not None and found.rows != found.inputs:  # a sample is not an input
         return f"about {_samples(result)}"
@@ -238,16 +276,30 @@ def _part_lines(result: ConvertResult, part: PartDone, what: str, shown: str) ->
         lines += [f"{_rejected(result)}:", *reason_lines(result.reasons, result.examples)]
     left = part.shards - part.shards_done
     if left > 0:
-        return [*lines, f"{part.shards_done:,} of all {part.shards:,} shards are done; {left:,} are left to other parts"]
-    return [*lines, f"all shards are done ({part.shards:,}); `shardctl finish {shown}` makes the dataset of them"]
+        return [
+            *lines,
+            f"{part.shards_done:,} of all {part.shards:,} shards are done; {left:,} are left to "
+            "other parts",
+        ]
+    return [
+        *lines,
+        f"all shards are done ({part.shards:,}); `shardctl finish {shown}` makes the dataset of "
+        "them",
+    ]
 
 
 def _explanation_lines(explanation: Explanation, shown: str) -> list[str]:
     lines = [f"{shown} {VERDICTS[explanation.verdict].format(' and '.join(explanation.parts))}"]
     for each in explanation.differences:
         lines.append(printable(f"  {each.part}: {each}"))
-    for what, files in (("new", explanation.added), ("gone", explanation.removed), ("changed", explanation.changed)):
+    for what, files in (
+        ("new", explanation.added),
+        ("gone", explanation.removed),
+        ("changed", explanation.changed),
+    ):
         if files.count:
             examples = ", ".join(map(printable, files.examples))
-            lines.append(f"  inputs: {counted(files.count, 'file')} {what}, for instance {examples}")
+            lines.append(
+                f"  inputs: {counted(files.count, 'file')} {what}, for instance {examples}"
+            )
     return lines

@@ -1,4 +1,5 @@
-"""What became of the inputs that an update has added, or that have changed: among all inputs of a dataset they may be few."""
+"""What became of the inputs that an update has added, or that have changed: among all inputs of a
+dataset they may be few."""
 
 from __future__ import annotations
 
@@ -15,7 +16,16 @@ from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.format.names import PLAN, REJECTS
-from shardctl.format.tables import PLAN_SCHEMA, Reject, ShardTable, count_reasons, failures, open_table, read_rejects, taken
+from shardctl.format.tables import (
+    PLAN_SCHEMA,
+    Reject,
+    ShardTable,
+    count_reasons,
+    failures,
+    open_table,
+    read_rejects,
+    taken,
+)
 from shardctl.sources.label_table import some
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
@@ -32,8 +42,8 @@ SHOWN = 3
 class NewInputs:
     """The files of a listing that are new, or have changed, since a dataset was made.
 
-    `files` are their rows in the listing, in order, `is_new` says which of them were not there, and `samples` is how many each
-    gave before: (files,) each.
+    `files` are their rows in the listing, in order, `is_new` says which of them were not there, and
+    `samples` is how many each gave before: (files,) each.
     """
 
     files: Numbers
@@ -53,9 +63,11 @@ class NewInputs:
 
 @dataclass(frozen=True)
 class Checked:
-    """What should be checked of new and changed inputs, as `warnings`. `loses` says why they had better not replace the others.
+    """What should be checked of new and changed inputs, as `warnings`. `loses` says why they had
+    better not replace the others.
 
-    That is "" unless most of them could not be converted, and changed files give fewer samples than before for it.
+    That is "" unless most of them could not be converted, and changed files give fewer samples than
+    before for it.
     """
 
     warnings: tuple[str, ...] = ()
@@ -63,7 +75,8 @@ class Checked:
 
 
 def check_new(job: Job, inputs: NewInputs, listing: Listing) -> Checked:
-    """Return which new and changed files give no sample, and whether most of their records were rejected. The job is done.
+    """Return which new and changed files give no sample, and whether most of their records were
+    rejected. The job is done.
 
     A file without samples is named if it gave some before, or may have many records.
     """
@@ -73,14 +86,18 @@ def check_new(job: Job, inputs: NewInputs, listing: Listing) -> Checked:
     places[inputs.files] = np.arange(len(inputs.files))
     records, rejected, made = _counts(job, places)
     empty = records <= rejected
-    lost, barren = empty & (inputs.samples > 0), empty & (rejected > 0) & inputs.is_new & (not listing.whole)
+    lost, barren = (
+        empty & (inputs.samples > 0),
+        empty & (rejected > 0) & inputs.is_new & (not listing.whole),
+    )
     many = int(rejected.sum()) > int(records.sum()) * MANY_REJECTS
     if not (many or lost.any() or barren.any()):
         return Checked()
     failed = np.zeros(len(inputs.files), np.int64)
     for place, reject in _rejects(new, places):
         failed[place] += reject.records * bool(failures({f"{reject.stage}: {reject.error}": 1}))
-    lost &= (failed > 0) | (rejected == 0)  # a filter may leave out all of a file; one that is empty now has no rejects
+    # a filter may leave out all of a file; one that is empty now has no rejects
+    lost &= (failed > 0) | (rejected == 0)
     barren &= failed > 0
     listed = f". {REJECTS} of the dataset lists all of them"
     said, loses = list[str](), ""
@@ -90,7 +107,9 @@ def check_new(job: Job, inputs: NewInputs, listing: Listing) -> Checked:
         why = ", since there are no records any more"
         if rejected[lost].any():
             why = f"{_why((reject for place, reject in _rejects(new, places) if lost[place]), listing)}{listed}"
-        said.append(f"{some_have} changed, and no sample comes of {of_it} any more ({before} before){why}")
+        said.append(
+            f"{some_have} changed, and no sample comes of {of_it} any more ({before} before){why}"
+        )
     if barren.any():
         some_are, of_it = _subject(listing, inputs.files[barren], "is", "are")
         why = _why((reject for place, reject in _rejects(new, places) if barren[place]), listing)
@@ -100,7 +119,10 @@ def check_new(job: Job, inputs: NewInputs, listing: Listing) -> Checked:
     if failed.sum() > records.sum() * MANY_REJECTS and fewer:
         of_changed = f"{counted(fewer, 'sample')} of changed files would be lost"
         of_all = _why((reject for _, reject in _rejects(new, places)), listing)
-        loses = f"{int(failed.sum()):,} of {new_or_changed} could not be converted, and {of_changed}{of_all}"
+        loses = (
+            f"{int(failed.sum()):,} of {new_or_changed} could not be converted, and "
+            f"{of_changed}{of_all}"
+        )
     if many and rejected[~(lost | barren)].any():
         were = "was" if rejected.sum() == 1 else "were"
         of_all = _why((reject for _, reject in _rejects(new, places)), listing)
@@ -109,10 +131,12 @@ def check_new(job: Job, inputs: NewInputs, listing: Listing) -> Checked:
 
 
 def _counts(job: Job, places: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Return how many records the chosen files of a job have, how many were rejected, and how many samples came of the others.
+    """Return how many records the chosen files of a job have, how many were rejected, and how many
+    samples came of the others.
 
-    Each is (chosen,). `places` has the place of each file among those that are chosen, -1 for another one: (files,). Blank
-    lines are no records, which a plan counts, unless samples are joined of several records.
+    Each is (chosen,). `places` has the place of each file among those that are chosen, -1 for
+    another one: (files,). Blank lines are no records, which a plan counts, unless samples are
+    joined of several records.
     """
     plan = open_table(LocalFolder(job.folder / NEW_FOLDER), PLAN, PLAN_SCHEMA)
     place = places[plan["file"].to_numpy()]
@@ -129,31 +153,43 @@ def _counts(job: Job, places: Numbers) -> tuple[Numbers, Numbers, Numbers]:
 
 
 def _rejects(new: Path, places: Numbers) -> Iterator[tuple[int, Reject]]:
-    """Yield the rejects of the chosen files of a dataset, each with the place of its file; `places` is that of `_counts`."""
+    """Yield the rejects of the chosen files of a dataset, each with the place of its file; `places`
+    is that of `_counts`."""
     plan, rejects = open_table(LocalFolder(new), PLAN, PLAN_SCHEMA), read_rejects(LocalFolder(new))
     counts = plan["rejected"].to_numpy()
     units = np.flatnonzero(counts)
-    for place, count in zip(places[plan["file"].to_numpy()[units]].tolist(), counts[units].tolist(), strict=True):
+    for place, count in zip(
+        places[plan["file"].to_numpy()[units]].tolist(), counts[units].tolist(), strict=True
+    ):
         for reject in taken(rejects, count):
             if place >= 0:
                 yield place, reject
 
 
 def _why(rejects: Iterable[Reject], listing: Listing) -> str:
-    """Return why records were rejected, with the main reason and an example, as the end of a sentence."""
+    """Return why records were rejected, with the main reason and an example, as the end of a
+    sentence."""
     counts, examples = count_reasons(rejects)
     reason = next(iter(failures(counts)), next(iter(counts)))
     example = dict(zip(counts, examples, strict=True))[reason]
     message, encoding = example.message, ""
-    if may_be_encoding(example, listing) and (found := likely_encoding(example, listing)) is not None:
-        message, encoding = message.partition(";")[0], f". The file looks like {found.known}: write it as UTF-8"
+    if (
+        may_be_encoding(example, listing)
+        and (found := likely_encoding(example, listing)) is not None
+    ):
+        message, encoding = (
+            message.partition(";")[0],
+            f". The file looks like {found.known}: write it as UTF-8",
+        )
     return (
-        f". Most frequent ({counts[reason]:,}): {reason}, for instance {printable(example.key)}: {printable(message)}{encoding}"
+        f". Most frequent ({counts[reason]:,}): {reason}, for instance "
+        f"{printable(example.key)}: {printable(message)}{encoding}"
     )
 
 
 def _subject(listing: Listing, files: Numbers, verb: str, of_several: str) -> tuple[str, str]:
-    """Return some files as the subject of a sentence with its verb, and what they are called after that."""
+    """Return some files as the subject of a sentence with its verb, and what they are called after
+    that."""
     names = listing.paths_at(files[:SHOWN])
     shown = some(names) if len(files) <= SHOWN else f"{some(names)} and {len(files) - SHOWN:,} more"
     return (f"{shown} {verb}", "it") if len(files) == 1 else (f"{shown} {of_several}", "them")

@@ -13,7 +13,8 @@ SHORTEST_SECONDS = 1e-6
 
 
 class Pace:
-    """Adds up the work that is done, and knows the rates and the time that is left. Its clock starts with `begin`."""
+    """Adds up the work that is done, and knows the rates and the time that is left. Its clock
+    starts with `begin`."""
 
     def __init__(self) -> None:
         self.done = NOTHING
@@ -26,7 +27,8 @@ class Pace:
         self.records, self._began = records, time.monotonic()
 
     def resume(self) -> None:
-        """Take what was added until now as work of before. The rates count only the work from now on."""
+        """Take what was added until now as work of before. The rates count only the work from now
+        on."""
         self._before, self._began = self.done, time.monotonic()
 
     def add(self, progress: WorkDone) -> None:

@@ -1,7 +1,9 @@
-"""A conversion in parts (`convert --part I/N`): each process builds some of the shards, and `finish` makes them the dataset.
+"""A conversion in parts (`convert --part I/N`): each process builds some of the shards, and
+`finish` makes them the dataset.
 
-The first part to come plans the conversion, and leaves the job where all of them find it; the others wait for that, and list
-nothing. A part has neighbouring shards, so that it reads neighbouring files.
+The first part to come plans the conversion, and leaves the job where all of them find it; the
+others wait for that, and list nothing. A part has neighbouring shards, so that it reads
+neighbouring files.
 """
 
 from __future__ import annotations
@@ -40,7 +42,14 @@ from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines import registry
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.planned import Root
-from shardctl.errors import BusyError, DatasetError, InputError, PerhapsBusyError, TypesDifferError, UsageError
+from shardctl.errors import (
+    BusyError,
+    DatasetError,
+    InputError,
+    PerhapsBusyError,
+    TypesDifferError,
+    UsageError,
+)
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, STAGING
 from shardctl.format.tables import Reject, count_reasons, read_rejects
@@ -56,7 +65,10 @@ from shardctl.transforms.recipe import refuse_unnamed_functions, user_functions
 PARTED = "parted.json"
 """The file in the folder of a job that is built in parts: see Parted."""
 
-_OF_A_RUN = "workers engine max_rejects if_running worker_memory input_timeout copy_rejects dry_run explain metrics part"
+_OF_A_RUN = (
+    "workers engine max_rejects if_running worker_memory input_timeout copy_rejects "
+    "dry_run explain metrics part"
+)
 NOT_OF_THE_PLAN = frozenset(_OF_A_RUN.split())
 """Options that may differ between parts of the same conversion."""
 
@@ -65,8 +77,9 @@ NOT_OF_THE_PLAN = frozenset(_OF_A_RUN.split())
 class Parted:
     """What the parts of a conversion, and `finish`, must know beside its job.
 
-    `asked` stands for the arguments, in which all parts agree, `parts` is how many there are. `notices` and `warnings` are
-    those of the plan. `labelled` says that records have their labels themselves.
+    `asked` stands for the arguments, in which all parts agree, `parts` is how many there are.
+    `notices` and `warnings` are those of the plan. `labelled` says that records have their labels
+    themselves.
     """
 
     asked: str
@@ -82,10 +95,13 @@ class Parted:
 
     @classmethod
     def load(cls, folder: Path) -> Parted | None:
-        """Return what was saved in the folder of a job, None if it is not built in parts, or by another version of shardctl."""
+        """Return what was saved in the folder of a job, None if it is not built in parts, or by
+        another version of shardctl."""
         try:
             record = json.loads((folder / PARTED).read_bytes())
-            closing = ManifestFacts(**{**record["closing"], "sources": tuple(record["closing"]["sources"])})
+            closing = ManifestFacts(
+                **{**record["closing"], "sources": tuple(record["closing"]["sources"])}
+            )
             said = {name: tuple(record[name]) for name in ("notices", "warnings")}
             return cls(**{**record, **said, "closing": closing})
         except (OSError, ValueError, KeyError, TypeError):
@@ -93,7 +109,8 @@ class Parted:
 
 
 def run_part(request: ConvertRequest, listener: Listener, target: Target) -> ConvertResult:
-    """Build a part of a conversion, and plan the conversion before if no part has. Raises what `convert` does."""
+    """Build a part of a conversion, and plan the conversion before if no part has. Raises what
+    `convert` does."""
     part = Part.parse(str(request.options.part))
     options, started = request.options, time.monotonic()
     check_sources(request.roots)
@@ -105,23 +122,33 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
             if isinstance(begun, ConvertResult):
                 return begun
             job, parted, held = begun
-            return _Building(part, job, parted, request, started, target).run(engine, listener, held)
+            return _Building(part, job, parted, request, started, target).run(
+                engine, listener, held
+            )
     finally:
         engine.close()
 
 
 def _begin(
-    request: ConvertRequest, part: Part, listener: Listener, engine: Engine, target: Target, stack: ExitStack
+    request: ConvertRequest,
+    part: Part,
+    listener: Listener,
+    engine: Engine,
+    target: Target,
+    stack: ExitStack,
 ) -> tuple[DatasetJob, Parted, WriteLease] | ConvertResult:
-    """Return the job, planned if need be, and the lease of the part; or the result where nothing is left to do."""
+    """Return the job, planned if need be, and the lease of the part; or the result where nothing is
+    left to do."""
     waiting = listener.waiting if request.options.if_running == "wait" else None
     announced = ""
     while True:
-        # Who waits for a part too holds this lease now and then, for a moment: of that nothing is said.
+        # Who waits for a part too holds this lease now and then, for a moment: of that nothing is
+        # said.
         with target.planning(waiting and (_say_nothing if announced else waiting)) as held:
             found: tuple[DatasetJob, Parted] | ConvertResult | None = _job_of(request, part)
             if found is None:
-                target.await_parts(waiting)  # of another conversion, whose job gives way to the new one
+                # of another conversion, whose job gives way to the new one
+                target.await_parts(waiting)
                 found = _plan(request, listener, engine, target, held)
             if isinstance(found, ConvertResult):
                 return found
@@ -144,7 +171,8 @@ def _say_nothing(owner: str) -> None:
 def _job_of(request: ConvertRequest, part: Part) -> tuple[DatasetJob, Parted] | None:
     """Return the job that a part has begun which was asked for the same; None if there is none.
 
-    Raises UsageError if it has another number of parts, DatasetError if this machine would build other shards.
+    Raises UsageError if it has another number of parts, DatasetError if this machine would build
+    other shards.
     """
     digest = _digest(request)
     for folder in parted_jobs(request.folder):
@@ -153,15 +181,21 @@ def _job_of(request: ConvertRequest, part: Part) -> tuple[DatasetJob, Parted] | 
             continue
         shown = request.folder.shown()
         if parted.parts != part.parts:
-            raise UsageError(f"{shown}: the conversion was begun in {parted.parts} parts; give --part I/{parted.parts}")
+            raise UsageError(
+                f"{shown}: the conversion was begun in {parted.parts} parts; give --part "
+                f"I/{parted.parts}"
+            )
         named = user_functions({"transform": request.recipe.get("transform")})
-        refuse_unnamed_functions(JobFolder(folder.root).record()["recipe"], named, request.folder.shown(), "a part")
+        refuse_unnamed_functions(
+            JobFolder(folder.root).record()["recipe"], named, request.folder.shown(), "a part"
+        )
         job = DatasetJob.load(folder)
         planned = job.lineage.parts
         here = {**planned, **parts_without_sources(job.recipe, parted.closing.settings)}
         if here != planned:
             raise DatasetError(
-                f"{shown}: the conversion was planned with other {difference(planned, here)} than this machine has; all parts"
+                f"{shown}: the conversion was planned with other {difference(planned, here)} than "
+                "this machine has; all parts"
                 " need the same"
             )
         return job, parted
@@ -169,7 +203,8 @@ def _job_of(request: ConvertRequest, part: Part) -> tuple[DatasetJob, Parted] | 
 
 
 def parted_jobs(folder: LocalFolder) -> list[LocalFolder]:
-    """Return the folders of the jobs at a destination that are built in parts: one, unless something is left over."""
+    """Return the folders of the jobs at a destination that are built in parts: one, unless
+    something is left over."""
     staging = folder.below(STAGING)
     return [staging.below(path.parent.name) for path in sorted(staging.root.glob(f"*/{PARTED}"))]
 
@@ -186,17 +221,21 @@ def _digest(request: ConvertRequest) -> str:
 def _plan(
     request: ConvertRequest, listener: Listener, engine: Engine, target: Target, held: WriteLease
 ) -> tuple[DatasetJob, Parted] | ConvertResult:
-    """Plan the conversion, or go on with a job that was begun without parts; the result if the dataset is there already."""
+    """Plan the conversion, or go on with a job that was begun without parts; the result if the
+    dataset is there already."""
     conversion = Conversion.of(request, listener, engine, target, held)
     while True:
         with scratch_folder() as scratch:
             inputs = discover(conversion, scratch)
-            found: ConvertResult | Inputs | PlannedJob | None = None if inputs is None else answer(conversion, inputs)
+            found: ConvertResult | Inputs | PlannedJob | None = (
+                None if inputs is None else answer(conversion, inputs)
+            )
             if isinstance(found, Inputs):
                 try:
                     found = begin_job(conversion, found, held)
                 finally:
-                    engine.close()  # no workers are kept while this process waits for the lease of its part
+                    # no workers are kept while this process waits for the lease of its part
+                    engine.close()
             if isinstance(found, PlannedJob):
                 return _leave(conversion, found)
         if found is not None:
@@ -245,10 +284,13 @@ class _Building:
         self.target.fetch_done(job, chosen)
         try:
             with telling_what_is_done(job, chosen):
-                made = build(job, chosen, before, engine, self.request.options.max_rejects, listener)
+                made = build(
+                    job, chosen, before, engine, self.request.options.max_rejects, listener
+                )
         except TypesDifferError as error:
             raise InputError(
-                f"{error}; the parts cannot look for the types again: give them (--schema), or convert without --part"
+                f"{error}; the parts cannot look for the types again: give them (--schema), or "
+                "convert without --part"
             ) from error
         held.check()
         return self._result(made)
@@ -267,7 +309,11 @@ class _Building:
         self.target.fetch_rejects(job)
         samples = size = rejected = 0
         for _, done in finished_shards(job, self._chosen):
-            samples, size, rejected = samples + done.facts.rows, size + done.facts.bytes, rejected + done.rejected
+            samples, size, rejected = (
+                samples + done.facts.rows,
+                size + done.facts.bytes,
+                rejected + done.rejected,
+            )
         reasons, examples = count_reasons(self._rejects())
         to_build = int((job.kept == NOT_KEPT).sum())
         return ConvertResult(
@@ -298,7 +344,8 @@ def parts_of(numbers: npt.NDArray[np.int64], shards: int, parts: int) -> npt.NDA
 
 
 def before_of(job: DatasetJob, target: Target) -> PreviousDataset | None:
-    """Return the dataset that a job brings up to date, None for none. Raises DatasetError if it is another one by now."""
+    """Return the dataset that a job brings up to date, None for none. Raises DatasetError if it is
+    another one by now."""
     if not job.lineage.updates:
         return None
     folder = target.folder
@@ -306,7 +353,8 @@ def before_of(job: DatasetJob, target: Target) -> PreviousDataset | None:
     manifest = Manifest.load(folder)
     if manifest.files[CHECKSUMS].sha256 != job.lineage.updates:
         raise DatasetError(
-            f"{folder.shown()}: the dataset has changed since its update was planned in parts; delete {STAGING} in it,"
+            f"{folder.shown()}: the dataset has changed since its update was planned in parts; "
+            f"delete {STAGING} in it,"
             " and run the parts again"
         )
     return PreviousDataset(folder, manifest)

@@ -35,9 +35,10 @@ RUN_AGAIN = "run the conversion again"
 class PlannedJob:
     """A job that is decided on, by this call or by an earlier one: `status` is that of the result.
 
-    The listing of `inputs` has the notices of the plan. `before` is the dataset that the job brings up to date, None for none.
-    `new_inputs` are the inputs that an update adds, or that have changed; None where an earlier call has planned it. `tables`
-    makes the tables of the job, None once they are written.
+    The listing of `inputs` has the notices of the plan. `before` is the dataset that the job brings
+    up to date, None for none. `new_inputs` are the inputs that an update adds, or that have
+    changed; None where an earlier call has planned it. `tables` makes the tables of the job, None
+    once they are written.
     """
 
     job: DatasetJob
@@ -49,23 +50,44 @@ class PlannedJob:
     new_inputs: NewInputs | None = None
 
 
-def plan(conversion: Conversion, inputs: Inputs, before: PreviousDataset | None, folder: Path, all_types: bool) -> PlannedJob:
+def plan(
+    conversion: Conversion,
+    inputs: Inputs,
+    before: PreviousDataset | None,
+    folder: Path,
+    all_types: bool,
+) -> PlannedJob:
     """Plan the conversion, whose job will be in `folder`, once some records were tried.
 
-    `before` is the dataset that is brought up to date, None for none. With `all_types` the types of fields are found in all
-    records; without, in some of them, and only where these do not show all, in all. Raises InputError, TooManyRejectsError,
-    and TypesDifferError with `all_types`.
+    `before` is the dataset that is brought up to date, None for none. With `all_types` the types of
+    fields are found in all records; without, in some of them, and only where these do not show all,
+    in all. Raises InputError, TooManyRejectsError, and TypesDifferError with `all_types`.
     """
     if before is None:
         return _plan_new(conversion, inputs, folder, all_types)
     from shardctl.build.convert.update import update_plan  # which most conversions never need
 
     if all_types:
-        return _plan_anew(conversion, inputs, before, folder, "new records have other types", all_types)
+        return _plan_anew(
+            conversion, inputs, before, folder, "new records have other types", all_types
+        )
     listing = inputs.listing.fresh()
-    rules, options, engine, scanning = conversion.rules, conversion.options, conversion.engine, conversion.listener.scanning
+    rules, options, engine, scanning = (
+        conversion.rules,
+        conversion.options,
+        conversion.engine,
+        conversion.listener.scanning,
+    )
     found = update_plan.plan_update(
-        listing, conversion.recipe, rules, options, before, inputs.bases, engine, inputs.scratch, scanning
+        listing,
+        conversion.recipe,
+        rules,
+        options,
+        before,
+        inputs.bases,
+        engine,
+        inputs.scratch,
+        scanning,
     )
     if not isinstance(found, update_plan.UpdatePlan):
         return _plan_anew(conversion, inputs, before, folder, found.why, all_types)
@@ -91,7 +113,12 @@ def _status(conversion: Conversion) -> str:
 
 
 def _plan_anew(
-    conversion: Conversion, inputs: Inputs, before: PreviousDataset, folder: Path, why: str, all_types: bool
+    conversion: Conversion,
+    inputs: Inputs,
+    before: PreviousDataset,
+    folder: Path,
+    why: str,
+    all_types: bool,
 ) -> PlannedJob:
     """Plan all shards of a dataset that is brought up to date again, and say `why`.
 
@@ -107,22 +134,31 @@ def _plan_anew(
     warnings = tuple(moved_records(new.job, new.inputs.listing, matching))
     changes = asdict(changes_anew(before, matching, new.job.shards, why))
     job = replace(new.job, lineage=replace(new.job.lineage, changes=changes, updates=before.digest))
-    return replace(new, job=job, before=before, warnings=warnings, new_inputs=NewInputs.of(matching, before))
+    return replace(
+        new, job=job, before=before, warnings=warnings, new_inputs=NewInputs.of(matching, before)
+    )
 
 
-def _with_types(conversion: Conversion, inputs: Inputs, all_types: bool) -> tuple[ConversionPlan, Listing]:
-    """Draft all shards, and return the listing that has the notices on them. Raises TypesDifferError with `all_types`."""
+def _with_types(
+    conversion: Conversion, inputs: Inputs, all_types: bool
+) -> tuple[ConversionPlan, Listing]:
+    """Draft all shards, and return the listing that has the notices on them. Raises
+    TypesDifferError with `all_types`."""
     if all_types:
         return _planned(conversion, inputs, all_types)
     return with_types(lambda of_all: _planned(conversion, inputs, of_all), RUN_AGAIN)
 
 
-def _planned(conversion: Conversion, inputs: Inputs, all_types: bool) -> tuple[ConversionPlan, Listing]:
+def _planned(
+    conversion: Conversion, inputs: Inputs, all_types: bool
+) -> tuple[ConversionPlan, Listing]:
     listing = inputs.listing.fresh()
     recipe, rules, options = conversion.recipe, conversion.rules, conversion.options
     bases, engine = inputs.bases, conversion.engine
     told = conversion.listener.comparing, conversion.listener.scanning
-    return plan_conversion(listing, recipe, rules, options, bases, engine, inputs.scratch, all_types, *told), listing
+    return plan_conversion(
+        listing, recipe, rules, options, bases, engine, inputs.scratch, all_types, *told
+    ), listing
 
 
 def announce(conversion: Conversion, job: DatasetJob, listing: Listing) -> Estimate:
@@ -140,5 +176,6 @@ def check_space(expected: Estimate, folder: LocalFolder) -> None:
     if expected.free_bytes is not None and need > expected.free_bytes:
         raise StorageError(
             f"{folder.shown()}: the dataset needs about {format_bytes(need)} and"
-            f" {format_bytes(expected.free_bytes)} are free; free some space, or store less (--store, --compression)"
+            f" {format_bytes(expected.free_bytes)} are free; free some space, or store less "
+            "(--store, --compression)"
         )

@@ -43,48 +43,69 @@ from shardctl.system.locations.text import is_stored
 from shardctl.system.text import counted, printable
 
 COPIES = ".shardctl-copies"
-"""The file, in the folder of the copies, that tells which ones were made here. No walk over sources finds a hidden file."""
+"""The file, in the folder of the copies, that tells which ones were made here. No walk over sources
+finds a hidden file."""
 
 OF_TEXT = frozenset(("not-utf8", "wrong-encoding", "not-json", "no-byte-order-mark"))
 """Errors of texts that may be in another encoding."""
 
 
 def refuse_many_rejects(folder: LocalFolder, manifest: Manifest, most: str | int | None) -> None:
-    """Raise TooManyRejectsError if a finished dataset has more rejects than `most` (`N` or `P%` of the inputs) allows."""
+    """Raise TooManyRejectsError if a finished dataset has more rejects than `most` (`N` or `P%` of
+    the inputs) allows."""
     if manifest.rejected > reject_limit(most, manifest.inputs):
         rejects = count_rejects(manifest.rejected, manifest.inputs)
         raise TooManyRejectsError(
-            f"{folder.shown()}: the dataset is complete, with {rejects}, more than --max-rejects allows; {REJECTS} has"
+            f"{folder.shown()}: the dataset is complete, with {rejects}, more than --max-rejects "
+            f"allows; {REJECTS} has"
             " the reasons"
         )
 
 
 def refuse_failing(probe: Probe, listing: Listing) -> None:
-    """Raise TooManyRejectsError if more than half of the inputs that were tried beforehand cannot be converted."""
+    """Raise TooManyRejectsError if more than half of the inputs that were tried beforehand cannot
+    be converted."""
     if not is_failing(probe):
         return
     failed = failures(probe.reasons)
     count = sum(failed.values())
     reason = next(iter(failed))
     example = next(each for each in probe.examples if f"{each.stage}: {each.error}" == reason)
-    of_all = f"the {counted(probe.records, 'input')} that were tried" if probe.records > 1 else "1 input that was tried"
+    of_all = (
+        f"the {counted(probe.records, 'input')} that were tried"
+        if probe.records > 1
+        else "1 input that was tried"
+    )
     most = "" if failed[reason] == count else f" Most frequent ({failed[reason]:,}): {reason}."
     encoding = _advice_on_encoding(example, listing)
     why = example.message.partition(";")[0] if encoding else example.message
-    others = "To convert what is left anyway" if count < probe.records else "To convert others, if there are any that can be"
+    others = (
+        "To convert what is left anyway"
+        if count < probe.records
+        else "To convert others, if there are any that can be"
+    )
     raise TooManyRejectsError(
-        f"{count:,} of {of_all} cannot be converted, and nothing was written.{most} For instance {printable(example.key)}:"
+        f"{count:,} of {of_all} cannot be converted, and nothing was written.{most} For instance "
+        f"{printable(example.key)}:"
         f" {printable(why)}.{encoding} {others}: --max-rejects 100%"
     )
 
 
 def _advice_on_encoding(reject: Reject, listing: Listing) -> str:
-    """Say which encoding the file of a rejected text seems to be in, "" if that is not why it is rejected."""
+    """Say which encoding the file of a rejected text seems to be in, "" if that is not why it is
+    rejected."""
     if not may_be_encoding(reject, listing):
         return ""
     if (found := likely_encoding(reject, listing)) is not None:
-        return f" The file looks like {found.known}: add --encoding {found.name}. A line reads then: '{found.line}'."
-    return "" if reject.error == "not-json" else " Give its encoding with --encoding (detect tries to find it)."
+        return (
+            f" The file looks like {found.known}: add --encoding {found.name}. A line reads "
+            f"then: '{found.line}'."
+        )
+    return (
+        ""
+        if reject.error == "not-json"
+        else " Give its encoding with --encoding (detect tries to find it)."
+    )
 
 
 def may_be_encoding(reject: Reject, listing: Listing) -> bool:
@@ -93,7 +114,8 @@ def may_be_encoding(reject: Reject, listing: Listing) -> bool:
 
 
 def likely_encoding(reject: Reject, listing: Listing) -> Guess | None:
-    """Return the encoding that the file of a reject is likely in; None where none is, or it cannot be read any more."""
+    """Return the encoding that the file of a reject is likely in; None where none is, or it cannot
+    be read any more."""
     place = listing.table["path"].index(pa.scalar(reject.source)).as_py()
     with contextlib.suppress(OSError, Rejection, SourceGoneError):
         opened = listing.opened(listing.table.slice(place, 1).to_pylist()[0])
@@ -102,7 +124,8 @@ def likely_encoding(reject: Reject, listing: Listing) -> Guess | None:
 
 
 def _beginning(path: str) -> bytes:
-    """Return the first bytes of a text, decompressed. Raises OSError, Rejection, SourceGoneError."""
+    """Return the first bytes of a text, decompressed. Raises OSError, Rejection,
+    SourceGoneError."""
     start = begin_of(path, SAMPLE_BYTES)
     way = compression_of(start)
     if way is None:
@@ -112,11 +135,13 @@ def _beginning(path: str) -> bytes:
 
 
 def copy_rejects(dataset: LocalFolder, bases: tuple[str, ...], folder: Path) -> int:
-    """Copy the inputs that a dataset rejected to `folder`, under their own paths, and return how many there are.
+    """Copy the inputs that a dataset rejected to `folder`, under their own paths, and return how
+    many there are.
 
-    A file that is one record is copied whole; of a file of lines its rejected ones are put together in a file of the same
-    name; of other files of many records all is copied. What cannot be read is left out. rejects.jsonl goes along. Raises
-    StorageError if `folder` cannot be written, or has a file that would be replaced and is no copy from before.
+    A file that is one record is copied whole; of a file of lines its rejected ones are put together
+    in a file of the same name; of other files of many records all is copied. What cannot be read is
+    left out. rejects.jsonl goes along. Raises StorageError if `folder` cannot be written, or has a
+    file that would be replaced and is no copy from before.
     """
     copied = 0
     with naming_the_path(folder):
@@ -144,7 +169,8 @@ def copy_rejects(dataset: LocalFolder, bases: tuple[str, ...], folder: Path) -> 
 
 
 class _Copies:
-    """The folder of the copies. A file in COPIES has the SHA-256 of each, so that the same command may replace them again."""
+    """The folder of the copies. A file in COPIES has the SHA-256 of each, so that the same command
+    may replace them again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._marks = folder, folder / COPIES
@@ -153,15 +179,16 @@ class _Copies:
     def claim(self, place: Path, sha256: str, source: str) -> None:
         """Note that a copy of `source` with this SHA-256 takes a place.
 
-        Raises StorageError if something is there that is neither the same, nor a copy from before, nor another name of
-        `source`: it may be a person's only copy.
+        Raises StorageError if something is there that is neither the same, nor a copy from before,
+        nor another name of `source`: it may be a person's only copy.
         """
         name = place.relative_to(self._folder).as_posix()
         if os.path.lexists(place) and not _is_other_name(place, source):
             there = sha256_of(place)
             if there != sha256 and (name, there) not in self._known:
                 raise StorageError(
-                    f"{printable(str(place))}: no copy that --copy-rejects has made, or it was changed since, and a copy is to"
+                    f"{printable(str(place))}: no copy that --copy-rejects has made, or it was "
+                    "changed since, and a copy is to"
                     " go there; move it away, or give another folder"
                 )
         if (name, sha256) not in self._known:
@@ -175,7 +202,11 @@ def _is_other_name(place: Path, source: str) -> bool:
     if is_stored(source):
         return False
     with contextlib.suppress(OSError):
-        return place.samefile(source) and place.resolve() != Path(source).resolve() and place.lstat().st_nlink > 1
+        return (
+            place.samefile(source)
+            and place.resolve() != Path(source).resolve()
+            and place.lstat().st_nlink > 1
+        )
     return False
 
 
@@ -185,7 +216,8 @@ def _ours(path: str, flags: int) -> int:
 
 
 def _read_marks(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and SHA-256 of the copies of earlier calls. A line that is none is of a call that was killed."""
+    """Yield name and SHA-256 of the copies of earlier calls. A line that is none is of a call that
+    was killed."""
     if not os.path.lexists(path):
         return
     refuse_link(path)
@@ -198,7 +230,8 @@ def _read_marks(path: Path) -> Iterator[tuple[str, str]]:
 
 @contextlib.contextmanager
 def _joining(copies: _Copies) -> Iterator[dict[Path, tuple[Path, str]]]:
-    """Yield a dict to which files of lines are added, each with its input, by their places, which they take in the end."""
+    """Yield a dict to which files of lines are added, each with its input, by their places, which
+    they take in the end."""
     joined: dict[Path, tuple[Path, str]] = {}
     try:
         yield joined
@@ -245,7 +278,8 @@ class _UnreadableError(Exception):
 
 
 def _copy(source: str, place: Path, copies: _Copies) -> None:
-    """Copy a file. A copy from before is replaced, not written into: it may be a hard link to the source."""
+    """Copy a file. A copy from before is replaced, not written into: it may be a hard link to the
+    source."""
     with replacing(place) as sink:
         for data in _chunks(source, 0, None):
             sink.write(data)
@@ -253,7 +287,13 @@ def _copy(source: str, place: Path, copies: _Copies) -> None:
         copies.claim(place, sink.sha256, source)
 
 
-def _append(source: str, row: dict[str, Any], records: set[int], place: Path, joined: dict[Path, tuple[Path, str]]) -> None:
+def _append(
+    source: str,
+    row: dict[str, Any],
+    records: set[int],
+    place: Path,
+    joined: dict[Path, tuple[Path, str]],
+) -> None:
     """Add the rejected lines of a unit to the file that takes `place`."""
     lines = b"".join(_chunks(source, row["offset"], row["size"])).split(b"\n")
     if place not in joined:

@@ -25,15 +25,25 @@ from shardctl.format.manifest import Manifest
 
 
 def explained(conversion: Conversion, inputs: Inputs) -> ConvertResult:
-    """Return what differs from the dataset that is there; nothing is written. Raises DatasetError if there is none."""
+    """Return what differs from the dataset that is there; nothing is written. Raises DatasetError
+    if there is none."""
     from shardctl.build.convert.explain import explain  # which most conversions never need
 
     recipe, listing = conversion.recipe, inputs.listing
     settings = conversion.request.recorded_settings(recipe)
     found = explain(conversion.folder, inputs.parts, recipe.to_json(), settings, listing)
     manifest = Manifest.load(conversion.folder)
-    facts = (manifest.samples, manifest.shards, manifest.bytes, manifest.rejected, conversion.seconds, 0.0)
-    return ConvertResult("explained", *facts, manifest.fingerprint, notices=tuple(listing.notices), explanation=found)
+    facts = (
+        manifest.samples,
+        manifest.shards,
+        manifest.bytes,
+        manifest.rejected,
+        conversion.seconds,
+        0.0,
+    )
+    return ConvertResult(
+        "explained", *facts, manifest.fingerprint, notices=tuple(listing.notices), explanation=found
+    )
 
 
 def planned(
@@ -47,17 +57,30 @@ def planned(
     """Return what would be done. `job` is the name of its folder."""
     facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0, job)
     notices, all_warnings = tuple(inputs.listing.notices), (*inputs.listing.warnings, *warnings)
-    return ConvertResult("planned", *facts, estimate=expected, notices=notices, warnings=all_warnings, changes=changes)
+    return ConvertResult(
+        "planned",
+        *facts,
+        estimate=expected,
+        notices=notices,
+        warnings=all_warnings,
+        changes=changes,
+    )
 
 
 def up_to_date(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult:
-    """Return the result where the same dataset is there. Raises TooManyRejectsError, as making it would have."""
+    """Return the result where the same dataset is there. Raises TooManyRejectsError, as making it
+    would have."""
     refuse_many_rejects(conversion.folder, manifest, conversion.options.max_rejects)
     listing = inputs.listing
     notices = [*listing.notices, *missing_labels(manifest, has_own_labels(listing))]
     if manifest.fingerprint != fingerprint(inputs.parts):
-        changes = version_changes(manifest.fingerprint_parts.get(VERSIONS, ""), inputs.parts[VERSIONS])
-        notices.append(f"the dataset was made by other versions ({changes}); --overwrite converts it again with these")
+        changes = version_changes(
+            manifest.fingerprint_parts.get(VERSIONS, ""), inputs.parts[VERSIONS]
+        )
+        notices.append(
+            f"the dataset was made by other versions ({changes}); --overwrite converts it again "
+            "with these"
+        )
     facts = (manifest.samples, manifest.shards, manifest.bytes, manifest.rejected)
     if has_some_rejects(manifest):
         conversion.target.fetch_listed_rejects()
@@ -91,8 +114,17 @@ def finished(
     """Return the result of a dataset that is complete now. This call made `made` of its samples."""
     listing, seconds = inputs.listing, conversion.seconds
     all_warnings = (*listing.warnings, *warnings)
-    found = result_of(conversion.folder, status, seconds, tuple(listing.notices), all_warnings, has_own_labels(listing))
-    return replace(found, samples_per_s=made / seconds, copied=_copied(conversion, inputs), changes=changes)
+    found = result_of(
+        conversion.folder,
+        status,
+        seconds,
+        tuple(listing.notices),
+        all_warnings,
+        has_own_labels(listing),
+    )
+    return replace(
+        found, samples_per_s=made / seconds, copied=_copied(conversion, inputs), changes=changes
+    )
 
 
 def _copied(conversion: Conversion, inputs: Inputs) -> int:

@@ -1,4 +1,5 @@
-"""The request for a conversion: its arguments, checked. Nothing of the sources is read, and they need not be there."""
+"""The request for a conversion: its arguments, checked. Nothing of the sources is read, and they
+need not be there."""
 
 from __future__ import annotations
 
@@ -26,9 +27,11 @@ from shardctl.transforms.recipe import Recipe
 
 @dataclass(frozen=True)
 class ConvertRequest:
-    """The arguments of a conversion. `recipe` is as it was given: it may leave to the sources what they hold.
+    """The arguments of a conversion. `recipe` is as it was given: it may leave to the sources what
+    they hold.
 
-    `folder` is that of the dataset, or the one with the work on it where that is on an object store.
+    `folder` is that of the dataset, or the one with the work on it where that is on an object
+    store.
     """
 
     roots: tuple[SourceRoot, ...]
@@ -47,7 +50,9 @@ class ConvertRequest:
     ) -> ConvertRequest:
         """Check the arguments of `convert`. Raises UsageError, InputError, StorageError."""
         several = [src] if isinstance(src, str | Path) else src
-        if not isinstance(several, Sequence) or not all(isinstance(each, str | Path) for each in several):
+        if not isinstance(several, Sequence) or not all(
+            isinstance(each, str | Path) for each in several
+        ):
             raise UsageError(f"the source is a path, or a list of paths; it is {src!r}")
         if not all(map(str, several)):
             raise UsageError("the source is a path; it is ''")
@@ -55,7 +60,8 @@ class ConvertRequest:
             raise UsageError(f"the destination is a path; it is {dst!r}")
         if recipe is not None and not isinstance(recipe, dict | str | Path):
             raise UsageError(
-                f"the recipe is a dict such as {{'transform': [{{'name': 'hflip'}}]}}, or the path of a file; it is {recipe!r}"
+                f"the recipe is a dict such as {{'transform': [{{'name': 'hflip'}}]}}, or the path "
+                f"of a file; it is {recipe!r}"
             )
         for place in (*several, dst):
             if not is_url(place):
@@ -72,7 +78,8 @@ class ConvertRequest:
         if chosen.copy_rejects is not None:
             if is_url(chosen.copy_rejects):
                 raise UsageError(
-                    f"{printable(str(chosen.copy_rejects))}: rejects can be copied to a folder of this machine only"
+                    f"{printable(str(chosen.copy_rejects))}: rejects can be copied to a folder of "
+                    "this machine only"
                 )
             check_copies_folder(Path(chosen.copy_rejects), target, roots)
         return cls(tuple(roots), LocalFolder(target), given, chosen, split)
@@ -85,20 +92,34 @@ class ConvertRequest:
     def labels(self) -> LabelRule:
         """Where labels come from. Raises UsageError."""
         options = self.options
-        annotations = AnnotationRule(options.boxes_outside, options.annotation_frame, options.yolo_task)
-        rule = LabelRule.parse(options.labels, options.lenient_labels, options.drop_columns, annotations)
-        return rule if options.classes is None else replace(rule, classes=read_classes(str(options.classes)))
+        annotations = AnnotationRule(
+            options.boxes_outside, options.annotation_frame, options.yolo_task
+        )
+        rule = LabelRule.parse(
+            options.labels, options.lenient_labels, options.drop_columns, annotations
+        )
+        return (
+            rule
+            if options.classes is None
+            else replace(rule, classes=read_classes(str(options.classes)))
+        )
 
     def rules(self, recipe: Recipe) -> PlanRules:
         """Return how the inputs are divided. Raises UsageError."""
         if recipe.group is not None and not self.split.shares:
             raise UsageError(
-                f"--group {recipe.group} keeps samples together where --split divides them; add --split train=0.9,val=0.1"
+                f"--group {recipe.group} keeps samples together where --split divides them; add "
+                "--split train=0.9,val=0.1"
             )
         by_key = recipe.key_source is not None
-        return PlanRules(self.split, self.labels, self.options.shuffle, recipe.seed, by_key, recipe.undivided)
+        return PlanRules(
+            self.split, self.labels, self.options.shuffle, recipe.seed, by_key, recipe.undivided
+        )
 
     def recorded_settings(self, recipe: Recipe) -> dict[str, Any]:
         """Return what the manifest records as settings."""
-        sizes = {"shard_size": self.options.shard_size, "samples_per_shard": self.options.samples_per_shard}
+        sizes = {
+            "shard_size": self.options.shard_size,
+            "samples_per_shard": self.options.samples_per_shard,
+        }
         return {**self.rules(recipe).record(), **sizes}

@@ -37,7 +37,8 @@ MANY_REJECTS = 0.5
 
 @dataclass(frozen=True)
 class PartDone:
-    """A part of a conversion that is built: which one, how many shards of the whole are done, and how many there are."""
+    """A part of a conversion that is built: which one, how many shards of the whole are done, and
+    how many there are."""
 
     name: str
     shards_done: int
@@ -48,16 +49,18 @@ class PartDone:
 class ConvertResult:
     """The result of a conversion.
 
-    `status` is created, resumed, updated, up-to-date, planned (a dry run), or built (a part). The numbers of a part are about
-    its own shards, and `part` names it.
+    `status` is created, resumed, updated, up-to-date, planned (a dry run), or built (a part). The
+    numbers of a part are about its own shards, and `part` names it.
 
-    `samples`, `shards` and `bytes` are about the whole dataset. `samples_per_s` counts only the samples that this run made,
-    without an earlier run that it resumed. `reasons` counts the rejects by stage and error, `examples` has one of each;
-    `copied` is the number of rejected inputs that were copied. `notices` are decisions and other information; `warnings` should
-    be checked before the dataset is used. `estimate` is the estimate of a dry run. `jpeg` counts JPEG images with kept original
-    bytes, and how many of them take longer to decode; else it is None. `steps` counts the records that each step of text and
-    tables changed or rejected; None without such steps. `changes` says how a dataset was brought up to date, None for a new
-    one. `explanation` is the answer to `explain`.
+    `samples`, `shards` and `bytes` are about the whole dataset. `samples_per_s` counts only the
+    samples that this run made, without an earlier run that it resumed. `reasons` counts the rejects
+    by stage and error, `examples` has one of each; `copied` is the number of rejected inputs that
+    were copied. `notices` are decisions and other information; `warnings` should be checked before
+    the dataset is used. `estimate` is the estimate of a dry run. `jpeg` counts JPEG images with
+    kept original bytes, and how many of them take longer to decode; else it is None. `steps` counts
+    the records that each step of text and tables changed or rejected; None without such steps.
+    `changes` says how a dataset was brought up to date, None for a new one. `explanation` is the
+    answer to `explain`.
     """
 
     status: str
@@ -85,7 +88,8 @@ class ConvertResult:
         return f"<shardctl.ConvertResult {self._line}>"
 
     def _repr_html_(self) -> str:
-        """Return what was made, warnings and notices, and why inputs were rejected, for a notebook."""
+        """Return what was made, warnings and notices, and why inputs were rejected, for a
+        notebook."""
         reasons = [
             (count, reason, each.key, each.message)
             for (reason, count), each in zip(self.reasons.items(), self.examples, strict=True)
@@ -99,10 +103,16 @@ class ConvertResult:
 
     @property
     def _line(self) -> str:
-        size = f"{counted(self.samples, 'sample')} in {counted(self.shards, 'shard')}, {format_bytes(self.bytes)}"
+        size = (
+            f"{counted(self.samples, 'sample')} in {counted(self.shards, 'shard')}, "
+            f"{format_bytes(self.bytes)}"
+        )
         part = f" {self.part.name}" if self.part is not None else ""
         warned = f"; {counted(len(self.warnings), 'warning')} in .warnings" if self.warnings else ""
-        return f"{self.status}{part}: {size}, in {self.seconds:.1f} s; {counted(self.rejected, 'input')} rejected{warned}"
+        return (
+            f"{self.status}{part}: {size}, in {self.seconds:.1f} s; "
+            f"{counted(self.rejected, 'input')} rejected{warned}"
+        )
 
 
 def result_of(
@@ -113,7 +123,8 @@ def result_of(
     warnings: tuple[str, ...] = (),
     labelled: bool = False,
 ) -> ConvertResult:
-    """Return the result of a conversion whose dataset is in place. `labelled` says that its records have their labels."""
+    """Return the result of a conversion whose dataset is in place. `labelled` says that its records
+    have their labels."""
     manifest = Manifest.load(folder)
     reasons, examples = count_reasons(read_rejects(folder))
     return ConvertResult(
@@ -150,11 +161,16 @@ def has_own_labels(listing: Listing) -> bool:
 
 
 def missing_labels(manifest: Manifest, labelled: bool) -> tuple[str, ...]:
-    """Say how many samples have no class, where records have the labels: this is known only when all of them were read."""
+    """Say how many samples have no class, where records have the labels: this is known only when
+    all of them were read."""
     if manifest.class_counts is None or not labelled:
         return ()
     missing = manifest.samples - sum(sum(counts) for counts in manifest.class_counts.values())
-    return (f"{missing:,} of {counted(manifest.samples, 'sample')} without a label",) if missing > 0 else ()
+    return (
+        (f"{missing:,} of {counted(manifest.samples, 'sample')} without a label",)
+        if missing > 0
+        else ()
+    )
 
 
 def cut_objects(manifest: Manifest) -> tuple[str, ...]:
@@ -179,27 +195,39 @@ def has_some_rejects(manifest: Manifest) -> bool:
 
 
 def warnings_of_rejects(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
-    """Return what `warnings_of` does for the dataset in a folder. Its rejects are read only where there are many."""
+    """Return what `warnings_of` does for the dataset in a folder. Its rejects are read only where
+    there are many."""
     if not has_some_rejects(manifest):
         return ()
     return warnings_of(manifest, *count_reasons(read_rejects(folder)))
 
 
-def warnings_of(manifest: Manifest, reasons: dict[str, int], examples: tuple[Reject, ...]) -> tuple[str, ...]:
-    """Return what should be checked before this dataset is used: whether many inputs are missing from it, and why."""
+def warnings_of(
+    manifest: Manifest, reasons: dict[str, int], examples: tuple[Reject, ...]
+) -> tuple[str, ...]:
+    """Return what should be checked before this dataset is used: whether many inputs are missing
+    from it, and why."""
     failed = failures(reasons)
     count = sum(failed.values())
     if count > manifest.inputs * SOME_FAILURES:
-        what = f"{count:,} of {counted(manifest.inputs, 'input')} ({count / manifest.inputs:.1%}) could not be converted"
+        what = (
+            f"{count:,} of {counted(manifest.inputs, 'input')} ({count / manifest.inputs:.1%}) "
+            "could not be converted"
+        )
         reason = next(iter(failed))
     elif manifest.rejected > manifest.inputs * MANY_REJECTS:
-        what, reason = f"{count_rejects(manifest.rejected, manifest.inputs)}, more than half", next(iter(reasons))
+        what, reason = (
+            f"{count_rejects(manifest.rejected, manifest.inputs)}, more than half",
+            next(iter(reasons)),
+        )
     else:
         return ()
     example = next(each for each in examples if f"{each.stage}: {each.error}" == reason)
     return (
-        f"{what}. Most frequent ({reasons[reason]:,}): {reason}, for instance {printable(example.key)}:"
-        f" {printable(example.message)}. {REJECTS} of the dataset lists all of them; --max-rejects 5% makes this an error",
+        f"{what}. Most frequent ({reasons[reason]:,}): {reason}, for instance "
+        f"{printable(example.key)}:"
+        f" {printable(example.message)}. {REJECTS} of the dataset lists all of them; --max-rejects "
+        "5% makes this an error",
     )
 
 
@@ -212,14 +240,17 @@ def empty_splits(manifest: Manifest) -> tuple[str, ...]:
 
 
 def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
-    """Say how many keys are there more than once, where they are values of a field. Of each 8 bytes are in memory.
+    """Say how many keys are there more than once, where they are values of a field. Of each 8 bytes
+    are in memory.
 
     Nothing is said of a dataset on an object store: all of it would have to be read again.
     """
     if manifest.base or not manifest.has_own_keys or "variant" in dict(manifest.schema):
         return ()
     stored = StoredDataset(folder)
-    hashes = np.concatenate([NO_KEYS, *(hash_names(keys.to_pylist()) for _, _, keys in stored.blocks_of_keys())])
+    hashes = np.concatenate(
+        [NO_KEYS, *(hash_names(keys.to_pylist()) for _, _, keys in stored.blocks_of_keys())]
+    )
     ordered = np.sort(hashes)
     again = ordered[1:][ordered[1:] == ordered[:-1]]
     if not len(again):
@@ -227,7 +258,10 @@ def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
     key = _key_number(stored, int(np.flatnonzero(hashes == again[0])[0]))
     are = "1 sample has the key" if len(again) == 1 else f"{len(again):,} samples have the key"
     shown = printable(key) or '"" (an empty text)'
-    return (f"{are} of another one, for instance {shown}; --key-field is to name a field with different values",)
+    return (
+        f"{are} of another one, for instance {shown}; --key-field is to name a field with "
+        "different values",
+    )
 
 
 def _key_number(stored: StoredDataset, number: int) -> str:

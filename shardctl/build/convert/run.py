@@ -1,4 +1,5 @@
-"""A conversion from its request to its result: discover the inputs, decide, plan, build the shards, commit."""
+"""A conversion from its request to its result: discover the inputs, decide, plan, build the shards,
+commit."""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ from shardctl.build.convert.execute import build, telling_what_is_done
 from shardctl.build.convert.field_types import with_types
 from shardctl.build.convert.inputs import Inputs, discover
 from shardctl.build.convert.listener import Listener
-from shardctl.build.convert.manifest_writer import changes_of, leave_out_others, manifest_facts, write_dataset
+from shardctl.build.convert.manifest_writer import (
+    changes_of,
+    leave_out_others,
+    manifest_facts,
+    write_dataset,
+)
 from shardctl.build.convert.new_inputs import Checked, NewInputs, check_new
 from shardctl.build.convert.pace import Pace
 from shardctl.build.convert.planning import RUN_AGAIN, PlannedJob, announce, check_space, plan
@@ -49,8 +55,11 @@ from shardctl.system.processes.pool import Pool
 from shardctl.system.scratch import scratch_folder
 
 
-def run(request: ConvertRequest, listener: Listener, target: Target, held: WriteLease | None = None) -> ConvertResult:
-    """Convert as requested. `held` is the lease of the target where the caller has it. Raises what `convert` does."""
+def run(
+    request: ConvertRequest, listener: Listener, target: Target, held: WriteLease | None = None
+) -> ConvertResult:
+    """Convert as requested. `held` is the lease of the target where the caller has it. Raises what
+    `convert` does."""
     options = request.options
     with in_use(), metered(listener, options.metrics) as metering:
         engine = registry.start(options.engine, options.workers, options.limits(), metering.on_line)
@@ -63,14 +72,18 @@ def run(request: ConvertRequest, listener: Listener, target: Target, held: Write
         except TooManyRejectsError as error:
             if options.copy_rejects is None or options.dry_run:
                 raise
-            said = f"{error} (no rejected input was copied: --copy-rejects needs a complete conversion)"
+            said = (
+                f"{error} (no rejected input was copied: --copy-rejects needs a complete "
+                "conversion)"
+            )
             raise TooManyRejectsError(said) from error
         finally:
             engine.close()
 
 
 def _convert(conversion: Conversion, scratch: Path) -> ConvertResult | None:
-    """Discover the inputs, decide whether anything is to be built, and then have it planned, executed and committed.
+    """Discover the inputs, decide whether anything is to be built, and then have it planned,
+    executed and committed.
 
     None: another process has changed the dataset meanwhile, so that all is to be looked at again.
     """
@@ -80,13 +93,19 @@ def _convert(conversion: Conversion, scratch: Path) -> ConvertResult | None:
         return decided
     with conversion.leased() as held:
         try:
-            return with_types(lambda all_types: _make(conversion, decided, held, all_types), RUN_AGAIN)
+            return with_types(
+                lambda all_types: _make(conversion, decided, held, all_types), RUN_AGAIN
+            )
         finally:
-            conversion.engine.close()  # before the lease is released: workers of two must not write side by side
+            # before the lease is released: workers of two must not write side by side
+            conversion.engine.close()
 
 
-def _make(conversion: Conversion, inputs: Inputs, held: WriteLease, all_types: bool) -> ConvertResult | None:
-    """Plan a job or find an unfinished one, execute it, and commit. This process holds the lease: no other process writes."""
+def _make(
+    conversion: Conversion, inputs: Inputs, held: WriteLease, all_types: bool
+) -> ConvertResult | None:
+    """Plan a job or find an unfinished one, execute it, and commit. This process holds the lease:
+    no other process writes."""
     planned = begin_job(conversion, inputs, held, all_types)
     if not isinstance(planned, PlannedJob):
         return planned
@@ -98,21 +117,28 @@ def _make(conversion: Conversion, inputs: Inputs, held: WriteLease, all_types: b
 def begin_job(
     conversion: Conversion, inputs: Inputs, held: WriteLease, all_types: bool = False
 ) -> PlannedJob | ConvertResult | None:
-    """Begin a job, or return an unfinished one; the result where the dataset is there by now. None: see `_convert`.
+    """Begin a job, or return an unfinished one; the result where the dataset is there by now. None:
+    see `_convert`.
 
-    `all_types` begins anew where there is an unfinished one: the types of fields are found in all records. The caller holds
-    the lease.
+    `all_types` begins anew where there is an unfinished one: the types of fields are found in all
+    records. The caller holds the lease.
     """
     name = fingerprint(inputs.parts)
     if publish.recover(conversion.folder.root) in (name, f"{name}{UPDATING}"):
         return finished(conversion, inputs, "resumed", 0)
     # Once more: another converter may have finished while this one waited.
-    situation = find_situation(conversion, inputs, conversion.existing.manifest(), begun_jobs(conversion, inputs))
+    situation = find_situation(
+        conversion, inputs, conversion.existing.manifest(), begun_jobs(conversion, inputs)
+    )
     if situation is None:
         return None
     if situation.up_to_date is not None:
         return use_as_it_is(conversion, inputs, situation.up_to_date)
-    decision, before, folder = situation.decision, situation.before, conversion.staging.path(situation.decision.job)
+    decision, before, folder = (
+        situation.decision,
+        situation.before,
+        conversion.staging.path(situation.decision.job),
+    )
     if all_types:
         held.check()
         conversion.target.discard(folder)
@@ -129,14 +155,18 @@ def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> Pla
     job, folder, before, tables = planned.job, planned.job.folder, planned.before, planned.tables
     assert tables is not None, "they are not written yet"
     check_space(announce(conversion, job, planned.inputs.listing), conversion.folder)
-    held.check()  # a plan takes its time, and what is taken away now must not be the work of one that has taken over
+    # a plan takes its time, and what is taken away now must not be the work of one that has taken
+    # over
+    held.check()
     conversion.target.make_room(folder)
     job = conversion.target.prepared(job)
     tables.write(folder)
     warnings = list(planned.warnings)
     if before is not None:
         hide_pruned(folder / FILES, before.state.pruned)
-        warnings += write_known(job, before, None if isinstance(tables, ConversionPlan) else tables.of_old)
+        warnings += write_known(
+            job, before, None if isinstance(tables, ConversionPlan) else tables.of_old
+        )
     job = replace(job, lineage=replace(job.lineage, warnings=tuple(dict.fromkeys(warnings))))
     begin(job)
     conversion.target.begun(job)
@@ -144,11 +174,14 @@ def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> Pla
 
 
 def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> int:
-    """Build what is left of a job: shards, tables and manifest. Return the number of samples that were made."""
+    """Build what is left of a job: shards, tables and manifest. Return the number of samples that
+    were made."""
     job, target = planned.job, conversion.target
     new = job.folder / NEW_FOLDER
     if (new / MANIFEST).exists():
-        refuse_many_rejects(conversion.folder, Manifest.load(LocalFolder(new)), conversion.options.max_rejects)
+        refuse_many_rejects(
+            conversion.folder, Manifest.load(LocalFolder(new)), conversion.options.max_rejects
+        )
         return 0
     target.entrust(job, held)
     if planned.status == "resumed":
@@ -157,7 +190,14 @@ def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> i
     shards = np.ones(job.shards, bool)
     target.fetch_done(job, shards)
     with telling_what_is_done(job):
-        made = build(job, shards, planned.before, conversion.engine, conversion.options.max_rejects, conversion.listener)
+        made = build(
+            job,
+            shards,
+            planned.before,
+            conversion.engine,
+            conversion.options.max_rejects,
+            conversion.listener,
+        )
         held.check()
         seconds = conversion.seconds if planned.status == "created" else None
         closing = manifest_facts(conversion, planned.inputs, planned.before, seconds)
@@ -169,14 +209,18 @@ def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> i
     return made
 
 
-def _commit(conversion: Conversion, planned: PlannedJob, held: WriteLease, made: int, checks: Pool | None) -> ConvertResult:
-    """Make a job that is done the dataset. This call has made `made` of its samples. Raises TooManyRejectsError."""
+def _commit(
+    conversion: Conversion, planned: PlannedJob, held: WriteLease, made: int, checks: Pool | None
+) -> ConvertResult:
+    """Make a job that is done the dataset. This call has made `made` of its samples. Raises
+    TooManyRejectsError."""
     job, target, warnings = planned.job, conversion.target, planned.warnings
     if planned.before is not None:
         checked = _check_new(planned, planned.before)
         if checked.loses and conversion.options.max_rejects is None:
             raise TooManyRejectsError(
-                f"{checked.loses}. The dataset is as it was before. To update it anyway: --max-rejects 100%"
+                f"{checked.loses}. The dataset is as it was before. To update it anyway: "
+                "--max-rejects 100%"
             )
         warnings = tuple(dict.fromkeys((*warnings, *checked.warnings)))
     held.check()
@@ -186,12 +230,19 @@ def _commit(conversion: Conversion, planned: PlannedJob, held: WriteLease, made:
 
 
 def _check_new(planned: PlannedJob, before: PreviousDataset) -> Checked:
-    """Return what should be checked of the inputs that an update has added or that have changed, in a job that is done."""
+    """Return what should be checked of the inputs that an update has added or that have changed, in
+    a job that is done."""
     job, listing, changes = planned.job, planned.inputs.listing, changes_of(planned.job)
-    if not Manifest.load(LocalFolder(job.folder / NEW_FOLDER)).rejected and changes is not None and not changes.changed:
+    if (
+        not Manifest.load(LocalFolder(job.folder / NEW_FOLDER)).rejected
+        and changes is not None
+        and not changes.changed
+    ):
         return Checked()
     # None where the job was planned by a process that was stopped.
-    new_inputs = planned.new_inputs or NewInputs.of(match_files(before, listing, job.folder / FILES), before)
+    new_inputs = planned.new_inputs or NewInputs.of(
+        match_files(before, listing, job.folder / FILES), before
+    )
     return check_new(job, new_inputs, listing)
 
 
@@ -207,7 +258,9 @@ def metered(listener: Listener, targets: Sequence[str | Path]) -> Iterator[Liste
     with sinks_at(targets) as sinks:
         meter = _Meter(listener, sinks)
         try:
-            yield replace(listener, announce=meter.announce, building=meter.building, progress=meter.progress)
+            yield replace(
+                listener, announce=meter.announce, building=meter.building, progress=meter.progress
+            )
         finally:
             if meter.has_begun:
                 meter.tell()

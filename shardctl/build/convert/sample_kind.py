@@ -12,7 +12,12 @@ from shardctl.build.shards.scan import ByteRange, ScanTask
 from shardctl.errors import UsageError
 from shardctl.format.roles import Mask
 from shardctl.sources.endings import ending_of, without_compression
-from shardctl.sources.export_description import RESTORED, described, may_be_of_export, name_in_records
+from shardctl.sources.export_description import (
+    RESTORED,
+    described,
+    may_be_of_export,
+    name_in_records,
+)
 from shardctl.sources.format_table import BINARY_SUFFIXES, FORMAT_NAMES, UNDECLARED_SUFFIXES
 from shardctl.sources.formats import Reading
 from shardctl.sources.formats.base import FOLDER
@@ -28,25 +33,40 @@ LOOKED_AT = 64
 """Records of the first table that are looked at where it does not say the types of its columns."""
 
 
-def settle_kind(recipe: dict[str, Any], roots: Sequence[SourceRoot], engine: Engine, labels: LabelRule) -> list[str]:
-    """Write into a recipe what the sources decide, and return notices. Raises InputError, UsageError.
+def settle_kind(
+    recipe: dict[str, Any], roots: Sequence[SourceRoot], engine: Engine, labels: LabelRule
+) -> list[str]:
+    """Write into a recipe what the sources decide, and return notices. Raises InputError,
+    UsageError.
 
-    That is the kind where it is not given, and for images that come from tables `image_field`. Tables are sources of images
-    where no file is an image, or where a field of them is named. Options that only tables have choose tables, but for
-    labels files of images. Of tars it is also where keys and labels are.
+    That is the kind where it is not given, and for images that come from tables `image_field`.
+    Tables are sources of images where no file is an image, or where a field of them is named.
+    Options that only tables have choose tables, but for labels files of images. Of tars it is also
+    where keys and labels are.
     """
     if recipe.get("kind") in FORMAT_NAMES:
         recipe |= {"kind": "auto", "format": recipe["kind"]}
     notices = _settle_export(recipe, roots)
     is_open = recipe.get("kind") in (None, "auto")
-    are_members = not notices and recipe.get("kind") != "table" and not recipe.get("fields") and not recipe.get("schema")
+    are_members = (
+        not notices
+        and recipe.get("kind") != "table"
+        and not recipe.get("fields")
+        and not recipe.get("schema")
+    )
     reading = Recipe.reading_of(recipe)
     field = recipe.get("image_field")
     if is_open:
         recipe["kind"] = _kind_of(roots, reading, field, labels)
-    elif recipe["kind"] == "image" and field is None and (reading.format or _has_only_tables(roots, reading)):
+    elif (
+        recipe["kind"] == "image"
+        and field is None
+        and (reading.format or _has_only_tables(roots, reading))
+    ):
         recipe["image_field"] = Recipe.image_source(recipe) or AUTO
-    if not (is_open or are_members) or (recipe["kind"] != "table" and recipe.get("image_field") is None):
+    if not (is_open or are_members) or (
+        recipe["kind"] != "table" and recipe.get("image_field") is None
+    ):
         return notices
     types = _first_types(roots, reading, engine)
     if is_open and recipe["kind"] == "table" and field is None:
@@ -55,14 +75,18 @@ def settle_kind(recipe: dict[str, Any], roots: Sequence[SourceRoot], engine: Eng
         if column is not None:
             recipe |= {"kind": "image", "image_field": column}
         if column is not None and chosen is None:
-            notices.append(f"the images are in the column {printable(column)}; --kind table keeps the columns as they are")
+            notices.append(
+                f"the images are in the column {printable(column)}; --kind table keeps the columns "
+                "as they are"
+            )
     if are_members and types is not None:
         _settle_members(recipe, labels.mode, types)
     return notices
 
 
 def _settle_members(recipe: dict[str, Any], labels: str, types: Types) -> None:
-    """Have the keys and the labels of tars be those that WebDataset names, or the folders of images, as on a disk."""
+    """Have the keys and the labels of tars be those that WebDataset names, or the folders of
+    images, as on a disk."""
     from shardctl.sources.formats.webdataset import KEY  # only tars need it
 
     names = types.found().names
@@ -78,12 +102,18 @@ def _settle_members(recipe: dict[str, Any], labels: str, types: Types) -> None:
 
 
 def _settle_export(recipe: dict[str, Any], roots: Sequence[SourceRoot]) -> list[str]:
-    """Have the keys, the kind and the image of an export be those of its dataset, where nothing else is wanted."""
+    """Have the keys, the kind and the image of an export be those of its dataset, where nothing
+    else is wanted."""
     if not any(may_be_of_export(root.folder) for root in roots):
         return []  # to look for a table may take as long as all files
     file = first_file(roots, KINDS["table"], Recipe.reading_of(recipe), (Form.MANY,))
     export = None if file is None else described(file.opened)
-    if export is None or export.to not in (*RESTORED, "parquet") or recipe.get("key_field") or recipe.get("fields"):
+    if (
+        export is None
+        or export.to not in (*RESTORED, "parquet")
+        or recipe.get("key_field")
+        or recipe.get("fields")
+    ):
         return []
     if export.to in RESTORED:
         recipe["key_field"] = "key"
@@ -93,26 +123,42 @@ def _settle_export(recipe: dict[str, Any], roots: Sequence[SourceRoot]) -> list[
         recipe["key_field"] = export.key
     if recipe.get("kind") in (None, "auto"):
         roles = export.layout.roles
-        main = None if isinstance(roles.get(roles.main_image or ""), Mask) else roles.main_image  # a mask without its image
-        recipe["kind"] = "table" if export.layout.kind == "image" and main is None else export.layout.kind
+        # a mask without its image
+        main = None if isinstance(roles.get(roles.main_image or ""), Mask) else roles.main_image
+        recipe["kind"] = (
+            "table" if export.layout.kind == "image" and main is None else export.layout.kind
+        )
         if recipe["kind"] == "image" and recipe.get("image_field") is None:
-            recipe["image_field"] = next(name_in_records(f, export) for f in export.fields if f.name == main)
-    return ["the sources are an export of shardctl: keys, classes and splits are those of its dataset (shardctl.json)"]
+            recipe["image_field"] = next(
+                name_in_records(f, export) for f in export.fields if f.name == main
+            )
+    return [
+        "the sources are an export of shardctl: keys, classes and splits are those of its dataset "
+        "(shardctl.json)"
+    ]
 
 
-def _kind_of(roots: Sequence[SourceRoot], reading: Reading, image_field: str | None, labels: LabelRule) -> str:
+def _kind_of(
+    roots: Sequence[SourceRoot], reading: Reading, image_field: str | None, labels: LabelRule
+) -> str:
     if image_field not in (None, NO_IMAGES):
         return "image"
     if reading.format:
         return "table"
     table = None
-    of_tables = bool(reading.columns) or (reading.delimiter is not None and _has_only_tables(roots, reading))
+    of_tables = bool(reading.columns) or (
+        reading.delimiter is not None and _has_only_tables(roots, reading)
+    )
     if of_tables or (reading.delimiter is not None and not labels.files):
         table = first_file(roots, KINDS["table"], reading, (Form.MANY,), of_tables)
     if table is not None:
-        if reading.columns and without_compression(ending_of(table.path, table.opened)) not in DELIMITED_SUFFIXES:
+        if (
+            reading.columns
+            and without_compression(ending_of(table.path, table.opened)) not in DELIMITED_SUFFIXES
+        ):
             raise UsageError(
-                f"--columns names the columns of CSV files without a header, and {printable(table.path)} is none; to keep some"
+                "--columns names the columns of CSV files without a header, and "
+                f"{printable(table.path)} is none; to keep some"
                 " fields, use --fields A,B"
             )
         return "table"
@@ -127,16 +173,28 @@ def _has_only_tables(roots: Sequence[SourceRoot], reading: Reading) -> bool:
 
 
 def _first_types(roots: Sequence[SourceRoot], reading: Reading, engine: Engine) -> Types | None:
-    """Return the types of the first table, and the folders of the first members of a tar; None for a table of text."""
+    """Return the types of the first table, and the folders of the first members of a tar; None for
+    a table of text."""
     file = first_file(roots, KINDS["table"], reading, (Form.MANY,))
     if file is None or file.fault is not None:
         return None
     ending = ending_of(file.path, file.opened)
     if without_compression(ending) not in BINARY_SUFFIXES:
         return None
-    # Its types are looked at where all files are: one of them may end the process. Of labels, only folders need be read.
-    unit = (0, file.size, 0, 1, LOOKED_AT if without_compression(ending) in UNDECLARED_SUFFIXES else 0)
-    scan = ScanTask((ByteRange(file.opened, ending, 0, file.size, unit),), Reading(label=FOLDER, image=AUTO), shuffled=False)
+    # Its types are looked at where all files are: one of them may end the process. Of labels, only
+    # folders need be read.
+    unit = (
+        0,
+        file.size,
+        0,
+        1,
+        LOOKED_AT if without_compression(ending) in UNDECLARED_SUFFIXES else 0,
+    )
+    scan = ScanTask(
+        (ByteRange(file.opened, ending, 0, file.size, unit),),
+        Reading(label=FOLDER, image=AUTO),
+        shuffled=False,
+    )
     answers: list[Any] = []
     engine.examine([scan], lambda _, found: answers.extend(found))
     return Types.unpacked(answers[0]["types"]) if "types" in answers[0] else None

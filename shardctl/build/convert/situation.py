@@ -35,10 +35,12 @@ class Situation:
 def find_situation(
     conversion: Conversion, inputs: Inputs, there: Manifest | None, begun: Mapping[str, str]
 ) -> Situation | None:
-    """Decide by the dataset that is there now, and by the unfinished jobs that have `begun` (see `decide`).
+    """Decide by the dataset that is there now, and by the unfinished jobs that have `begun` (see
+    `decide`).
 
-    None: another dataset has taken its place, so that all is to be looked at again. Raises the error of a refusal, and
-    DatasetError if a table of the dataset is damaged that is to be followed.
+    None: another dataset has taken its place, so that all is to be looked at again. Raises the
+    error of a refusal, and DatasetError if a table of the dataset is damaged that is to be
+    followed.
     """
     options = conversion.options
     moved = options.moved_from if there is not None else ()
@@ -64,8 +66,12 @@ def find_situation(
 
 
 def begun_jobs(conversion: Conversion, inputs: Inputs) -> dict[str, str]:
-    """Return the names of the unfinished jobs of this conversion, each with the digest of the dataset that it updates."""
+    """Return the names of the unfinished jobs of this conversion, each with the digest of the
+    dataset that it updates."""
     name = fingerprint(inputs.parts)
     names = (name, f"{name}{UPDATING}")
-    jobs = {name: unfinished(conversion.staging.path(name), inputs.bases, conversion.recipe) for name in names}
+    jobs = {
+        name: unfinished(conversion.staging.path(name), inputs.bases, conversion.recipe)
+        for name in names
+    }
     return {name: job.lineage.updates for name, job in jobs.items() if job is not None}

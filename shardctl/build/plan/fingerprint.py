@@ -1,4 +1,5 @@
-"""What makes two conversions the same: a digest of the inputs, the recipe, the settings, the code and its versions."""
+"""What makes two conversions the same: a digest of the inputs, the recipe, the settings, the code
+and its versions."""
 
 from __future__ import annotations
 
@@ -21,19 +22,25 @@ from shardctl.transforms.recipe import Recipe
 from shardctl.version import __version__
 
 VERSIONS = "versions"
-"""The part of a fingerprint that names what decides values and bytes beside shardctl's own recipe: "pyarrow 26.0.1, …"."""
+"""The part of a fingerprint that names what decides values and bytes beside shardctl's own recipe:
+"pyarrow 26.0.1, …"."""
 
 WRITTEN_PART = "samples"
-"""The only part of the fingerprint of a dataset that was not made from files: the digest of its shards."""
+"""The only part of the fingerprint of a dataset that was not made from files: the digest of its
+shards."""
 
 
 def fingerprint_parts(listing: Listing, recipe: Recipe, settings: dict[str, Any]) -> dict[str, str]:
-    """Return one digest per thing that can differ, so that a difference can be named; `versions` are readable as they are.
+    """Return one digest per thing that can differ, so that a difference can be named; `versions`
+    are readable as they are.
 
     A file counts by its path, size and time of change; its content is not read.
     Labels files and annotations count by the bytes that were read for the plan; masks as files do.
     """
-    side = [*(listing.side.digests if listing.side else ()), *(d for each in listing.annotations for d in each.digests)]
+    side = [
+        *(listing.side.digests if listing.side else ()),
+        *(d for each in listing.annotations for d in each.digests),
+    ]
     side += listing.told.digests if listing.told else []
     return {
         "inputs": inputs_digest(listing, settings),
@@ -69,7 +76,8 @@ def differing_parts(parts: Mapping[str, str], others: Mapping[str, str]) -> tupl
 
 
 def difference(parts: dict[str, str], others: dict[str, str]) -> str:
-    """Name the parts in which two fingerprints differ: "inputs and recipe", or else "versions (pyarrow 25.0.0 → 26.0.1)"."""
+    """Name the parts in which two fingerprints differ: "inputs and recipe", or else "versions
+    (pyarrow 25.0.0 → 26.0.1)"."""
     names = [name for name in differing_parts(parts, others) if name != VERSIONS and name in others]
     if names:
         return " and ".join(names)
@@ -80,22 +88,35 @@ def version_changes(before: str, now: str) -> str:
     """Say which versions differ: "libjpeg-turbo 2.1.5 → 3.0.1, numpy 1.26.4 → none"."""
     if not before:
         return f"not recorded → {now}"
-    old, new = (dict(part.partition(" ")[::2] for part in text.split(", ")) for text in (before, now))
+    old, new = (
+        dict(part.partition(" ")[::2] for part in text.split(", ")) for text in (before, now)
+    )
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    return printable(", ".join(f"{name} {old.get(name, 'none')} → {new.get(name, 'none')}" for name in names))
+    return printable(
+        ", ".join(f"{name} {old.get(name, 'none')} → {new.get(name, 'none')}" for name in names)
+    )
 
 
 def deciding_versions(recipe: Recipe) -> str:
-    """Name all that decides the bytes of shards beside their inputs and recipe: two machines that build shards of one dataset
-    must have the same. "python 3.11, pyarrow 26.0.1, …", with a digest of each function of the user.
+    """Name all that decides the bytes of shards beside their inputs and recipe: two machines that
+    build shards of one dataset must have the same. "python 3.11, pyarrow 26.0.1, …", with a digest
+    of each function of the user.
     """
-    names = [f"python {sys.version_info.major}.{sys.version_info.minor}", *_versions(recipe), f"numpy {np.__version__}"]
-    code = [f"{step.settings()['target']} {(step.code_digest() or 'none')[:12]}" for step in recipe.sample_transforms]
+    names = [
+        f"python {sys.version_info.major}.{sys.version_info.minor}",
+        *_versions(recipe),
+        f"numpy {np.__version__}",
+    ]
+    code = [
+        f"{step.settings()['target']} {(step.code_digest() or 'none')[:12]}"
+        for step in recipe.sample_transforms
+    ]
     return ", ".join(dict.fromkeys(names + code))
 
 
 def _versions(recipe: Recipe) -> list[str]:
-    """Name what decides values and bytes: what writes the shards, detects encodings, handles the images, and draws."""
+    """Name what decides values and bytes: what writes the shards, detects encodings, handles the
+    images, and draws."""
     names = [f"shardctl {__version__}", f"format {FORMAT_VERSION}", f"pyarrow {pa.__version__}"]
     if recipe.random:
         names.append(f"numpy {np.__version__}")
@@ -104,7 +125,11 @@ def _versions(recipe: Recipe) -> list[str]:
     if recipe.kind == "image":
         import simplejpeg  # loaded by the decoders anyway
 
-        names += [backend.require_one(), *backend.libraries(), f"simplejpeg {simplejpeg.__version__}"]
+        names += [
+            backend.require_one(),
+            *backend.libraries(),
+            f"simplejpeg {simplejpeg.__version__}",
+        ]
     return names + [version for step in recipe.transforms for version in step.versions()]
 
 
@@ -123,11 +148,13 @@ def _digest(value: Any) -> str:
 
 
 def inputs_digest(listing: Listing, settings: dict[str, Any]) -> str:
-    """Return what stands for the files of a list: their paths, sizes and times of change, in batches of CHUNK_ROWS rows."""
+    """Return what stands for the files of a list: their paths, sizes and times of change, in
+    batches of CHUNK_ROWS rows."""
     digest, split = hashlib.sha256(), str(settings.get("split"))
     names = listing.root_names
     if split == "source" or (split == "auto" and len(names) > 1 and named_as_splits(names)):
-        digest.update(json.dumps(names).encode())  # else the same sources under other names are the same inputs
+        # else the same sources under other names are the same inputs
+        digest.update(json.dumps(names).encode())
     for batch in listing.table.select(["path", "root", "size", "mtime_ns"]).to_batches():
         for column in batch.columns:
             for buffer in column.buffers():

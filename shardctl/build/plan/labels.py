@@ -38,11 +38,12 @@ ANNOTATED_ROWS = 8192
 
 @dataclass(frozen=True)
 class PlanRules:
-    """How inputs are labelled and divided: what a manifest has as `settings`, without the sizes of shards.
+    """How inputs are labelled and divided: what a manifest has as `settings`, without the sizes of
+    shards.
 
     `shuffle` is a seed, None for listing order; `seed` is the one of the recipe, for drawn splits.
-    `by_key` says that records have keys of their own, which decide the splits that are drawn; what is of one `group` (the
-    recipe's) is in one of these.
+    `by_key` says that records have keys of their own, which decide the splits that are drawn; what
+    is of one `group` (the recipe's) is in one of these.
     """
 
     split: SplitRule
@@ -72,9 +73,10 @@ class PlanRules:
 class Labelling:
     """Where `label` comes from, and the names of the classes.
 
-    `of_group` has the class of every group of files, -1 for none; None where labels do not come from folders. `by_field` says
-    that a field of the records has their names. `declared` are the names of the classes of fields that have their numbers, as
-    the files say them; the label may be one of these.
+    `of_group` has the class of every group of files, -1 for none; None where labels do not come
+    from folders. `by_field` says that a field of the records has their names. `declared` are the
+    names of the classes of fields that have their numbers, as the files say them; the label may be
+    one of these.
     """
 
     classes: tuple[str, ...] | None = None
@@ -83,43 +85,67 @@ class Labelling:
     declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def label_files(listing: Listing, rules: PlanRules, splitting: Splitting, recipe: Recipe, types: Types | None) -> Labelling:
-    """Decide where the labels come from, and the names of the classes. `splitting` is how the files were divided before.
+def label_files(
+    listing: Listing, rules: PlanRules, splitting: Splitting, recipe: Recipe, types: Types | None
+) -> Labelling:
+    """Decide where the labels come from, and the names of the classes. `splitting` is how the files
+    were divided before.
 
-    `types` are the types of the records' fields. They are None where a file is one record, and where no field has labels.
-    Samples that are joined of several records have no labels. Raises InputError (see `_main_label`).
+    `types` are the types of the records' fields. They are None where a file is one record, and
+    where no field has labels. Samples that are joined of several records have no labels. Raises
+    InputError (see `_main_label`).
     """
     by_folder, field = splitting.by in ("folder", "declared"), recipe.reading.label
     if recipe.joins:
-        return _leave_out_labels(listing, rules, by_folder, types, field, recipe.batch_transforms[-1].name)
+        return _leave_out_labels(
+            listing, rules, by_folder, types, field, recipe.batch_transforms[-1].name
+        )
     return _all_labels(listing, rules, by_folder, types, field)
 
 
-def _all_labels(listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str) -> Labelling:
-    """Decide the labels, as `_main_label` does, and which other fields of the records have numbers of classes with names."""
+def _all_labels(
+    listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str
+) -> Labelling:
+    """Decide the labels, as `_main_label` does, and which other fields of the records have numbers
+    of classes with names."""
     if types is not None and rules.labels.mode == "auto" and (names := disputed(types.named)):
         raise InputError(
-            f"the files give different names to the classes of {some(names)}, so that one number means"
-            " different classes. Convert each file into its own dataset, or keep the numbers with --labels none"
+            f"the files give different names to the classes of {some(names)}, so that one number "
+            "means"
+            " different classes. Convert each file into its own dataset, or keep the numbers with "
+            "--labels none"
         )
     labelling = _main_label(listing, rules, by_folder, types, field)
     if (pinned := rules.labels.classes) is not None:
         numbers = pin(listing, labelling.classes, LABEL in labelling.declared, pinned)
-        of_group = labelling.of_group if labelling.of_group is None else np.append(numbers, -1)[labelling.of_group]
-        declared = {**labelling.declared, **({LABEL: pinned} if LABEL in labelling.declared else {})}
-        labelling = replace(labelling, classes=labelling.classes and pinned, of_group=of_group, declared=declared)
+        of_group = (
+            labelling.of_group
+            if labelling.of_group is None
+            else np.append(numbers, -1)[labelling.of_group]
+        )
+        declared = {
+            **labelling.declared,
+            **({LABEL: pinned} if LABEL in labelling.declared else {}),
+        }
+        labelling = replace(
+            labelling, classes=labelling.classes and pinned, of_group=of_group, declared=declared
+        )
     if types is None or rules.labels.mode != "auto":
         return labelling
     others = {name: names for name, names in types.classes.items() if name != field}
     return replace(labelling, declared={**others, **labelling.declared})
 
 
-def _main_label(listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str) -> Labelling:
-    """Decide the labels: from the labels file, from the records themselves, or from the names of their folders.
+def _main_label(
+    listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str
+) -> Labelling:
+    """Decide the labels: from the labels file, from the records themselves, or from the names of
+    their folders.
 
-    `by_folder` says that the top folders are splits, which are no classes. `types` are those of the records' fields, None
-    where a file is one record; `field` is the one that may name classes. Raises InputError if folder labels were asked for and
-    no file lies in a folder, and where only some files lie in class folders.
+    `by_folder` says that the top folders are splits, which are no classes. `types` are those of the
+    records' fields, None where a file is one record; `field` is the one that may name classes.
+    Raises InputError if folder labels were asked for and no file lies in a folder, and where only
+    some files lie in class folders.
     """
     mode = rules.labels.mode
     named = next((each.classes for each in listing.annotations if each.classes is not None), None)
@@ -134,12 +160,14 @@ def _main_label(listing: Listing, rules: PlanRules, by_folder: bool, types: Type
     if mode == "auto" and types is not None and field in types.schema().names:
         if field in types.classes:
             return Labelling(types.classes[field], declared={LABEL: types.classes[field]})
-        if _is_label_of_export(listing, field):  # without names of classes, as shardctl.json would have them
+        # without names of classes, as shardctl.json would have them
+        if _is_label_of_export(listing, field):
             return Labelling()
         names = types.labels()
         if names is None and pa.types.is_string(types.schema().field(field).type):
             listing.notices.append(
-                "the field label does not name classes (it is not always a string, or has over 100,000 values)"
+                "the field label does not name classes (it is not always a string, or has over "
+                "100,000 values)"
             )
         return Labelling(tuple(names), by_field=True) if names else Labelling()
     return _label_by_folder(listing, mode, by_folder)
@@ -148,18 +176,28 @@ def _main_label(listing: Listing, rules: PlanRules, by_folder: bool, types: Type
 def _is_label_of_export(listing: Listing, field: str) -> bool:
     """Return whether shardctl.json says that this field is the label of the exported dataset."""
     export = export_of(listing)
-    named = {} if export is None else {each.name: name_in_records(each, export) for each in export.fields}
+    named = (
+        {}
+        if export is None
+        else {each.name: name_in_records(each, export) for each in export.fields}
+    )
     return named.get(LABEL) == field
 
 
 def _leave_out_labels(
     listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str, who: str
 ) -> Labelling:
-    """Return that there are no labels, and drop the columns of labels files: a sample that the step `who` makes is of several
-    records. The arguments are those of `_all_labels`. A notice says what is left out.
+    """Return that there are no labels, and drop the columns of labels files: a sample that the step
+    `who` makes is of several records. The arguments are those of `_all_labels`. A notice says what
+    is left out.
     """
-    of_records = types is not None and field in types.schema().names  # named with the other fields of the records
-    names = [LABEL] if not of_records and _would_be_labelled(listing, rules, by_folder, types, field) else []
+    # named with the other fields of the records
+    of_records = types is not None and field in types.schema().names
+    names = (
+        [LABEL]
+        if not of_records and _would_be_labelled(listing, rules, by_folder, types, field)
+        else []
+    )
     names += [f.name for f in side_fields(listing.side)]
     if listing.side is not None:
         for name in listing.side.columns.column_names:
@@ -172,14 +210,19 @@ def left_out_by(who: str, names: Sequence[str]) -> list[str]:
     """Return what is said of fields that a step leaves out which joins records."""
     if not names:
         return []
-    return [f"left out: {some(names, MOST_NAMED)}, as {who} makes samples of several records, which may differ in them"]
+    return [
+        f"left out: {some(names, MOST_NAMED)}, as {who} makes samples of several records, which "
+        "may differ in them"
+    ]
 
 
 MOST_NAMED = 100
 """Fields that a notice names."""
 
 
-def _would_be_labelled(listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str) -> bool:
+def _would_be_labelled(
+    listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str
+) -> bool:
     before = list(listing.notices)
     try:
         return _all_labels(listing, rules, by_folder, types, field).classes is not None
@@ -191,53 +234,79 @@ def _would_be_labelled(listing: Listing, rules: PlanRules, by_folder: bool, type
 
 def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
     """Take the name of a file's folder as its class."""
-    below = [group.folder.partition("/")[2] if by_folder else group.folder for group in listing.groups]
+    below = [
+        group.folder.partition("/")[2] if by_folder else group.folder for group in listing.groups
+    ]
     names, classes = _class_names(listing, mode, below)
     if not classes:
         return Labelling()
     if "" in names:
-        rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), [row for row, name in enumerate(names) if not name]))
-        _tell_of_stray(listing, mode, f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})", classes)
+        rows = np.flatnonzero(
+            np.isin(
+                listing.table["group"].to_numpy(),
+                [row for row, name in enumerate(names) if not name],
+            )
+        )
+        _tell_of_stray(
+            listing,
+            mode,
+            f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})",
+            classes,
+        )
     numbers = {name: number for number, name in enumerate(classes)}
-    return Labelling(tuple(classes), of_group=np.array([numbers.get(name, -1) for name in names], np.int64))
+    return Labelling(
+        tuple(classes), of_group=np.array([numbers.get(name, -1) for name in names], np.int64)
+    )
 
 
 def _label_by_member(listing: Listing, mode: str, folders: Sequence[str]) -> Labelling:
     """Take the folders of the members of tars as their classes; they are as FOLDER has them."""
-    names, classes = _class_names(listing, mode, ["" if folder == "." else folder for folder in folders])
+    names, classes = _class_names(
+        listing, mode, ["" if folder == "." else folder for folder in folders]
+    )
     if classes and "" in names:
         _tell_of_stray(listing, mode, "members of the tars", classes)
     return Labelling(tuple(classes), by_field=True) if classes else Labelling()
 
 
 def _class_names(listing: Listing, mode: str, below: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the class that each folder names, "" for none, and those of all; no classes where the folders are none."""
+    """Return the class that each folder names, "" for none, and those of all; no classes where the
+    folders are none."""
     names = [composed(name.rpartition("/")[2]) for name in below]
     classes = in_order(set(names) - {""})
     if mode == "folder" and not classes:
-        raise InputError("no input is in a folder that could be its class; use --labels none or a labels file")
+        raise InputError(
+            "no input is in a folder that could be its class; use --labels none or a labels file"
+        )
     if mode == "auto" and len(classes) < 2:
         if classes:
             listing.notices.append(
-                f"all inputs in folders are in one, {printable(classes[0])}, which is not a class; --labels folder makes it one"
+                f"all inputs in folders are in one, {printable(classes[0])}, which is not a class; "
+                "--labels folder makes it one"
             )
         return names, []
     if mode == "auto" and len(named_as_splits(classes)) == len(classes):
-        listing.notices.append(f"{some(classes)} are names of splits, not classes; --labels folder makes them classes")
+        listing.notices.append(
+            f"{some(classes)} are names of splits, not classes; --labels folder makes them classes"
+        )
         return names, []
     places = Counter(name for name, _ in set(zip(names, below, strict=True)))
     twice = sorted(name for name, count in places.items() if count > 1 and name)
     if twice:
-        listing.notices.append(f"folders of the same name in different places are one class: {some(twice)}")
+        listing.notices.append(
+            f"folders of the same name in different places are one class: {some(twice)}"
+        )
     return names, classes
 
 
 def _tell_of_stray(listing: Listing, mode: str, inputs: str, classes: list[str]) -> None:
-    """Add a notice on inputs outside of class folders. Raises InputError unless --labels folder was given."""
+    """Add a notice on inputs outside of class folders. Raises InputError unless --labels folder was
+    given."""
     lie = f"{inputs} beside {len(classes):,} class folders ({some(classes)})"
     if mode == "auto":
         raise InputError(
-            f"{lie} would have no label. Move or remove these files, or use --labels folder to leave their labels empty, or"
+            f"{lie} would have no label. Move or remove these files, or use --labels folder to "
+            "leave their labels empty, or"
             " --labels none for a dataset without labels"
         )
     listing.notices.append(f"{lie}: no label")
@@ -249,12 +318,16 @@ def side_fields(side: LabelTable | None) -> list[pa.Field]:
 
 
 def _own_columns(listing: Listing) -> list[pa.Field]:
-    """Return the fields of `columns`: those of the labels files and those of annotations, some of which only workers need."""
-    return side_fields(listing.side) + [f for each in listing.annotations for f in each.columns.schema if f.name != LABEL]
+    """Return the fields of `columns`: those of the labels files and those of annotations, some of
+    which only workers need."""
+    return side_fields(listing.side) + [
+        f for each in listing.annotations for f in each.columns.schema if f.name != LABEL
+    ]
 
 
 def job_files_schema(listing: Listing) -> pa.Schema:
-    """Return the columns of files.arrow in a job: those of a dataset's, and what is left out there."""
+    """Return the columns of files.arrow in a job: those of a dataset's, and what is left out
+    there."""
     fields = [pa.field(*column) for column in FILE_FIELDS]
     fields.append(pa.field(LABEL, pa.int64()))
     if columns := _own_columns(listing):
@@ -262,29 +335,52 @@ def job_files_schema(listing: Listing) -> pa.Schema:
     return pa.schema([*fields, *(pa.field(name, type_) for name, type_ in JOB_ONLY)])
 
 
-JOB_ONLY = (("mtime_ns", pa.int64()), ("beside", pa.uint64()), ("error", pa.string()), ("message", pa.string()))
-"""What files.arrow of a dataset does not have of a file: copies of the same files must give the same bytes. `beside` stands for
-the file that belongs to it, such as its mask, as it was listed; 0 where there is none."""
+JOB_ONLY = (
+    ("mtime_ns", pa.int64()),
+    ("beside", pa.uint64()),
+    ("error", pa.string()),
+    ("message", pa.string()),
+)
+"""What files.arrow of a dataset does not have of a file: copies of the same files must give the
+same bytes. `beside` stands for the file that belongs to it, such as its mask, as it was listed; 0
+where there is none."""
 
 
-def write_files(path: Path, listing: Listing, labelling: Labelling, rows: npt.NDArray[np.int64] | None = None) -> None:
-    """Write files.arrow: the listed files, or some rows of them, with their labels and the columns of the labels files."""
+def write_files(
+    path: Path, listing: Listing, labelling: Labelling, rows: npt.NDArray[np.int64] | None = None
+) -> None:
+    """Write files.arrow: the listed files, or some rows of them, with their labels and the columns
+    of the labels files."""
     schema = job_files_schema(listing)
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
         first, wrong = 0, _wrong(listing)
-        for batch in listing.table.to_batches(max_chunksize=ANNOTATED_ROWS if listing.annotations else CHUNK_ROWS):
-            wanted = None if rows is None else rows[(rows >= first) & (rows < first + batch.num_rows)] - first
+        for batch in listing.table.to_batches(
+            max_chunksize=ANNOTATED_ROWS if listing.annotations else CHUNK_ROWS
+        ):
+            wanted = (
+                None
+                if rows is None
+                else rows[(rows >= first) & (rows < first + batch.num_rows)] - first
+            )
             if wanted is None or len(wanted):
-                labels = {**_labels(listing, labelling, batch, first), **_faults(wrong, batch, first)}
+                labels = {
+                    **_labels(listing, labelling, batch, first),
+                    **_faults(wrong, batch, first),
+                }
                 labels["beside"] = column_of(_beside(listing, first, batch.num_rows))
-                columns = [labels[f.name] if f.name in labels else batch.column(f.name) for f in schema]
+                columns = [
+                    labels[f.name] if f.name in labels else batch.column(f.name) for f in schema
+                ]
                 made = pa.record_batch(columns, schema=schema)
                 writer.write_batch(made if wanted is None else rows_at(made, wanted))
             first += batch.num_rows
 
 
-def _labels(listing: Listing, labelling: Labelling, batch: pa.RecordBatch, first: int) -> dict[str, pa.Array]:
-    """Return `label`, and `columns` where a labels file has any, of some files, the first of which is `first`."""
+def _labels(
+    listing: Listing, labelling: Labelling, batch: pa.RecordBatch, first: int
+) -> dict[str, pa.Array]:
+    """Return `label`, and `columns` where a labels file has any, of some files, the first of which
+    is `first`."""
     side, count = listing.side, batch.num_rows
     found: dict[str, pa.Array] = {}
     if side is not None and listing.side_rows is not None:
@@ -293,17 +389,22 @@ def _labels(listing: Listing, labelling: Labelling, batch: pa.RecordBatch, first
         found = {name: one_chunk(taken[name]) for name in taken.column_names}
     elif labelling.of_group is not None:
         label = labelling.of_group[batch["group"].to_numpy()]
-        found[LABEL] = pa.array(label, pa.int64(), mask=label < 0) if (label < 0).any() else column_of(label)
+        found[LABEL] = (
+            pa.array(label, pa.int64(), mask=label < 0) if (label < 0).any() else column_of(label)
+        )
     for each in listing.annotations:
         found |= each.taken(first, count)
     columns = {LABEL: found.get(LABEL, pa.nulls(count, pa.int64()))}
     if fields := _own_columns(listing):
-        columns["columns"] = pa.StructArray.from_arrays([found[f.name] for f in fields], fields=fields)
+        columns["columns"] = pa.StructArray.from_arrays(
+            [found[f.name] for f in fields], fields=fields
+        )
     return columns
 
 
 def _beside(listing: Listing, first: int, count: int) -> npt.NDArray[np.uint64]:
-    """Return what stands for the files that belong to some files, the first of which is `first`: (count,), 0 for none."""
+    """Return what stands for the files that belong to some files, the first of which is `first`:
+    (count,), 0 for none."""
     found = np.zeros(count, np.uint64)
     for each in listing.annotations:
         if each.stamps is not None:
@@ -313,12 +414,16 @@ def _beside(listing: Listing, first: int, count: int) -> npt.NDArray[np.uint64]:
 
 
 def _wrong(listing: Listing) -> dict[int, Rejection]:
-    """Return what is wrong with the annotations of files, by row; of several faults of a file, the first one."""
-    return {row: fault for each in reversed(listing.annotations) for row, fault in each.faults.items()}
+    """Return what is wrong with the annotations of files, by row; of several faults of a file, the
+    first one."""
+    return {
+        row: fault for each in reversed(listing.annotations) for row, fault in each.faults.items()
+    }
 
 
 def _faults(wrong: dict[int, Rejection], batch: pa.RecordBatch, first: int) -> dict[str, pa.Array]:
-    """Return `error` and `message` of some files where annotations of one are wrong; a fault of the file itself comes first."""
+    """Return `error` and `message` of some files where annotations of one are wrong; a fault of the
+    file itself comes first."""
     here = [row for row in range(first, first + batch.num_rows) if row in wrong] if wrong else []
     if not here:
         return {}

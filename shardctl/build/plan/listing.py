@@ -53,7 +53,15 @@ from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.text import common, is_stored, name_of, normal, parent_of, path_below, within
+from shardctl.system.locations.text import (
+    common,
+    is_stored,
+    name_of,
+    normal,
+    parent_of,
+    path_below,
+    within,
+)
 from shardctl.system.startup import collector_waits
 from shardctl.system.text import counted, first_repeated, printable
 
@@ -80,9 +88,10 @@ LISTING_SCHEMA = pa.schema(
 class LabelRule:
     """Where labels and annotations of images come from.
 
-    `mode` is `auto`, `none`, `folder`, or `file`; then `files` has the labels files. With `lenient`, the files and the inputs
-    may differ. `drop` names columns of the files that are left out. `annotation_rule` says how `annotations` are read.
-    `classes` has the names of all classes in the order of their numbers, if the user pins them.
+    `mode` is `auto`, `none`, `folder`, or `file`; then `files` has the labels files. With
+    `lenient`, the files and the inputs may differ. `drop` names columns of the files that are left
+    out. `annotation_rule` says how `annotations` are read. `classes` has the names of all classes
+    in the order of their numbers, if the user pins them.
     """
 
     mode: str
@@ -101,10 +110,11 @@ class LabelRule:
         drop: Iterable[str] = (),
         annotation_rule: AnnotationRule | None = None,
     ) -> LabelRule:
-        """Read what `--labels` says, once or more: one of the words, or the path of a file; and sources of annotations.
+        """Read what `--labels` says, once or more: one of the words, or the path of a file; and
+        sources of annotations.
 
-        Annotations alone are all labels that are wanted: nothing else is looked for. `drop` may be one string: a,b,c. Raises
-        UsageError.
+        Annotations alone are all labels that are wanted: nothing else is looked for. `drop` may be
+        one string: a,b,c. Raises UsageError.
         """
         dropped = tuple(drop.split(",") if isinstance(drop, str) else drop)
         rule = annotation_rule or AnnotationRule()
@@ -114,10 +124,15 @@ class LabelRule:
         others = [text for text, source in sources if source is None]
         words = [text for text in others if text in ("auto", "none", "folder")]
         if words and len(others) > 1:
-            raise UsageError(f"--labels {others[0]} and --labels {others[1]} contradict each other; use one of them")
+            raise UsageError(
+                f"--labels {others[0]} and --labels {others[1]} contradict each other; use one of "
+                "them"
+            )
         rule.check(annotations)
         mode = words[0] if words else "file" if others else "none" if annotations else "auto"
-        return cls(mode, () if words else tuple(map(normal, others)), lenient, dropped, annotations, rule)
+        return cls(
+            mode, () if words else tuple(map(normal, others)), lenient, dropped, annotations, rule
+        )
 
     def record(self) -> str | list[str]:
         """Return what `parse` reads, as plain data."""
@@ -126,10 +141,12 @@ class LabelRule:
 
 
 class Group(NamedTuple):
-    """The files of one folder; or one file of many records, whose name without its ending is `stem` ("" for other files).
+    """The files of one folder; or one file of many records, whose name without its ending is `stem`
+    ("" for other files).
 
-    Such a file has a group of its own only where its name may be that of a split: right below a source, or with a split word.
-    `is_split` says that `stem` is the name of its split, as a file beside it has it.
+    Such a file has a group of its own only where its name may be that of a split: right below a
+    source, or with a split word. `is_split` says that `stem` is the name of its split, as a file
+    beside it has it.
     """
 
     folder: str
@@ -141,12 +158,13 @@ class Group(NamedTuple):
 class Listing:
     """The result of the walk: a table of files on disk, and facts about them as a whole.
 
-    `roots` are the sources. `whole` says that every file is one record; else all have many. The table has the index of each
-    file's group in `groups`. `side_rows` is each file's row of the labels files, -1 where no row names it: (n,) int64.
-    `beside` names the files that decide what is read of others, each with its size and time of change. `told` are the splits
-    that annotations or lists tell of. `inside` are the folders named as splits within files, by file, once these are cut.
-    `split_by` says what names the splits, once somebody has looked (splits.py).
-    `warnings` say what should be looked at before the work begins.
+    `roots` are the sources. `whole` says that every file is one record; else all have many. The
+    table has the index of each file's group in `groups`. `side_rows` is each file's row of the
+    labels files, -1 where no row names it: (n,) int64. `beside` names the files that decide what is
+    read of others, each with its size and time of change. `told` are the splits that annotations or
+    lists tell of. `inside` are the folders named as splits within files, by file, once these are
+    cut. `split_by` says what names the splits, once somebody has looked (splits.py). `warnings` say
+    what should be looked at before the work begins.
     """
 
     path: Path
@@ -173,10 +191,15 @@ class Listing:
     @property
     def digest_beside(self) -> str:
         """What stands for the files that decide what is read of others, "" if there are none."""
-        return xxhash.xxh3_128_hexdigest("\0".join(sorted(self.beside)).encode()) if self.beside else ""
+        return (
+            xxhash.xxh3_128_hexdigest("\0".join(sorted(self.beside)).encode())
+            if self.beside
+            else ""
+        )
 
     def fresh(self) -> Listing:
-        """Return the same for a plan, which adds notices to it and may take columns from its labels files."""
+        """Return the same for a plan, which adds notices to it and may take columns from its labels
+        files."""
         return replace(self, notices=list(self.notices), warnings=list(self.warnings))
 
     def __len__(self) -> int:
@@ -190,7 +213,9 @@ class Listing:
     @property
     def root_names(self) -> list[str]:
         """The last part of the path of every source, for a file without its suffix."""
-        return [root.name if root.is_folder else Path(name_of(root.text)).stem for root in self.roots]
+        return [
+            root.name if root.is_folder else Path(name_of(root.text)).stem for root in self.roots
+        ]
 
     def opened(self, row: dict[str, object]) -> str:
         """Return the path or the URL by which a file of the table can be opened."""
@@ -205,7 +230,8 @@ class Listing:
 
     @cached_property
     def _folders(self) -> list[tuple[str | None, str]]:
-        """How the names of files of each source begin, None if it is a file; and the source itself."""
+        """How the names of files of each source begin, None if it is a file; and the source
+        itself."""
         return [(within(root.text) if root.is_folder else None, root.text) for root in self.roots]
 
     def paths_at(self, rows: npt.NDArray[np.int64]) -> list[str]:
@@ -215,8 +241,11 @@ class Listing:
 
     @cached_property
     def told_sets(self) -> tuple[dict[str, npt.NDArray[np.bool_]], list[str], bool]:
-        """What annotations or lists tell of the inputs of each split (ToldSplits.found). Raises InputError."""
-        return self.told.found(Inputs(tuple(self.roots), self.table)) if self.told else ({}, [], False)
+        """What annotations or lists tell of the inputs of each split (ToldSplits.found). Raises
+        InputError."""
+        return (
+            self.told.found(Inputs(tuple(self.roots), self.table)) if self.told else ({}, [], False)
+        )
 
     @cached_property
     def total_bytes(self) -> int:
@@ -229,11 +258,12 @@ _KNOWN_SCHEMA = pa.schema([field for field in LISTING_SCHEMA if field.name != "h
 
 @dataclass(kw_only=True)
 class KnownListing(Listing):
-    """A list of files that is made from the table of a dataset. `dataset` is the digest of the dataset.
+    """A list of files that is made from the table of a dataset. `dataset` is the digest of the
+    dataset.
 
-    `files` has the path and the root of each file. `before` has its row in the dataset's table, or -1 for a new file. `sizes`
-    and `mtime_ns` are as they are now. All three are (n,) int64. `folders` are in the order of the files, and `counts` says how
-    many files are in each.
+    `files` has the path and the root of each file. `before` has its row in the dataset's table, or
+    -1 for a new file. `sizes` and `mtime_ns` are as they are now. All three are (n,) int64.
+    `folders` are in the order of the files, and `counts` says how many files are in each.
     """
 
     dataset: str
@@ -246,29 +276,42 @@ class KnownListing(Listing):
 
     @cached_property
     def table(self) -> pa.Table:
-        """The files, one row each: as that of Listing, without hashes, and in the batches of `files`."""
+        """The files, one row each: as that of Listing, without hashes, and in the batches of
+        `files`."""
         numbers = {group.folder: number for number, group in enumerate(self.groups)}
-        groups = np.repeat(np.array([numbers[folder] for folder in self.folders], np.int32), self.counts)
+        groups = np.repeat(
+            np.array([numbers[folder] for folder in self.folders], np.int32), self.counts
+        )
         batches, first = [], 0
         for batch in self.files.select(["path", "root"]).to_batches():
-            here, nothing = slice(first, first + batch.num_rows), pa.nulls(batch.num_rows, pa.string())
+            here, nothing = (
+                slice(first, first + batch.num_rows),
+                pa.nulls(batch.num_rows, pa.string()),
+            )
             found = (column_of(numbers[here]) for numbers in (self.sizes, self.mtime_ns, groups))
-            batches.append(pa.record_batch([*batch.columns, *found, nothing, nothing], schema=_KNOWN_SCHEMA))
+            batches.append(
+                pa.record_batch([*batch.columns, *found, nothing, nothing], schema=_KNOWN_SCHEMA)
+            )
             first += batch.num_rows
         return pa.Table.from_batches(batches, _KNOWN_SCHEMA)
 
     @cached_property
     def hashes(self) -> npt.NDArray[np.uint64]:
         """A 64-bit hash of every path, in the order of the walk. (n,) uint64."""
-        paths = (batch.column(0).to_pylist() for batch in self.files.select(["path"]).to_batches(max_chunksize=CHUNK_ROWS))
+        paths = (
+            batch.column(0).to_pylist()
+            for batch in self.files.select(["path"]).to_batches(max_chunksize=CHUNK_ROWS)
+        )
         return np.concatenate([np.empty(0, np.uint64), *map(label_table.hash_names, paths)])
 
 
 @dataclass(frozen=True)
 class KnownFiles:
-    """Files that need not be looked at again: `files` gives them, in the order of a walk, and all are inputs of one `form`.
+    """Files that need not be looked at again: `files` gives them, in the order of a walk, and all
+    are inputs of one `form`.
 
-    `walk` gives other files, as sources.walk.walk does; those of them that are known must be as they were.
+    `walk` gives other files, as sources.walk.walk does; those of them that are known must be as
+    they were.
     """
 
     form: Form
@@ -276,7 +319,8 @@ class KnownFiles:
     walk: Callable[[Callable[[str], None]], Iterator[FoundFile]]
 
     def joined(self, wanted: Iterator[tuple[Form, FoundFile]]) -> Iterator[tuple[Form, FoundFile]]:
-        """Yield the known files and the wanted ones of the walk, each once, in the order of a walk. Raises InputError."""
+        """Yield the known files and the wanted ones of the walk, each once, in the order of a walk.
+        Raises InputError."""
         known = ((self.form, file) for file in self.files())
         last: FoundFile | None = None
         for form, file in heapq.merge(known, wanted, key=lambda each: order_in_walk(each[1])):
@@ -284,7 +328,8 @@ class KnownFiles:
                 yield form, file
             elif (last.size, last.mtime_ns) != (file.size, file.mtime_ns):
                 raise InputError(
-                    f"{printable(file.opened)}: has changed since it was converted, and --append only adds; use --update"
+                    f"{printable(file.opened)}: has changed since it was converted, and --append "
+                    "only adds; use --update"
                 )
             last = file
 
@@ -298,10 +343,11 @@ def list_files(
     found: Callable[[int], None],
     known: KnownFiles | None = None,
 ) -> Listing:
-    """Walk the sources and write a row per file to `path`; `found` is called with the number of files now and then.
+    """Walk the sources and write a row per file to `path`; `found` is called with the number of
+    files now and then.
 
-    Where files are `known`, no others are walked but those that it gives. Raises InputError: nothing to convert, repeated
-    paths, labels that do not match the files.
+    Where files are `known`, no others are walked but those that it gives. Raises InputError:
+    nothing to convert, repeated paths, labels that do not match the files.
     """
     notices: list[str] = []
     side_files: list[tuple[str, str]] = []
@@ -320,29 +366,42 @@ def list_files(
     if any(source.format == "masks" for source in rule.annotations):
         files = _without_masks(files, rule, roots)
     unused = Unused()
-    wanted = wanted_files(files, kind, reading, rule, side_files, lists, ignored, unreachable, unused)
+    wanted = wanted_files(
+        files, kind, reading, rule, side_files, lists, ignored, unreachable, unused
+    )
     if known is not None:
         wanted = known.joined(wanted)
     # A scratch file: it need not outlive the process, so it is neither synced nor renamed.
-    with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, LISTING_SCHEMA) as writer:
+    with (
+        naming_the_path(path),
+        pa.OSFile(str(path), "wb") as sink,
+        pa.ipc.new_file(sink, LISTING_SCHEMA) as writer,
+    ):
         count, splits = 0, DeclaredSplits()
-        with collector_waits():  # it would look at all files of a chunk again and again: 1.2 of 8 microseconds for each
+        # it would look at all files of a chunk again and again: 1.2 of 8 microseconds for each
+        with collector_waits():
             while chunk := list(islice(wanted, CHUNK_ROWS)):
                 writer.write_batch(_listing_batch(chunk, groups, forms, splits))
                 count += len(chunk)
                 found(count)
-    tables = sum(count for suffix, count in ignored.items() if without_compression(suffix) in TABLE_SUFFIXES)
+    tables = sum(
+        count for suffix, count in ignored.items() if without_compression(suffix) in TABLE_SUFFIXES
+    )
     if kind.name == "text" and tables:
         what = "1 file is a table" if tables == 1 else f"{tables:,} files are tables"
         notices.append(f"left out: {what}, which --kind table converts")
     if unreachable.count:
-        notices.append(f"left out: {unreachable.counted('file or folder', 'files and folders')}, which cannot be reached")
+        notices.append(
+            f"left out: {unreachable.counted('file or folder', 'files and folders')}, which cannot "
+            "be reached"
+        )
     if rule.files:
         side_files = [_explicit_side_file(file, roots) for file in rule.files]
     if count == 0:
         if reading.format:
             raise InputError(
-                f"{some([root.text for root in roots])}: holds no {reading.format}; --format is the format of the inputs: leave"
+                f"{some([root.text for root in roots])}: holds no {reading.format}; --format is "
+                "the format of the inputs: leave"
                 " it out; `shardctl export` writes other formats"
             )
         raise InputError(why_nothing(roots, wanted_kind, ignored))
@@ -353,7 +412,10 @@ def list_files(
     _refuse_repeated_paths(listing)
     if side_files and known is not None:
         shown = printable(side_files[0][0])
-        raise InputError(f"{shown}: labels files name all inputs, and --append looks at new ones alone; use --update")
+        raise InputError(
+            f"{shown}: labels files name all inputs, and --append looks at new ones alone; use "
+            "--update"
+        )
     if side_files:
         try:
             listing.side = label_table.load(side_files, rule.drop, reading)
@@ -369,30 +431,59 @@ def list_files(
             if (category := named_category(side.columns.schema)) is not None:
                 column, names = side.columns[OBJECTS], side.named.pop(f"{OBJECTS}.{category}", None)
                 listing.side = side.without(OBJECTS)
-                taken = take_objects(column, listing.side_rows, rule.annotation_rule, side.shown, category, names)
+                taken = take_objects(
+                    column, listing.side_rows, rule.annotation_rule, side.shown, category, names
+                )
                 listing.annotations.append(taken)
             listing.notices += without_category(side.columns.schema, side.shown)
         listing.notices += said_of_names(listing.side.named)
-        if kind.name == "image" and not listing.whole and OBJECTS in listing.side.columns.column_names:
+        if (
+            kind.name == "image"
+            and not listing.whole
+            and OBJECTS in listing.side.columns.column_names
+        ):
             raise _about_files(f"{listing.side.shown}: {OBJECTS}", listing)
     elif rule.drop:
-        lines = "; of the fields of the inputs, name those to keep with --fields A,B" if not listing.whole else ""
-        raise UsageError(f"--drop-columns {','.join(rule.drop)}: it takes columns of a labels file, and there is none{lines}")
+        lines = (
+            "; of the fields of the inputs, name those to keep with --fields A,B"
+            if not listing.whole
+            else ""
+        )
+        raise UsageError(
+            f"--drop-columns {','.join(rule.drop)}: it takes columns of a labels file, and there "
+            f"is none{lines}"
+        )
     if rule.annotations:
         _annotate(listing, rule)
-    listing.told = next((each.splits for each in listing.annotations if each.splits is not None), None)
-    if listing.told is None and listing.whole and all(source.format != "imagenet" for source in rule.annotations):  # val.txt
+    listing.told = next(
+        (each.splits for each in listing.annotations if each.splits is not None), None
+    )
+    # val.txt
+    if (
+        listing.told is None
+        and listing.whole
+        and all(source.format != "imagenet" for source in rule.annotations)
+    ):
         listing.told = told_by_lists([file.opened for file in lists])
         beside += lists
     listing.beside = [f"{file.root} {file.path} {file.size} {file.mtime_ns}" for file in beside]
     if listing.annotations:
-        from shardctl.sources.annotations.frames import settled  # it reads images, and most conversions have no annotations
+        # it reads images, and most conversions have no annotations
+        from shardctl.sources.annotations.frames import settled
 
         frame = rule.annotation_rule.frame
-        listing.annotations = [settled(each, frame, listing.places_of) for each in listing.annotations]
+        listing.annotations = [
+            settled(each, frame, listing.places_of) for each in listing.annotations
+        ]
     listing.notices += said_of_annotations(listing.annotations, len(listing))
     listing.notices += [notice for each in listing.annotations for notice in each.notices]
-    if kind.name == "image" and listing.whole and known is None and rule.mode == "auto" and not rule.annotations:
+    if (
+        kind.name == "image"
+        and listing.whole
+        and known is None
+        and rule.mode == "auto"
+        and not rule.annotations
+    ):
         images = Images(roots, [group.folder for group in groups], listing.table, listing.hashes)
         refuse_nested_records(chain.from_iterable(unused.places.values()), images)
         listing.warnings += warnings_of_unused(unused, images)
@@ -400,7 +491,8 @@ def list_files(
 
 
 def _walked(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterator[FoundFile]:
-    """Yield the files under the sources; where these are on a store, what must be looked into is fetched ahead."""
+    """Yield the files under the sources; where these are on a store, what must be looked into is
+    fetched ahead."""
     files = walk(roots, notice)
     if not any(root.is_stored for root in roots):
         return files
@@ -422,24 +514,33 @@ def _annotate(listing: Listing, rule: LabelRule) -> None:
     if listing.kind.name != "image" or not listing.whole:
         raise _about_files(f"--labels {rule.annotations[0]}", listing)
     inputs = Inputs(tuple(listing.roots), listing.table)
-    listing.annotations += read_annotations(rule.annotations, inputs, rule.annotation_rule, listing.path.parent)
+    listing.annotations += read_annotations(
+        rule.annotations, inputs, rule.annotation_rule, listing.path.parent
+    )
     columns = listing.side.columns.column_names if listing.side else []
     names = [*columns, *(f.name for each in listing.annotations for f in each.fields)]
     twice = first_repeated(names)
     if twice is not None:
-        raise InputError(f"the labels file and the annotations both give {twice}; use --drop-columns {twice}, or one of them")
+        raise InputError(
+            f"the labels file and the annotations both give {twice}; use --drop-columns {twice}, "
+            "or one of them"
+        )
     if rule.mode == "folder" and "label" in names:
         raise UsageError("--labels folder and the annotations both give label; use one of them")
 
 
-def _without_masks(files: Iterator[FoundFile], rule: LabelRule, roots: Sequence[SourceRoot]) -> Iterator[FoundFile]:
-    """Yield the files that are no masks: these are images, and no inputs. A folder of masks has nothing else, unless the masks
-    are told by the ends of their names, or lie beside their images.
+def _without_masks(
+    files: Iterator[FoundFile], rule: LabelRule, roots: Sequence[SourceRoot]
+) -> Iterator[FoundFile]:
+    """Yield the files that are no masks: these are images, and no inputs. A folder of masks has
+    nothing else, unless the masks are told by the ends of their names, or lie beside their images.
     """
     from shardctl.sources.annotations.masks import SUFFIX, is_mask  # most conversions have no masks
 
     given = [
-        (resolved(source.path), dict(source.options).get(SUFFIX, "")) for source in rule.annotations if source.format == "masks"
+        (resolved(source.path), dict(source.options).get(SUFFIX, ""))
+        for source in rule.annotations
+        if source.format == "masks"
     ]
     masks = [
         (number, f"{at}/" if at else "", end)
@@ -449,7 +550,9 @@ def _without_masks(files: Iterator[FoundFile], rule: LabelRule, roots: Sequence[
     ]
     for file in files:
         if not any(
-            file.root == root and file.path.startswith(at) and ((at and not end) or is_mask(file.path, end))
+            file.root == root
+            and file.path.startswith(at)
+            and ((at and not end) or is_mask(file.path, end))
             for root, at, end in masks
         ):
             yield file
@@ -466,14 +569,20 @@ def wanted_files(
     unreachable: LeftOut,
     unused: Unused,
 ) -> Iterator[tuple[Form, FoundFile]]:
-    """Yield the files that belong to the kind, with what they are to it; note the labels files and lists, count the others.
+    """Yield the files that belong to the kind, with what they are to it; note the labels files and
+    lists, count the others.
 
-    `lists` are those that may name the images of splits. A few of the others go to `unused`: they may be annotations.
-    Those of the others that are `unreachable` are counted apart: what they are is not known, and may be a folder.
+    `lists` are those that may name the images of splits. A few of the others go to `unused`: they
+    may be annotations. Those of the others that are `unreachable` are counted apart: what they are
+    is not known, and may be a folder.
     """
     explicit = {resolved(given) for given in rule.files}
     names = tuple(map(name_of, explicit))
-    sidecars = SIDECAR_SUFFIXES if rule.mode == "auto" and kind.has_sidecars and reading.image is None else frozenset[str]()
+    sidecars = (
+        SIDECAR_SUFFIXES
+        if rule.mode == "auto" and kind.has_sidecars and reading.image is None
+        else frozenset[str]()
+    )
     for file in files:
         if file.suffix in sidecars and _is_sidecar(file):
             side_files.append((file.opened, file.folder))
@@ -492,13 +601,20 @@ def wanted_files(
 
 
 def _is_sidecar(file: FoundFile) -> bool:
-    return file.suffix in SIDECAR_SUFFIXES and file.path.rpartition("/")[2] in label_table.SIDECAR_NAMES
+    return (
+        file.suffix in SIDECAR_SUFFIXES
+        and file.path.rpartition("/")[2] in label_table.SIDECAR_NAMES
+    )
 
 
 def _listing_batch(
-    chunk: list[tuple[Form, FoundFile]], groups: dict[Group, int], forms: dict[Form, str], splits: DeclaredSplits
+    chunk: list[tuple[Form, FoundFile]],
+    groups: dict[Group, int],
+    forms: dict[Form, str],
+    splits: DeclaredSplits,
 ) -> pa.RecordBatch:
-    """Return rows of the table. `forms` gets a path of every form of file. Raises InputError if there are two."""
+    """Return rows of the table. `forms` gets a path of every form of file. Raises InputError if
+    there are two."""
     of_files, files = zip(*chunk, strict=True)
     roots, paths, opened, folders, _, sizes, mtimes, faults = zip(*files, strict=True)
     group, number = list[int](), 0
@@ -509,8 +625,12 @@ def _listing_batch(
             last = form
             forms.setdefault(form, path)
         if form is Form.MANY:
-            number, of_folder = groups.setdefault(_group_of(path, place_on_disk, folder, splits), len(groups)), None
-        elif folder is not of_folder:  # files of a folder come together, with one object for its path
+            number, of_folder = (
+                groups.setdefault(_group_of(path, place_on_disk, folder, splits), len(groups)),
+                None,
+            )
+        elif folder is not of_folder:
+            # files of a folder come together, with one object for its path
             number, of_folder = groups.setdefault(Group(folder, ""), len(groups)), folder
         group.append(number)
     _refuse_two_forms(forms)
@@ -544,8 +664,10 @@ def _refuse_two_forms(forms: dict[Form, str]) -> None:
     """Raise InputError if some files are one record, and others have many: their fields differ."""
     if Form.ONE in forms and Form.MANY in forms:
         raise InputError(
-            f"the sources mix files of many records ({printable(forms[Form.MANY])}) and files that are one record each"
-            f" ({printable(forms[Form.ONE])}), which have different fields; convert them into two datasets"
+            f"the sources mix files of many records ({printable(forms[Form.MANY])}) and files that "
+            "are one record each"
+            f" ({printable(forms[Form.ONE])}), which have different fields; convert them into two "
+            "datasets"
         )
 
 
@@ -563,7 +685,9 @@ def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -
     shown = some([root.text for root in roots])
     if not ignored and kind != "image":
         nothing = (
-            _nothing_in(roots[0].text) if len(roots) == 1 and not roots[0].is_folder else "holds no files, or only empty ones"
+            _nothing_in(roots[0].text)
+            if len(roots) == 1 and not roots[0].is_folder
+            else "holds no files, or only empty ones"
         )
         return f"{shown}: {nothing}; nothing to convert"
     if not ignored:
@@ -572,9 +696,15 @@ def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -
         return f"{shown}: no {kind}; {_remedy(roots, ignored)}"
     if any(not each.is_stored and (Path(each.text) / MANIFEST).exists() for each in roots):
         shows = "`shardctl inspect` shows it, `shardctl export` writes it in another form"
-        return f"{shown}: is a dataset of shardctl already: {shows}; to make it again, give its sources"
+        return (
+            f"{shown}: is a dataset of shardctl already: {shows}; to make it again, give its "
+            "sources"
+        )
     held = ", ".join(f"{count:,} {printable(suffix)}" for suffix, count in ignored.most_common(4))
-    return f"{shown}: no {kind} among its {counted(ignored.total(), 'file')} ({held}); {_remedy(roots, ignored)}"
+    return (
+        f"{shown}: no {kind} among its {counted(ignored.total(), 'file')} ({held}); "
+        f"{_remedy(roots, ignored)}"
+    )
 
 
 def idle_roots(count: int, used: npt.NDArray[Any]) -> list[int]:
@@ -584,15 +714,22 @@ def idle_roots(count: int, used: npt.NDArray[Any]) -> list[int]:
 
 def refuse_idle(root: SourceRoot, kind: str, ignored: Counter[str]) -> NoReturn:
     """Raise InputError for a source that gives nothing beside others."""
-    raise InputError(f"{why_nothing([root], kind, ignored)}. To convert the other sources, leave this one out")
+    raise InputError(
+        f"{why_nothing([root], kind, ignored)}. To convert the other sources, leave this one out"
+    )
 
 
 def _refuse_without_inputs(root: SourceRoot, rule: LabelRule, kind: str) -> None:
-    """Raise InputError for a source without inputs, but for one that has labels, or what describes files of others."""
+    """Raise InputError for a source without inputs, but for one that has labels, or what describes
+    files of others."""
     ignored: Counter[str] = Counter()
     explicit = set(map(resolved, rule.files))
     for file in inputs_among(_walked([root], lambda _: None), None, []):
-        if _is_sidecar(file) or split_of_list(file.opened) is not None or resolved(file.opened) in explicit:
+        if (
+            _is_sidecar(file)
+            or split_of_list(file.opened) is not None
+            or resolved(file.opened) in explicit
+        ):
             return
         ignored[file.suffix or "no suffix"] += 1
     if ignored or not any(True for _ in walk([root], lambda _: None)):
@@ -609,11 +746,18 @@ _PLAIN_TEXTS = frozenset((".log", ".text", ".asc", ".tex", ".rst", ".srt"))
 _FRAMES = "ffmpeg -i FILE -vf fps=1 frames/%06d.jpg"
 _UNREAD = {
     ".beton": "files of FFCV are not read; convert the images that they were made from",
-    **dict.fromkeys((".mp4", ".avi", ".mov", ".mkv", ".webm"), f"videos are not read; make images of them first: {_FRAMES}"),
     **dict.fromkeys(
-        (".wav", ".mp3", ".flac", ".ogg"), "sounds are not read as files; put them into tars (WebDataset) or tables"
+        (".mp4", ".avi", ".mov", ".mkv", ".webm"),
+        f"videos are not read; make images of them first: {_FRAMES}",
     ),
-    **dict.fromkeys((".pt", ".pth", ".pkl", ".pickle"), "files of pickle run code when they are read; save the data as .npz"),
+    **dict.fromkeys(
+        (".wav", ".mp3", ".flac", ".ogg"),
+        "sounds are not read as files; put them into tars (WebDataset) or tables",
+    ),
+    **dict.fromkeys(
+        (".pt", ".pth", ".pkl", ".pickle"),
+        "files of pickle run code when they are read; save the data as .npz",
+    ),
 }
 """Endings of files that are not read, and what to do about them."""
 
@@ -627,30 +771,48 @@ def _remedy(roots: Sequence[SourceRoot], ignored: Counter[str]) -> str:
     if suffix in _ARCHIVES:
         name = root.name if len(roots) == 1 and not roots[0].is_folder else f"FILE{suffix}"
         stem = name.removesuffix(suffix)
-        return f"unpack archives first: {_ARCHIVES[suffix].format(printable(name), printable(stem))}; then convert the folder"
+        return (
+            "unpack archives first: "
+            f"{_ARCHIVES[suffix].format(printable(name), printable(stem))}; then convert the "
+            "folder"
+        )
     if suffix.endswith((".gz", ".bz2", ".xz", ".zst")):
-        return f"files of this format are not read compressed; decompress them first, for instance: gunzip FILE{suffix}"
+        return (
+            "files of this format are not read compressed; decompress them first, for "
+            f"instance: gunzip FILE{suffix}"
+        )
     if suffix in _UNREAD:
         return _UNREAD[suffix]
-    if suffix == ".bin" and any(not each.is_stored and Path(each.text, "index.json").is_file() for each in roots):
+    if suffix == ".bin" and any(
+        not each.is_stored and Path(each.text, "index.json").is_file() for each in roots
+    ):
         return "chunks of LitData are not read; convert the files that they were made from"
     if suffix in _PLAIN_TEXTS:
         return f"texts are read if their names end in .txt or .md: rename *{suffix} to *.txt"
-    return "images are found by their ending or content, text by .txt or .jsonl, tables by .csv, .parquet, .tar and the like"
+    return (
+        "images are found by their ending or content, text by .txt or .jsonl, tables by .csv, "
+        ".parquet, .tar and the like"
+    )
 
 
 def _nothing_in(file: str) -> str:
     """Say what a file is that has no records."""
     if not version_of(file)[0]:
         return "is empty"
-    return "has a header and no rows" if suffix_of(name_of(file)) in (".csv", ".tsv") else "has no records"
+    return (
+        "has a header and no rows"
+        if suffix_of(name_of(file)) in (".csv", ".tsv")
+        else "has no records"
+    )
 
 
 def detect_kind(roots: Sequence[SourceRoot], kinds: Iterable[SampleKind], reading: Reading) -> str:
-    """Return the name of the first of the kinds of which there is an input. Raises InputError if there is none of any."""
+    """Return the name of the first of the kinds of which there is an input. Raises InputError if
+    there is none of any."""
     candidates = list(kinds)
     present: set[str] = set()
-    possible: set[str] = set()  # of files that cannot be read: they decide only where no other file does
+    # of files that cannot be read: they decide only where no other file does
+    possible: set[str] = set()
     ignored: Counter[str] = Counter()
     sidecars = LeftOut()
     for file in inputs_among(_walked(roots, lambda _: None), None, []):
@@ -670,16 +832,33 @@ def detect_kind(roots: Sequence[SourceRoot], kinds: Iterable[SampleKind], readin
             return candidate.name
     if sidecars.count and not ignored:
         found = sidecars.counted("labels file", "labels files")
-        raise InputError(f"{some([root.text for root in roots])}: holds only {found}; --kind table converts such files")
-    raise InputError(why_nothing(roots, " and no ".join(candidate.name for candidate in candidates), ignored))
+        raise InputError(
+            f"{some([root.text for root in roots])}: holds only {found}; --kind table converts "
+            "such files"
+        )
+    raise InputError(
+        why_nothing(roots, " and no ".join(candidate.name for candidate in candidates), ignored)
+    )
 
 
 def first_file(
-    roots: Sequence[SourceRoot], kind: SampleKind, reading: Reading, wanted: Collection[Form], of_labels: bool = True
+    roots: Sequence[SourceRoot],
+    kind: SampleKind,
+    reading: Reading,
+    wanted: Collection[Form],
+    of_labels: bool = True,
 ) -> FoundFile | None:
-    """Return the first file that is one of `wanted` to a kind, or None. Without `of_labels`, no labels file is."""
+    """Return the first file that is one of `wanted` to a kind, or None. Without `of_labels`, no
+    labels file is."""
     files = inputs_among(_walked(roots, lambda _: None), None, [])
-    return next((each for each in files if kind.form(each, reading) in wanted and (of_labels or not _is_sidecar(each))), None)
+    return next(
+        (
+            each
+            for each in files
+            if kind.form(each, reading) in wanted and (of_labels or not _is_sidecar(each))
+        ),
+        None,
+    )
 
 
 def _refuse_repeated_paths(listing: Listing) -> None:
@@ -687,19 +866,23 @@ def _refuse_repeated_paths(listing: Listing) -> None:
     if count:
         keys = "1 key appears" if count == 1 else f"{count:,} keys appear"
         raise InputError(
-            f"{keys} twice, among them {some(few)}: a key is the path below its source, so sources with files of the same path"
+            f"{keys} twice, among them {some(few)}: a key is the path below its source, so sources "
+            "with files of the same path"
             f" cannot be converted together; {_common_source(listing.roots)}"
         )
     lower = np.empty(len(listing), np.uint64)
     place = 0
     for batch in listing.table.select(["path"]).to_batches():
-        lower[place : place + batch.num_rows] = label_table.hash_names(_lower(batch.column(0).to_pylist()))
+        lower[place : place + batch.num_rows] = label_table.hash_names(
+            _lower(batch.column(0).to_pylist())
+        )
         place += batch.num_rows
     alike, _ = label_table.repeated(lower, lambda rows: _lower(listing.paths_at(rows)))
     if alike:
         differ = "1 key differs" if alike == 1 else f"{alike:,} keys differ"
         listing.notices.append(
-            f"{differ} from another only by case; they are kept apart here, but would collide on a disk that ignores case"
+            f"{differ} from another only by case; they are kept apart here, but would collide on a "
+            "disk that ignores case"
         )
 
 
@@ -710,16 +893,21 @@ def _common_source(roots: Sequence[SourceRoot]) -> str:
         return "copy them into one folder"
     if not is_stored(found) and not any(os.path.isabs(root.text) for root in roots):  # noqa: PTH117 - see pyproject.toml
         found = os.path.relpath(found)
-    return f"give what contains them all as the only source: shardctl convert {shlex.quote(printable(found))} DST"
+    return (
+        "give what contains them all as the only source: shardctl convert "
+        f"{shlex.quote(printable(found))} DST"
+    )
 
 
 def _lower(keys: list[str]) -> list[str]:
-    """Return keys in lower case, all in one go: no name holds the character that is between them."""
+    """Return keys in lower case, all in one go: no name holds the character that is between
+    them."""
     return "\0".join(keys).lower().split("\0") if keys else []
 
 
 def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.NDArray[np.int64]:
-    """Return each input's row of the labels files, -1 for none. Raises InputError if rows or inputs do not match."""
+    """Return each input's row of the labels files, -1 for none. Raises InputError if rows or inputs
+    do not match."""
     import pyarrow.compute as pc  # 40 ms to import, and most conversions have no labels file
 
     found = Inputs(tuple(listing.roots), listing.table).by_path.find(
@@ -730,12 +918,20 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.
     unnamed, unused = np.flatnonzero(rows < 0), np.flatnonzero(~used)
     if len(unused):
         name = "names a file that is" if len(unused) == 1 else "name files that are"
-        what = f"{side.shown}: {len(unused):,} of {counted(len(side), 'row')} {name} not there, or of another split"
+        what = (
+            f"{side.shown}: {len(unused):,} of {counted(len(side), 'row')} {name} not there, "
+            "or "
+            "of another split"
+        )
         example = f"({some(side.names.take(pa.array(unused[:100])).to_pylist())})"
         if not rule.lenient:
             first = side.names[int(unused[0])].as_py()
             is_stem = pc.any(pc.starts_with(listing.table["path"], f"{first}.")).as_py()
-            fix = f"write the names with their endings, as {printable(first)}.jpg" if is_stem else "fix the file"
+            fix = (
+                f"write the names with their endings, as {printable(first)}.jpg"
+                if is_stem
+                else "fix the file"
+            )
             raise InputError(f"{what} {example}; {fix}, or use --lenient-labels to skip such rows")
         if not used.any():
             raise InputError(f"{what} {example}: no input would have a label; fix the file")
@@ -744,6 +940,8 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.
         what = f"{side.shown}: no row for {len(unnamed):,} of {counted(len(listing), 'input')}"
         example = f"({some(listing.paths_at(unnamed[:100]))})"
         if not rule.lenient:
-            raise InputError(f"{what} {example}; add rows, or use --lenient-labels to leave their columns empty")
+            raise InputError(
+                f"{what} {example}; add rows, or use --lenient-labels to leave their columns empty"
+            )
         listing.notices.append(f"{what} {example}; their columns are empty")
     return rows

@@ -1,4 +1,5 @@
-"""The plan: which unit goes to which shard, as tables on disk. Nothing is held per record, or per unit in Python objects."""
+"""The plan: which unit goes to which shard, as tables on disk. Nothing is held per record, or per
+unit in Python objects."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from shardctl.system.sequences import evenly_spaced
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """One split: how many records its units have, how many of them are expected to be its own, and its number of shards."""
+    """One split: how many records its units have, how many of them are expected to be its own, and
+    its number of shards."""
 
     name: str
     records: int
@@ -51,11 +53,17 @@ def order_units(units: Units, splitting: Splitting, shuffle: int | None) -> Orde
     parts = []
     for number in range(len(splitting.names)):
         of_file = splitting.of_file
-        own = np.arange(len(units)) if of_file is None else np.flatnonzero(of_file[units.file] == number)
+        own = (
+            np.arange(len(units))
+            if of_file is None
+            else np.flatnonzero(of_file[units.file] == number)
+        )
         if shuffle is not None:
             own = own[Permutation(len(own), shuffle, number)(np.arange(len(own)))]
         parts.append(own)
-    return Order(splitting.names, tuple(parts), splitting.draw if splitting.of_file is None else None)
+    return Order(
+        splitting.names, tuple(parts), splitting.draw if splitting.of_file is None else None
+    )
 
 
 JOB_PLAN_SCHEMA = pa.schema([*UNIT_FIELDS, ("error", pa.string()), ("message", pa.string())])
@@ -72,9 +80,10 @@ JOB_SHARDS_SCHEMA = pa.schema(
         ("blocks", pa.list_(pa.int32())),
     ]
 )
-"""The shards of a job: each has rows of its plan of its own. `number` counts within the split. Where a dataset is brought up to
-date, `kept` is the number of the shard in it that this one is, NOT_KEPT where it is to be built. `blocks` has the rows of each
-block where these are known, else null: shards whose rows were copied have other blocks than a conversion makes."""
+"""The shards of a job: each has rows of its plan of its own. `number` counts within the split.
+Where a dataset is brought up to date, `kept` is the number of the shard in it that this one is,
+NOT_KEPT where it is to be built. `blocks` has the rows of each block where these are known, else
+null: shards whose rows were copied have other blocks than a conversion makes."""
 
 NOT_KEPT = -1
 
@@ -117,7 +126,16 @@ class Planner:
             for split, count in enumerate(shards):
                 for number in range(count):
                     part = self._shard(split, number, count)
-                    rows.extend((split, number, first, part.num_rows, self._records_of(split, number, count), NOT_KEPT))
+                    rows.extend(
+                        (
+                            split,
+                            number,
+                            first,
+                            part.num_rows,
+                            self._records_of(split, number, count),
+                            NOT_KEPT,
+                        )
+                    )
                     first += part.num_rows
                     held.append(part)
                     held_rows += part.num_rows
@@ -129,20 +147,26 @@ class Planner:
         write_shards(folder, rows)
 
     def write_units(self, folder: Path) -> None:
-        """Write plan.arrow with every unit that has records as a row, in the order of the splits, and no shards."""
+        """Write plan.arrow with every unit that has records as a row, in the order of the splits,
+        and no shards."""
         with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
             for split, ends in enumerate(self._ends):
                 first = 0
-                for last in range(min(CHUNK_ROWS, len(ends)), len(ends) + CHUNK_ROWS, CHUNK_ROWS) if len(ends) else ():
+                for last in (
+                    range(min(CHUNK_ROWS, len(ends)), len(ends) + CHUNK_ROWS, CHUNK_ROWS)
+                    if len(ends)
+                    else ()
+                ):
                     end = int(ends[min(last, len(ends)) - 1])
                     plan.write_batch(self.rows(split, first, end))
                     first = end
 
     def write_some(self, folder: Path, units: int, run: int) -> npt.NDArray[np.int64]:
-        """Write a plan with the first `run` records of some units all over the splits; more of each if there are fewer units.
+        """Write a plan with the first `run` records of some units all over the splits; more of each
+        if there are fewer units.
 
-        Returns the files that it has, (files,) int64: the plan counts along them. The first records, since others may take
-        a reading of all that is before them.
+        Returns the files that it has, (files,) int64: the plan counts along them. The first
+        records, since others may take a reading of all that is before them.
         """
         starts = np.cumsum([0, *(len(own) for own in self.order.units)])
         chosen = self._spread_over_the_kept(units)
@@ -151,14 +175,20 @@ class Planner:
             split = int(np.searchsorted(starts, place, side="right")) - 1
             ends, unit = self._ends[split], place - int(starts[split])
             first = int(ends[unit - 1]) if unit else 0
-            parts.append(self.rows(split, first, min(first + run * units // len(chosen), int(ends[unit]))))
+            parts.append(
+                self.rows(split, first, min(first + run * units // len(chosen), int(ends[unit])))
+            )
         return _write_plan(folder, parts)
 
-    def write_widely(self, folder: Path, places: int, run: int, reach: int) -> npt.NDArray[np.int64]:
-        """Write a plan with runs of up to `run` records that follow each other, at some places evenly over all records.
+    def write_widely(
+        self, folder: Path, places: int, run: int, reach: int
+    ) -> npt.NDArray[np.int64]:
+        """Write a plan with runs of up to `run` records that follow each other, at some places
+        evenly over all records.
 
-        Of a unit of more than `reach` bytes only about so many from its beginning on count: those after them may take a reading
-        of all that is before them. Returns the files that it has, as `write_some`.
+        Of a unit of more than `reach` bytes only about so many from its beginning on count: those
+        after them may take a reading of all that is before them. Returns the files that it has, as
+        `write_some`.
         """
         # Where the records of a unit are in several splits, each split has all units.
         splits = range(1 if self.order.draw is not None else len(self._ends))
@@ -171,11 +201,18 @@ class Planner:
         parts = []
         for (split, first), after in zip(firsts, [*firsts[1:], None], strict=True):
             end = min(first + run, self.records[split])
-            parts.append(self.rows(split, first, min(end, after[1]) if after is not None and after[0] == split else end))
+            parts.append(
+                self.rows(
+                    split,
+                    first,
+                    min(end, after[1]) if after is not None and after[0] == split else end,
+                )
+            )
         return _write_plan(folder, parts)
 
     def _within_reach(self, split: int, place: int, reach: int) -> int:
-        """Return the place of a record of the same unit, as far in what is within reach as the given one is in all of it."""
+        """Return the place of a record of the same unit, as far in what is within reach as the
+        given one is in all of it."""
         ends, unit = self._ends[split], int(np.searchsorted(self._ends[split], place, side="right"))
         own = self.order.units[split][unit]
         records, size = int(self._units.records[own]), int(self._units.size[own])
@@ -184,7 +221,8 @@ class Planner:
         return start + (place - start) * near // records
 
     def write_each(self, folder: Path, places: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Write the tables of a job that makes a shard of each of some records; `places` count through all splits.
+        """Write the tables of a job that makes a shard of each of some records; `places` count
+        through all splits.
 
         Returns the files that it has, as `write_some`.
         """
@@ -199,9 +237,11 @@ class Planner:
         return _write_plan(folder, parts)
 
     def place_of(self, file: int, record: int) -> int | None:
-        """Return the place of a record through all splits, as `write_each` takes it; None if there is no such record.
+        """Return the place of a record through all splits, as `write_each` takes it; None if there
+        is no such record.
 
-        `file` counts along the listing; `record` is its number in its file, from 1, or 0 where the file is one record.
+        `file` counts along the listing; `record` is its number in its file, from 1, or 0 where the
+        file is one record.
         """
         before = 0
         for own, ends in zip(self.order.units, self._ends, strict=True):
@@ -215,7 +255,8 @@ class Planner:
         return None
 
     def _spread_over_the_kept(self, count: int) -> list[int]:
-        """Return the places, in the order of all splits, of some units that are no repeats of others."""
+        """Return the places, in the order of all splits, of some units that are no repeats of
+        others."""
         if self._units.repeats is None:
             return evenly_spaced(sum(map(len, self.order.units)), count)
         kept = np.flatnonzero(~self._units.repeats.dropped[np.concatenate(self.order.units)])
@@ -229,11 +270,15 @@ class Planner:
         return self.rows(split, *_share(self.records[split], number, shards))
 
     def rows(self, split: int, first: int, end: int) -> pa.RecordBatch:
-        """Return plan rows for the records from `first` to `end` of a split's units; the outermost may be parts of units."""
+        """Return plan rows for the records from `first` to `end` of a split's units; the outermost
+        may be parts of units."""
         ends, own = self._ends[split], self.order.units[split]
         if first >= end:
             return pa.RecordBatch.from_pylist([], JOB_PLAN_SCHEMA)
-        low, high = int(np.searchsorted(ends, first, side="right")), int(np.searchsorted(ends, end, side="left")) + 1
+        low, high = (
+            int(np.searchsorted(ends, first, side="right")),
+            int(np.searchsorted(ends, end, side="left")) + 1,
+        )
         units, ends = own[low:high], ends[low:high]
         records = self._units.records[units]
         starts = ends - records
@@ -259,26 +304,34 @@ class Planner:
 
 
 def _share(records: int, number: int, shards: int) -> tuple[int, int]:
-    """Return the range of a split's records that one of its shards has. Sizes differ by 1 at most."""
+    """Return the range of a split's records that one of its shards has. Sizes differ by 1 at
+    most."""
     return number * records // shards, (number + 1) * records // shards
 
 
 def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> npt.NDArray[np.int64]:
-    """Write a small plan, and return the files that it has, (files,) int64: the plan counts along them."""
+    """Write a small plan, and return the files that it has, (files,) int64: the plan counts along
+    them."""
     table = pa.Table.from_batches(parts, JOB_PLAN_SCHEMA).combine_chunks()
     file = table["file"].to_numpy()
     files = np.array(sorted(set(file.tolist())), np.int64)
-    table = table.set_column(0, JOB_PLAN_SCHEMA.field(0), column_of(np.searchsorted(files, file).astype(np.int32)))
+    table = table.set_column(
+        0, JOB_PLAN_SCHEMA.field(0), column_of(np.searchsorted(files, file).astype(np.int32))
+    )
     with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
         plan.write_table(table)
     return files
 
 
 def write_shards(folder: Path, rows: array[int]) -> None:
-    """Write shards.arrow from the values of its rows, one after the other, but for the blocks: these are not known."""
+    """Write shards.arrow from the values of its rows, one after the other, but for the blocks:
+    these are not known."""
     numbers = list(JOB_SHARDS_SCHEMA)[:-1]
     columns = np.frombuffer(rows, np.int64).reshape(-1, len(numbers)).T
-    arrays = [column_of(column.astype(dtype_of(f.type))) for column, f in zip(columns, numbers, strict=True)]
+    arrays = [
+        column_of(column.astype(dtype_of(f.type)))
+        for column, f in zip(columns, numbers, strict=True)
+    ]
     arrays.append(pa.nulls(len(arrays[0]), JOB_SHARDS_SCHEMA.types[-1]))
     with job_table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
         table.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))

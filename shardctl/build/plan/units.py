@@ -1,4 +1,5 @@
-"""The units of a conversion: every file that is one record, or the stretches that files of many records are cut into."""
+"""The units of a conversion: every file that is one record, or the stretches that files of many
+records are cut into."""
 
 from __future__ import annotations
 
@@ -17,10 +18,12 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Units:
-    """Units in the order of the walk. `file`, `offset`, `size`, `first` and `records` are (n,) int64.
+    """Units in the order of the walk. `file`, `offset`, `size`, `first` and `records` are (n,)
+    int64.
 
-    `file` counts along the listing. `first` is the number of a unit's first record in its file, from 1; 0 where the file is
-    one record. `faults` has the units that are not read, with the reason; so are the `repeats` of others.
+    `file` counts along the listing. `first` is the number of a unit's first record in its file,
+    from 1; 0 where the file is one record. `faults` has the units that are not read, with the
+    reason; so are the `repeats` of others.
     """
 
     file: Numbers
@@ -47,7 +50,11 @@ class Units:
         if self.repeats is None:
             return faults
         repeated = self.repeats.rejections(numbers)
-        return [fault or other for fault, other in zip(faults, repeated, strict=True)] if faults else repeated
+        return (
+            [fault or other for fault, other in zip(faults, repeated, strict=True)]
+            if faults
+            else repeated
+        )
 
     def readable(self) -> Numbers:
         """Return the numbers of the units that have no fault, in order."""
@@ -57,7 +64,8 @@ class Units:
 
 
 class UnitsInMaking:
-    """Takes the units of one file after the other, in any order of the files, at 40 bytes a unit."""
+    """Takes the units of one file after the other, in any order of the files, at 40 bytes a
+    unit."""
 
     def __init__(self) -> None:
         self._columns = tuple(array("q") for _ in range(5))
@@ -65,17 +73,22 @@ class UnitsInMaking:
 
     def add(self, file: int, cuts: list[Cut]) -> None:
         """Add all units of a file, given by its place in the listing. A fault has one record."""
-        number = 0 if len(cuts) == 1 and cuts[0].fault else 1  # a file that cannot be read is rejected as a whole
+        # a file that cannot be read is rejected as a whole
+        number = 0 if len(cuts) == 1 and cuts[0].fault else 1
         for cut in cuts:
             if cut.fault is not None:
                 self._faults[len(self._columns[0])] = cut.fault
-            for column, value in zip(self._columns, (file, cut.offset, cut.size, number, cut.records), strict=True):
+            for column, value in zip(
+                self._columns, (file, cut.offset, cut.size, number, cut.records), strict=True
+            ):
                 column.append(value)
             number += cut.records
 
     def finish(self) -> Units:
         """Return the units in the order of the files. Nothing can be added any more."""
-        file, offset, size, first, records = (np.frombuffer(column, np.int64) for column in self._columns)
+        file, offset, size, first, records = (
+            np.frombuffer(column, np.int64) for column in self._columns
+        )
         if bool((file[:-1] <= file[1:]).all()):
             return Units(file, offset, size, first, records, self._faults)
         order = np.argsort(file, kind="stable")

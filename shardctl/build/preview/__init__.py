@@ -1,4 +1,5 @@
-"""A few inputs before and after a recipe: what `shardctl convert` would store of them, for people to look at."""
+"""A few inputs before and after a recipe: what `shardctl convert` would store of them, for people
+to look at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is said of a preview in numbers and words: its steps, and the size and the objects of each sample."""
+"""What is said of a preview in numbers and words: its steps, and the size and the objects of each
+sample."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ from shardctl.transforms.settings import Span, first_line
 
 @dataclass(frozen=True)
 class SampleFacts:
-    """What is known of the image of a sample: width and height in pixels, its bytes as stored, its format.
+    """What is known of the image of a sample: width and height in pixels, its bytes as stored, its
+    format.
 
-    `format` is raw for pixels. `objects` is the number of objects that are marked in it, None where it was not annotated.
+    `format` is raw for pixels. `objects` is the number of objects that are marked in it, None where
+    it was not annotated.
     """
 
     variant: int
@@ -42,12 +45,18 @@ def sample_facts(record: StoredSample) -> SampleFacts:
         return SampleFacts(variant, value.shape[1], value.shape[0], value.nbytes, "raw", objects)
     facts = facts_of(value["bytes"] if is_encoded_image(value) else None)
     return SampleFacts(
-        variant, facts["width"], facts["height"], facts["image_bytes"] or 0, str(facts["format"] or "").lower(), objects
+        variant,
+        facts["width"],
+        facts["height"],
+        facts["image_bytes"] or 0,
+        str(facts["format"] or "").lower(),
+        objects,
     )
 
 
 def count_objects(record: StoredSample) -> int | None:
-    """Return how many objects are marked in a sample; None where it has none of the columns, or was not annotated."""
+    """Return how many objects are marked in a sample; None where it has none of the columns, or was
+    not annotated."""
     values = [record.values.get(name) for name in record.roles.objects]
     counts = [len(value["bbox"]) for value in values if value is not None and is_objects(value)]
     return sum(counts) if counts else None
@@ -96,7 +105,9 @@ def _input_record(tried: Tried) -> dict[str, Any]:
         "objects": before.objects if before else None,
         "cut_off": tried.cut_off,
         "samples": [vars(sample_facts(record)) for record in tried.samples],
-        "reject": None if reject is None else {name: getattr(reject, name) for name in ("stage", "error", "message")},
+        "reject": None
+        if reject is None
+        else {name: getattr(reject, name) for name in ("stage", "error", "message")},
     }
 
 
@@ -116,10 +127,16 @@ def steps_in_words(steps: Sequence[Transform], depth: int = 0) -> Iterator[Step]
         settings, inner = [], list[Sequence[Transform]]()
         for field in fields(step):  # type: ignore[arg-type]  # each step is a dataclass
             value, kind = getattr(step, field.name), field.metadata["kind"]
-            if isinstance(value, tuple) and value and all(isinstance(part, Transform) for part in value):
+            if (
+                isinstance(value, tuple)
+                and value
+                and all(isinstance(part, Transform) for part in value)
+            ):
                 inner.append(value)
             elif value is not None:
-                settings.append(f"{field.name} {_in_words(kind.write(value), isinstance(kind, Span))}")
+                settings.append(
+                    f"{field.name} {_in_words(kind.write(value), isinstance(kind, Span))}"
+                )
         yield Step(depth, step.name, ", ".join(settings), first_line(type(step)).replace("`", ""))
         for each in inner:
             yield from steps_in_words(each, depth + 1)
@@ -137,9 +154,14 @@ def _in_words(value: Any, is_span: bool) -> str:
 
 
 def storing_in_words(preview: Preview, annotated: bool) -> str:
-    """Return how samples are stored, how many there are of each input, and which objects are kept."""
+    """Return how samples are stored, how many there are of each input, and which objects are
+    kept."""
     recipe = preview.recipe
-    said = [f"Stored as {recipe.store}", f"seed {recipe.seed}", f"{counted(preview.variants, 'variant')} of each input"]
+    said = [
+        f"Stored as {recipe.store}",
+        f"seed {recipe.seed}",
+        f"{counted(preview.variants, 'variant')} of each input",
+    ]
     if preview.variants > recipe.variants:
         said[-1] += ", the first of which is stored without --variants"
     if annotated and recipe.image_transforms:

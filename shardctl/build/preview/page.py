@@ -24,7 +24,15 @@ from shardctl.images.codecs.sheet import contact_sheet, enlarge, small_file
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import facts_of
 from shardctl.inspection.pages import charts
-from shardctl.inspection.pages.page import absolute, command, figures, page, paragraph, section, tiles
+from shardctl.inspection.pages.page import (
+    absolute,
+    command,
+    figures,
+    page,
+    paragraph,
+    section,
+    tiles,
+)
 from shardctl.inspection.pages.pictures import (
     PICTURES_STYLE,
     Picture,
@@ -42,13 +50,15 @@ SIDE = 448
 """The longer side of a sample in pixels, at most."""
 
 SHOWN = 320
-"""How wide pictures are shown at most, and the longer side of an input, and of what is marked in a picture."""
+"""How wide pictures are shown at most, and the longer side of an input, and of what is marked in a
+picture."""
 
 SHEET_SIDE = 256
 """The longer side of a picture on the contact sheet."""
 
 MOST_BYTES = 32 << 10
-"""The size of a stored image that is on the page with its own bytes, at most; larger ones are encoded anew."""
+"""The size of a stored image that is on the page with its own bytes, at most; larger ones are
+encoded anew."""
 
 MARKS_EFFORT = 60
 """How hard WebP tries, 0 to 100, to make small what is marked: it stays exact."""
@@ -103,12 +113,27 @@ def preview_page(preview: Preview, sources: Sequence[str], convert: str = "") ->
 
     `convert` is the command line that converts with the same settings.
     """
-    records = (record for each in preview.inputs for record in (each.source, *each.samples) if record is not None)
-    marked = any(picture.has_objects for record in records if (picture := main_picture(record)) is not None)
-    switch = [Html('<input type="checkbox" id="marks" checked><label for="marks" class="switch">show annotations</label>')]
+    records = (
+        record
+        for each in preview.inputs
+        for record in (each.source, *each.samples)
+        if record is not None
+    )
+    marked = any(
+        picture.has_objects for record in records if (picture := main_picture(record)) is not None
+    )
+    switch = [
+        Html(
+            '<input type="checkbox" id="marks" checked><label for="marks" class="switch">show '
+            "annotations</label>"
+        )
+    ]
     rows = [_row(each) for each in preview.inputs]
     anew = any(ANEW in row.text for row in rows)
-    note = f"{ANEW}: the page has a copy of this image that is encoded anew. All other samples have the bytes that are stored."
+    note = (
+        f"{ANEW}: the page has a copy of this image that is encoded anew. All other samples "
+        "have the bytes that are stored."
+    )
     return page(
         f"shardctl preview: {', '.join(map(absolute, sources))}",
         Html(_STYLE),
@@ -124,7 +149,8 @@ def preview_page(preview: Preview, sources: Sequence[str], convert: str = "") ->
 
 
 def _kept(preview: Preview) -> Iterator[Html]:
-    """Yield a chart of how many of the objects of an image are kept in its samples, where they may fall away."""
+    """Yield a chart of how many of the objects of an image are kept in its samples, where they may
+    fall away."""
     shares = [
         after / before
         for each in preview.inputs
@@ -134,10 +160,19 @@ def _kept(preview: Preview) -> Iterator[Html]:
     ]
     if not shares or min(shares) >= 1:
         return
-    places = [0 if share == 0 else len(_NAMES) - 1 if share >= 1 else 1 + bisect.bisect_left(_PARTS, share) for share in shares]
+    places = [
+        0
+        if share == 0
+        else len(_NAMES) - 1
+        if share >= 1
+        else 1 + bisect.bisect_left(_PARTS, share)
+        for share in shares
+    ]
     counts = [places.count(place) for place in range(len(_NAMES))]
     samples = charts.counts("samples")
-    yield figures(charts.columns("Objects of an image that are kept", {"": (_NAMES, counts)}, "", samples))
+    yield figures(
+        charts.columns("Objects of an image that are kept", {"": (_NAMES, counts)}, "", samples)
+    )
 
 
 def _tiles(preview: Preview) -> Html:
@@ -169,20 +204,33 @@ def _recipe(preview: Preview, annotated: bool) -> Html:
 
 def _row(tried: Tried) -> Html:
     before = sample_facts(tried.source) if tried.source is not None else None
-    classes = [label for record in (*tried.samples, tried.source) if record is not None for label in caption(record)[:-1]]
+    classes = [
+        label
+        for record in (*tried.samples, tried.source)
+        if record is not None
+        for label in caption(record)[:-1]
+    ]
     said = text(", ".join(dict.fromkeys(classes)))
     figures = []
     if tried.source is not None and before is not None:
-        size = f"{before.width}x{before.height}" + (f", {format_bytes(tried.bytes)}" if tried.bytes is not None else "")
+        size = f"{before.width}x{before.height}" + (
+            f", {format_bytes(tried.bytes)}" if tried.bytes is not None else ""
+        )
         figures.append(_figure(tried.source, "source", size, before, None))
     for record in tried.samples:
         facts = sample_facts(record)
         name = f"variant {facts.variant}" if len(tried.samples) > 1 else "sample"
         figures.append(_figure(record, name, size_in_words(facts), facts, before))
     columns = min(len(figures), MOST_COLUMNS)
-    row = f'<div class="row" style="--columns: {columns}">{"".join(figures)}</div>' if figures else ""
+    row = (
+        f'<div class="row" style="--columns: {columns}">{"".join(figures)}</div>' if figures else ""
+    )
     known = next((record for record in (*tried.samples, tried.source) if record is not None), None)
-    captions = "".join(paragraph(caption, "soft").text for caption in captions_of(known)[:CAPTIONS]) if known else ""
+    captions = (
+        "".join(paragraph(caption, "soft").text for caption in captions_of(known)[:CAPTIONS])
+        if known
+        else ""
+    )
     head = f'<h2>{text(tried.key)} <span class="soft">{said}</span></h2>{captions}'
     return Html(f'<section class="input">{head}{row}{_reject(tried)}</section>')
 
@@ -196,16 +244,25 @@ def _reject(tried: Tried) -> str:
     return f'<p class="reject">{said}{what}</p>'
 
 
-def _figure(record: StoredSample, name: str, size: str, facts: SampleFacts, before: SampleFacts | None) -> str:
+def _figure(
+    record: StoredSample, name: str, size: str, facts: SampleFacts, before: SampleFacts | None
+) -> str:
     picture = main_picture(record)
     lines = [Html(f"<b>{text(name)}</b>"), Html(text(size))]
     images = ""
     if picture is not None:
         lines += counted_objects(picture)
         small = facts.width is not None and max(facts.width, facts.height or 0) <= SMALL
-        images, anew = _images(picture, f"{record.values['key']}, {name}", small, exact=name != "source")
+        images, anew = _images(
+            picture, f"{record.values['key']}, {name}", small, exact=name != "source"
+        )
         lines[1:2] = [Html(f"{text(size)}{f', {ANEW}' if anew else ''}")]
-    fewer = before is not None and before.objects is not None and facts.objects is not None and facts.objects < before.objects
+    fewer = (
+        before is not None
+        and before.objects is not None
+        and facts.objects is not None
+        and facts.objects < before.objects
+    )
     if fewer and before is not None:
         lines.append(Html(f"{facts.objects} of {counted(before.objects or 0, 'object')} kept"))
     below = "<br>".join(line.text for line in lines)
@@ -214,20 +271,26 @@ def _figure(record: StoredSample, name: str, size: str, facts: SampleFacts, befo
 
 
 def _images(picture: Picture, alt: str, small: bool, exact: bool) -> tuple[str, bool]:
-    """Return the image, with what is marked in it as a layer above it, and whether a sample is not there as it is stored."""
+    """Return the image, with what is marked in it as a layer above it, and whether a sample is not
+    there as it is stored."""
     side = SIDE if exact else SHOWN
     encoded = _stored(picture) if exact else None
     anew = exact and encoded is None
     if encoded is None:
         pixels = thumbnail(Picture(picture.content, picture.caption), side)
-        encoded = None if pixels is None else small_file(pixels, QUALITY if exact else SOURCE_QUALITY)
+        encoded = (
+            None if pixels is None else small_file(pixels, QUALITY if exact else SOURCE_QUALITY)
+        )
     if encoded is None:
         return '<p class="bad">cannot be shown</p>', False
     style = "small" if small else ""
     image = _img(*encoded, alt, style)
     drawn = marks(picture, SHOWN) if picture.has_objects else None
     if drawn is not None:
-        image = f'<div class="stack">{image}{_img(*small_file(drawn, MARKS_EFFORT), f"annotations of {alt}", "drawn")}</div>'
+        image = (
+            "<div "
+            f'class="stack">{image}{_img(*small_file(drawn, MARKS_EFFORT), f"annotations of {alt}", "drawn")}</div>'
+        )
     return image, anew
 
 
@@ -237,7 +300,8 @@ def _img(kind: str, data: bytes, alt: str, style: str) -> str:
 
 
 def _stored(picture: Picture) -> tuple[str, bytes] | None:
-    """Return the type and the very bytes of a stored image that a browser can show, pixels without a loss; None if large."""
+    """Return the type and the very bytes of a stored image that a browser can show, pixels without
+    a loss; None if large."""
     content = picture.content
     if isinstance(content, np.ndarray):
         if max(content.shape[:2]) > SIDE:
@@ -252,13 +316,17 @@ def _stored(picture: Picture) -> tuple[str, bytes] | None:
 
 
 def preview_sheet(preview: Preview) -> bytes:
-    """Return a PNG with a row for each input: it, and the samples that the recipe makes of it. A missing one is crossed out."""
+    """Return a PNG with a row for each input: it, and the samples that the recipe makes of it. A
+    missing one is crossed out."""
     columns = 1 + max((len(each.samples) for each in preview.inputs), default=0)
-    return contact_sheet((cell for each in preview.inputs for cell in _cells(each, columns)), columns, SHEET_SIDE)
+    return contact_sheet(
+        (cell for each in preview.inputs for cell in _cells(each, columns)), columns, SHEET_SIDE
+    )
 
 
 def _cells(tried: Tried, columns: int) -> Iterator[tuple[Pixels | None, Sequence[str]]]:
-    """Yield the pictures of an input with the lines below each, and blank ones up to the end of the row."""
+    """Yield the pictures of an input with the lines below each, and blank ones up to the end of the
+    row."""
     said = tried.key if tried.reject is None else f"{tried.key}: {reject_in_words(tried)}"
     yield _cell(tried.source, said) if tried.source is not None else (None, (said,))
     for record in tried.samples:

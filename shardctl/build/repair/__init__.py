@@ -1,6 +1,8 @@
-"""Repair of a damaged dataset: only damaged files are rebuilt, from the sources, and verified by their recorded SHA-256.
+"""Repair of a damaged dataset: only damaged files are rebuilt, from the sources, and verified by
+their recorded SHA-256.
 
-No code is run only because a dataset names it: the user must name the user functions when repairing.
+No code is run only because a dataset names it: the user must name the user functions when
+repairing.
 """
 
 from __future__ import annotations
@@ -50,17 +52,21 @@ def repair(
     listener: Listener | None = None,
     progress: bool = True,
 ) -> RepairResult:
-    """Repair a dataset. `sources` are the new paths of its sources, if they have moved, in the order of the conversion.
+    """Repair a dataset. `sources` are the new paths of its sources, if they have moved, in the
+    order of the conversion.
 
-    `transforms` names the user functions with which it was made; they are run. `drop_lost` removes the samples that are lost in
-    the dataset and in the sources. `path` may be the URL of a dataset on a store: all of it is read, and repaired files are put
-    back. `drop_lost` does not work on a store. `progress` False shows no progress on stderr; a `listener` has callbacks
-    instead. Raises DatasetError if there is no dataset, or too little of it is left for a repair; UsageError, InputError,
-    StorageError, BusyError.
+    `transforms` names the user functions with which it was made; they are run. `drop_lost` removes
+    the samples that are lost in the dataset and in the sources. `path` may be the URL of a dataset
+    on a store: all of it is read, and repaired files are put back. `drop_lost` does not work on a
+    store. `progress` False shows no progress on stderr; a `listener` has callbacks instead. Raises
+    DatasetError if there is no dataset, or too little of it is left for a repair; UsageError,
+    InputError, StorageError, BusyError.
     """
     instance("listener", listener, Listener)
     with in_use(), progress_of(progress, listener) as shown:
-        return _repair(path, sources, transforms, drop_lost, workers, listener or Listener.showing(shown))
+        return _repair(
+            path, sources, transforms, drop_lost, workers, listener or Listener.showing(shown)
+        )
 
 
 def _repair(
@@ -76,7 +82,8 @@ def _repair(
     given = tuple(root.recorded for root in check_sources(sources)) if sources else ()
     if drop_lost and is_url(path):
         raise UsageError(
-            f"{printable(str(path))}: --drop-lost is not supported on a store; copy the dataset to a local folder,"
+            f"{printable(str(path))}: --drop-lost is not supported on a store; copy the dataset to "
+            "a local folder,"
             " repair it there, and copy it back"
         )
     with open_place(path, "blocks") as there:
@@ -110,17 +117,23 @@ def _repair_in(
         with naming_the_path(folder):
             folder.mkdir()
         try:
-            result = Repair(dataset, folder, given, transforms, drop_lost, workers, listener, held).run()
+            result = Repair(
+                dataset, folder, given, transforms, drop_lost, workers, listener, held
+            ).run()
         finally:
-            if folder.exists() and not publish.is_committing(folder):  # otherwise it may hold the only copy of some data
+            # otherwise it may hold the only copy of some data
+            if folder.exists() and not publish.is_committing(folder):
                 with contextlib.suppress(OSError):  # the next repair deletes it
                     discard(folder)
     if completed is None:
         return result
-    return dataclasses.replace(result, notices=("an interrupted replacement of the dataset was completed", *result.notices))
+    return dataclasses.replace(
+        result, notices=("an interrupted replacement of the dataset was completed", *result.notices)
+    )
 
 
-# --- a dataset that is changed file by file: one on a store in a folder of this machine, from which files are put back ---
+# --- a dataset that is changed file by file: one on a store in a folder of this machine, from which
+# files are put back ---
 
 
 class EditableDataset(Protocol):
@@ -130,7 +143,8 @@ class EditableDataset(Protocol):
     def folder(self) -> FolderHere: ...
 
     def put_back(self, names: Sequence[str]) -> None:
-        """Have the dataset get these files, as they are in the folder; the manifest last, if it is another one."""
+        """Have the dataset get these files, as they are in the folder; the manifest last, if it is
+        another one."""
         ...
 
 
@@ -154,21 +168,34 @@ class _OnStore:
             store.put(folder.key_of(name), folder.path(name))
         manifest = Manifest.load(folder)
         if manifest.base != folder.base:  # one that was made anew knows of no folder
-            write_atomically(folder.path(MANIFEST), replace(manifest, base=folder.base).to_json().encode())
+            write_atomically(
+                folder.path(MANIFEST), replace(manifest, base=folder.base).to_json().encode()
+            )
         data = folder.read(MANIFEST).to_pybytes()
         if folder.version and store.get(MANIFEST, version=folder.version).to_pybytes() == data:
             return
         self.held.check()
-        put = store.replace(MANIFEST, data, folder.version) if folder.version else store.create(MANIFEST, data)
+        put = (
+            store.replace(MANIFEST, data, folder.version)
+            if folder.version
+            else store.create(MANIFEST, data)
+        )
         if put is None:
-            raise BusyError(f"{folder.shown()}: another process has replaced {MANIFEST}; run the same command again")
+            raise BusyError(
+                f"{folder.shown()}: another process has replaced {MANIFEST}; run the same command "
+                "again"
+            )
 
 
 @contextlib.contextmanager
-def editable_dataset(place: str | Path, waiting: Callable[[str], None] | None) -> Iterator[EditableDataset]:
-    """Yield a dataset that is to be changed. On a store, this process holds its lease while the block runs.
+def editable_dataset(
+    place: str | Path, waiting: Callable[[str], None] | None
+) -> Iterator[EditableDataset]:
+    """Yield a dataset that is to be changed. On a store, this process holds its lease while the
+    block runs.
 
-    If another one does, call `waiting` with its name and wait. Raises DatasetError, StoreError, BusyError, InstallError.
+    If another one does, call `waiting` with its name and wait. Raises DatasetError, StoreError,
+    BusyError, InstallError.
     """
     if not is_url(place):
         yield _InPlace(LocalFolder(Path(place).resolve()))
@@ -176,7 +203,10 @@ def editable_dataset(place: str | Path, waiting: Callable[[str], None] | None) -
     try:
         store = client_of(str(place).rstrip("/"))
         probe(store)
-        with store_lease.hold(store, LEASE_KEY, waiting) as held, open_place(place, "whole", listed=True) as there:
+        with (
+            store_lease.hold(store, LEASE_KEY, waiting) as held,
+            open_place(place, "whole", listed=True) as there,
+        ):
             assert isinstance(there.folder, DatasetOnStore), "its URL was given"
             yield _OnStore(there.folder, held)
     finally:

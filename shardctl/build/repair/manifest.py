@@ -18,7 +18,14 @@ from shardctl.errors import DatasetError
 from shardctl.format.footer import MAGIC
 from shardctl.format.generations import Generation, folder_of, generations_of, kept_generations
 from shardctl.format.layout import Layout
-from shardctl.format.manifest import Manifest, SplitFacts, are_class_counts, are_object_counts, are_versions, is_absolute_place
+from shardctl.format.manifest import (
+    Manifest,
+    SplitFacts,
+    are_class_counts,
+    are_object_counts,
+    are_versions,
+    is_absolute_place,
+)
 from shardctl.format.names import (
     CHECKSUMS,
     MANIFEST,
@@ -40,7 +47,8 @@ from shardctl.transforms.samples_per_record import samples_per_record
 from shardctl.version import __version__
 
 LOST_PART = ""
-"""The digest of a lost part of the fingerprint. It equals no other digest, so that the dataset never looks up to date."""
+"""The digest of a lost part of the fingerprint. It equals no other digest, so that the dataset
+never looks up to date."""
 
 
 def _has_hash(folder: FolderHere, name: str, sha256: str) -> bool:
@@ -52,40 +60,49 @@ def _has_hash(folder: FolderHere, name: str, sha256: str) -> bool:
 
 
 def refuse_other_manifest(folder: FolderHere, manifest: Manifest) -> None:
-    """Raise DatasetError for an undamaged manifest of another dataset than all other files in the folder.
+    """Raise DatasetError for an undamaged manifest of another dataset than all other files in the
+    folder.
 
-    SHA256SUMS and shards.arrow each have the SHA-256 of all shards, so that they are those of no other dataset.
+    SHA256SUMS and shards.arrow each have the SHA-256 of all shards, so that they are those of no
+    other dataset.
     """
     ours = any(_has_hash(folder, name, manifest.files[name].sha256) for name in (CHECKSUMS, SHARDS))
     if not ours and _proven_sums(folder) is not None:
         raise DatasetError(
-            f"{folder.shown()}: {MANIFEST} belongs to another dataset than {SHARDS} and {CHECKSUMS}, which agree with"
-            f" each other; put the right {MANIFEST} there, or remove this one, so that repair rebuilds it"
+            f"{folder.shown()}: {MANIFEST} belongs to another dataset than {SHARDS} and "
+            f"{CHECKSUMS}, which agree with"
+            f" each other; put the right {MANIFEST} there, or remove this one, so that repair "
+            "rebuilds it"
         )
 
 
 def refuse_shard(folder: FolderHere) -> None:
-    """Raise DatasetError if the manifest has the bytes of an Arrow file: a shard of which they may be the only copy."""
+    """Raise DatasetError if the manifest has the bytes of an Arrow file: a shard of which they may
+    be the only copy."""
     with contextlib.suppress(OSError):
         if folder.read(MANIFEST, 0, len(MAGIC)).to_pybytes() == MAGIC:
             raise DatasetError(
-                f"{folder.shown(MANIFEST)}: it is an Arrow file, not a manifest; give it back the name of its shard or table,"
+                f"{folder.shown(MANIFEST)}: it is an Arrow file, not a manifest; give it back the "
+                "name of its shard or table,"
                 " then repair again"
             )
 
 
 def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
-    """Rebuild the manifest. SHA256SUMS verifies shards.arrow, which says how the dataset was made and what is in it.
+    """Rebuild the manifest. SHA256SUMS verifies shards.arrow, which says how the dataset was made
+    and what is in it.
 
-    The fingerprint of the inputs is taken from the rest of the old manifest if it can be verified, and the paths of the sources
-    if all are absolute; else they are unknown. If tables are damaged too, their sizes are those of the damaged files, and are
-    corrected once the tables are repaired. Where its history is lost, it follows the last generation that is kept. Raises
-    DatasetError if too little is left.
+    The fingerprint of the inputs is taken from the rest of the old manifest if it can be verified,
+    and the paths of the sources if all are absolute; else they are unknown. If tables are damaged
+    too, their sizes are those of the damaged files, and are corrected once the tables are repaired.
+    Where its history is lost, it follows the last generation that is kept. Raises DatasetError if
+    too little is left.
     """
     sums = _proven_sums(folder)
     if sums is None:
         raise DatasetError(
-            f"{folder.shown()}: {MANIFEST} is lost, and {SHARDS} or {CHECKSUMS} is damaged as well, so that it is unknown"
+            f"{folder.shown()}: {MANIFEST} is lost, and {SHARDS} or {CHECKSUMS} is damaged as "
+            "well, so that it is unknown"
             " what the dataset was; convert the sources again with --overwrite"
         )
     table = ShardTable(folder)
@@ -109,12 +126,17 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
         fingerprint=fingerprint(parts),
         fingerprint_parts=parts,
         sources=sources or _kept(_sources(left)),
-        files=with_sizes(folder, {name: FileFacts(0, sums[name]) for name in (*TABLES, *_own_files(sums), CHECKSUMS)}),
+        files=with_sizes(
+            folder,
+            {name: FileFacts(0, sums[name]) for name in (*TABLES, *_own_files(sums), CHECKSUMS)},
+        ),
         created=_created(left, folder.path(CHECKSUMS)),
         shardctl_version=__version__,
         dropped=_dropped(folder) * samples_per_record(making.recipe),
         seconds=left["seconds"] if isinstance(left.get("seconds"), float) else None,
-        class_counts=left["class_counts"] if are_class_counts(left.get("class_counts"), layout.classes) else None,
+        class_counts=left["class_counts"]
+        if are_class_counts(left.get("class_counts"), layout.classes)
+        else None,
         environment=left["environment"] if are_versions(left.get("environment")) else None,
         records=making.records,
         objects=left["objects"] if are_object_counts(left.get("objects")) else None,
@@ -126,7 +148,9 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
     )
     if made.history or not kept:
         return made
-    return made.with_generation(Manifest.load(LocalFolder(folder_of(folder.work, kept[-1]))), "repair", 0, 0, 0)
+    return made.with_generation(
+        Manifest.load(LocalFolder(folder_of(folder.work, kept[-1]))), "repair", 0, 0, 0
+    )
 
 
 def _update(left: dict[str, Any], folder: FolderHere) -> FileFacts | None:
@@ -140,8 +164,11 @@ def _update(left: dict[str, Any], folder: FolderHere) -> FileFacts | None:
     return None
 
 
-def _history(left: dict[str, Any], samples: int, shards: int, digest: str) -> tuple[Generation, ...]:
-    """Return the generations that the old manifest has, the last one with what is known of it; none if they are damaged."""
+def _history(
+    left: dict[str, Any], samples: int, shards: int, digest: str
+) -> tuple[Generation, ...]:
+    """Return the generations that the old manifest has, the last one with what is known of it; none
+    if they are damaged."""
     try:
         *earlier, last = generations_of(left.get("history"))
     except (TypeError, ValueError):
@@ -150,12 +177,16 @@ def _history(left: dict[str, Any], samples: int, shards: int, digest: str) -> tu
 
 
 def _own_files(sums: dict[str, str]) -> list[str]:
-    """Return the names of the files that the recipe depends on: all that are listed and are no tables and no shards."""
-    return sorted(name for name in sums if name not in (*TABLES, CHECKSUMS) and not is_shard_name(name))
+    """Return the names of the files that the recipe depends on: all that are listed and are no
+    tables and no shards."""
+    return sorted(
+        name for name in sums if name not in (*TABLES, CHECKSUMS) and not is_shard_name(name)
+    )
 
 
 def _proven_sums(folder: FolderHere) -> dict[str, str] | None:
-    """Return what all tables should hash to, SHA256SUMS itself included; None if it does not prove shards.arrow."""
+    """Return what all tables should hash to, SHA256SUMS itself included; None if it does not prove
+    shards.arrow."""
     try:
         sums = read_checksums(folder)
         proven = set(TABLES) <= set(sums) and sums[SHARDS] == hash_file(folder, SHARDS)
@@ -167,7 +198,11 @@ def _proven_sums(folder: FolderHere) -> dict[str, str] | None:
 def with_sizes(folder: FolderHere, files: dict[str, FileFacts]) -> dict[str, FileFacts]:
     """Return the same facts with the sizes of the files that are there."""
     found = {name: folder.stat(name) for name in files}
-    sizes = {name: entry.size for name, entry in found.items() if entry is not None and entry.kind == "file"}
+    sizes = {
+        name: entry.size
+        for name, entry in found.items()
+        if entry is not None and entry.kind == "file"
+    }
     return {name: FileFacts(sizes.get(name, 0), facts.sha256) for name, facts in files.items()}
 
 
@@ -189,13 +224,21 @@ def _what_is_left(folder: FolderHere) -> dict[str, Any]:
 def _splits(entries: list[ShardEntry]) -> tuple[SplitFacts, ...]:
     names = dict.fromkeys(entry.split for entry in entries)
     own = {name: [entry for entry in entries if entry.split == name] for name in names}
-    return tuple(SplitFacts(n, sum(e.rows for e in of), len(of), sum(e.bytes for e in of)) for n, of in own.items())
+    return tuple(
+        SplitFacts(n, sum(e.rows for e in of), len(of), sum(e.bytes for e in of))
+        for n, of in own.items()
+    )
 
 
 def _parts(left: dict[str, Any], known: dict[str, str]) -> dict[str, str]:
-    """Return the parts of the fingerprint: all of them if the old ones still give the old fingerprint."""
+    """Return the parts of the fingerprint: all of them if the old ones still give the old
+    fingerprint."""
     old = left.get("fingerprint_parts")
-    if isinstance(old, dict) and fingerprint(old) == left.get("fingerprint") and known.items() <= old.items():
+    if (
+        isinstance(old, dict)
+        and fingerprint(old) == left.get("fingerprint")
+        and known.items() <= old.items()
+    ):
         return old
     lost = {} if WRITTEN_PART in known else {"inputs": LOST_PART, "settings": LOST_PART}
     return {**lost, **known}
@@ -209,7 +252,11 @@ def _settings(left: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
 
 def _sources(left: dict[str, Any]) -> tuple[str, ...]:
     old = left.get("sources")
-    return tuple(old) if isinstance(old, list) and all(isinstance(source, str) for source in old) else ()
+    return (
+        tuple(old)
+        if isinstance(old, list) and all(isinstance(source, str) for source in old)
+        else ()
+    )
 
 
 def named_sources(folder: FolderHere) -> tuple[str, ...]:
@@ -218,7 +265,8 @@ def named_sources(folder: FolderHere) -> tuple[str, ...]:
 
 
 def _kept(sources: tuple[str, ...]) -> tuple[str, ...]:
-    """Return these sources if all are absolute paths. A URL that was never recorded would be asked for by the next repair."""
+    """Return these sources if all are absolute paths. A URL that was never recorded would be asked
+    for by the next repair."""
     return sources if all(map(is_absolute_place, sources)) else ()
 
 
@@ -229,19 +277,27 @@ def _created(left: dict[str, Any], witness: Path) -> str:
     return then.isoformat(timespec="seconds")
 
 
-# --- the state of a dataset's files by SHA-256: which are undamaged, and what the others should be ---
+# --- the state of a dataset's files by SHA-256: which are undamaged, and what the others should be
+# ---
 
 
-def hash_files(folder: FolderHere, progress: Callable[[int, int], None]) -> tuple[dict[str, str], dict[str, OSError]]:
-    """Return the SHA-256 of every ordinary file in a dataset's folder, by name, and why others cannot be read.
+def hash_files(
+    folder: FolderHere, progress: Callable[[int, int], None]
+) -> tuple[dict[str, str], dict[str, OSError]]:
+    """Return the SHA-256 of every ordinary file in a dataset's folder, by name, and why others
+    cannot be read.
 
-    A file that is deleted meanwhile is in neither. Raises DatasetError if the folder cannot be listed.
+    A file that is deleted meanwhile is in neither. Raises DatasetError if the folder cannot be
+    listed.
     """
     names = [name for name in list_names(folder) if name != STAGING]
     hashes: dict[str, str] = {}
     unreadable: dict[str, OSError] = {}
-    with folder.prefetch(names) as note, ThreadPoolExecutor(usable_cores()) as pool:  # hashing lets other threads run
-        for done, (name, found) in enumerate(zip(names, pool.map(partial(_hash, folder), names), strict=True), 1):
+    # hashing lets other threads run
+    with folder.prefetch(names) as note, ThreadPoolExecutor(usable_cores()) as pool:
+        for done, (name, found) in enumerate(
+            zip(names, pool.map(partial(_hash, folder), names), strict=True), 1
+        ):
             if isinstance(found, str):
                 hashes[name] = found
             elif found is not None and not isinstance(found, FileNotFoundError):
@@ -256,7 +312,9 @@ def list_names(folder: Folder) -> list[str]:
     try:
         return sorted(folder.names())
     except OSError as error:
-        raise DatasetError(f"{folder.shown()}: cannot be listed ({error.strerror or error})") from error
+        raise DatasetError(
+            f"{folder.shown()}: cannot be listed ({error.strerror or error})"
+        ) from error
 
 
 def _hash(folder: Folder, name: str) -> str | OSError | None:
@@ -267,12 +325,18 @@ def _hash(folder: Folder, name: str) -> str | OSError | None:
 
 
 def numbered_names(manifest: Manifest) -> list[str]:
-    """Return the file names of all shards, in the order of the dataset, as a conversion numbers them."""
-    return [shard_name(split.name, number) for split in manifest.splits for number in range(split.shards)]
+    """Return the file names of all shards, in the order of the dataset, as a conversion numbers
+    them."""
+    return [
+        shard_name(split.name, number)
+        for split in manifest.splits
+        for number in range(split.shards)
+    ]
 
 
 def shard_names(folder: FolderHere, manifest: Manifest, hashes: dict[str, str]) -> list[str]:
-    """Return the file names of all shards, in the order of the dataset, from whatever is intact and knows them."""
+    """Return the file names of all shards, in the order of the dataset, from whatever is intact and
+    knows them."""
     if hashes.get(SHARDS) == manifest.files[SHARDS].sha256:
         return ShardTable(folder).names
     numbered = numbered_names(manifest)
@@ -280,15 +344,20 @@ def shard_names(folder: FolderHere, manifest: Manifest, hashes: dict[str, str]) 
         listed = [name for name in read_checksums(folder) if is_shard_name(name)]
         if set(listed) != set(numbered) and are_file_names(listed):
             places = {split.name: number for number, split in enumerate(manifest.splits)}
-            return sorted(listed, key=lambda name: (places.get(name.rpartition("-")[0], 0), len(name), name))
+            return sorted(
+                listed, key=lambda name: (places.get(name.rpartition("-")[0], 0), len(name), name)
+            )
     return numbered
 
 
-def expected_hashes(folder: FolderHere, manifest: Manifest, shards: list[str], hashes: dict[str, str]) -> dict[str, str]:
+def expected_hashes(
+    folder: FolderHere, manifest: Manifest, shards: list[str], hashes: dict[str, str]
+) -> dict[str, str]:
     """Return what every file but the manifest should hash to, as far as that is still known.
 
-    The manifest has the SHA-256 of the tables, and two of the tables those of the shards. If both tables are damaged, each
-    shard is assumed to be undamaged: the table rebuilt from all of them shows whether that was right.
+    The manifest has the SHA-256 of the tables, and two of the tables those of the shards. If both
+    tables are damaged, each shard is assumed to be undamaged: the table rebuilt from all of them
+    shows whether that was right.
     """
     expected = {name: facts.sha256 for name, facts in manifest.files.items()}
     if hashes.get(SHARDS) == expected[SHARDS]:
@@ -301,16 +370,20 @@ def expected_hashes(folder: FolderHere, manifest: Manifest, shards: list[str], h
 
 
 def refuse_folders(folder: Folder, manifest: Manifest) -> None:
-    """Raise DatasetError if a folder has the name of a file of the dataset: it may hold anything, and is not deleted."""
+    """Raise DatasetError if a folder has the name of a file of the dataset: it may hold anything,
+    and is not deleted."""
     for name in (MANIFEST, *manifest.files, *numbered_names(manifest)):
         found = folder.stat(name)
         if found is not None and found.kind == "folder":
             raise DatasetError(
-                f"{folder.shown(name)}: a folder, where a file of the dataset belongs; move it away, then repair again"
+                f"{folder.shown(name)}: a folder, where a file of the dataset belongs; move it "
+                "away, then repair again"
             )
 
 
-def damaged_files(expected: dict[str, str], hashes: dict[str, str], names: Iterable[str]) -> set[str]:
+def damaged_files(
+    expected: dict[str, str], hashes: dict[str, str], names: Iterable[str]
+) -> set[str]:
     """Return those of the files with these names that are missing or not what they should be."""
     known = {name for name, sha256 in expected.items() if hashes.get(name) == sha256}
     return {*names} - known

@@ -27,17 +27,22 @@ from shardctl.system.locations.folder import Folder, FolderHere, hash_file
 from shardctl.system.locations.local import LocalFolder
 
 LOST = "lost"
-"""The reason, in rejects.jsonl, of records that were dropped because their shard and their source were gone."""
+"""The reason, in rejects.jsonl, of records that were dropped because their shard and their source
+were gone."""
 
 
 class Outcomes:
-    """What became of every shard, for the tables: from its marker where it was built again, else from what is intact.
+    """What became of every shard, for the tables: from its marker where it was built again, else
+    from what is intact.
 
-    `done` and `lines` are called for every shard in the order of the dataset, `done` first. `counts` is what update.arrows
-    says; without it, the dataset can be repaired, and only not be brought up to date.
+    `done` and `lines` are called for every shard in the order of the dataset, `done` first.
+    `counts` is what update.arrows says; without it, the dataset can be repaired, and only not be
+    brought up to date.
     """
 
-    def __init__(self, dataset: FolderHere, job: Job, intact: set[str], counts: UpdateState | None) -> None:
+    def __init__(
+        self, dataset: FolderHere, job: Job, intact: set[str], counts: UpdateState | None
+    ) -> None:
         self._dataset, self._job = dataset, job
         self._table = ShardTable(dataset) if SHARDS in intact else None
         self._plan = open_checked_table(dataset, PLAN) if PLAN in intact else None
@@ -50,7 +55,9 @@ class Outcomes:
         self._lines = None
         marker, place = self._job.marker_path(shard), self._job.place(shard)
         built = read_marker(marker) if marker.exists() else None
-        recorded = self._plan.slice(place.first_unit, place.units) if self._plan is not None else None
+        recorded = (
+            self._plan.slice(place.first_unit, place.units) if self._plan is not None else None
+        )
         reasons = self._reasons_of(recorded) if recorded is not None else None
         if built is None:
             assert recorded is not None, "shards that nothing is recorded of were all built again"
@@ -83,7 +90,9 @@ class Outcomes:
         jpegs = self._jpegs(place) if self._job.keeps_sources else None
         if self._table is not None:
             entry = self._table[self._table.names.index(place.name)]
-            facts = ShardFacts(entry.rows, entry.bytes, entry.raw_bytes, entry.sha256, entry.block_rows)
+            facts = ShardFacts(
+                entry.rows, entry.bytes, entry.raw_bytes, entry.sha256, entry.block_rows
+            )
             inputs = entry.inputs
         else:
             facts, keys = shard_facts(self._dataset, place.name)
@@ -92,26 +101,43 @@ class Outcomes:
         return done_of(facts, inputs, rejected, counts, units, jpegs)
 
     def _jpegs(self, place: ShardPlace) -> JpegRecord:
-        """Return what the images of a shard that was not built again are as JPEG, as they say it themselves."""
+        """Return what the images of a shard that was not built again are as JPEG, as they say it
+        themselves."""
         reader = ShardReader(self._dataset, place.name)
         column = str(reader.layout.roles.main_image)
-        images = (data.as_py() for block in reader.blocks() for data in block.column(column).field("bytes"))
+        images = (
+            data.as_py()
+            for block in reader.blocks()
+            for data in block.column(column).field("bytes")
+        )
         return record_of_jpegs([jpeg_facts(data) for data in images])
 
-    def _merged(self, shard: int, recorded: pa.Table, built: ShardMarker, reasons: list[list[Reject]]) -> ShardMarker:
-        """Join what is recorded of a shard with what was built again: what was rejected before keeps its reason."""
+    def _merged(
+        self, shard: int, recorded: pa.Table, built: ShardMarker, reasons: list[list[Reject]]
+    ) -> ShardMarker:
+        """Join what is recorded of a shard with what was built again: what was rejected before
+        keeps its reason."""
         place, left = self._job.place(shard), iter(reasons)
         lost = dict(_lost_units(self._job, shard, recorded))
         rows, lines = [], []
         units = zip(recorded.to_pylist(), built.units.to_pylist(), strict=True)
         for number, (old, new) in enumerate(units, place.first_unit):
-            row = {**{name: old[name] for name in MARKER_SCHEMA.names}, "first_row": new["first_row"]}
+            row = {
+                **{name: old[name] for name in MARKER_SCHEMA.names},
+                "first_row": new["first_row"],
+            }
             rejects = next(left) if old["rejected"] else []
             for reject in lost.get(number, []):
                 records = reject.records
                 if new["samples"] == 0:  # some of the unit's records were rejected before
                     # Blank lines are no records, and functions may make several samples of one.
-                    records = max(1, min(records - old["rejected"], old["samples"] // self._job.recipe.samples_per_record))
+                    records = max(
+                        1,
+                        min(
+                            records - old["rejected"],
+                            old["samples"] // self._job.recipe.samples_per_record,
+                        ),
+                    )
                     row["digest"] = None
                 message = f"dropped by repair: {reject.message}"
                 rejects.append(Reject(reject.source, reject.key, "read", LOST, message, records))
@@ -130,7 +156,8 @@ def _sum(units: pa.Table, name: str) -> int:
 
 
 def _lost_units(job: Job, shard: int, recorded: pa.Table) -> Iterator[tuple[int, list[Reject]]]:
-    """Yield the units of a shard that gave fewer samples than before, each with its rejects that are new."""
+    """Yield the units of a shard that gave fewer samples than before, each with its rejects that
+    are new."""
     place = job.place(shard)
     built = read_marker(job.marker_path(shard)).units["samples"].to_numpy()
     fewer = np.flatnonzero(built < recorded["samples"].to_numpy()).tolist()
@@ -146,7 +173,8 @@ def _lost_units(job: Job, shard: int, recorded: pa.Table) -> Iterator[tuple[int,
 
 
 def _is_new(reject: Reject, planned: PlannedUnit, known: Mapping[int | None, object]) -> bool:
-    """Return whether a reject is of a unit, and not one of those that are known. One of several records is of all of them."""
+    """Return whether a reject is of a unit, and not one of those that are known. One of several
+    records is of all of them."""
     record, first = reject.number, planned.unit.first
     of_unit = first <= record < first + planned.unit.records if first else record == 0
     return of_unit and (reject.records > 1 or record not in known)
@@ -171,7 +199,8 @@ def lost_samples(job: Job, shard: int, plan: pa.Table) -> Iterator[Lost]:
 
 
 def shard_facts(dataset: Folder, name: str) -> tuple[ShardFacts, int]:
-    """Return the facts of a shard, and of how many records its samples are, from the file itself. Raises DatasetError."""
+    """Return the facts of a shard, and of how many records its samples are, from the file itself.
+    Raises DatasetError."""
     reader = ShardReader(dataset, name)
     rows, size, keys = [], 0, []
     for block in reader.blocks():
@@ -182,12 +211,15 @@ def shard_facts(dataset: Folder, name: str) -> tuple[ShardFacts, int]:
     try:
         sha256 = hash_file(dataset, name)
     except OSError as error:
-        raise DatasetError(f"{dataset.shown(name)}: cannot be read ({error.strerror or error})") from error
+        raise DatasetError(
+            f"{dataset.shown(name)}: cannot be read ({error.strerror or error})"
+        ) from error
     return ShardFacts(sum(rows), reader.bytes, size, sha256, tuple(rows)), records
 
 
 def count_classes(folder: Path, job: Job) -> dict[str, list[int]] | None:
-    """Count the samples of the shards in a folder by split and class; None if there are no classes."""
+    """Count the samples of the shards in a folder by split and class; None if there are no
+    classes."""
     classes = job.layout.classes
     if not classes:
         return None

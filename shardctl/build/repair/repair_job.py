@@ -35,7 +35,13 @@ from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, PLANNED, SHARDS, shard_name
 from shardctl.format.shard import ShardReader
-from shardctl.format.tables import PLAN_SCHEMA, REPAIR_ADVICE, Reject, ShardTable, open_checked_table
+from shardctl.format.tables import (
+    PLAN_SCHEMA,
+    REPAIR_ADVICE,
+    Reject,
+    ShardTable,
+    open_checked_table,
+)
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.roots import SourceRoot, folder_of
@@ -49,7 +55,8 @@ from shardctl.transforms.recipe import Recipe
 
 @dataclass(frozen=True)
 class Made:
-    """How a dataset was made: what every job that makes it again must know. `sources` are their paths.
+    """How a dataset was made: what every job that makes it again must know. `sources` are their
+    paths.
 
     `shards` are the file names of all shards, in the order of the dataset.
     """
@@ -71,44 +78,65 @@ class Made:
         begin(job)
         return job
 
-    def planned_job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> DatasetJob:
+    def planned_job(
+        self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool
+    ) -> DatasetJob:
         """Return the job, of which nothing is written yet."""
         manifest = self.manifest
-        reading, lineage = RecordReading.from_json(manifest.records), Lineage(manifest.fingerprint_parts)
+        reading, lineage = (
+            RecordReading.from_json(manifest.records),
+            Lineage(manifest.fingerprint_parts),
+        )
         shuffle = manifest.settings["shuffle"]
         if reading.fields is not None:  # an earlier version took chats by their types
             reading = replace(reading, fields=self.recipe.with_json(reading.fields))
         return plan_job(
-            folder, self.roots, self.recipe, self.layout, splits, reading, lineage, shuffle=shuffle, recorded=recorded
+            folder,
+            self.roots,
+            self.recipe,
+            self.layout,
+            splits,
+            reading,
+            lineage,
+            shuffle=shuffle,
+            recorded=recorded,
         )
 
 
 def find_layout(dataset: FolderHere, manifest: Manifest, intact: set[str]) -> Layout:
-    """Return the layout that the shards were written with, from whatever is intact and knows it. Raises DatasetError."""
+    """Return the layout that the shards were written with, from whatever is intact and knows it.
+    Raises DatasetError."""
     if SHARDS in intact:
         return Layout.loads(ShardTable(dataset).making.layout)
     for name in sorted(intact - set(manifest.files)):
         found = ShardReader(dataset, name).layout
-        said = found.fields()  # in a shard they are sorted by name, and elsewhere in the order of the columns
+        # in a shard they are sorted by name, and elsewhere in the order of the columns
+        said = found.fields()
         fields = {column: said[column] for column in found.columns.names if column in said}
         return Layout.from_json(found.kind, fields, found.columns)
-    raise DatasetError(f"no shard is left, nor {SHARDS}, to tell what the columns were; convert again with --overwrite")
+    raise DatasetError(
+        f"no shard is left, nor {SHARDS}, to tell what the columns were; convert again with "
+        "--overwrite"
+    )
 
 
 # --- by the dataset's own plan ---
 
 
 def _link(dataset: FolderHere, folder: Path, names: Iterable[str]) -> None:
-    """Have a job find tables of the dataset: by a second name, since no symbolic link is followed in a staging folder."""
+    """Have a job find tables of the dataset: by a second name, since no symbolic link is followed
+    in a staging folder."""
     for name in names:
         with naming_the_path(folder):
             link_or_copy(dataset.path(name).resolve(), folder / name)
 
 
 def recorded_job(dataset: FolderHere, folder: Path, made: Made, intact: set[str]) -> DatasetJob:
-    """Return the job that makes the same shards from the dataset's own plan, proving every unit by its digest.
+    """Return the job that makes the same shards from the dataset's own plan, proving every unit by
+    its digest.
 
-    plan.arrow and files.arrow must be intact. Raises DatasetError if they contradict themselves all the same.
+    plan.arrow and files.arrow must be intact. Raises DatasetError if they contradict themselves all
+    the same.
     """
     _link(dataset, folder, (PLAN, FILES, *made.recipe.tables))
     files, plan = open_checked_table(dataset, FILES), open_checked_table(dataset, PLAN)
@@ -118,22 +146,38 @@ def recorded_job(dataset: FolderHere, folder: Path, made: Made, intact: set[str]
     records = in_plan[ends[1:]] - in_plan[ends[:-1]]
     names = [split.name for split in made.manifest.splits]
     places = [split_and_number(name, names) for name in made.shards]
-    columns = [np.array(values) for values in zip(*places, strict=True)] + [ends[:-1], units, records]
+    columns = [np.array(values) for values in zip(*places, strict=True)] + [
+        ends[:-1],
+        units,
+        records,
+    ]
     columns.append(np.full(len(units), NOT_KEPT))
-    with replacing(folder / SHARDS) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), JOB_SHARDS_SCHEMA) as writer:
-        arrays = [pa.array(column, f.type) for column, f in zip(columns, list(JOB_SHARDS_SCHEMA)[:-1], strict=True)]
+    with (
+        replacing(folder / SHARDS) as sink,
+        pa.ipc.new_file(pa.PythonFile(sink, mode="w"), JOB_SHARDS_SCHEMA) as writer,
+    ):
+        arrays = [
+            pa.array(column, f.type)
+            for column, f in zip(columns, list(JOB_SHARDS_SCHEMA)[:-1], strict=True)
+        ]
         arrays.append(_blocks(dataset, made, intact))
         writer.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
     of = np.array([split for split, _ in places])
     splits = tuple(
-        SplitPlan(name, (count := int(records[of == number].sum())), count, int(np.count_nonzero(of == number)))
+        SplitPlan(
+            name,
+            (count := int(records[of == number].sum())),
+            count,
+            int(np.count_nonzero(of == number)),
+        )
         for number, name in enumerate(names)
     )
     return made.job(folder, splits, recorded=True)
 
 
 def _blocks(dataset: FolderHere, made: Made, intact: set[str]) -> pa.Array:
-    """Return the rows of the blocks of every shard, null where that is lost: then they are as a conversion makes them."""
+    """Return the rows of the blocks of every shard, null where that is lost: then they are as a
+    conversion makes them."""
     type_ = JOB_SHARDS_SCHEMA.field("blocks").type
     if SHARDS not in intact:
         return pa.nulls(len(made.shards), type_)
@@ -141,9 +185,12 @@ def _blocks(dataset: FolderHere, made: Made, intact: set[str]) -> pa.Array:
 
 
 def _units_of_shards(plan: pa.Table, files: int, shards: int, shown: str) -> npt.NDArray[np.int64]:
-    """Return how many units each shard has, (shards,). Raises DatasetError if the plan says what cannot be."""
+    """Return how many units each shard has, (shards,). Raises DatasetError if the plan says what
+    cannot be."""
     if not plan.schema.equals(PLAN_SCHEMA):
-        raise DatasetError(f"{shown}: does not have the columns that `shardctl help format` gives it")
+        raise DatasetError(
+            f"{shown}: does not have the columns that `shardctl help format` gives it"
+        )
     numbers = [name for name in PLAN_SCHEMA.names if name != "digest"]
     columns = {name: plan[name].to_numpy() for name in numbers if not plan[name].null_count}
     holds = len(columns) == len(numbers) and all(
@@ -151,14 +198,19 @@ def _units_of_shards(plan: pa.Table, files: int, shards: int, shown: str) -> npt
     )
     if holds and plan.num_rows:
         shard = columns["shard"]
-        holds = columns["file"].max() < files and shard.max() < shards and bool((np.diff(shard) >= 0).all())
+        holds = (
+            columns["file"].max() < files
+            and shard.max() < shards
+            and bool((np.diff(shard) >= 0).all())
+        )
     if not holds:
         raise DatasetError(f"{shown}: contradicts itself; {REPAIR_ADVICE}")
     return np.bincount(columns["shard"], minlength=shards)
 
 
 def split_and_number(name: str, splits: Sequence[str]) -> tuple[int, int]:
-    """Return the number of a shard's split, and its own number within it, from its file name. Raises DatasetError."""
+    """Return the number of a shard's split, and its own number within it, from its file name.
+    Raises DatasetError."""
     split, _, digits = name.removesuffix(".arrow").rpartition("-")
     if split in splits and digits.isdecimal() and shard_name(split, int(digits)) == name:
         return splits.index(split), int(digits)
@@ -170,7 +222,8 @@ def split_and_number(name: str, splits: Sequence[str]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Fresh:
-    """The sources of a dataset as they are now, listed, labelled and divided again by its settings."""
+    """The sources of a dataset as they are now, listed, labelled and divided again by its
+    settings."""
 
     listing: Listing
     labelling: Labelling
@@ -182,39 +235,62 @@ class Fresh:
 
 
 def list_again(folder: Path, made: Made) -> Fresh:
-    """List the sources. Raises InputError if they are gone, or have nothing of this kind any more."""
+    """List the sources. Raises InputError if they are gone, or have nothing of this kind any
+    more."""
     manifest, settings = made.manifest, made.manifest.settings
     drop = [str(name) for name in settings.get("drop_columns", [])]
     given = settings["labels"]
-    rule = AnnotationRule(settings.get("boxes", "keep"), settings.get("annotation_frame", "auto"), settings.get("task"))
-    labels = LabelRule.parse(given if isinstance(given, list) else str(given), bool(settings["lenient_labels"]), drop, rule)
+    rule = AnnotationRule(
+        settings.get("boxes", "keep"),
+        settings.get("annotation_frame", "auto"),
+        settings.get("task"),
+    )
+    labels = LabelRule.parse(
+        given if isinstance(given, list) else str(given),
+        bool(settings["lenient_labels"]),
+        drop,
+        rule,
+    )
     if "classes" in settings:
         labels = replace(labels, classes=classes_of(made.layout.roles))
     by_key = settings.get("drawn_by") == "key"  # an older shardctl did not look at keys
     rules = PlanRules(
-        SplitRule.parse(settings["split"]), labels, settings["shuffle"], made.recipe.seed, by_key, made.recipe.undivided
+        SplitRule.parse(settings["split"]),
+        labels,
+        settings["shuffle"],
+        made.recipe.seed,
+        by_key,
+        made.recipe.undivided,
     )
     roots = [SourceRoot(normal(source)) for source in made.sources]
     reading = made.recipe.reading
-    listing = list_files(roots, KINDS[made.recipe.kind], reading, labels, folder / "listing.arrow", lambda _: None)
+    listing = list_files(
+        roots, KINDS[made.recipe.kind], reading, labels, folder / "listing.arrow", lambda _: None
+    )
     splitting = split_files(listing, rules.split, rules.seed, rules.by_key, rules.group)
     fields = RecordReading.from_json(manifest.records).fields
-    found = made.recipe.typed_fields is None and fields is not None and reading.label in fields.names
+    found = (
+        made.recipe.typed_fields is None and fields is not None and reading.label in fields.names
+    )
     if labels.mode == "auto" and listing.side is None and found:
         return Fresh(listing, Labelling(), splitting)  # the records have labels of their own
     return Fresh(listing, label_files(listing, rules, splitting, made.recipe, None), splitting)
 
 
 def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]:
-    """Find the duplicates among the texts of the sources as they are now. Raises InputError, SourceGoneError."""
+    """Find the duplicates among the texts of the sources as they are now. Raises InputError,
+    SourceGoneError."""
     fresh = list_again(folder, made)
-    discovery = Discovery(fresh.listing, made.recipe.reading, made.manifest.settings["shuffle"] is not None, engine)
+    discovery = Discovery(
+        fresh.listing, made.recipe.reading, made.manifest.settings["shuffle"] is not None, engine
+    )
     job = made.planned_job(folder, (), recorded=False)
     return compare_texts(job, fresh.listing, fresh.labelling, discovery.find_units(), engine)
 
 
 def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> DatasetJob:
-    """Return the job that makes the dataset from its sources as they are now. Raises DatasetError, InputError.
+    """Return the job that makes the dataset from its sources as they are now. Raises DatasetError,
+    InputError.
 
     What it says of duplicates is right: those of the sources are the same.
     """
@@ -223,17 +299,28 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
     discovery = Discovery(fresh.listing, made.recipe.reading, shuffle is not None, engine)
     units = without_repeats(discovery, discovery.find_units(), made.recipe, made.roots)
     planner = Planner(units, order_units(units, fresh.splitting, shuffle))
-    shards = made.manifest.settings.get(PLANNED) or {split.name: split.shards for split in made.manifest.splits}
-    numbered = [shard_name(name, number) for name, count in shards.items() for number in range(count)]
+    shards = made.manifest.settings.get(PLANNED) or {
+        split.name: split.shards for split in made.manifest.splits
+    }
+    numbered = [
+        shard_name(name, number) for name, count in shards.items() for number in range(count)
+    ]
     there = set(made.shards)
-    if list(fresh.splitting.names) != list(shards) or [name for name in numbered if name in there] != list(made.shards):
-        raise DatasetError("its sources do not give the same splits and shards now; convert them again with --overwrite")
+    if list(fresh.splitting.names) != list(shards) or [
+        name for name in numbered if name in there
+    ] != list(made.shards):
+        raise DatasetError(
+            "its sources do not give the same splits and shards now; convert them again with "
+            "--overwrite"
+        )
     fresh.write_files(folder / FILES)
     _link(dataset, folder, made.recipe.tables)
     planner.write(folder, list(shards.values()))
     splits = tuple(
         SplitPlan(name, records, expected, count)
-        for (name, count), records, expected in zip(shards.items(), planner.records, planner.split_records, strict=True)
+        for (name, count), records, expected in zip(
+            shards.items(), planner.records, planner.split_records, strict=True
+        )
     )
     filled = np.array([name in there for name in numbered])
     if not filled.all():
@@ -248,9 +335,11 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
 
 
 def known_lines(job: Job, rejects: Iterable[Reject], plan: pa.Table | None) -> Iterator[KnownLine]:
-    """Yield lines by which the workers of a job reject the same records as the dataset, for the same reasons, untried.
+    """Yield lines by which the workers of a job reject the same records as the dataset, for the
+    same reasons, untried.
 
-    `plan` is the plan of the dataset, if what became of its units is known. Then the job has the same plan.
+    `plan` is the plan of the dataset, if what became of its units is known. Then the job has the
+    same plan.
     """
     by_source: dict[str, dict[int, Reject]] = {}
     for reject in rejects:
@@ -267,12 +356,16 @@ def known_lines(job: Job, rejects: Iterable[Reject], plan: pa.Table | None) -> I
 
 def _units_of_files(job: Job, paths: set[str]) -> list[int]:
     """Return the rows of the plan of some files."""
-    files = np.flatnonzero(np.asarray(pc.is_in(job.files["path"].combine_chunks(), value_set=pa.array(sorted(paths)))))
+    files = np.flatnonzero(
+        np.asarray(pc.is_in(job.files["path"].combine_chunks(), value_set=pa.array(sorted(paths))))
+    )
     rows: list[int] = np.flatnonzero(np.isin(job.plan["file"].to_numpy(), files)).tolist()
     return rows
 
 
-def _rejects_of(job: Job, planned: PlannedUnit, of_file: dict[int, Reject], lost: int) -> Iterator[tuple[int | None, Reject]]:
+def _rejects_of(
+    job: Job, planned: PlannedUnit, of_file: dict[int, Reject], lost: int
+) -> Iterator[tuple[int | None, Reject]]:
     """Yield the rejects of a unit, each with its record; None: all of them.
 
     `lost` records were rejected where nothing came of the unit, 0 elsewhere.
@@ -283,11 +376,20 @@ def _rejects_of(job: Job, planned: PlannedUnit, of_file: dict[int, Reject], lost
             yield None, of_file[0]
         return
     numbers = sorted(of_file)
-    own = numbers[bisect_left(numbers, unit.first) : bisect_left(numbers, unit.first + unit.records)]
+    own = numbers[
+        bisect_left(numbers, unit.first) : bisect_left(numbers, unit.first + unit.records)
+    ]
     if job.draw is not None and job.draw.by_key:
-        # Which are of this split is not known without a look at their keys: who builds the shard leaves out the others.
-        of_all = next((of_file[number] for number in own if 1 < of_file[number].records == lost), None)
-        yield from ((number, of_file[number]) for number in own if of_file[number].records == 1 and of_all is None)
+        # Which are of this split is not known without a look at their keys: who builds the shard
+        # leaves out the others.
+        of_all = next(
+            (of_file[number] for number in own if 1 < of_file[number].records == lost), None
+        )
+        yield from (
+            (number, of_file[number])
+            for number in own
+            if of_file[number].records == 1 and of_all is None
+        )
         if of_all is not None:
             yield None, of_all
         return

@@ -29,7 +29,13 @@ from shardctl.build.repair.manifest import (
     shard_names,
     with_sizes,
 )
-from shardctl.build.repair.outcomes import Outcomes, count_classes, lost_samples, shard_facts, shards_with_rejects
+from shardctl.build.repair.outcomes import (
+    Outcomes,
+    count_classes,
+    lost_samples,
+    shard_facts,
+    shards_with_rejects,
+)
 from shardctl.build.repair.repair_job import (
     Made,
     duplicates_again,
@@ -62,7 +68,14 @@ from shardctl.format.tables import (
 from shardctl.format.update_state import NOTHING_PRUNED, Pruned, UpdateState
 from shardctl.inspection.verify.finding import UNREADABLE
 from shardctl.inspection.verify.tables import check_manifest
-from shardctl.system.files import FileFacts, copy_file, naming_the_path, sha256_of, sync_folder, write_atomically
+from shardctl.system.files import (
+    FileFacts,
+    copy_file,
+    naming_the_path,
+    sha256_of,
+    sync_folder,
+    write_atomically,
+)
 from shardctl.system.lease import file_lease
 from shardctl.system.locations.folder import FolderHere
 from shardctl.system.locations.local import LocalFolder
@@ -88,7 +101,12 @@ class Repair:
         listener: Listener,
         held: file_lease.Lease,
     ) -> None:
-        self.dataset, self.folder, self.sources, self.transforms = dataset, folder, sources, transforms
+        self.dataset, self.folder, self.sources, self.transforms = (
+            dataset,
+            folder,
+            sources,
+            transforms,
+        )
         self.drop_lost, self.workers, self.listener, self.held = drop_lost, workers, listener, held
         self.doubtful: tuple[str, ...] = ()
         self.repaired: list[str] = []
@@ -97,7 +115,8 @@ class Repair:
         self.notices: list[str] = []
 
     def run(self) -> RepairResult:
-        """Repair what can be. Raises DatasetError, UsageError, InputError, StorageError, BusyError."""
+        """Repair what can be. Raises DatasetError, UsageError, InputError, StorageError,
+        BusyError."""
         self.manifest = self._whole_manifest()
         hashes, unreadable = hash_files(self.dataset, self.listener.checking)
         self.names = shard_names(self.dataset, self.manifest, hashes)
@@ -108,20 +127,41 @@ class Repair:
         self.damaged = damaged_files(self.expected, hashes, (*self.manifest.files, *self.names))
         for name in sorted(self.damaged & set(unreadable)):
             why = unreadable[name].strerror or unreadable[name]
-            self.notices.append(f"{printable(name)} could not be read ({why}) and counts as damaged; check its disk or server")
+            self.notices.append(
+                f"{printable(name)} could not be read ({why}) and counts as damaged; check its "
+                "disk or server"
+            )
         dropped = False
         self._tell_of_lost_files()
         if self.damaged:
             try:
                 dropped = self._mend()
             except (DatasetError, InputError, TypesDifferError) as problem:
-                self.unrepaired += [Unrepaired(name, _sentence(problem)) for name in sorted(self.damaged)]
+                self.unrepaired += [
+                    Unrepaired(name, _sentence(problem)) for name in sorted(self.damaged)
+                ]
         if self.unrepaired and self.pruned:
-            self.notices.append("--overwrite brings back samples that were pruned; prune them again after it")
+            self.notices.append(
+                "--overwrite brings back samples that were pruned; prune them again after it"
+            )
         self._settle_manifest()
         sync_folder(self.dataset.work)
-        status = "damaged" if self.unrepaired else "dropped" if dropped else "repaired" if self.repaired else "whole"
-        return RepairResult(status, tuple(sorted(self.repaired)), tuple(self.unrepaired), tuple(self.lost), tuple(self.notices))
+        status = (
+            "damaged"
+            if self.unrepaired
+            else "dropped"
+            if dropped
+            else "repaired"
+            if self.repaired
+            else "whole"
+        )
+        return RepairResult(
+            status,
+            tuple(sorted(self.repaired)),
+            tuple(self.unrepaired),
+            tuple(self.lost),
+            tuple(self.notices),
+        )
 
     def _mend(self) -> bool:
         """Repair what is damaged, and return whether that was done by leaving lost samples out."""
@@ -140,18 +180,26 @@ class Repair:
         return dropped
 
     def _tell_of_lost_files(self) -> None:
-        """Leave out the files that only a person can bring back: those that the recipe depends on."""
+        """Leave out the files that only a person can bring back: those that the recipe depends
+        on."""
         for name in self.manifest.given_files:
             if name in self.damaged:
                 sha256 = self.manifest.files[name].sha256
-                what = f"the file with the SHA-256 {sha256} is lost, and cannot be made again; {BRING_BACK}"
+                what = (
+                    f"the file with the SHA-256 {sha256} is lost, and cannot be made again; "
+                    f"{BRING_BACK}"
+                )
                 self.unrepaired.append(Unrepaired(name, what))
                 self.damaged.discard(name)
 
     def _mend_written(self) -> None:
-        """Repair a dataset of samples that had no source: its tables can be made from its shards."""
+        """Repair a dataset of samples that had no source: its tables can be made from its
+        shards."""
         for name in sorted(self.damaged & set(self.names)):
-            what = "its samples were written by shardctl.write, and have no source to make them from; write the dataset again"
+            what = (
+                "its samples were written by shardctl.write, and have no source to make them "
+                "from; write the dataset again"
+            )
             self.unrepaired.append(Unrepaired(name, what))
 
         def write() -> dict[str, FileFacts]:
@@ -162,18 +210,27 @@ class Repair:
                 facts, _ = shard_facts(self.dataset, name)
                 entries.append(ShardEntry.of_written(name.rpartition("-")[0], name, facts))
             manifest = self.manifest
-            making = making_of(layout, manifest.fields, manifest.recipe, manifest.settings, manifest.fingerprint_parts)
+            making = making_of(
+                layout,
+                manifest.fields,
+                manifest.recipe,
+                manifest.settings,
+                manifest.fingerprint_parts,
+            )
             return write_tables(new, entries, making)
 
         self._mend_tables(write)
 
     def _refuse_unreadable_shards(self, unreadable: dict[str, OSError]) -> None:
-        """Raise DatasetError if a shard cannot be read: its samples may all be there once its disk or server is back."""
+        """Raise DatasetError if a shard cannot be read: its samples may all be there once its disk
+        or server is back."""
         for name in sorted(unreadable.keys() & set(self.names)):
             why = unreadable[name].strerror or unreadable[name]
             raise DatasetError(
-                f"{self.dataset.shown(name)}: cannot be read ({why}). Its samples may still exist, so that --drop-lost does not"
-                " remove them. Bring back the disk or server, repair without --drop-lost, or move the file away if it is lost"
+                f"{self.dataset.shown(name)}: cannot be read ({why}). Its samples may still exist, "
+                "so that --drop-lost does not"
+                " remove them. Bring back the disk or server, repair without --drop-lost, or move "
+                "the file away if it is lost"
             )
 
     @cached_property
@@ -210,33 +267,42 @@ class Repair:
             self.repaired.append(MANIFEST)
             if not manifest.sources:
                 named = f" (it named {_listed(self.doubtful)})" if self.doubtful else ""
-                self.notices.append(f"{MANIFEST} was rebuilt without the paths of the sources{named}; --source records them")
+                self.notices.append(
+                    f"{MANIFEST} was rebuilt without the paths of the sources{named}; --source "
+                    "records them"
+                )
             if not all(manifest.fingerprint_parts.values()):
                 self.notices.append(
-                    f"{MANIFEST} has lost the fingerprint of the inputs: convert will not report the dataset as up to date"
+                    f"{MANIFEST} has lost the fingerprint of the inputs: convert will not report "
+                    "the dataset as up to date"
                 )
         return dataclasses.replace(manifest, sources=self.sources or manifest.sources)
 
     def _settle_manifest(self) -> None:
-        """Add to the manifest what is known only now: the sizes of tables, and the paths of the sources."""
+        """Add to the manifest what is known only now: the sizes of tables, and the paths of the
+        sources."""
         if self.unrepaired:
             return
         on_disk = Manifest.load(self.dataset)
         settled = dataclasses.replace(
-            on_disk, files=with_sizes(self.dataset, on_disk.files), sources=self.sources or on_disk.sources
+            on_disk,
+            files=with_sizes(self.dataset, on_disk.files),
+            sources=self.sources or on_disk.sources,
         )
         if settled != on_disk:
             self._write_manifest(settled)
 
     def _write_manifest(self, manifest: Manifest) -> None:
-        """Write the manifest elsewhere and rename it: a killed process leaves no half of it in the dataset."""
+        """Write the manifest elsewhere and rename it: a killed process leaves no half of it in the
+        dataset."""
         self.held.check()
         write_atomically(self.folder / MANIFEST, manifest.to_json().encode())
         with naming_the_path(self.dataset.work / MANIFEST):
             (self.folder / MANIFEST).replace(self.dataset.work / MANIFEST)
 
     def _job(self, engine: Engine) -> DatasetJob:
-        """Return the job that makes this dataset: from its own plan, or from the sources if tables are lost."""
+        """Return the job that makes this dataset: from its own plan, or from the sources if tables
+        are lost."""
         manifest = self.manifest
         refuse_unnamed_functions(manifest.recipe, self.transforms, self.dataset.shown(), "repair")
         of_duplicates = set(filter(is_duplicates_table, manifest.own_files)) & self.damaged
@@ -254,7 +320,10 @@ class Repair:
             if of_duplicates:
                 self._mend_duplicates(made, of_duplicates, engine)
             if PLAN not in self.damaged and (REJECTS not in self.damaged or self._is_changed):
-                job, plan = recorded_job(self.dataset, self.folder, made, self.intact), open_table(self.dataset, PLAN)
+                job, plan = (
+                    recorded_job(self.dataset, self.folder, made, self.intact),
+                    open_table(self.dataset, PLAN),
+                )
             else:
                 job, plan = fresh_job(self.dataset, self.folder, made, engine), None
                 self._check_plan(job)
@@ -264,42 +333,64 @@ class Repair:
                 rejects = [pruned_reject(*each) for each in self.pruned]
                 job.write_known(chain(lines_by_key(self.pruned), known_lines(job, rejects, None)))
             return job
-        except (UsageError, KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+        except (
+            UsageError,
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            pa.ArrowException,
+        ) as error:
             raise DatasetError(f"its record of how it was made cannot be used ({error})") from error
 
     def _settle_sources(self) -> None:
-        """Tell where the sources are read that the manifest names. Raises DatasetError where it cannot be relied on.
+        """Tell where the sources are read that the manifest names. Raises DatasetError where it
+        cannot be relied on.
 
-        A dataset may come from anybody: only a whole manifest is believed, and only a place that a conversion may record.
+        A dataset may come from anybody: only a whole manifest is believed, and only a place that a
+        conversion may record.
         """
         if self.sources:
             return
         if self.doubtful:
             raise DatasetError(
-                f"{MANIFEST} was damaged, so that it is not certain that the sources are where it says:"
+                f"{MANIFEST} was damaged, so that it is not certain that the sources are where it "
+                "says:"
                 f" {_listed(self.doubtful)}; say where they are with --source SRC, once per source"
             )
         if not self.manifest.sources:
-            raise DatasetError("the manifest does not say where the sources are; say it with --source SRC, once per source")
+            raise DatasetError(
+                "the manifest does not say where the sources are; say it with --source SRC, once "
+                "per source"
+            )
         if strange := self.manifest.strange_sources():
             raise DatasetError(
-                f"the manifest names sources as no conversion records them, and they are not read: {_listed(strange)}; say"
+                "the manifest names sources as no conversion records them, and they are not read: "
+                f"{_listed(strange)}; say"
                 " where the sources are with --source SRC, once per source"
             )
         self.listener.reading(self.manifest.sources)
 
     def _mend_files(self, made: Made) -> None:
-        """Make files.arrow again from a listing of the sources. Raises DatasetError if it does not come out as it was."""
+        """Make files.arrow again from a listing of the sources. Raises DatasetError if it does not
+        come out as it was."""
         files = self.folder / FILES
         list_again(self.folder, made).write_files(files)
         hide_pruned(files, self.pruned)
         final = self.folder / f"final-{FILES}"
         write_final_files(final, open_table(LocalFolder(files.parent), files.name))
         if sha256_of(final) != self.manifest.files[FILES].sha256:
-            now, before = open_table(LocalFolder(files.parent), files.name).num_rows, self.manifest.inputs
-            what = f"there are {counted(now, 'file')} now, the dataset was made from {counted(before, 'record')}"
+            now, before = (
+                open_table(LocalFolder(files.parent), files.name).num_rows,
+                self.manifest.inputs,
+            )
+            what = (
+                f"there are {counted(now, 'file')} now, the dataset was made from "
+                f"{counted(before, 'record')}"
+            )
             raise DatasetError(
-                f"{FILES} is lost, and the sources do not give it again now ({what}); convert them again with --overwrite"
+                f"{FILES} is lost, and the sources do not give it again now ({what}); convert them "
+                "again with --overwrite"
             )
         self.held.check()
         with naming_the_path(self.dataset.work / FILES):
@@ -315,7 +406,8 @@ class Repair:
             if name in names:
                 if sha256_of(each.table) != self.manifest.files[name].sha256:
                     raise DatasetError(
-                        f"{name} is lost, and the sources do not give the same duplicates: {self._why_different()};"
+                        f"{name} is lost, and the sources do not give the same duplicates: "
+                        f"{self._why_different()};"
                         " convert them again with --overwrite"
                     )
                 self.held.check()
@@ -325,15 +417,18 @@ class Repair:
                 self.repaired.append(name)
 
     def _check_plan(self, job: Job) -> None:
-        """Raise DatasetError if the sources do not have as many records as the dataset was made from."""
+        """Raise DatasetError if the sources do not have as many records as the dataset was made
+        from."""
         if job.draw is None and job.records != self.manifest.inputs and job.fields is None:
             raise DatasetError(
-                f"the sources have {job.records} inputs now, the dataset was made from {self.manifest.inputs}; convert them"
+                f"the sources have {job.records} inputs now, the dataset was made from "
+                f"{self.manifest.inputs}; convert them"
                 " again with --overwrite"
             )
 
     def _build(self, job: Job, engine: Engine) -> None:
-        """Rebuild the damaged shards, and those that are needed for tables; put verified files in place."""
+        """Rebuild the damaged shards, and those that are needed for tables; put verified files in
+        place."""
         names = self.names
         wanted = {number for number, name in enumerate(names) if name in self.damaged}
         if PLAN in self.damaged:
@@ -383,30 +478,46 @@ class Repair:
         if lost:
             first = f"for instance {printable(lost[0].key)}: {printable(lost[0].reason)}"
             count = sum(entry.samples for entry in lost)
-            what = f"{count} of its samples cannot be made again, {first}; --drop-lost removes them from the dataset;"
+            what = (
+                f"{count} of its samples cannot be made again, {first}; --drop-lost removes "
+                "them from the dataset;"
+            )
             what += " --source says where the sources are now"
         elif name in self.damaged:
-            what = f"the rebuilt file differs from the recorded one: {self._why_different()}; convert again with --overwrite"
+            what = (
+                f"the rebuilt file differs from the recorded one: {self._why_different()}; "
+                "convert again with --overwrite"
+            )
         else:
             return  # the shard is undamaged; the state of the sources matters only for tables
         self.unrepaired.append(Unrepaired(name, what))
 
     @property
     def _is_changed(self) -> bool:
-        """Whether commands such as `convert --update` have changed the dataset: then its plan is not that of the sources."""
+        """Whether commands such as `convert --update` have changed the dataset: then its plan is
+        not that of the sources."""
         return self.manifest.generation.number > 1
 
     def _why_different(self) -> str:
-        """Return the possible reasons. Inputs that are read by the recorded plan were verified to be unchanged."""
-        versions = f"other versions of shardctl or of the image libraries made it (shardctl {self.manifest.shardctl_version})"
+        """Return the possible reasons. Inputs that are read by the recorded plan were verified to
+        be unchanged."""
+        versions = (
+            "other versions of shardctl or of the image libraries made it (shardctl "
+            f"{self.manifest.shardctl_version})"
+        )
         if {PLAN, REJECTS} & self.damaged:
-            update = "an update has ordered it otherwise than its sources alone do, " if self._is_changed else ""
+            update = (
+                "an update has ordered it otherwise than its sources alone do, "
+                if self._is_changed
+                else ""
+            )
             return f"{update}its sources changed, or {versions}"
         own = ", or your own function has changed" if self.transforms else ""
         return f"its sources are unchanged, but {versions}{own}"
 
     def _mend_tables(self, write: Callable[[], dict[str, FileFacts]]) -> None:
-        """Have the damaged tables written into the folder of the repair, and put the verified ones in place."""
+        """Have the damaged tables written into the folder of the repair, and put the verified ones
+        in place."""
         tables = sorted(self.damaged & set(self.manifest.files))
         if not tables:
             return
@@ -425,7 +536,8 @@ class Repair:
                 self.repaired.append(name)
             else:
                 what = (
-                    f"the rebuilt file differs from the recorded one: {self._why_different()}; convert again with --overwrite"
+                    f"the rebuilt file differs from the recorded one: {self._why_different()}; "
+                    "convert again with --overwrite"
                 )
                 self.unrepaired.append(Unrepaired(name, what))
 
@@ -439,22 +551,31 @@ class Repair:
         return TableWriter(job, *given, state.files, state.digest_beside, state.pruned)
 
     def _drop(self, job: DatasetJob) -> bool:
-        """Commit the dataset without the samples that are lost, and return whether that could be done."""
-        beyond_repair = [entry for entry in self.unrepaired if entry.file not in {lost.shard for lost in self.lost}]
+        """Commit the dataset without the samples that are lost, and return whether that could be
+        done."""
+        beyond_repair = [
+            entry
+            for entry in self.unrepaired
+            if entry.file not in {lost.shard for lost in self.lost}
+        ]
         if beyond_repair:
             return False
         new = self.folder / NEW_FOLDER
         for name in self.names:
             if not (new / name).exists():
                 _link(self.dataset.path(name), new / name)
-        self._commit(job).run(lambda facts: self._manifest_without_lost(facts, count_classes(new, job)))
+        self._commit(job).run(
+            lambda facts: self._manifest_without_lost(facts, count_classes(new, job))
+        )
         self.held.check()
         publish.publish(new, self.dataset.work)
         self.repaired += sorted(self.damaged)
         self.unrepaired, self.damaged = [], set()
         return True
 
-    def _manifest_without_lost(self, facts: WrittenTables, class_counts: dict[str, list[int]] | None) -> Manifest:
+    def _manifest_without_lost(
+        self, facts: WrittenTables, class_counts: dict[str, list[int]] | None
+    ) -> Manifest:
         lost = sum(lost.samples for lost in self.lost)
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         without = dataclasses.replace(
@@ -485,7 +606,8 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _built_one_by_one(engine: Engine, job: Job, shards: list[int]) -> Iterator[int]:
-    """Yield the shards that can be built though a source does not answer: those of other sources."""
+    """Yield the shards that can be built though a source does not answer: those of other
+    sources."""
     for shard in shards:
         if not read_finished(job, shard):
             engine.close()  # of the run before, which has ended in an error

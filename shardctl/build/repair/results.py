@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shardctl.system.dataclass import dataclass
-from shardctl.system.html import BAD, GOOD, Html, in_notebook, lines_in_notebook, marked, rows_in_notebook, text
+from shardctl.system.html import (
+    BAD,
+    GOOD,
+    Html,
+    in_notebook,
+    lines_in_notebook,
+    marked,
+    rows_in_notebook,
+    text,
+)
 from shardctl.system.progress import Phase, Progress
 from shardctl.system.text import counted
 
 
 @dataclass(frozen=True)
 class Lost:
-    """Samples of a damaged shard that cannot be made from their source any more: those of one record, or of a whole unit.
+    """Samples of a damaged shard that cannot be made from their source any more: those of one
+    record, or of a whole unit.
 
     `key` is that of the first of them, `samples` how many they are.
     """
@@ -34,9 +44,11 @@ class Unrepaired:
 
 @dataclass(frozen=True)
 class RepairResult:
-    """The result of a repair. `status` is whole (no damage found), repaired, dropped (lost samples removed), damaged (still).
+    """The result of a repair. `status` is whole (no damage found), repaired, dropped (lost samples
+    removed), damaged (still).
 
-    `repaired` names the repaired files, `lost` the samples that cannot be made again; `notices` are messages for the user.
+    `repaired` names the repaired files, `lost` the samples that cannot be made again; `notices` are
+    messages for the user.
     """
 
     status: str
@@ -58,16 +70,21 @@ class RepairResult:
     @property
     def verdict(self) -> str:
         """What the dataset is now, in words."""
-        return {"repaired": "is whole again", "damaged": "is still DAMAGED"}.get(self.status, "is whole")
+        return {"repaired": "is whole again", "damaged": "is still DAMAGED"}.get(
+            self.status, "is whole"
+        )
 
     @property
     def remark(self) -> str:
         """The words after the verdict: the actions, or the reason why they failed."""
-        repaired = f"{counted(len(self.repaired), 'file')} repaired, shards and tables verified by SHA-256"
+        repaired = (
+            f"{counted(len(self.repaired), 'file')} repaired, shards and tables verified by SHA-256"
+        )
         return {
             "whole": "; nothing was done",
             "repaired": f": {repaired}",
-            "dropped": f", without {counted(self.lost_samples, 'lost sample')}; rejects.jsonl has the names",
+            "dropped": f", without {counted(self.lost_samples, 'lost sample')}; rejects.jsonl has "
+            "the names",
             "damaged": f": {counted(len(self.unrepaired), 'file')} could not be repaired",
         }[self.status]
 
@@ -78,11 +95,17 @@ class RepairResult:
     def _repr_html_(self) -> str:
         """Return the verdict, and what was repaired, lost and not repaired, for a notebook."""
         status = marked(self.status, GOOD if self.ok else BAD)
-        lost = [(each.key, each.samples, each.shard, each.source, each.reason) for each in self.lost]
+        lost = [
+            (each.key, each.samples, each.shard, each.source, each.reason) for each in self.lost
+        ]
         return in_notebook(
             Html(f"{status.text} the dataset {text(self.verdict + self.remark)}"),
             lines_in_notebook(self.notices),
-            rows_in_notebook("not repaired", [(each.file, each.message) for each in self.unrepaired], ("file", "why")),
+            rows_in_notebook(
+                "not repaired",
+                [(each.file, each.message) for each in self.unrepaired],
+                ("file", "why"),
+            ),
             rows_in_notebook("lost", lost, ("key", "samples", "shard", "source", "why")),
             rows_in_notebook("repaired", [(name,) for name in self.repaired]),
         )
@@ -90,7 +113,8 @@ class RepairResult:
 
 @dataclass(frozen=True)
 class Listener:
-    """Callbacks for the progress of a repair: first the files checked, then the records read, each as (done, total).
+    """Callbacks for the progress of a repair: first the files checked, then the records read, each
+    as (done, total).
 
     `reading` gets the places of the sources that the manifest names, before anything is read there.
     """
@@ -103,4 +127,7 @@ class Listener:
     @classmethod
     def showing(cls, progress: Progress) -> Listener:
         """Return callbacks that show how far a repair is."""
-        return cls(progress.counter(Phase("checking", "files")), progress.counter(Phase("rebuilding", "inputs")))
+        return cls(
+            progress.counter(Phase("checking", "files")),
+            progress.counter(Phase("rebuilding", "inputs")),
+        )

@@ -1,1 +1,2 @@
-"""Datasets whose shards are written again from their own rows, without their sources: `prune` and `compact`."""
+"""Datasets whose shards are written again from their own rows, without their sources: `prune` and
+`compact`."""

@@ -1,4 +1,5 @@
-"""The dataset that takes the place of one whose shards were written again: its tables, its manifest, and its commit."""
+"""The dataset that takes the place of one whose shards were written again: its tables, its
+manifest, and its commit."""
 
 from __future__ import annotations
 
@@ -28,7 +29,16 @@ from shardctl.build.write.commit import digest_of_shards
 from shardctl.format.jpeg_record import COUNTS, JpegRecord, joined
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
-from shardctl.format.names import FILES, GENERATIONS, MANIFEST, PLAN, PLANNED, REJECTS, SHARDS, STAGING
+from shardctl.format.names import (
+    FILES,
+    GENERATIONS,
+    MANIFEST,
+    PLAN,
+    PLANNED,
+    REJECTS,
+    SHARDS,
+    STAGING,
+)
 from shardctl.format.shard import Compression
 from shardctl.format.step_counts import Counts
 from shardctl.format.stored import StoredDataset
@@ -55,7 +65,8 @@ PLAN_ROWS = 65536
 
 
 class SourceDataset:
-    """The dataset whose shards are written again. Raises DatasetError if a table of it is damaged."""
+    """The dataset whose shards are written again. Raises DatasetError if a table of it is
+    damaged."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.manifest = root, Manifest.load(LocalFolder(root))
@@ -90,17 +101,19 @@ class SourceDataset:
         return NO_COUNTS if self.state is None else self.state.counts(shard)
 
     def plain(self, shard: int) -> Flags | None:
-        """Return which images of a shard are plain JPEG, (rows,); None where that is not recorded."""
+        """Return which images of a shard are plain JPEG, (rows,); None where that is not
+        recorded."""
         record, entry = self.table.jpegs, self.table[shard]
         return None if record is None else record.only(entry.first, entry.rows)
 
 
 @dataclass(frozen=True)
 class NewShard:
-    """A shard of the new dataset. It is `kept`, with the name that it has, or lies in the new folder already.
+    """A shard of the new dataset. It is `kept`, with the name that it has, or lies in the new
+    folder already.
 
-    `units` are its rows of plan.arrow, but for the number of the shard; `lines` those of rejects.jsonl; `plain` which of its
-    images are plain JPEG, None where that is not recorded.
+    `units` are its rows of plan.arrow, but for the number of the shard; `lines` those of
+    rejects.jsonl; `plain` which of its images are plain JPEG, None where that is not recorded.
     """
 
     entry: ShardEntry
@@ -122,12 +135,17 @@ class RewriteTotals:
 
 
 @contextmanager
-def rewriting(dst: str | Path, waiting: Callable[[str], None] | None) -> Iterator[tuple[SourceDataset, Path, file_lease.Lease]]:
-    """Hold the lease of a dataset, and yield it with a folder for the new one. What is left of that in the end is deleted."""
+def rewriting(
+    dst: str | Path, waiting: Callable[[str], None] | None
+) -> Iterator[tuple[SourceDataset, Path, file_lease.Lease]]:
+    """Hold the lease of a dataset, and yield it with a folder for the new one. What is left of that
+    in the end is deleted."""
     with naming_the_path(Path(dst)):
-        root = Path(os.path.realpath(dst))  # a link to it, or `..` in its path, would not be its name beside itself
+        # a link to it, or `..` in its path, would not be its name beside itself
+        root = Path(os.path.realpath(dst))
     if not publish.needs_recovery(root):
-        Manifest.load(LocalFolder(root))  # says what this is instead, before anything is written into it
+        # says what this is instead, before anything is written into it
+        Manifest.load(LocalFolder(root))
     refuse_generation(root)
     check_writable(root)
     with file_lease.hold(root / STAGING, waiting) as held:
@@ -154,14 +172,18 @@ def commit(
     removed: int = 0,
     pruned: Iterable[tuple[str, int]] = (),
 ) -> Manifest:
-    """Write the tables and the manifest beside the new shards, and put them in the place of the dataset. Returns the manifest.
+    """Write the tables and the manifest beside the new shards, and put them in the place of the
+    dataset. Returns the manifest.
 
-    `files` is the new files.arrow. `removed` samples of the records `pruned` are no longer there: then earlier generations go
-    too, as they have them.
+    `files` is the new files.arrow. `removed` samples of the records `pruned` are no longer there:
+    then earlier generations go too, as they have them.
     """
     making, settings = old.table.making, old.manifest.settings
     if command == "compact" and PLANNED in settings:  # the shards have new numbers
-        making, settings = replace(making, settings=_without_planned(making.settings)), _without_planned(settings)
+        making, settings = (
+            replace(making, settings=_without_planned(making.settings)),
+            _without_planned(settings),
+        )
     entries = [shard.entry for shard in shards]
     if is_written(old.manifest.settings):
         making = replace(making, parts={WRITTEN_PART: digest_of_shards(entries)})
@@ -169,7 +191,10 @@ def commit(
         if shard.kept:
             with naming_the_path(new / shard.entry.path):
                 link_or_copy(old.root / shard.entry.path, new / shard.entry.path)
-    with replacing(new / FILES) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), files.schema) as writer:
+    with (
+        replacing(new / FILES) as sink,
+        pa.ipc.new_file(pa.PythonFile(sink, mode="w"), files.schema) as writer,
+    ):
         for batch in files.to_batches():
             writer.write_batch(batch)
     for name in old.manifest.own_files:
@@ -179,7 +204,10 @@ def commit(
     with ShardSpool(new.parent) as spool:
         _write_plan_and_rejects(new, shards, spool)
         if old.state is not None:
-            with writing_update(new, {**dict.fromkeys(pruned), **old.state.pruned}) as (record, file):
+            with writing_update(new, {**dict.fromkeys(pruned), **old.state.pruned}) as (
+                record,
+                file,
+            ):
                 record.write_files(old.state.files, old.state.digest_beside)
                 for shard in shards:
                     record.add(shard.counts)
@@ -210,7 +238,9 @@ def commit(
         steps=totals.steps,
     )
     if is_written(old.manifest.settings):
-        changed = replace(changed, fingerprint_parts=making.parts, fingerprint=fingerprint(making.parts))
+        changed = replace(
+            changed, fingerprint_parts=making.parts, fingerprint=fingerprint(making.parts)
+        )
     manifest = changed.with_generation(old.manifest, command, 0, removed, 0)
     with replacing(new / MANIFEST) as sink:
         sink.write(manifest.to_json().encode())
@@ -229,7 +259,8 @@ def _without_planned(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def forget(root: Path, but: Path | None = None) -> None:
-    """Delete earlier generations, and unfinished conversions: they may have samples that go. The caller holds the lease.
+    """Delete earlier generations, and unfinished conversions: they may have samples that go. The
+    caller holds the lease.
 
     `but` is the folder of the job that takes them away.
     """
@@ -267,4 +298,9 @@ def _write_plan_and_rejects(new: Path, shards: Sequence[NewShard], spool: ShardS
 def _splits(manifest: Manifest, entries: Sequence[ShardEntry]) -> Iterator[SplitFacts]:
     for split in manifest.splits:
         own = [entry for entry in entries if entry.split == split.name]
-        yield SplitFacts(split.name, sum(entry.rows for entry in own), len(own), sum(entry.bytes for entry in own))
+        yield SplitFacts(
+            split.name,
+            sum(entry.rows for entry in own),
+            len(own),
+            sum(entry.bytes for entry in own),
+        )

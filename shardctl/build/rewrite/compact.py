@@ -1,4 +1,5 @@
-"""Shards that are put in order again after many updates: full ones, with the samples as a conversion orders them."""
+"""Shards that are put in order again after many updates: full ones, with the samples as a
+conversion orders them."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ NO_LIMIT = 1 << 60
 
 @dataclass(frozen=True)
 class CompactResult:
-    """What `compact` did. `status` is `compacted`, or `up-to-date` if the shards were in order already.
+    """What `compact` did. `status` is `compacted`, or `up-to-date` if the shards were in order
+    already.
 
     `shards_before` became `shards`, of which `kept` stayed as they were.
     """
@@ -64,12 +66,14 @@ def compact(
     if_running: str = "wait",
     progress: bool | Callable[[int, int], None] = True,
 ) -> CompactResult:
-    """Put the shards of a dataset in order, as a conversion makes them: full shards, with the samples in their order.
+    """Put the shards of a dataset in order, as a conversion makes them: full shards, with the
+    samples in their order.
 
-    Rows are copied without decoding, and the sources are not needed. Until it is done, readers see the old dataset. `progress`
-    False shows no progress on stderr; a function is called with shards done and shards instead. Raises DatasetError if it is
-    damaged, StorageError and BusyError. Raises UsageError if each sample is not one record in order (blocks of packed tokens,
-    shuffled records of tables).
+    Rows are copied without decoding, and the sources are not needed. Until it is done, readers see
+    the old dataset. `progress` False shows no progress on stderr; a function is called with shards
+    done and shards instead. Raises DatasetError if it is damaged, StorageError and BusyError.
+    Raises UsageError if each sample is not one record in order (blocks of packed tokens, shuffled
+    records of tables).
     """
     root = here_only(dst, "compact")
     if dry_run:
@@ -97,22 +101,32 @@ def _result(old: SourceDataset, plan: _Plan) -> CompactResult:
     status = "up-to-date" if kept == len(plan.shards) == len(old.table) else "compacted"
     if status == "up-to-date":
         refuse_lost_files(old.root, old.manifest)  # no shard is read
-    return CompactResult(status, old.manifest.samples, len(old.table), len(plan.shards), kept, old.manifest.bytes)
+    return CompactResult(
+        status, old.manifest.samples, len(old.table), len(plan.shards), kept, old.manifest.bytes
+    )
 
 
 def _check_space(old: SourceDataset, plan: _Plan) -> None:
-    need = sum(old.table[shard].bytes for shard in {unit for each in plan.shards if each.kept is None for unit in each.of})
+    need = sum(
+        old.table[shard].bytes
+        for shard in {unit for each in plan.shards if each.kept is None for unit in each.of}
+    )
     free = free_bytes(old.root)
     if need > free:
         shown = printable(str(old.root))
-        raise StorageError(f"{shown}: compacting needs about {format_bytes(need)}, and {format_bytes(free)} are free")
+        raise StorageError(
+            f"{shown}: compacting needs about {format_bytes(need)}, and {format_bytes(free)} are "
+            "free"
+        )
 
 
 @dataclass(frozen=True)
 class _Shard:
-    """A new shard: its split, its number, its rows of the old plan, in order (none where samples have no source).
+    """A new shard: its split, its number, its rows of the old plan, in order (none where samples
+    have no source).
 
-    `runs` are the rows that it has, as (shard before, first row, rows); `kept` is the shard before that it is.
+    `runs` are the rows that it has, as (shard before, first row, rows); `kept` is the shard before
+    that it is.
     """
 
     split: str
@@ -134,7 +148,8 @@ class _Plan:
         self._old = old
         if old.stored.joins:
             raise UsageError(
-                f"{printable(str(old.root))}: its samples are packed shard by shard, and cannot be moved to others; convert the"
+                f"{printable(str(old.root))}: its samples are packed shard by shard, and cannot be "
+                "moved to others; convert the"
                 " sources again with --overwrite"
             )
 
@@ -148,7 +163,11 @@ class _Plan:
             total = int(weights.sum())
             count = self._count(facts.samples, facts.bytes)
             before = np.cumsum(weights) - weights
-            of = np.minimum(((before + 1) * count - 1) // max(1, total), count - 1) if len(atoms) else np.empty(0, np.int64)
+            of = (
+                np.minimum(((before + 1) * count - 1) // max(1, total), count - 1)
+                if len(atoms)
+                else np.empty(0, np.int64)
+            )
             bounds = np.flatnonzero(np.diff(of, prepend=-1))
             for number, (first, end) in enumerate(pairwise([*bounds.tolist(), len(atoms)])):
                 made.append(self._shard(facts.name, number, atoms[first:end]))
@@ -165,7 +184,8 @@ class _Plan:
         return shards_of(samples, size / max(1, samples), Options(**limits), SMALLEST_SHARD_ROWS)
 
     def _atoms(self, split: int, name: str) -> Numbers:
-        """Return what is moved as one, in the new order: shard, first row, rows, records, row of the plan; (n, 5) int64."""
+        """Return what is moved as one, in the new order: shard, first row, rows, records, row of
+        the plan; (n, 5) int64."""
         parts = [np.empty((0, 5), np.int64)]
         for shard, entry in enumerate(self._old.table):
             if entry.split == name:
@@ -190,17 +210,25 @@ class _Plan:
         units = self._old.stored.units(shard)
         if not units.in_order:
             raise UsageError(
-                f"{printable(str(self._old.root))}: its records were shuffled within their shards, and cannot be moved; convert"
+                f"{printable(str(self._old.root))}: its records were shuffled within their shards, "
+                "and cannot be moved; convert"
                 " the sources again with --overwrite"
             )
         count = len(units)
-        return np.stack([np.full(count, shard), units.first_row, units.samples, units.records, units.number], axis=1)
+        return np.stack(
+            [np.full(count, shard), units.first_row, units.samples, units.records, units.number],
+            axis=1,
+        )
 
     def _shard(self, split: str, number: int, atoms: Numbers) -> _Shard:
         shard, first, rows = atoms[:, 0], atoms[:, 1], atoms[:, 2]
         there = rows > 0
         shard, first, rows = shard[there], first[there], rows[there]
-        begins = np.flatnonzero(np.concatenate([[True], (shard[1:] != shard[:-1]) | (first[1:] != first[:-1] + rows[:-1])]))
+        begins = np.flatnonzero(
+            np.concatenate(
+                [[True], (shard[1:] != shard[:-1]) | (first[1:] != first[:-1] + rows[:-1])]
+            )
+        )
         ends = np.append(begins[1:], len(rows))
         runs = tuple(
             (int(shard[begin]), int(first[begin]), int(rows[begin:end].sum()))
@@ -210,27 +238,42 @@ class _Plan:
         units = atoms[:, 4][atoms[:, 4] >= 0]
         return _Shard(split, number, units, runs, self._kept(split, number, units, runs))
 
-    def _kept(self, split: str, number: int, units: Numbers, runs: tuple[tuple[int, int, int], ...]) -> int | None:
-        """Return the shard before that has just these rows, of these units, under this name; None if there is none."""
+    def _kept(
+        self, split: str, number: int, units: Numbers, runs: tuple[tuple[int, int, int], ...]
+    ) -> int | None:
+        """Return the shard before that has just these rows, of these units, under this name; None
+        if there is none."""
         name = shard_name(split, number)
         place = self._old.table.index_of(name) if not runs else runs[0][0]
         if place is None or len(runs) > 1 or any(first for _, first, _ in runs):
             return None
         entry = self._old.table[place]
-        same = entry.path == name and entry.rows == sum(rows for *_, rows in runs) and entry.units == len(units)
+        same = (
+            entry.path == name
+            and entry.rows == sum(rows for *_, rows in runs)
+            and entry.units == len(units)
+        )
         in_place = np.array_equal(units, entry.first_unit + np.arange(entry.units))
         return place if same and in_place else None
 
 
-def _written(old: SourceDataset, new: Path, plan: _Plan, progress: Callable[[int, int], None]) -> Iterator[NewShard]:
+def _written(
+    old: SourceDataset, new: Path, plan: _Plan, progress: Callable[[int, int], None]
+) -> Iterator[NewShard]:
     """Write the new shards that are not kept, and yield all of them in order."""
     inputs = _inputs_of_units(old)
     rejects = _rejects_of_units(old)
     with ThreadPoolExecutor(usable_cores()) as pool:  # copying and hashing let other threads run
-        copies = {place: pool.submit(_copy, old, new, shard) for place, shard in enumerate(plan.shards) if shard.kept is None}
+        copies = {
+            place: pool.submit(_copy, old, new, shard)
+            for place, shard in enumerate(plan.shards)
+            if shard.kept is None
+        }
         done = 0
         for place, shard in enumerate(plan.shards):
-            lines = [reject.line() for unit in shard.units.tolist() for reject in rejects.get(unit, ())]
+            lines = [
+                reject.line() for unit in shard.units.tolist() for reject in rejects.get(unit, ())
+            ]
             if shard.kept is not None:
                 number, entry = shard.kept, old.table[shard.kept]
                 units = old.stored.plan.slice(entry.first_unit, entry.units)
@@ -244,7 +287,8 @@ def _written(old: SourceDataset, new: Path, plan: _Plan, progress: Callable[[int
 
 
 def _runs(old: SourceDataset, shard: _Shard) -> list[Run]:
-    entries = {number: old.table[number] for number in shard.of}  # there may be thousands of runs of one
+    # there may be thousands of runs of one
+    entries = {number: old.table[number] for number in shard.of}
     return [
         Run(old.stored.folder, entries[number].path, entries[number].block_rows, first, rows)
         for number, first, rows in shard.runs
@@ -253,15 +297,26 @@ def _runs(old: SourceDataset, shard: _Shard) -> list[Run]:
 
 def _copy(old: SourceDataset, new: Path, shard: _Shard) -> Copied:
     path = new / shard_name(shard.split, shard.number)
-    return copy_shard(path, old.layout, shard.split, shard.number, old.compression, _runs(old, shard))
+    return copy_shard(
+        path, old.layout, shard.split, shard.number, old.compression, _runs(old, shard)
+    )
 
 
-def _new_shard(old: SourceDataset, new: Path, shard: _Shard, copied: Copied, inputs: Numbers, lines: list[bytes]) -> NewShard:
+def _new_shard(
+    old: SourceDataset,
+    new: Path,
+    shard: _Shard,
+    copied: Copied,
+    inputs: Numbers,
+    lines: list[bytes],
+) -> NewShard:
     """Return what is recorded of a shard that was written."""
     facts = copied.facts
     part = old.stored.plan.take(pa.array(shard.units))
     samples, rejected = part["samples"].to_numpy(), part["rejected"].to_numpy()
-    columns = {name: part[name] for name in PLAN_SCHEMA.names} | {"first_row": pa.array(np.cumsum(samples) - samples)}
+    columns = {name: part[name] for name in PLAN_SCHEMA.names} | {
+        "first_row": pa.array(np.cumsum(samples) - samples)
+    }
     entry = ShardEntry(
         split=shard.split,
         path=shard_name(shard.split, shard.number),
@@ -277,18 +332,26 @@ def _new_shard(old: SourceDataset, new: Path, shard: _Shard, copied: Copied, inp
     plain = None
     if old.table.jpegs is not None:
         first = old.table.first
-        parts = [old.table.jpegs.only(int(first[number]) + start, rows) for number, start, rows in shard.runs]
+        parts = [
+            old.table.jpegs.only(int(first[number]) + start, rows)
+            for number, start, rows in shard.runs
+        ]
         plain = np.concatenate([np.empty(0, bool), *parts])
-    shapes = tuple(sorted({shape for number in shard.of for shape in old.counts(number).shapes}))[:2]
+    shapes = tuple(sorted({shape for number in shard.of for shape in old.counts(number).shapes}))[
+        :2
+    ]
     objects = old.manifest.objects
     cut_off = None if old.layout.roles.objects and (objects is None or objects["cut_off"]) else 0
-    counts = ShardCounts(dict(copied.labels), shapes, copied.objects, cut_off, _jpegs(old, new, entry), ())
+    counts = ShardCounts(
+        dict(copied.labels), shapes, copied.objects, cut_off, _jpegs(old, new, entry), ()
+    )
     table = pa.table([columns[name] for name in PLAN_SCHEMA.names], schema=PLAN_SCHEMA)
     return NewShard(entry, table, lines, counts, plain, False)
 
 
 def _jpegs(old: SourceDataset, new: Path, entry: ShardEntry) -> tuple[int, ...] | None:
-    """Count the JPEG images of a new shard. They are looked at only where not all of the dataset are of the same kinds."""
+    """Count the JPEG images of a new shard. They are looked at only where not all of the dataset
+    are of the same kinds."""
     counts, image = old.manifest.jpeg, old.layout.roles.main_image
     if counts is None or image is None:
         return None
@@ -303,7 +366,8 @@ def _jpegs(old: SourceDataset, new: Path, entry: ShardEntry) -> tuple[int, ...] 
 
 
 def _inputs_of_units(old: SourceDataset) -> Numbers:
-    """Return how many of the records of each unit were read for its shard, (units,); blank lines are not known of one unit.
+    """Return how many of the records of each unit were read for its shard, (units,); blank lines
+    are not known of one unit.
 
     They are taken to be in proportion to its samples, so that the sum is right.
     """

@@ -14,7 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.build.rewrite.commit import NewShard, RewriteTotals, SourceDataset, commit, forget, rewriting
+from shardctl.build.rewrite.commit import (
+    NewShard,
+    RewriteTotals,
+    SourceDataset,
+    commit,
+    forget,
+    rewriting,
+)
 from shardctl.build.shards.image_facts import record_of_jpegs
 from shardctl.errors import CONTINUES, InputError, UsageError, explaining_interrupts
 from shardctl.format.generations import folder_of, kept_generations
@@ -41,10 +48,12 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PruneResult:
-    """What `prune` did: how many samples it removed, or would remove; how many there are left in how many shards.
+    """What `prune` did: how many samples it removed, or would remove; how many there are left in
+    how many shards.
 
-    `shards_rewritten` had such samples. `missing` are keys of which there is no sample, `generations` the numbers of earlier
-    generations that were deleted, since they had the samples too.
+    `shards_rewritten` had such samples. `missing` are keys of which there is no sample,
+    `generations` the numbers of earlier generations that were deleted, since they had the samples
+    too.
     """
 
     removed: int
@@ -67,15 +76,18 @@ def prune(
 ) -> PruneResult:
     """Remove the samples that match a condition, or that have these keys, from a dataset for good.
 
-    `where` has the syntax of `inspect --where`. If one variant of a record matches, all samples of the record are removed.
-    Shards without such samples do not change; kept generations are deleted. rejects.jsonl lists the records, and no later
-    update brings a sample with such a key back (docs/update.md). `progress` False shows no progress on stderr; a function is
-    called with shards done and shards instead. Raises DatasetError, UsageError for a wrong condition, or if samples cannot be
-    told apart (blocks of packed tokens), InputError if no key is known, BusyError.
+    `where` has the syntax of `inspect --where`. If one variant of a record matches, all samples of
+    the record are removed. Shards without such samples do not change; kept generations are deleted.
+    rejects.jsonl lists the records, and no later update brings a sample with such a key back
+    (docs/update.md). `progress` False shows no progress on stderr; a function is called with shards
+    done and shards instead. Raises DatasetError, UsageError for a wrong condition, or if samples
+    cannot be told apart (blocks of packed tokens), InputError if no key is known, BusyError.
     """
     here_only(dst, "prune")
     if where is None and keys is None:
-        raise UsageError("prune needs a condition or keys: give --where or --keys; `rm -r` deletes a dataset")
+        raise UsageError(
+            "prune needs a condition or keys: give --where or --keys; `rm -r` deletes a dataset"
+        )
     if isinstance(keys, str):
         raise UsageError(f"keys takes a list; write keys=[{keys!r}]")
     if where is not None and keys is not None:
@@ -92,7 +104,17 @@ def prune(
             pruned = dropped.records
             if old.manifest.has_own_keys:
                 pruned = {(BY_KEY, key) for key in hash_names(chosen.keys).view(np.int64).tolist()}
-            commit(old, new, held, shards, _files(old, shards), _totals(old, dropped), "prune", chosen.samples, pruned)
+            commit(
+                old,
+                new,
+                held,
+                shards,
+                _files(old, shards),
+                _totals(old, dropped),
+                "prune",
+                chosen.samples,
+                pruned,
+            )
         elif chosen.generations:
             forget(old.root, new.parent)
         return _result(old, chosen)
@@ -100,8 +122,8 @@ def prune(
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The rows that go, by shard, increasing, and their keys; keys that no sample has; and earlier generations that go, as
-    they have them."""
+    """The rows that go, by shard, increasing, and their keys; keys that no sample has; and earlier
+    generations that go, as they have them."""
 
     rows: dict[int, Numbers]
     keys: set[str]
@@ -115,37 +137,57 @@ class _Chosen:
 
 def _result(old: SourceDataset, chosen: _Chosen) -> PruneResult:
     left = old.manifest.samples - chosen.samples
-    return PruneResult(chosen.samples, left, len(old.table), len(chosen.rows), chosen.missing, chosen.generations)
+    return PruneResult(
+        chosen.samples, left, len(old.table), len(chosen.rows), chosen.missing, chosen.generations
+    )
 
 
 def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -> _Chosen:
     """Find the rows that go. Raises UsageError, InputError."""
     if old.stored.joins:
         raise UsageError(
-            f"{printable(str(old.root))}: each sample is made of several records, so that no record can be removed alone."
+            f"{printable(str(old.root))}: each sample is made of several records, so that no "
+            "record can be removed alone."
             " Remove the record from the source, and convert it again"
         )
     kept = kept_generations(old.root)
     if where is not None:
         rows, found = _matching(old, where)
-        with_them = kept if rows else [each for each in kept if _matching(SourceDataset(folder_of(old.root, each)), where)[0]]
+        with_them = (
+            kept
+            if rows
+            else [
+                each
+                for each in kept
+                if _matching(SourceDataset(folder_of(old.root, each)), where)[0]
+            ]
+        )
         return _Chosen(rows, found, (), tuple(kept if with_them else ()))
     wanted = set(keys or ())
     if not wanted:
         raise UsageError("no key was given")
     rows, found = _rows_with(old, wanted)
-    before = {pruned_reject(source, record).key for source, record in (() if old.state is None else old.state.pruned)}
+    before = {
+        pruned_reject(source, record).key
+        for source, record in (() if old.state is None else old.state.pruned)
+    }
     missing = tuple(sorted(wanted - found - before))
-    if rows or any(_rows_with(SourceDataset(folder_of(old.root, each)), wanted)[0] for each in kept):
+    if rows or any(
+        _rows_with(SourceDataset(folder_of(old.root, each)), wanted)[0] for each in kept
+    ):
         return _Chosen(rows, found, missing, tuple(kept))
     if missing:
         shown = printable(str(old.root))
-        raise InputError(f"{shown}: no sample has the key {some(missing)}; `shardctl inspect --key` shows similar ones")
+        raise InputError(
+            f"{shown}: no sample has the key {some(missing)}; `shardctl inspect --key` shows "
+            "similar ones"
+        )
     return _Chosen(rows, found, missing, ())
 
 
 def _matching(old: SourceDataset, where: str) -> tuple[dict[int, Numbers], set[str]]:
-    """Return the rows of records of which a sample matches a condition, by shard; and their keys."""
+    """Return the rows of records of which a sample matches a condition, by shard; and their
+    keys."""
     return _rows_with(old, set(_keys_of(old, matching(Selection(Shards(old.root, None)), where))))
 
 
@@ -188,24 +230,33 @@ class _Dropped:
 def _written(
     old: SourceDataset, new: Path, chosen: _Chosen, progress: Callable[[int, int], None]
 ) -> tuple[list[NewShard], _Dropped]:
-    """Write the shards that have rows which go without these, and return all shards of the dataset."""
+    """Write the shards that have rows which go without these, and return all shards of the
+    dataset."""
     dropped = _Dropped(Counter(), 0, Counter(), set())
     shards: list[NewShard] = []
     done = 0
     with ThreadPoolExecutor(usable_cores()) as pool:  # copying and hashing let other threads run
-        copies = {shard: pool.submit(_copy, old, new, shard, rows) for shard, rows in chosen.rows.items()}
+        copies = {
+            shard: pool.submit(_copy, old, new, shard, rows) for shard, rows in chosen.rows.items()
+        }
         for shard, entry in enumerate(old.table):
             units = old.stored.plan.slice(entry.first_unit, entry.units)
             if shard not in copies:
                 lines = (reject.line() for of_unit in old.rejects[shard] for reject in of_unit)
-                shards.append(NewShard(entry, units, lines, old.counts(shard), old.plain(shard), True))
+                shards.append(
+                    NewShard(entry, units, lines, old.counts(shard), old.plain(shard), True)
+                )
                 continue
             copied = copies[shard].result()
             gone = _facts_of(old, entry, chosen.rows[shard])
-            dropped.labels.update({(entry.split, label): count for label, count in gone.labels.items()})
+            dropped.labels.update(
+                {(entry.split, label): count for label, count in gone.labels.items()}
+            )
             dropped.objects += old_objects(old, shard, copied)
             dropped.jpegs.update(gone.jpegs)
-            shards.append(_without(old, shard, entry, chosen.rows[shard], copied, gone, dropped.records))
+            shards.append(
+                _without(old, shard, entry, chosen.rows[shard], copied, gone, dropped.records)
+            )
             done += 1
             progress(done, len(copies))
     return shards, dropped
@@ -221,7 +272,10 @@ def _copy(old: SourceDataset, new: Path, shard: int, rows: Numbers) -> Copied:
     entry = old.table[shard]
     ends = np.concatenate([[-1], rows, [entry.rows]])
     bounds = [(low + 1, high - low - 1) for low, high in pairwise(ends.tolist()) if high - low > 1]
-    runs = [Run(old.stored.folder, entry.path, entry.block_rows, first, count) for first, count in bounds]
+    runs = [
+        Run(old.stored.folder, entry.path, entry.block_rows, first, count)
+        for first, count in bounds
+    ]
     number = ShardReader(old.stored.folder, entry.path).info["shard"]
     return copy_shard(new / entry.path, old.layout, entry.split, number, old.compression, runs)
 
@@ -245,7 +299,11 @@ def _facts_of(old: SourceDataset, entry: ShardEntry, rows: Numbers) -> _Gone:
             continue
         batch = reader.block(block)
         if label is not None and old.layout.classes is not None:
-            labels.update(value for value in batch.column(label).take(pa.array(here)).to_pylist() if value is not None)
+            labels.update(
+                value
+                for value in batch.column(label).take(pa.array(here)).to_pylist()
+                if value is not None
+            )
         if old.table.records_jpegs and image is not None:
             data = batch.column(image).field("bytes").take(pa.array(here)).to_pylist()
             jpegs.update(record_of_jpegs([jpeg_facts(each) for each in data]).counts())
@@ -253,26 +311,51 @@ def _facts_of(old: SourceDataset, entry: ShardEntry, rows: Numbers) -> _Gone:
 
 
 def _without(
-    old: SourceDataset, shard: int, entry: ShardEntry, rows: Numbers, copied: Copied, gone: _Gone, pruned: set[tuple[str, int]]
+    old: SourceDataset,
+    shard: int,
+    entry: ShardEntry,
+    rows: Numbers,
+    copied: Copied,
+    gone: _Gone,
+    pruned: set[tuple[str, int]],
 ) -> NewShard:
-    """Return a shard without some rows: what becomes of its units and its rejects. The records are added to `pruned`."""
+    """Return a shard without some rows: what becomes of its units and its rejects. The records are
+    added to `pruned`."""
     facts, counts, plain = copied.facts, old.counts(shard), old.plain(shard)
     changed = replace(
-        entry, rows=facts.rows, bytes=facts.bytes, raw_bytes=facts.raw_bytes, sha256=facts.sha256, block_rows=facts.block_rows
+        entry,
+        rows=facts.rows,
+        bytes=facts.bytes,
+        raw_bytes=facts.raw_bytes,
+        sha256=facts.sha256,
+        block_rows=facts.block_rows,
     )
     if plain is not None:
         plain = np.delete(plain, rows)
     jpegs = (
         None
         if counts.jpegs is None
-        else tuple(count - gone.jpegs[name] for name, count in zip(COUNTS, counts.jpegs, strict=True))
+        else tuple(
+            count - gone.jpegs[name] for name, count in zip(COUNTS, counts.jpegs, strict=True)
+        )
     )
     counts = replace(counts, labels=dict(copied.labels), objects=copied.objects, jpegs=jpegs)
     if not entry.units:  # samples without a source: each counts as a record
-        return NewShard(replace(changed, inputs=facts.rows), old.stored.plan.slice(0, 0), (), counts, plain, False)
+        return NewShard(
+            replace(changed, inputs=facts.rows),
+            old.stored.plan.slice(0, 0),
+            (),
+            counts,
+            plain,
+            False,
+        )
     units = old.stored.units(shard)
     records = _records(old, entry, units, rows)
-    samples, rejected, digests = units.samples.copy(), units.rejected.copy(), units.has_digest.copy()
+    samples, rejected, digests = (
+        units.samples.copy(),
+        units.rejected.copy(),
+        units.has_digest.copy(),
+    )
     for place, of_unit in records.items():
         samples[place] -= sum(number_of for _, _, number_of in of_unit)
         rejected[place] += len(of_unit)
@@ -282,18 +365,27 @@ def _without(
     first_row = units.first_row - np.searchsorted(rows, units.first_row)
     part = old.stored.plan.slice(entry.first_unit, entry.units)
     columns = {name: part[name] for name in PLAN_SCHEMA.names}
-    columns |= {"first_row": pa.array(first_row), "samples": pa.array(samples), "rejected": pa.array(rejected)}
+    columns |= {
+        "first_row": pa.array(first_row),
+        "samples": pa.array(samples),
+        "rejected": pa.array(rejected),
+    }
     columns["digest"] = pa.array(units.digest * digests, mask=~digests)
     table = pa.table([columns[name] for name in PLAN_SCHEMA.names], schema=PLAN_SCHEMA)
     new_entry = replace(changed, rejected=int(rejected.sum()))
-    return NewShard(new_entry, table, list(_lines(old, shard, units, records)), counts, plain, False)
+    return NewShard(
+        new_entry, table, list(_lines(old, shard, units, records)), counts, plain, False
+    )
 
 
 Record = tuple[int, str, int]
-"""The number of a record in its file (0: it is the file), its key, and how many samples of it go."""
+"""The number of a record in its file (0: it is the file), its key, and how many samples of it
+go."""
 
 
-def _records(old: SourceDataset, entry: ShardEntry, units: ShardUnits, rows: Numbers) -> dict[int, list[Record]]:
+def _records(
+    old: SourceDataset, entry: ShardEntry, units: ShardUnits, rows: Numbers
+) -> dict[int, list[Record]]:
     """Return the records whose samples go, by the place of their unit in the shard."""
     found: dict[int, dict[int, list[int]]] = {}
     if old.manifest.has_own_keys or not units.first.any():
@@ -305,12 +397,16 @@ def _records(old: SourceDataset, entry: ShardEntry, units: ShardUnits, rows: Num
     made: dict[int, list[Record]] = {}
     for place, records in found.items():
         path = old.stored.file(int(units.file[place])).path
-        made[place] = [(record, f"{path}#{record}" if record else path, len(each)) for record, each in sorted(records.items())]
+        made[place] = [
+            (record, f"{path}#{record}" if record else path, len(each))
+            for record, each in sorted(records.items())
+        ]
     return made
 
 
 def _by_place(old: SourceDataset, units: ShardUnits, rows: Numbers) -> Iterator[tuple[int, int]]:
-    """Yield the unit and the record of each row, where rows are in the order of the records. Raises UsageError if not."""
+    """Yield the unit and the record of each row, where rows are in the order of the records. Raises
+    UsageError if not."""
     if not units.in_order:
         raise _unknown_records(old, "its records were shuffled")
     for row, place in zip(rows.tolist(), units.places_in_order(rows).tolist(), strict=True):
@@ -324,12 +420,15 @@ def _by_place(old: SourceDataset, units: ShardUnits, rows: Numbers) -> Iterator[
 
 def _unknown_records(old: SourceDataset, why: str) -> UsageError:
     return UsageError(
-        f"{printable(str(old.root))}: its keys are values of a field, and {why}, so that shardctl does not know the records of"
+        f"{printable(str(old.root))}: its keys are values of a field, and {why}, so that shardctl "
+        "does not know the records of"
         " these samples. Remove the records from the source, and convert it again"
     )
 
 
-def _by_key(old: SourceDataset, entry: ShardEntry, units: ShardUnits, rows: Numbers) -> Iterator[tuple[int, int]]:
+def _by_key(
+    old: SourceDataset, entry: ShardEntry, units: ShardUnits, rows: Numbers
+) -> Iterator[tuple[int, int]]:
     """Yield the unit and the record of each row, as its key names them."""
     reader, first = ShardReader(LocalFolder(old.root), entry.path), 0
     files = np.unique(units.file)
@@ -337,13 +436,23 @@ def _by_key(old: SourceDataset, entry: ShardEntry, units: ShardUnits, rows: Numb
     for block, count in enumerate(entry.block_rows):
         here = rows[(rows >= first) & (rows < first + count)] - first
         first += count
-        for key in reader.block(block).column("key").take(pa.array(here)).to_pylist() if len(here) else ():
-            path, record = next((path, record) for path, record in possible_names(key) if path in paths)
-            of_file = (units.file == paths[path]) & (units.first <= record) & (record < units.first + units.records)
+        for key in (
+            reader.block(block).column("key").take(pa.array(here)).to_pylist() if len(here) else ()
+        ):
+            path, record = next(
+                (path, record) for path, record in possible_names(key) if path in paths
+            )
+            of_file = (
+                (units.file == paths[path])
+                & (units.first <= record)
+                & (record < units.first + units.records)
+            )
             yield int(np.flatnonzero(of_file)[0]), record
 
 
-def _lines(old: SourceDataset, shard: int, units: ShardUnits, records: dict[int, list[Record]]) -> Iterator[bytes]:
+def _lines(
+    old: SourceDataset, shard: int, units: ShardUnits, records: dict[int, list[Record]]
+) -> Iterator[bytes]:
     """Yield the lines of the rejects of a shard, in the order of its records."""
     left = iter(old.rejects[shard])
     for place in range(len(units)):
@@ -359,7 +468,8 @@ def _lines(old: SourceDataset, shard: int, units: ShardUnits, records: dict[int,
 
 
 def _files(old: SourceDataset, shards: Sequence[NewShard]) -> pa.Table:
-    """Return the table of files, without what labels files and annotations say of those of which all samples are gone."""
+    """Return the table of files, without what labels files and annotations say of those of which
+    all samples are gone."""
     files = old.files
     hidden = [name for name in ("label", "columns") if name in files.column_names]
     if not hidden:
@@ -389,6 +499,12 @@ def _totals(old: SourceDataset, dropped: _Dropped) -> RewriteTotals:
         }
     objects = manifest.objects
     if objects is not None:
-        objects = {**objects, "kept": objects["kept"] - dropped.objects} if old.state is not None else None
-    jpeg = manifest.jpeg and {name: count - dropped.jpegs[name] for name, count in manifest.jpeg.items()}
+        objects = (
+            {**objects, "kept": objects["kept"] - dropped.objects}
+            if old.state is not None
+            else None
+        )
+    jpeg = manifest.jpeg and {
+        name: count - dropped.jpegs[name] for name, count in manifest.jpeg.items()
+    }
     return RewriteTotals(counts, objects, jpeg, manifest.steps)

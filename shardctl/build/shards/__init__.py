@@ -1,4 +1,5 @@
-"""Building shards: the job (job.py), what a worker does (worker.py), one shard (task.py), its parts (builder.py)."""
+"""Building shards: the job (job.py), what a worker does (worker.py), one shard (task.py), its parts
+(builder.py)."""
 
 WORKER = "shardctl.build.shards.worker"
 """The module that builds shards in worker processes."""

@@ -1,4 +1,5 @@
-"""Puts a shard together: units go in, their samples come out as rows, and what became of each unit is counted."""
+"""Puts a shard together: units go in, their samples come out as rows, and what became of each unit
+is counted."""
 
 from __future__ import annotations
 
@@ -47,21 +48,36 @@ from shardctl.transforms.records import HeldMemoryError, Records
 
 
 class RecordMaker(Maker):
-    """Makes the samples of each record by itself. `images` finds those of the records of tables, where they have some."""
+    """Makes the samples of each record by itself. `images` finds those of the records of tables,
+    where they have some."""
 
-    def __init__(self, build: ShardBuild, pipeline: SamplePipeline, images: TableImages | None, writer: SampleWriter) -> None:
+    def __init__(
+        self,
+        build: ShardBuild,
+        pipeline: SamplePipeline,
+        images: TableImages | None,
+        writer: SampleWriter,
+    ) -> None:
         self._build, self._pipeline, self._images, self._writer = build, pipeline, images, writer
 
-    def add_file(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
+    def add_file(
+        self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome
+    ) -> BuildAgain | None:
         """Make the samples of a file that is one record. Raises Rejection."""
         self._add(fields, planned, outcome, None)
         return None
 
-    def add_records(self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome) -> list[RejectedRecord] | BuildAgain:
+    def add_records(
+        self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome
+    ) -> list[RejectedRecord] | BuildAgain:
         """Make the samples of some records of a unit, and return those that are rejected."""
         progress, rejects = self._build.progress, list[RejectedRecord]()
-        records: Iterable[tuple[int, Sample]] = zip(parsed.numbers.tolist(), self._rows_of(parsed.batch), strict=True)
-        for record, fields in records if self._images is None else self._images.prefetched(records, planned):
+        records: Iterable[tuple[int, Sample]] = zip(
+            parsed.numbers.tolist(), self._rows_of(parsed.batch), strict=True
+        )
+        for record, fields in (
+            records if self._images is None else self._images.prefetched(records, planned)
+        ):
             progress.begin(planned.number, record)
             try:
                 self._add(fields, planned, outcome, record)
@@ -71,22 +87,30 @@ class RecordMaker(Maker):
         return rejects
 
     def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Sample]:
-        """Yield the fields of records. Only a user's functions get times; else they stay numbers."""
+        """Yield the fields of records. Only a user's functions get times; else they stay
+        numbers."""
         if self._build.job.recipe.sample_transforms:
             yield from python_rows(batch)
             return
-        columns = [column.view(pa.int64()) if _is_64_bit_time(column.type) else column for column in batch.columns]
+        columns = [
+            column.view(pa.int64()) if _is_64_bit_time(column.type) else column
+            for column in batch.columns
+        ]
         rows = pa.RecordBatch.from_arrays(columns, batch.schema.names)
         for row in range(rows.num_rows):  # not all at once: each holds a copy of its images
             yield rows.slice(row, 1).to_pylist()[0]
 
-    def _add(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome, record: int | None) -> None:
+    def _add(
+        self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome, record: int | None
+    ) -> None:
         """Add the samples of one record, None: of the file that is one. Raises Rejection."""
         read: list[int] = []
         if self._images is not None:
             fields = self._images.take(fields, planned)
             read = self._images.read
-        self._write(self._pipeline.make(sample_of(self._build.job, planned, record, fields)), outcome, read)
+        self._write(
+            self._pipeline.make(sample_of(self._build.job, planned, record, fields)), outcome, read
+        )
 
     def _write(self, made: list[MadeSample], outcome: UnitOutcome, read: list[int]) -> None:
         """Write the samples of one record, whose images were in files with these digests."""
@@ -96,16 +120,19 @@ class RecordMaker(Maker):
 
 
 def _is_64_bit_time(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(type_) or pa.types.is_duration(type_) or pa.types.is_time64(type_))
+    return bool(
+        pa.types.is_timestamp(type_) or pa.types.is_duration(type_) or pa.types.is_time64(type_)
+    )
 
 
 @dataclass(frozen=True)
 class ShardContent:
     """What was written into a shard.
 
-    `raw_bytes` are those of all blocks before compression. `objects` are marked in its images, and `cut_off` of them are no
-    longer; `first_frames` of the images are the first of several frames. `jpegs` is what its images are as JPEG, None where
-    their original bytes are not kept. `steps` counts what became of its records in each step of text and tables.
+    `raw_bytes` are those of all blocks before compression. `objects` are marked in its images, and
+    `cut_off` of them are no longer; `first_frames` of the images are the first of several frames.
+    `jpegs` is what its images are as JPEG, None where their original bytes are not kept. `steps`
+    counts what became of its records in each step of text and tables.
     """
 
     block_rows: tuple[int, ...]
@@ -118,13 +145,19 @@ class ShardContent:
 
 
 class ShardBuilder:
-    """Makes the samples of units, and writes them into one shard. `totals` has what became of them so far."""
+    """Makes the samples of units, and writes them into one shard. `totals` has what became of them
+    so far."""
 
-    def __init__(self, build: ShardBuild, sink: HashingFile | pa.NativeFile, reject: Callable[[Reject], None]) -> None:
+    def __init__(
+        self, build: ShardBuild, sink: HashingFile | pa.NativeFile, reject: Callable[[Reject], None]
+    ) -> None:
         job, place, progress = build.job, build.place, build.progress
         self._build, self._job, self._progress = build, job, progress
         self._shard = ShardWriter(
-            sink, shard_schema(job.layout, place.split_name, place.number), job.recipe.compression, place.blocks
+            sink,
+            shard_schema(job.layout, place.split_name, place.number),
+            job.recipe.compression,
+            place.blocks,
         )
         pipeline = SamplePipeline(
             job.recipe,
@@ -144,7 +177,9 @@ class ShardBuilder:
         self._models: ModelMaker | None = None
         self._maker: Maker
         if job.recipe.models:
-            self._maker = self._models = ModelMaker(build, pipeline, images, self._writer, self._rejects, self._choice)
+            self._maker = self._models = ModelMaker(
+                build, pipeline, images, self._writer, self._rejects, self._choice
+            )
         elif _works_on_batches(build):
             self._maker = BatchMaker(build, self._writer)
         elif job.fields is not None and job.recipe.store is None and images is None:
@@ -152,12 +187,15 @@ class ShardBuilder:
         else:
             self._maker = RecordMaker(build, pipeline, images, self._writer)
         self._files = FileUnits(build, self._maker)
-        self._records = RecordUnits(build, self._maker, images, self._writer, self._rejects, self._choice)
+        self._records = RecordUnits(
+            build, self._maker, images, self._writer, self._rejects, self._choice
+        )
 
     def add(self, planned: PlannedUnit) -> BuildAgain | None:
         """Add the samples of a unit, or say why the shard must be built again.
 
-        Raises TypesDifferError, SourceGoneError, InputError, and MemoryError where no record is to blame.
+        Raises TypesDifferError, SourceGoneError, InputError, and MemoryError where no record is to
+        blame.
         """
         if self._models is not None:
             self._models.begin_unit(planned.number)
@@ -166,13 +204,19 @@ class ShardBuilder:
         self._progress.begin(planned.number)
         again = None
         try:
-            again = (self._files if self._job.fields is None else self._records).add(planned, outcome)
+            again = (self._files if self._job.fields is None else self._records).add(
+                planned, outcome
+            )
         except Rejection as rejection:
             self._reject_unit(planned, outcome, rejection)
         except MemoryError:
             if self._rows.is_writing(planned.number):
                 raise
-            self._reject_unit(planned, outcome, Rejection(self._progress.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE))
+            self._reject_unit(
+                planned,
+                outcome,
+                Rejection(self._progress.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE),
+            )
         self._progress.leave()
         return again
 
@@ -181,11 +225,13 @@ class ShardBuilder:
         return self._writer.add_previous(previous, units)
 
     def read_only(self, planned: PlannedUnit) -> None:
-        """Read a unit of a file of many records, and make nothing of it. Raises Rejection, SourceGoneError."""
+        """Read a unit of a file of many records, and make nothing of it. Raises Rejection,
+        SourceGoneError."""
         self._records.read_only(planned)
 
     def slot_of(self, unit: int) -> range:
-        """Return the units that this one must be made with: those of its slot, where units are records and there are models."""
+        """Return the units that this one must be made with: those of its slot, where units are
+        records and there are models."""
         return range(unit, unit + 1) if self._models is None else self._models.slot_of(unit)
 
     def flush(self) -> None:
@@ -202,7 +248,9 @@ class ShardBuilder:
         counts = (rows.objects, rows.cut_off, self._pipeline.first_frames)
         return ShardContent(block_rows, self._shard.raw_bytes, *counts, jpegs, steps)
 
-    def _reject_unit(self, planned: PlannedUnit, outcome: UnitOutcome, rejection: Rejection) -> None:
+    def _reject_unit(
+        self, planned: PlannedUnit, outcome: UnitOutcome, rejection: Rejection
+    ) -> None:
         """Reject all records of a unit that are of this split."""
         if self._models is not None and self._job.fields is None:  # in its turn
             self._models.hold_reject(planned, outcome, rejection)
@@ -232,59 +280,82 @@ def _works_on_batches(build: ShardBuild) -> bool:
 
 
 class BatchMaker(Maker):
-    """Makes samples by the batch transforms of a recipe; where there are none, records become samples as they are."""
+    """Makes samples by the batch transforms of a recipe; where there are none, records become
+    samples as they are."""
 
     def __init__(self, build: ShardBuild, writer: SampleWriter) -> None:
         self._build, self._writer = build, writer
         job = build.job
-        self._pipeline = BatchPipeline(job.recipe.batch_transforms, job.folder, job.layout.roles.by_name)
+        self._pipeline = BatchPipeline(
+            job.recipe.batch_transforms, job.folder, job.layout.roles.by_name
+        )
 
     @property
     def step_counts(self) -> list[Counts]:
         """What became of the records in each of the batch transforms."""
         return self._pipeline.counts()
 
-    def add_file(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
+    def add_file(
+        self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome
+    ) -> BuildAgain | None:
         """Make the samples of a file that is one record. Raises Rejection."""
         self._build.progress.enter("transform")
-        found = self._add(planned, records_of_file(planned.file_number, planned.key(), fields), outcome)
+        found = self._add(
+            planned, records_of_file(planned.file_number, planned.key(), fields), outcome
+        )
         if isinstance(found, BuildAgain):
             return found
         for _, rejection in found:
             raise rejection
         return None
 
-    def add_records(self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome) -> list[RejectedRecord] | BuildAgain:
+    def add_records(
+        self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome
+    ) -> list[RejectedRecord] | BuildAgain:
         """Make the samples of some records of a unit, and return those that are rejected."""
         if not parsed.batch.num_rows:
             return []
         batch = keyed(parsed.batch, planned.file.path, parsed.numbers)
         return self._add(planned, Records(planned.file_number, parsed.numbers, batch), outcome)
 
-    def _add(self, planned: PlannedUnit, records: Records, outcome: UnitOutcome) -> list[RejectedRecord] | BuildAgain:
+    def _add(
+        self, planned: PlannedUnit, records: Records, outcome: UnitOutcome
+    ) -> list[RejectedRecord] | BuildAgain:
         file, job = planned.file, self._build.job
         rejects: list[RejectedRecord] = []
         try:
-            for made in self._pipeline.apply(records, lambda record, rejection: rejects.append((record, rejection))):
-                self._writer.add_batch(lay_out(made.batch, job.layout, file.label, file.columns), outcome)
+            for made in self._pipeline.apply(
+                records, lambda record, rejection: rejects.append((record, rejection))
+            ):
+                self._writer.add_batch(
+                    lay_out(made.batch, job.layout, file.label, file.columns), outcome
+                )
         except HeldMemoryError:
             self._build.progress.leave()  # no record is to blame
             raise
         except MemoryError:
-            if not job.recipe.joins or len(records.numbers) > 1 or self._writer.rows.is_writing(planned.number):
+            if (
+                not job.recipe.joins
+                or len(records.numbers) > 1
+                or self._writer.rows.is_writing(planned.number)
+            ):
                 raise
             # It may have taken others along, which were held in a step.
             rejection = Rejection("transform", "out-of-memory", OUT_OF_MEMORY_MESSAGE)
             place = (planned.number, int(records.numbers[0]) or None)
             hints = self._build.hints.with_lost({place: rejection})
-            return BuildAgain(hints, f"{planned.key(place[1])}: memory ran out in a step that holds other records")
+            return BuildAgain(
+                hints, f"{planned.key(place[1])}: memory ran out in a step that holds other records"
+            )
         self._writer.totals.inputs += len(records.numbers) - len(rejects)
         return rejects
 
     def finish(self) -> None:
         """Add what the steps still hold, at the end of the shard."""
         for held in self._pipeline.finish():
-            self._writer.add_batch(lay_out(held.batch, self._build.job.layout), self._writer.totals.outcomes[-1])
+            self._writer.add_batch(
+                lay_out(held.batch, self._build.job.layout), self._writer.totals.outcomes[-1]
+            )
 
 
 # --- units that are a file, which is one record ---
@@ -311,16 +382,22 @@ class FileUnits:
             raise lost
         progress.enter("decode")
         fields = self._kind.fields(data, planned.file.path, job.recipe.reading)
-        return self._maker.add_file(fields if mask is None else {**fields, MASK: mask}, planned, outcome)
+        return self._maker.add_file(
+            fields if mask is None else {**fields, MASK: mask}, planned, outcome
+        )
 
 
-# --- samples that a user's functions make of records of text and tables, some of them laid out together ---
+# --- samples that a user's functions make of records of text and tables, some of them laid out
+# together ---
 
 
 class FunctionMaker(RecordMaker):
-    """Calls functions record by record, and lays their samples out a column at a time. The records have no images."""
+    """Calls functions record by record, and lays their samples out a column at a time. The records
+    have no images."""
 
-    def add_records(self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome) -> list[RejectedRecord] | BuildAgain:
+    def add_records(
+        self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome
+    ) -> list[RejectedRecord] | BuildAgain:
         """Make the samples of some records of a unit, and return those that are rejected."""
         file, numbers, progress = planned.file, parsed.numbers, self._build.progress
         records = keyed(parsed.batch, file.path, numbers)
@@ -329,7 +406,8 @@ class FunctionMaker(RecordMaker):
         applied = self._pipeline.finish_records(numbers.tolist(), samples, _NotedCalls(progress))
         progress.begin(planned.number, int(numbers[0]) if len(numbers) == 1 else WHOLE)
         batch = self._pipeline.lay_out(applied)
-        self._writer.totals.inputs += len(numbers) - len(applied.rejects)  # those that gave no sample too
+        # those that gave no sample too
+        self._writer.totals.inputs += len(numbers) - len(applied.rejects)
         self._writer.add_batch(batch, outcome)
         return list(applied.rejects.items())
 
@@ -354,7 +432,8 @@ class _NotedCalls:
 class _WaitingRecord:
     """A record that waits for others: `number` among these, or why it is rejected already.
 
-    `record` is its number in its file, None if it is the file. `read` are digests of image files (TableImages.read).
+    `record` is its number in its file, None if it is the file. `read` are digests of image files
+    (TableImages.read).
     """
 
     planned: PlannedUnit
@@ -368,8 +447,9 @@ class _WaitingRecord:
 class ModelMaker(RecordMaker):
     """Makes the samples of the records of a slot together.
 
-    A slot is as many neighbouring records as the models need: of the shard, or of a unit of many records. Records that are
-    rejected count too, so that a slot has the same records whatever becomes of them.
+    A slot is as many neighbouring records as the models need: of the shard, or of a unit of many
+    records. Records that are rejected count too, so that a slot has the same records whatever
+    becomes of them.
     """
 
     def __init__(
@@ -405,7 +485,8 @@ class ModelMaker(RecordMaker):
             self.flush()
 
     def slot_of(self, unit: int) -> range:
-        """Return the units that this one must be made with: those of its slot, where units are records."""
+        """Return the units that this one must be made with: those of its slot, where units are
+        records."""
         if self._build.job.fields is not None:
             return range(unit, unit + 1)
         first = unit - (unit - self._build.place.first_unit) % self._slot_records
@@ -415,7 +496,9 @@ class ModelMaker(RecordMaker):
         """Take a file that is one record and is rejected, to be told of in its turn."""
         self._waiting.append(_WaitingRecord(planned, outcome, None, rejection=rejection.bare()))
 
-    def _add(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome, record: int | None) -> None:
+    def _add(
+        self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome, record: int | None
+    ) -> None:
         """Have one record wait, None: the file that is one. Raises Rejection."""
         if record is not None:
             slot = self._slot_of_record(planned, record)
@@ -431,7 +514,8 @@ class ModelMaker(RecordMaker):
         self._waiting.append(_WaitingRecord(planned, outcome, record, number, read=read))
 
     def _slot_of_record(self, planned: PlannedUnit, record: int) -> int:
-        """Return the slot of a record in its unit: they are counted as they are planned, whatever becomes of them."""
+        """Return the slot of a record in its unit: they are counted as they are planned, whatever
+        becomes of them."""
         place = record - planned.unit.first
         return int(place if self._ranks is None else self._ranks[place]) // self._slot_records
 
@@ -453,16 +537,22 @@ class ModelMaker(RecordMaker):
                 else:
                     self._rejects.hold(each.record, found)
                 continue
-            progress.begin(each.planned.number, WHOLE if each.record is None else each.record, "encode")
+            progress.begin(
+                each.planned.number, WHOLE if each.record is None else each.record, "encode"
+            )
             self._write(found, each.outcome, each.read)
         progress.leave()
 
     def on(self, record: int, stage: str) -> None:
         """Note that work on a record which waits begins, or reaches a stage."""
         each = self._by_number[record]
-        self._build.progress.begin(each.planned.number, WHOLE if each.record is None else each.record, stage)
+        self._build.progress.begin(
+            each.planned.number, WHOLE if each.record is None else each.record, stage
+        )
 
     def on_all(self) -> None:
         """Note that a model is called with several of the records that wait."""
         self._calls += 1
-        self._build.progress.begin(self._waiting[0].planned.number, TOGETHER - self._calls, "transform")
+        self._build.progress.begin(
+            self._waiting[0].planned.number, TOGETHER - self._calls, "transform"
+        )

@@ -9,8 +9,9 @@ from shardctl.system.dataclass import dataclass
 class Costs:
     """What records and samples cost, as the probe measured it or as the dataset before shows it.
 
-    A sample takes `sample_bytes` in a shard, and a shard `shard_bytes` beside its samples. A record becomes
-    `samples_per_record` and takes `record_seconds`. Of the `probed` records `probe_rejects` were rejected.
+    A sample takes `sample_bytes` in a shard, and a shard `shard_bytes` beside its samples. A record
+    becomes `samples_per_record` and takes `record_seconds`. Of the `probed` records `probe_rejects`
+    were rejected.
     """
 
     sample_bytes: float = 0.0

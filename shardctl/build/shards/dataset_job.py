@@ -19,7 +19,8 @@ from shardctl.transforms.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetJob(Job):
-    """A job with what its planner and its commit need, and no worker does. All of it is in job.json, side by side."""
+    """A job with what its planner and its commit need, and no worker does. All of it is in
+    job.json, side by side."""
 
     lineage: Lineage
     costs: Costs = field(default_factory=Costs)
@@ -28,7 +29,9 @@ class DatasetJob(Job):
         return {**super()._record(), **vars(self.lineage), **vars(self.costs)}
 
     @classmethod
-    def _arguments(cls, record: dict[str, Any], folder: Path, recipe: Recipe | None) -> dict[str, Any]:
+    def _arguments(
+        cls, record: dict[str, Any], folder: Path, recipe: Recipe | None
+    ) -> dict[str, Any]:
         lineage = {f.name: record[f.name] for f in fields(Lineage) if f.name in record}
         costs = {f.name: record[f.name] for f in fields(Costs) if f.name in record}
         return {
@@ -53,8 +56,8 @@ def plan_job(
 ) -> DatasetJob:
     """Return the job that makes a dataset in a folder that has, or gets, its tables.
 
-    `shuffle` is the seed of the order, None where it is that of the inputs. `recorded` says that the plan is that of a finished
-    dataset.
+    `shuffle` is the seed of the order, None where it is that of the inputs. `recorded` says that
+    the plan is that of a finished dataset.
     """
     return DatasetJob(
         folder,

@@ -1,4 +1,5 @@
-"""What the first records show of their masks, objects and places: what no name and no type tells."""
+"""What the first records show of their masks, objects and places: what no name and no type
+tells."""
 
 from __future__ import annotations
 
@@ -20,8 +21,23 @@ from shardctl.format.sample import Sample
 from shardctl.images.codecs.image import Opened, decode_mask
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.frames import Evidence
-from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, are_shares, odd_boxes, said_of_boxes, why_shares
-from shardctl.sources.boxes import column_of, is_named_mask, known_places, ways_out, why_no_masks, why_not_as_said, why_wrong
+from shardctl.sources.annotations.objects import (
+    ANNOTATED,
+    OBJECTS,
+    are_shares,
+    odd_boxes,
+    said_of_boxes,
+    why_shares,
+)
+from shardctl.sources.boxes import (
+    column_of,
+    is_named_mask,
+    known_places,
+    ways_out,
+    why_no_masks,
+    why_not_as_said,
+    why_wrong,
+)
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
 from shardctl.sources.label_table import some
 from shardctl.system.dataclass import dataclass
@@ -29,8 +45,8 @@ from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import counted, printable
 
 MOST_CLASSES = 64
-"""Different numbers in an image of 8 bits above which it is a picture, where neither a name nor a person says that it is a
-mask."""
+"""Different numbers in an image of 8 bits above which it is a picture, where neither a name nor a
+person says that it is a mask."""
 
 NUMBERS = ("1", "L", "P", "I;16", "I")
 """Pillow's modes of images with one number for each pixel."""
@@ -40,7 +56,8 @@ NUMBERS = ("1", "L", "P", "I;16", "I")
 class _Masks:
     """What the values of a field that may be one of masks are. `bits` are 0 until there is a mask.
 
-    It is `named` where its name or a person says mask. Of others the numbers tell: they are not `odd` where there are few.
+    It is `named` where its name or a person says mask. Of others the numbers tell: they are not
+    `odd` where there are few.
     """
 
     named: bool
@@ -52,7 +69,8 @@ class _Masks:
 
 @dataclass
 class _Boxes:
-    """What the boxes of objects are. `images` have some, of which all boxes of `shares` are shares of the size."""
+    """What the boxes of objects are. `images` have some, of which all boxes of `shares` are shares
+    of the size."""
 
     images: int = 0
     shares: int = 0
@@ -64,7 +82,8 @@ class _Boxes:
 
 @dataclass(frozen=True)
 class FirstRecords:
-    """The job once the first records have shown what it has: which columns are masks, of how many bits, and in which frame.
+    """The job once the first records have shown what it has: which columns are masks, of how many
+    bits, and in which frame.
 
     `frames` are the frames that were found, by the names that fields have in the records.
     """
@@ -75,15 +94,25 @@ class FirstRecords:
     warnings: tuple[str, ...] = ()
 
 
-def inspect_first_records(job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints) -> FirstRecords:
+def inspect_first_records(
+    job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
+) -> FirstRecords:
     """Look at the images and at what is marked in them in the first records of a job.
 
-    One image of other colours or of another size is enough to show that a field is none of masks. Raises UsageError then where
-    it had to be one, and if there is no mask among the values; InputError where sizes of masks say both frames, and for boxes
-    that are shares of the size of their image.
+    One image of other colours or of another size is enough to show that a field is none of masks.
+    Raises UsageError then where it had to be one, and if there is no mask among the values;
+    InputError where sizes of masks say both frames, and for boxes that are shares of the size of
+    their image.
     """
-    old_names = {job.renames.get(name, name): name for name in job.fields.names} if job.fields is not None else {}
-    masks = {job.renames.get(name, name): _Masks(_is_called_mask(job, name)) for name in marked_masks(job.fields)}
+    old_names = (
+        {job.renames.get(name, name): name for name in job.fields.names}
+        if job.fields is not None
+        else {}
+    )
+    masks = {
+        job.renames.get(name, name): _Masks(_is_called_mask(job, name))
+        for name in marked_masks(job.fields)
+    }
     places = _places(job)
     wanted = [planned for planned in units if masks or places or _may_have_boxes(job, planned)]
     if not wanted or (job.recipe.store is None and not masks):
@@ -96,14 +125,16 @@ def inspect_first_records(job: Job, units: list[PlannedUnit], progress: WorkerPr
     progress.leave()
     unnamed = [name for name, found in masks.items() if not found.named]
     for name in unnamed:
-        masks[name].odd |= not look.has_picture  # they may all be drawings: nothing says which of them marks what
+        # they may all be drawings: nothing says which of them marks what
+        masks[name].odd |= not look.has_picture
     job = _with_masks(job, masks)
     are_masks = [name for name in masks if isinstance(job.layout.roles.get(name), Mask)]
     frames, notices = dict[str, str](), list[str]()
     if doubtful := [name for name in unnamed if name not in are_masks and masks[name].has_numbers]:
         are = "is" if len(doubtful) == 1 else "are"
         notices.append(
-            f"{some(doubtful)} {are} read as grey pictures, and may be masks: --kind image --mask-fields {','.join(doubtful)}"
+            f"{some(doubtful)} {are} read as grey pictures, and may be masks: --kind image "
+            f"--mask-fields {','.join(doubtful)}"
         )
     among = f" of the {look.count:,} that were looked at"
     for name, evidence in look.evidence.items():
@@ -114,17 +145,22 @@ def inspect_first_records(job: Job, units: list[PlannedUnit], progress: WorkerPr
     if job.fields is not None and frames:
         job = job.with_layout(job.layout, with_said(job.fields, FRAME, frames))
     notices += [*_said_of_boxes(job, look), *_said_of_places(places, look, among)]
-    warnings = [_said_of_lossy(name, kind) for name in are_masks if (kind := masks[name].lossy) is not None]
+    warnings = [
+        _said_of_lossy(name, kind) for name in are_masks if (kind := masks[name].lossy) is not None
+    ]
     return FirstRecords(job, frames, tuple(notices), tuple(warnings))
 
 
 class _Look:
-    """What the records that were looked at have shown. `turned` is how many of their `count` images EXIF turns."""
+    """What the records that were looked at have shown. `turned` is how many of their `count` images
+    EXIF turns."""
 
     def __init__(self, job: Job, masks: dict[str, _Masks], progress: WorkerProgress) -> None:
         self._job, self._masks, self._rules = job, masks, job.annotation_rules
         self._images = TableImages(job, progress)
-        self.evidence = {name: Evidence() for name, rule in self._rules.items() if rule.frame == "auto"}
+        self.evidence = {
+            name: Evidence() for name, rule in self._rules.items() if rule.frame == "auto"
+        }
         self.boxes = _Boxes()
         self.count = self.turned = 0
         self.has_picture = all(found.named for found in masks.values())
@@ -133,11 +169,15 @@ class _Look:
         """Look at one record. Raises Rejection if its image cannot be opened."""
         recipe, opened = self._job.recipe, None
         if recipe.store is not None:
-            data = self._images.find(fields.get("image"), self._job.main_image or "image", planned)[0]
+            data = self._images.find(fields.get("image"), self._job.main_image or "image", planned)[
+                0
+            ]
             opened = recipe.open_image(data)
             self.count += 1
             self.turned += opened.orientation != 1
-            self.has_picture = self.has_picture or opened.mode not in NUMBERS or self._has_many(data)
+            self.has_picture = (
+                self.has_picture or opened.mode not in NUMBERS or self._has_many(data)
+            )
         for name, found in self._masks.items():
             if not is_nothing(value := fields.get(name)) and not found.odd:
                 self._add_mask(value, name, found, planned, opened, key)
@@ -150,16 +190,29 @@ class _Look:
                 self.evidence[OBJECTS].add(key, stored, upright, _size_of_runs(objects))
             self._add_boxes(objects["bbox"], opened, self._rules[OBJECTS])
         if (given := _unsized(planned.file.columns)) is not None:
-            self._add_boxes(given[OBJECTS]["bbox"], opened, AnnotationRule(given[ANNOTATED]["boxes"]))
+            self._add_boxes(
+                given[OBJECTS]["bbox"], opened, AnnotationRule(given[ANNOTATED]["boxes"])
+            )
 
-    def _add_mask(self, value: object, name: str, found: _Masks, planned: PlannedUnit, opened: Opened | None, key: str) -> None:
-        """Look at a value of a field that may be one of masks. What cannot be read shows nothing."""
+    def _add_mask(
+        self,
+        value: object,
+        name: str,
+        found: _Masks,
+        planned: PlannedUnit,
+        opened: Opened | None,
+        key: str,
+    ) -> None:
+        """Look at a value of a field that may be one of masks. What cannot be read shows
+        nothing."""
         recipe = self._job.recipe
         try:
             data = self._images.find(value, name, planned)[0]
             mask = recipe.open_image(data)
             found.has_numbers |= mask.mode in NUMBERS
-            if not found.named and (mask.mode not in NUMBERS or _lossy(data) or self._has_many(data, 8)):
+            if not found.named and (
+                mask.mode not in NUMBERS or _lossy(data) or self._has_many(data, 8)
+            ):
                 self.has_picture = found.odd = True
                 return
             bits = 8 * decode_mask(data, recipe.max_pixels, recipe.keep_truncated).dtype.itemsize
@@ -172,14 +225,23 @@ class _Look:
             return
         found.bits = max(found.bits, bits)
         found.lossy = found.lossy or _lossy(data)
-        if opened is not None and opened.orientation != 1 and mask.orientation == 1 and name in self.evidence:
+        if (
+            opened is not None
+            and opened.orientation != 1
+            and mask.orientation == 1
+            and name in self.evidence
+        ):
             self.evidence[name].add(key, stored, upright, mask.size)
 
     def _has_many(self, data: bytes, most_bits: int = 16) -> bool:
-        """Return whether an image with a number for each pixel, of so many bits at most, has more numbers than classes are."""
+        """Return whether an image with a number for each pixel, of so many bits at most, has more
+        numbers than classes are."""
         recipe = self._job.recipe
         values = decode_mask(data, recipe.max_pixels, recipe.keep_truncated)
-        return 8 * values.itemsize <= most_bits and int(np.count_nonzero(np.bincount(values.ravel()))) > MOST_CLASSES
+        return (
+            8 * values.itemsize <= most_bits
+            and int(np.count_nonzero(np.bincount(values.ravel()))) > MOST_CLASSES
+        )
 
     def _add_boxes(self, boxes: Any, opened: Opened, rule: AnnotationRule) -> None:
         try:
@@ -222,24 +284,42 @@ def _size_of_runs(objects: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def _unsized(columns: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return what a labels file says of an image if that has objects in pixels, of an image whose size it does not say."""
+    """Return what a labels file says of an image if that has objects in pixels, of an image whose
+    size it does not say."""
     how, objects = (columns or {}).get(ANNOTATED), (columns or {}).get(OBJECTS)
-    if how is None or not objects or not objects.get("bbox") or how["relative"] or how["width"] is not None:
+    if (
+        how is None
+        or not objects
+        or not objects.get("bbox")
+        or how["relative"]
+        or how["width"] is not None
+    ):
         return None
     return columns
 
 
 def _may_have_boxes(job: Job, planned: PlannedUnit) -> bool:
     """Return whether a unit may have boxes in pixels of images whose size nothing says."""
-    return OBJECTS in job.annotation_rules if job.fields is not None else _unsized(planned.file.columns) is not None
+    return (
+        OBJECTS in job.annotation_rules
+        if job.fields is not None
+        else _unsized(planned.file.columns) is not None
+    )
 
 
 def _places(job: Job) -> dict[str, str]:
-    """Return what looks like a place and stays as it is, each with its column. A step that moves pixels refuses these."""
+    """Return what looks like a place and stays as it is, each with its column. A step that moves
+    pixels refuses these."""
     recipe = job.recipe
     if recipe.store is None or recipe.store.name == "none" or recipe.moving:
         return {}
-    skipped = {"image", *recipe.unmoved, *job.kept_images, *job.layout.roles.by_name, *job.annotation_rules}
+    skipped = {
+        "image",
+        *recipe.unmoved,
+        *job.kept_images,
+        *job.layout.roles.by_name,
+        *job.annotation_rules,
+    }
     columns = [f for f in job.layout.columns if f.name not in skipped]
     names = [f.name for f in columns]
     return {place: column_of(place, names) or place for place in known_places(columns)}
@@ -252,14 +332,19 @@ def _is_called_mask(job: Job, old: str) -> bool:
 
 
 def _with_masks(job: Job, masks: dict[str, _Masks]) -> Job:
-    """Return the job once it is known which columns are masks, and of how many bits. Raises UsageError."""
+    """Return the job once it is known which columns are masks, and of how many bits. Raises
+    UsageError."""
     recipe = job.recipe
     none = [name for name, found in masks.items() if found.odd or not found.bits]
     if said := [name for name in none if name in recipe.mask_fields]:
         raise UsageError(why_not_as_said(said))
     if none and recipe.moving:
         step, named = recipe.moving[0].name, [name for name in none if masks[name].named]
-        raise UsageError(why_no_masks(step, named) if named else f"{why_wrong(step, none)}. {ways_out(step, none, [])}")
+        raise UsageError(
+            why_no_masks(step, named)
+            if named
+            else f"{why_wrong(step, none)}. {ways_out(step, none, [])}"
+        )
     roles = dict(job.layout.roles.by_name)
     for name, found in masks.items():
         if name in none:
@@ -268,36 +353,52 @@ def _with_masks(job: Job, masks: dict[str, _Masks]) -> Job:
             roles[name] = replace(role, bits=found.bits)
     fields = job.fields
     if fields is not None and none:
-        fields = without_masks(fields, [name for name in fields.names if job.renames.get(name, name) in none])
+        fields = without_masks(
+            fields, [name for name in fields.names if job.renames.get(name, name) in none]
+        )
     return job.with_layout(replace(job.layout, roles=Roles(roles)), fields)
 
 
 def _said_of_boxes(job: Job, look: _Look) -> Iterable[str]:
-    """Say which boxes are not as they should be. Raises InputError if all of those of records are shares."""
+    """Say which boxes are not as they should be. Raises InputError if all of those of records are
+    shares."""
     found = look.boxes
     used = bool(job.recipe.moving) or found.rule.boxes != "keep" or found.rule.frame != "auto"
     if job.fields is not None and used and found.images and found.shares == found.images:
-        raise InputError(f"{why_shares('the records')}, or keep the objects as they are with --unmoved {OBJECTS}")
-    degenerate = found.degenerate if job.fields is not None else 0  # those of labels files are counted where they are read
+        raise InputError(
+            f"{why_shares('the records')}, or keep the objects as they are with --unmoved {OBJECTS}"
+        )
+    # those of labels files are counted where they are read
+    degenerate = found.degenerate if job.fields is not None else 0
     for said in said_of_boxes(found.outside, degenerate, found.rule):
         corners = ""
         if found.outside and found.all_corners:
-            corners = ". Boxes are x, y, width, height; if these are corners, x0, y0, x1, y1, write x1 - x0 and y1 - y0"
+            corners = (
+                ". Boxes are x, y, width, height; if these are corners, x0, y0, x1, y1, "
+                "write x1 - x0 and y1 - y0"
+            )
         yield f"{OBJECTS}: of {counted(look.count, 'image')} that were looked at, {said}{corners}"
 
 
 def _said_of_places(places: Mapping[str, str], look: _Look, among: str) -> Iterable[str]:
     """Say which places of images that EXIF turns stay as they are."""
     if places and look.turned:
-        they = "it stays as it is, and must be" if len(places) == 1 else "they stay as they are, and must be"
+        they = (
+            "it stays as it is, and must be"
+            if len(places) == 1
+            else "they stay as they are, and must be"
+        )
         yield (
-            f"{some(list(places))}: EXIF turns {counted(look.turned, 'image')}{among}; images are given upright, but {they} of"
-            f" the upright image (--unmoved {','.join(dict.fromkeys(places.values()))} leaves out this note)"
+            f"{some(list(places))}: EXIF turns {counted(look.turned, 'image')}{among}; images are "
+            f"given upright, but {they} of"
+            f" the upright image (--unmoved {','.join(dict.fromkeys(places.values()))} leaves out "
+            "this note)"
         )
 
 
 def _lossy(data: bytes) -> str | None:
-    """Return the format of an encoded image whose numbers change when it is written, None for others."""
+    """Return the format of an encoded image whose numbers change when it is written, None for
+    others."""
     if data.startswith(b"\xff\xd8"):
         return "JPEG"
     return "lossy WebP" if data[:4] == b"RIFF" and data[12:16] == b"VP8 " else None
@@ -305,6 +406,7 @@ def _lossy(data: bytes) -> str | None:
 
 def _said_of_lossy(name: str, kind: str) -> str:
     return (
-        f"{printable(name)}: its masks are {kind}, which changes numbers near borders, so that some pixels have numbers of no"
+        f"{printable(name)}: its masks are {kind}, which changes numbers near borders, so that "
+        "some pixels have numbers of no"
         " class; write the masks as PNG and convert again"
     )

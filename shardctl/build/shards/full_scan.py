@@ -22,7 +22,8 @@ MOST_REJECTS = 1000
 class FullScanTask:
     """Work on some units. Found is {"records": …, "rejects": […], "more": …, "note": …} of each.
 
-    A reject is [number, error, message], `more` counts those that are not named, `note` is [kind, message] or None.
+    A reject is [number, error, message], `more` counts those that are not named, `note` is [kind,
+    message] or None.
     """
 
     name: ClassVar[str] = "read through"
@@ -48,7 +49,8 @@ class FullScanTask:
         return self.ranges[number].requests
 
     def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
-        """Read a unit, each record with the types that its own unit needs. Raises Rejection, OSError."""
+        """Read a unit, each record with the types that its own unit needs. Raises Rejection,
+        OSError."""
         part = self.ranges[number]
         assert part.unit is not None, "units are read, and not pieces"
         path = part.path_to_read()
@@ -63,7 +65,10 @@ class FullScanTask:
         try:
             for parsed in form.read(path, unit, reading, schema, None, xxhash.xxh3_64()):
                 records += len(parsed.numbers) + len(parsed.rejects)
-                rejects += [[number, rejection.error, rejection.message] for number, rejection in parsed.rejects]
+                rejects += [
+                    [number, rejection.error, rejection.message]
+                    for number, rejection in parsed.rejects
+                ]
         except Misfit as misfit:
             rejects.append([unit.first + records, "other-type", str(misfit)])
         named, more = rejects[:MOST_REJECTS], max(0, len(rejects) - MOST_REJECTS)

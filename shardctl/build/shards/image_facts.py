@@ -1,4 +1,5 @@
-"""What is found out about images that are stored as they were: their shapes, and what they are as JPEG."""
+"""What is found out about images that are stored as they were: their shapes, and what they are as
+JPEG."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ def record_of_jpegs(jpegs: Sequence[JpegFacts | None]) -> JpegRecord:
     """Return the record of images that follow each other; None is one that is no JPEG."""
     found = [facts for facts in jpegs if facts is not None]
     plain = np.fromiter((facts is not None and facts.plain for facts in jpegs), bool, len(jpegs))
-    return JpegRecord(plain, len(found), sum(each.progressive for each in found), sum(each.full_colour for each in found))
+    return JpegRecord(
+        plain,
+        len(found),
+        sum(each.progressive for each in found),
+        sum(each.full_colour for each in found),
+    )
 
 
 def jpegs_of_column(batch: pa.RecordBatch, column: str) -> list[JpegFacts | None]:
@@ -27,7 +33,8 @@ def jpegs_of_column(batch: pa.RecordBatch, column: str) -> list[JpegFacts | None
 
 
 def shapes_of_column(batch: pa.RecordBatch, column: str) -> set[Shape]:
-    """Return the first two shapes of images of a column that differ: its only one, if they are all the same."""
+    """Return the first two shapes of images of a column that differ: its only one, if they are all
+    the same."""
     shapes: set[Shape] = set()
     for data in _images(batch, column):
         width, height = open_image(data, max_pixels=sys.maxsize, keep_truncated=True).size
@@ -38,5 +45,6 @@ def shapes_of_column(batch: pa.RecordBatch, column: str) -> set[Shape]:
 
 
 def _images(batch: pa.RecordBatch, column: str) -> Iterator[bytes]:
-    """Yield the bytes of encoded images. `flatten` gives those of the rows of a slice, `field` would give all."""
+    """Yield the bytes of encoded images. `flatten` gives those of the rows of a slice, `field`
+    would give all."""
     return (data.as_py() for data in batch.column(column).flatten()[0])

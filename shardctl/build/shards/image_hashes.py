@@ -1,4 +1,5 @@
-"""What is found out about image files before there is a plan, so that duplicates are known: hashes of bytes, or of pictures."""
+"""What is found out about image files before there is a plan, so that duplicates are known: hashes
+of bytes, or of pictures."""
 
 from __future__ import annotations
 
@@ -23,14 +24,16 @@ from shardctl.transforms.filter import Filter, judge
 from shardctl.transforms.table import parse_step
 
 DIGEST_BYTES = 16
-"""Bytes of a SHA-256 that are compared. It is no hash for speed: files could be made that have the same one of those."""
+"""Bytes of a SHA-256 that are compared. It is no hash for speed: files could be made that have the
+same one of those."""
 
 SILENT = "no-answer"
 """The error of a file whose disk or server does not answer."""
 
 
 class ListedFile(NamedTuple):
-    """A file as it was listed: the path or the URL by which it is opened, its size in bytes, when it was changed last in ns."""
+    """A file as it was listed: the path or the URL by which it is opened, its size in bytes, when
+    it was changed last in ns."""
 
     opened: str
     size: int
@@ -39,16 +42,23 @@ class ListedFile(NamedTuple):
     @property
     def requests(self) -> Sequence[ReadRequest]:
         """The object that it is, if it is on a store."""
-        return (ReadRequest(self.opened, self.size, self.mtime_ns, True),) if is_stored(self.opened) else ()
+        return (
+            (ReadRequest(self.opened, self.size, self.mtime_ns, True),)
+            if is_stored(self.opened)
+            else ()
+        )
 
 
 @dataclass(frozen=True)
 class ImageHashTask:
-    """Work on some files: `what` is `bytes` (a hash of them), `decodes` (whether the image does) or `picture` (a hash of it).
+    """Work on some files: `what` is `bytes` (a hash of them), `decodes` (whether the image does) or
+    `picture` (a hash of it).
 
-    Images that a filter of the recipe rejects are not compared: what is kept for them would be rejected in the end.
+    Images that a filter of the recipe rejects are not compared: what is kept for them would be
+    rejected in the end.
 
-    Found is {"hash": number} for each, {"hash": None} for one that cannot be compared, {"fault": …} as in scan.py.
+    Found is {"hash": number} for each, {"hash": None} for one that cannot be compared, {"fault": …}
+    as in scan.py.
     """
 
     name: ClassVar[str] = "hash"
@@ -67,12 +77,19 @@ class ImageHashTask:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        return {**asdict(self), "filters": list(map(settings_of, self.filters)), "gray16": self.gray16 and str(self.gray16)}
+        return {
+            **asdict(self),
+            "filters": list(map(settings_of, self.filters)),
+            "gray16": self.gray16 and str(self.gray16),
+        }
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> ImageHashTask:
         """Build what `to_json` gave."""
-        files, filters = tuple(ListedFile(*file) for file in record["files"]), tuple(map(parse_step, record["filters"]))
+        files, filters = (
+            tuple(ListedFile(*file) for file in record["files"]),
+            tuple(map(parse_step, record["filters"])),
+        )
         gray16 = record["gray16"] and GrayRange.parse(record["gray16"])
         return cls(**{**record, "files": files, "filters": filters, "gray16": gray16})
 

@@ -1,4 +1,5 @@
-"""Reading the files of a job, and telling one that cannot be read from a source that does not answer."""
+"""Reading the files of a job, and telling one that cannot be read from a source that does not
+answer."""
 
 from __future__ import annotations
 
@@ -23,11 +24,23 @@ from shardctl.system.locations.text import is_stored
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import format_bytes, printable
 
-NO_ANSWER = frozenset({errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN})
-"""What the system says where a disk or a server does not answer. It says the same of a single bad sector."""
+NO_ANSWER = frozenset(
+    {
+        errno.EIO,
+        errno.ENXIO,
+        errno.ENODEV,
+        errno.ESTALE,
+        errno.ENOTCONN,
+        errno.ETIMEDOUT,
+        errno.EHOSTDOWN,
+    }
+)
+"""What the system says where a disk or a server does not answer. It says the same of a single bad
+sector."""
 
 OTHERS = 3
-"""How many other inputs are tried, far from each other, before a source counts as gone: bad sectors lie side by side."""
+"""How many other inputs are tried, far from each other, before a source counts as gone: bad sectors
+lie side by side."""
 
 OTHER_BYTES = 1 << 16
 """How much of another input is read."""
@@ -36,7 +49,8 @@ OTHER_BYTES = 1 << 16
 def read_whole(job: Job, planned: PlannedUnit) -> bytes:
     """Return the bytes of a file that is one record.
 
-    Raises Rejection (stages `plan`, `read`), SourceGoneError if the whole source has gone away or does not answer.
+    Raises Rejection (stages `plan`, `read`), SourceGoneError if the whole source has gone away or
+    does not answer.
     """
     _, unit, _, file, fault, _ = planned
     if fault is not None:
@@ -47,7 +61,9 @@ def read_whole(job: Job, planned: PlannedUnit) -> bytes:
             return prefetch.take(path, unit.size, job.version_of(file))
         data, status = read_file(path, unit.size)
     except OSError as error:
-        raise _unreadable(job, planned, error) from (None if isinstance(error, FileNotFoundError) else error)
+        raise _unreadable(job, planned, error) from (
+            None if isinstance(error, FileNotFoundError) else error
+        )
     if not job.recorded and (status.st_mtime_ns != file.mtime_ns or len(data) != unit.size):
         raise changed(job, planned)
     return data
@@ -55,17 +71,21 @@ def read_whole(job: Job, planned: PlannedUnit) -> bytes:
 
 @contextlib.contextmanager
 def reading(job: Job, planned: PlannedUnit) -> Iterator[None]:
-    """Turn what goes wrong while a unit is read within the block into a Rejection, or SourceGoneError if its source is gone."""
+    """Turn what goes wrong while a unit is read within the block into a Rejection, or
+    SourceGoneError if its source is gone."""
     if planned.fault is not None:
         raise planned.fault
     try:
         yield
     except OSError as error:
-        raise _unreadable(job, planned, error) from (None if isinstance(error, FileNotFoundError) else error)
+        raise _unreadable(job, planned, error) from (
+            None if isinstance(error, FileNotFoundError) else error
+        )
 
 
 def _unreadable(job: Job, planned: PlannedUnit, error: OSError) -> Rejection:
-    """Return the rejection of a unit that cannot be read. Raises SourceGoneError if its source is gone."""
+    """Return the rejection of a unit that cannot be read. Raises SourceGoneError if its source is
+    gone."""
     path = job.path_of(planned.file)
     if isinstance(error, FileNotFoundError):
         if job.recorded:
@@ -76,7 +96,9 @@ def _unreadable(job: Job, planned: PlannedUnit, error: OSError) -> Rejection:
     if error.errno in NO_ANSWER:
         _look_at_others(job, planned, error)
     if job.recorded:
-        return Rejection("read", "unreadable", f"its source cannot be read ({printable(path)}: {error})")
+        return Rejection(
+            "read", "unreadable", f"its source cannot be read ({printable(path)}: {error})"
+        )
     return Rejection("read", "unreadable", f"cannot be read ({error.strerror or error})")
 
 
@@ -85,11 +107,14 @@ def request_beside(url: str) -> ReadRequest:
     return ReadRequest(url, prefetch.EXPECTED_BYTES, 0, True, RECORD_BYTES + 1)
 
 
-def read_beside(job: Job, planned: PlannedUnit, path: str, shown: str, what: str = "image") -> bytes:
-    """Return the bytes of a file that a record of a unit names. `shown` is its name in messages, `what` it is.
+def read_beside(
+    job: Job, planned: PlannedUnit, path: str, shown: str, what: str = "image"
+) -> bytes:
+    """Return the bytes of a file that a record of a unit names. `shown` is its name in messages,
+    `what` it is.
 
-    Raises Rejection (stage `read`) also if it is larger than a record may be, SourceGoneError if the whole source has gone
-    away or does not answer.
+    Raises Rejection (stage `read`) also if it is larger than a record may be, SourceGoneError if
+    the whole source has gone away or does not answer.
     """
     try:
         if is_stored(path):
@@ -99,19 +124,26 @@ def read_beside(job: Job, planned: PlannedUnit, path: str, shown: str, what: str
             size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
         if size > RECORD_BYTES:
             limit = format_bytes(RECORD_BYTES)
-            message = f"its {what} {printable(shown)} has {format_bytes(size)}, and at most {limit} are read; make it smaller"
+            message = (
+                f"its {what} {printable(shown)} has {format_bytes(size)}, and at most "
+                f"{limit} are read; make it smaller"
+            )
             raise Rejection("read", "too-large", message)
         return data if is_stored(path) else read_file(path, RECORD_BYTES)[0]
     except (FileNotFoundError, NotADirectoryError):
         job.check_root(planned.file)
         error = "gone" if job.recorded else "vanished"
-        raise Rejection("read", error, f"its {what} {printable(shown)} is not there ({printable(path)})") from None
+        raise Rejection(
+            "read", error, f"its {what} {printable(shown)} is not there ({printable(path)})"
+        ) from None
     except OSError as error:
         job.check_root(planned.file)
         if error.errno in NO_ANSWER:
             _look_at_others(job, planned, error)
         reason = error.strerror or error
-        raise Rejection("read", "unreadable", f"its {what} {printable(shown)} cannot be read ({reason})") from error
+        raise Rejection(
+            "read", "unreadable", f"its {what} {printable(shown)} cannot be read ({reason})"
+        ) from error
 
 
 State = tuple[int, int, int]
@@ -119,7 +151,8 @@ State = tuple[int, int, int]
 
 
 def state_of(job: Job, planned: PlannedUnit, path: str) -> State:
-    """Return the state of a file of many records that lies at a path of this machine, where it or its copy is.
+    """Return the state of a file of many records that lies at a path of this machine, where it or
+    its copy is.
 
     Raises Rejection if it is not as it was when it was listed, OSError.
     """
@@ -133,7 +166,8 @@ def state_of(job: Job, planned: PlannedUnit, path: str) -> State:
 
 def check_state(job: Job, planned: PlannedUnit, path: str, before: State) -> None:
     """Raise Rejection if a file has changed while it was read."""
-    if not job.roots[planned.file.root].is_stored and _state(path) != before:  # what was fetched is never written to
+    # what was fetched is never written to
+    if not job.roots[planned.file.root].is_stored and _state(path) != before:
         raise changed(job, planned)
 
 
@@ -145,9 +179,12 @@ def _state(path: str) -> State:
 
 
 def changed(job: Job, planned: PlannedUnit) -> Rejection:
-    """Return the rejection of a unit that is not what it was when it was listed, or when the dataset was made."""
+    """Return the rejection of a unit that is not what it was when it was listed, or when the
+    dataset was made."""
     if job.recorded:
-        return Rejection("read", "changed", f"its source has changed ({printable(job.path_of(planned.file))})")
+        return Rejection(
+            "read", "changed", f"its source has changed ({printable(job.path_of(planned.file))})"
+        )
     return ranges.changed()
 
 
@@ -157,11 +194,15 @@ def check_digest(job: Job, planned: PlannedUnit, digest: int) -> None:
         raise changed(job, planned)
 
 
-def compare_reads(job: Job, number: int, attempt: int, progress: WorkerProgress, given_up: bool) -> None:
-    """See whether a source answers, after an input of it could not be read in time: read another one, then this again.
+def compare_reads(
+    job: Job, number: int, attempt: int, progress: WorkerProgress, given_up: bool
+) -> None:
+    """See whether a source answers, after an input of it could not be read in time: read another
+    one, then this again.
 
-    `attempt`, from 0, chooses the other one; where there is none, the input itself takes its place. An input that is `given_up`
-    is not read again. Raises SourceGoneError; a read that does not return is the pool's to notice.
+    `attempt`, from 0, chooses the other one; where there is none, the input itself takes its place.
+    An input that is `given_up` is not read again. Raises SourceGoneError; a read that does not
+    return is the pool's to notice.
     """
     others = _other_units(job, job.planned_at(number))
     other = int(others[attempt % len(others)]) if len(others) else number
@@ -181,9 +222,11 @@ def _read_again(job: Job, planned: PlannedUnit) -> None:
 
 
 def _other_units(job: Job, planned: PlannedUnit) -> npt.NDArray[np.int64]:
-    """Return units of the same root in other files, those that come later first: they are not in memory yet.
+    """Return units of the same root in other files, those that come later first: they are not in
+    memory yet.
 
-    Where one file holds all units, they are the others in that file. Empty ones are left out: to read nothing shows nothing.
+    Where one file holds all units, they are the others in that file. Empty ones are left out: to
+    read nothing shows nothing.
     """
     file, size = job.plan["file"].to_numpy(), job.plan["size"].to_numpy()
     able = (size > 0) & (job.roots_of(file) == planned.file.root)
@@ -195,7 +238,8 @@ def _other_units(job: Job, planned: PlannedUnit) -> npt.NDArray[np.int64]:
 
 
 def _look_at_others(job: Job, planned: PlannedUnit, error: OSError) -> None:
-    """Raise SourceGoneError if no other unit of the same root can be read either, with the same kind of error."""
+    """Raise SourceGoneError if no other unit of the same root can be read either, with the same
+    kind of error."""
     others = _other_units(job, planned)
     if not len(others) and planned.unit.records > 1:
         _look_at_other_parts(job, planned, error)
@@ -212,21 +256,29 @@ def _look_at_others(job: Job, planned: PlannedUnit, error: OSError) -> None:
                 silent = compared
     if silent is not None:
         raise SourceGoneError(
-            f"{printable(job.roots[planned.file.root].path)}: the source does not respond: {printable(planned.file.path)}"
-            f" cannot be read ({error.strerror}), and {printable(silent.file.path)} cannot either; check its disk or server"
+            f"{printable(job.roots[planned.file.root].path)}: the source does not respond: "
+            f"{printable(planned.file.path)}"
+            f" cannot be read ({error.strerror}), and {printable(silent.file.path)} cannot either; "
+            "check its disk or server"
         )
 
 
 def _look_at_other_parts(job: Job, planned: PlannedUnit, error: OSError) -> None:
-    """Raise SourceGoneError if no part of a unit can be read: there is no other unit to compare it with."""
+    """Raise SourceGoneError if no part of a unit can be read: there is no other unit to compare it
+    with."""
     path, unit = job.path_of(planned.file), planned.unit
     _forget(path)
     for part in range(OTHERS):
         with contextlib.suppress(OSError):
-            _read_range(path, unit.offset + part * (unit.size // OTHERS), min(unit.size // OTHERS, OTHER_BYTES))
+            _read_range(
+                path,
+                unit.offset + part * (unit.size // OTHERS),
+                min(unit.size // OTHERS, OTHER_BYTES),
+            )
             return
     raise SourceGoneError(
-        f"{printable(job.roots[planned.file.root].path)}: the source does not respond: {printable(planned.file.path)} cannot be"
+        f"{printable(job.roots[planned.file.root].path)}: the source does not respond: "
+        f"{printable(planned.file.path)} cannot be"
         f" read ({error.strerror}), and no other part of it; check its disk or server"
     )
 
@@ -253,11 +305,13 @@ def _read_range(path: str, offset: int, size: int) -> None:
 
 
 def read_file(path: str, size: int) -> tuple[bytes, os.stat_result]:
-    """Return `size` bytes of a file, or the part of them that exists, and the file's state after the last byte was read.
+    """Return `size` bytes of a file, or the part of them that exists, and the file's state after
+    the last byte was read.
 
     It is never more than the file has, whatever the plan says. Raises OSError.
     """
-    file = open_at_once(path, os.O_RDONLY | os.O_CLOEXEC)  # a file object of Python takes as long as to read a small file
+    # a file object of Python takes as long as to read a small file
+    file = open_at_once(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
@@ -269,7 +323,8 @@ def read_file(path: str, size: int) -> tuple[bytes, os.stat_result]:
 
 
 def _read_fully(file: int, count: int) -> bytes:
-    """Return the next `count` bytes, or those up to the end of the file: one read may return fewer, 2 GiB at most."""
+    """Return the next `count` bytes, or those up to the end of the file: one read may return fewer,
+    2 GiB at most."""
     data = os.read(file, count) if count > 0 else b""
     if len(data) >= count:
         return data
@@ -285,5 +340,6 @@ def open_at_once(path: str, flags: int) -> int:
 
 
 def digest_of(data: bytes) -> int:
-    """Return the XXH3-64 of an input's bytes: how a later run knows whether the input is still the same."""
+    """Return the XXH3-64 of an input's bytes: how a later run knows whether the input is still the
+    same."""
     return xxhash.xxh3_64_intdigest(data)

@@ -1,4 +1,5 @@
-"""What a worker must know to build any shard of a conversion: a folder with job.json, the tables, and what is made of them."""
+"""What a worker must know to build any shard of a conversion: a folder with job.json, the tables,
+and what is made of them."""
 
 from __future__ import annotations
 
@@ -35,7 +36,15 @@ from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.formats import Choose, Unit
-from shardctl.sources.image_columns import BOXES, FRAME, KEPT, MAIN, marked_columns, marked_masks, said_of
+from shardctl.sources.image_columns import (
+    BOXES,
+    FRAME,
+    KEPT,
+    MAIN,
+    marked_columns,
+    marked_masks,
+    said_of,
+)
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, replacing, write_atomically
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
@@ -43,7 +52,8 @@ from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import Recipe
 
 NEW_FOLDER = "new"
-"""The folder that becomes the dataset: finished shards, and in the end the tables and the manifest."""
+"""The folder that becomes the dataset: finished shards, and in the end the tables and the
+manifest."""
 
 KNOWN = "known.jsonl"
 """Records that a finished dataset has rejected, where such a one is made again: see Job.known."""
@@ -52,7 +62,8 @@ KnownLine = tuple[int, int | None, str, str, str]
 """A line of it: the row of the plan, the record (None: all of them), and the reason."""
 
 ANY_UNIT = -1
-"""In known.jsonl, the row of the plan of records that are known by their own keys: the number of each is a hash of that."""
+"""In known.jsonl, the row of the plan of records that are known by their own keys: the number of
+each is a hash of that."""
 
 KEY = "key"
 """The field that shardctl gives to every sample."""
@@ -67,10 +78,10 @@ J = TypeVar("J", bound="Job")
 class Job:
     """What a worker needs to build any shard. `folder` holds everything of it until the commit.
 
-    `fields`, `by_field` and `draw` say how files of many records are read (RecordReading). `shuffle` is the seed of
-    the order, None where it is that of the inputs. `recorded` says that the plan is that of a finished dataset. `url` is the
-    dataset's where that is on an object store, with its files in the folder `base` there; then `folder` holds a copy of the
-    job.
+    `fields`, `by_field` and `draw` say how files of many records are read (RecordReading).
+    `shuffle` is the seed of the order, None where it is that of the inputs. `recorded` says that
+    the plan is that of a finished dataset. `url` is the dataset's where that is on an object store,
+    with its files in the folder `base` there; then `folder` holds a copy of the job.
     """
 
     folder: Path
@@ -92,7 +103,8 @@ class Job:
             write_atomically(self.folder / NEW_FOLDER / name, data)
 
     def save(self) -> None:
-        """Write job.json, which says that the job is ready: its tables and its folders come before."""
+        """Write job.json, which says that the job is ready: its tables and its folders come
+        before."""
         JobFolder(self.folder).save(self._record())
 
     def _record(self) -> dict[str, Any]:
@@ -109,47 +121,73 @@ class Job:
         }
 
     def with_layout(self: J, layout: Layout, fields: pa.Schema | None = None) -> J:
-        """Return the same job with another layout, and where they are given with other marks of its fields."""
+        """Return the same job with another layout, and where they are given with other marks of its
+        fields."""
         job = replace(self, layout=layout, fields=self.fields if fields is None else fields)
-        vars(job).update({name: table for name, table in vars(self).items() if name in ("files", "plan")})  # see `unpacked`
+        # see `unpacked`
+        vars(job).update(
+            {name: table for name, table in vars(self).items() if name in ("files", "plan")}
+        )
         return job
 
     def with_shards(self: J, starts: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> J:
-        """Return the same job with some of its shards, (n,) int64: each has the units from those of shard `starts` on, up to
-        those of the next."""
+        """Return the same job with some of its shards, (n,) int64: each has the units from those of
+        shard `starts` on, up to those of the next."""
         table = self._shards.take(pa.array(chosen))
         for name in ("units", "records"):
             sums = np.add.reduceat(self._shards[name].to_numpy(), starts)
-            table = table.set_column(table.column_names.index(name), table.schema.field(name), pa.array(sums))
+            table = table.set_column(
+                table.column_names.index(name), table.schema.field(name), pa.array(sums)
+            )
         first = self._shards["first_unit"].take(pa.array(starts))
-        table = table.set_column(table.column_names.index("first_unit"), table.schema.field("first_unit"), first)
+        table = table.set_column(
+            table.column_names.index("first_unit"), table.schema.field("first_unit"), first
+        )
         counts = np.bincount(table["split"].to_numpy(), minlength=len(self.splits)).tolist()
-        job = replace(self, splits=tuple(replace(split, shards=n) for split, n in zip(self.splits, counts, strict=True)))
+        job = replace(
+            self,
+            splits=tuple(
+                replace(split, shards=n) for split, n in zip(self.splits, counts, strict=True)
+            ),
+        )
         vars(job).update(_shards=table)
         return job
 
     def write_shards(self) -> None:
         """Write the table of its shards into its folder."""
         table = self._shards.combine_chunks()
-        with replacing(self.folder / SHARDS) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), table.schema) as writer:
+        with (
+            replacing(self.folder / SHARDS) as sink,
+            pa.ipc.new_file(pa.PythonFile(sink, mode="w"), table.schema) as writer,
+        ):
             writer.write_table(table)
 
     def packed(self) -> dict[str, Any]:
-        """Return a small job with its tables, and the files of its recipe, as plain data, for a process that cannot see its
-        folder."""
+        """Return a small job with its tables, and the files of its recipe, as plain data, for a
+        process that cannot see its folder."""
         tables = {name: _as_text((self.folder / name).read_bytes()) for name in (FILES, PLAN)}
-        return {**self._record(), "tables": tables, "recipe_files": {n: _as_text(d) for n, d in self.recipe.files.items()}}
+        return {
+            **self._record(),
+            "tables": tables,
+            "recipe_files": {n: _as_text(d) for n, d in self.recipe.files.items()},
+        }
 
     @property
     def working(self) -> LocalFolder:
         """Its folder, which has the URL that it has where the dataset is on a store."""
-        return LocalFolder(self.folder, f"{self.url}/{STAGING}/{self.folder.name}" if self.url else "")
+        return LocalFolder(
+            self.folder, f"{self.url}/{STAGING}/{self.folder.name}" if self.url else ""
+        )
 
     @classmethod
     def unpacked(cls: type[J], packed: dict[str, Any]) -> J:
-        """Return the job that `packed` gave: it has no folder, no shards, and its tables in memory."""
+        """Return the job that `packed` gave: it has no folder, no shards, and its tables in
+        memory."""
         record = dict(packed)
-        tables = {name: pa.ipc.open_file(base64.b64decode(data)).read_all() for name, data in record.pop("tables").items()}
+        tables = {
+            name: pa.ipc.open_file(base64.b64decode(data)).read_all()
+            for name, data in record.pop("tables").items()
+        }
         with tempfile.TemporaryDirectory() as folder:
             for name, data in record.pop("recipe_files").items():
                 Path(folder, name).write_bytes(base64.b64decode(data))
@@ -160,30 +198,48 @@ class Job:
 
     @classmethod
     def load(cls: type[J], folder: LocalFolder, recipe: Recipe | None = None) -> J:
-        """Read job.json. A process that has the `recipe` passes it: then no function is imported because the file names it.
+        """Read job.json. A process that has the `recipe` passes it: then no function is imported
+        because the file names it.
 
-        Raises DatasetError, or UsageError for its recipe, if this version of shardctl did not write it, or for another recipe.
+        Raises DatasetError, or UsageError for its recipe, if this version of shardctl did not write
+        it, or for another recipe.
         """
         try:
             return cls._of_record(JobFolder(folder.root).record(), folder.root, recipe)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
-            raise DatasetError(f"{folder.shown(JOB)}: not a job of this version of shardctl ({error})") from error
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            pa.ArrowException,
+        ) as error:
+            raise DatasetError(
+                f"{folder.shown(JOB)}: not a job of this version of shardctl ({error})"
+            ) from error
 
     @classmethod
     def _of_record(cls: type[J], record: dict[str, Any], folder: Path, recipe: Recipe | None) -> J:
-        """Build the job that `_record` gave, untrusted. Raises what `load` makes a DatasetError of."""
+        """Build the job that `_record` gave, untrusted. Raises what `load` makes a DatasetError
+        of."""
         if unknown := record.keys() - _KEYS:
             raise ValueError(f"it has {', '.join(sorted(unknown))}")
         return cls(**cls._arguments(record, folder, recipe))
 
     @classmethod
-    def _arguments(cls, record: dict[str, Any], folder: Path, recipe: Recipe | None) -> dict[str, Any]:
+    def _arguments(
+        cls, record: dict[str, Any], folder: Path, recipe: Recipe | None
+    ) -> dict[str, Any]:
         """Return what the constructor is given for a record."""
         draw, splits = record["draw"], tuple(SplitPlan(**split) for split in record["splits"])
         if not all(is_file_name(split.name) for split in splits):
             raise ValueError("a split has a name that leads out of the dataset's folder")
         url, base = record.get("url", ""), record.get("base", "")
-        if bool(url) != bool(base) or not isinstance(url, str) or (base and not (is_file_name(base[:-1]) and base[-1] == "/")):
+        if (
+            bool(url) != bool(base)
+            or not isinstance(url, str)
+            or (base and not (is_file_name(base[:-1]) and base[-1] == "/"))
+        ):
             raise ValueError("its shards would be put outside of the dataset's folder")
         if recipe and record["recipe"] != json.loads(json.dumps(recipe.to_json())):
             raise ValueError("it has another recipe")
@@ -200,13 +256,20 @@ class Job:
 
     @property
     def records_read(self) -> dict[str, Any] | None:
-        """How files of many records are read, as plain data that a dataset records; None where a file is one record."""
+        """How files of many records are read, as plain data that a dataset records; None where a
+        file is one record."""
         if self.fields is None:
             return None
         draw = self.draw.to_json() if self.draw else None
         joined = {"joined": True} if self.recipe.joins else {}
         upright = {"upright": True} if self.annotation_rules else {}
-        return {"schema": encode_schema(self.fields), "by_field": self.by_field, "draw": draw, **upright, **joined}
+        return {
+            "schema": encode_schema(self.fields),
+            "by_field": self.by_field,
+            "draw": draw,
+            **upright,
+            **joined,
+        }
 
     @cached_property
     def main_image(self) -> str | None:
@@ -215,14 +278,19 @@ class Job:
 
     @cached_property
     def kept_images(self) -> tuple[str, ...]:
-        """The columns of a table whose images are kept as they are, under their names in the dataset."""
-        return tuple(self.recipe.renames.get(name, name) for name in marked_columns(self.fields, KEPT))
+        """The columns of a table whose images are kept as they are, under their names in the
+        dataset."""
+        return tuple(
+            self.recipe.renames.get(name, name) for name in marked_columns(self.fields, KEPT)
+        )
 
     @cached_property
     def annotation_rules(self) -> dict[str, AnnotationRule]:
-        """How the masks and the objects of records are read, by their names in the dataset: the frame, and the rule for boxes.
+        """How the masks and the objects of records are read, by their names in the dataset: the
+        frame, and the rule for boxes.
 
-        Those that an export tells the role of are in the frame of the upright image already, and not among them.
+        Those that an export tells the role of are in the frame of the upright image already, and
+        not among them.
         """
         if self.fields is None or self.main_image is None:
             return {}
@@ -230,7 +298,9 @@ class Job:
         objects = objects_of_records(self.fields, self.recipe)
         names = [*marked_masks(self.fields), *([] if objects is None else [objects])]
         return {
-            self.renames.get(name, name): AnnotationRule(boxes.get(name, "keep"), frames.get(name, "auto"))
+            self.renames.get(name, name): AnnotationRule(
+                boxes.get(name, "keep"), frames.get(name, "auto")
+            )
             for name in names
             if not isinstance(self.layout.roles.get(self.renames.get(name, name)), Objects)
         }
@@ -253,11 +323,20 @@ class Job:
 
     @property
     def set_apart(self) -> dict[str, str]:
-        """The fields of records that have a name which shardctl gives to fields itself, and what they are called instead."""
+        """The fields of records that have a name which shardctl gives to fields itself, and what
+        they are called instead."""
         names = () if self.fields is None else self.fields.names
-        ours = {self.recipe.key_source and KEY, *marked_columns(self.fields, MAIN), *marked_columns(self.fields, KEPT)}
+        ours = {
+            self.recipe.key_source and KEY,
+            *marked_columns(self.fields, MAIN),
+            *marked_columns(self.fields, KEPT),
+        }
         chosen = self.recipe.chosen_fields
-        apart = {name: f"__{name}__" for name in RESERVED_FIELDS if name in names and name not in ours and name not in chosen}
+        apart = {
+            name: f"__{name}__"
+            for name in RESERVED_FIELDS
+            if name in names and name not in ours and name not in chosen
+        }
         return {name: other for name, other in apart.items() if other not in names}
 
     @property
@@ -284,9 +363,11 @@ class Job:
 
     @cached_property
     def known(self) -> dict[int, dict[int | None, Rejection]]:
-        """The rejects of a finished dataset that is made again, by row of the plan and record; record None: the whole unit.
+        """The rejects of a finished dataset that is made again, by row of the plan and record;
+        record None: the whole unit.
 
-        What is rejected here is not tried again: it may end the process. Empty for a new conversion.
+        What is rejected here is not tried again: it may end the process. Empty for a new
+        conversion.
         """
         known: dict[int, dict[int | None, Rejection]] = {}
         if (self.folder / KNOWN).exists():
@@ -320,7 +401,8 @@ class Job:
 
     @cached_property
     def kept(self) -> npt.NDArray[np.int32]:
-        """For every shard the number of the shard before that it is, NOT_KEPT where it is built: (shards,)."""
+        """For every shard the number of the shard before that it is, NOT_KEPT where it is built:
+        (shards,)."""
         return self._shards["kept"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
 
     @cached_property
@@ -387,7 +469,8 @@ class Job:
         return roots
 
     def choose(self, planned: PlannedUnit, split: int) -> Choose | None:
-        """Return what tells which records of a unit are in a split, by their numbers; None: all of them.
+        """Return what tells which records of a unit are in a split, by their numbers; None: all of
+        them.
 
         Where records have keys of their own, these decide instead: record_choice.choice_of.
         """
@@ -399,7 +482,8 @@ class Job:
         return lambda numbers: draw.of_records(hashed, numbers) == split
 
     def _files_at(self, rows: npt.NDArray[np.int32]) -> list[File]:
-        """Return rows of the table of files. Batch by batch: a take from the whole table would first copy it together."""
+        """Return rows of the table of files. Batch by batch: a take from the whole table would
+        first copy it together."""
         starts, batches = self._file_batches
         batch_of = np.searchsorted(starts, rows, side="right") - 1
         found: list[File | None] = [None] * len(rows)
@@ -417,7 +501,9 @@ class Job:
 
     def _files_of(self, batch: pa.RecordBatch) -> Iterator[File]:
         """Yield the rows of a batch of the table of files."""
-        given = _lists(batch, "path", "root", "size", "mtime_ns", "label", "columns", "error", "message")
+        given = _lists(
+            batch, "path", "root", "size", "mtime_ns", "label", "columns", "error", "message"
+        )
         for path, root, size, mtime_ns, label, columns, error, message in zip(*given, strict=True):
             fault = Rejection("plan", error, message) if error else None
             if self.recorded and (not 0 <= root < len(self.roots) or ".." in path.split("/")):
@@ -429,15 +515,21 @@ def _planned_units(numbers: list[int], rows: pa.Table, files: list[File]) -> Ite
     """Yield rows of the plan with these numbers, given the file of each."""
     units = zip(*_lists(rows, *(name for name, _ in UNIT_FIELDS[1:])), strict=True)
     others = zip(*_lists(rows, "file", "digest", "error", "message"), strict=True)
-    for number, unit, (file_number, digest, error, message), file in zip(numbers, units, others, files, strict=True):
+    for number, unit, (file_number, digest, error, message), file in zip(
+        numbers, units, others, files, strict=True
+    ):
         fault = Rejection("plan", error, message) if error else file.fault
         yield PlannedUnit(number, Unit._make(unit), file_number, file, fault, digest)
 
 
 def _lists(table: pa.Table | pa.RecordBatch, *names: str) -> list[list[Any]]:
-    """Return columns of a table as lists, of None for one that it does not have. Rows as dicts take twice as long."""
+    """Return columns of a table as lists, of None for one that it does not have. Rows as dicts take
+    twice as long."""
     there = table.schema.names
-    return [table.column(name).to_pylist() if name in there else [None] * table.num_rows for name in names]
+    return [
+        table.column(name).to_pylist() if name in there else [None] * table.num_rows
+        for name in names
+    ]
 
 
 def marker_path(folder: Path, shard: int) -> Path:
@@ -446,15 +538,23 @@ def marker_path(folder: Path, shard: int) -> Path:
 
 
 def objects_of_records(fields: pa.Schema, recipe: Recipe) -> str | None:
-    """Return the field of records that is the column of objects in the dataset and goes by its image; None if none does."""
-    name: str | None = next((f.name for f in fields if recipe.renames.get(f.name, f.name) == OBJECTS), None)
-    if name is None or OBJECTS in recipe.unmoved or not has_objects(pa.schema([fields.field(name).with_name(OBJECTS)])):
+    """Return the field of records that is the column of objects in the dataset and goes by its
+    image; None if none does."""
+    name: str | None = next(
+        (f.name for f in fields if recipe.renames.get(f.name, f.name) == OBJECTS), None
+    )
+    if (
+        name is None
+        or OBJECTS in recipe.unmoved
+        or not has_objects(pa.schema([fields.field(name).with_name(OBJECTS)]))
+    ):
         return None
     return name
 
 
 _KEYS = frozenset(f.name for each in (Job, Lineage, Costs) for f in fields(each)) - {"folder"}
-"""The keys of job.json. Those of Lineage and Costs are a DatasetJob's, which workers leave alone."""
+"""The keys of job.json. Those of Lineage and Costs are a DatasetJob's, which workers leave
+alone."""
 
 
 def _as_text(data: bytes) -> str:

@@ -1,4 +1,5 @@
-"""The units of a job, in the order in which they are worked on: those of sources on a store are fetched ahead."""
+"""The units of a job, in the order in which they are worked on: those of sources on a store are
+fetched ahead."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ from shardctl.system.locations.text import is_stored
 
 def prefetched_units(job: Job, units: Iterable[PlannedUnit]) -> Iterable[PlannedUnit]:
     """Return the same units, each of which can be read at once when it is its turn."""
-    return prefetch.prefetched(units, lambda planned: requests_of(job, planned)) if job.on_store else units
+    return (
+        prefetch.prefetched(units, lambda planned: requests_of(job, planned))
+        if job.on_store
+        else units
+    )
 
 
 def requests_of(job: Job, planned: PlannedUnit) -> Sequence[ReadRequest]:

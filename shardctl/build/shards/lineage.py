@@ -1,4 +1,5 @@
-"""What the dataset that a job makes has to do with the one before, and what a later run compares it by."""
+"""What the dataset that a job makes has to do with the one before, and what a later run compares it
+by."""
 
 from __future__ import annotations
 

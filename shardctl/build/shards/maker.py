@@ -1,4 +1,5 @@
-"""What all makers of samples have in common: records that were read go in, and come out as samples, or are rejected."""
+"""What all makers of samples have in common: records that were read go in, and come out as samples,
+or are rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from shardctl.sources.formats import Parsed
 
 
 class Maker(ABC):
-    """Makes the samples of records as the recipe says, and has them written. Some of the records may wait for others."""
+    """Makes the samples of records as the recipe says, and has them written. Some of the records
+    may wait for others."""
 
     @property
     def waiting(self) -> int | None:
@@ -27,18 +29,23 @@ class Maker(ABC):
         return []
 
     @abstractmethod
-    def add_file(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
+    def add_file(
+        self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome
+    ) -> BuildAgain | None:
         """Make the samples of a file that is one record, given as its fields. Raises Rejection."""
 
     def begin(self, planned: PlannedUnit) -> None:  # noqa: B027 - most makers have nothing to do
         """Begin with a unit of many records. Raises MemoryError, SourceGoneError."""
 
     @abstractmethod
-    def add_records(self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome) -> list[RejectedRecord] | BuildAgain:
+    def add_records(
+        self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome
+    ) -> list[RejectedRecord] | BuildAgain:
         """Make the samples of some records of a unit, and return those that are rejected."""
 
     def flush(self) -> None:  # noqa: B027 - in most makers no record waits
-        """Make the samples of the records that wait within their unit, or within their slot. Raises InputError."""
+        """Make the samples of the records that wait within their unit, or within their slot. Raises
+        InputError."""
 
     def finish(self) -> None:
         """Make the samples of all that still waits, at the end of the shard. Raises InputError."""

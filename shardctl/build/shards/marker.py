@@ -17,18 +17,25 @@ from shardctl.system.files import replacing
 from shardctl.transforms.pipeline.made_sample import Shape
 
 MARKER_SCHEMA = pa.schema(
-    [("first_row", pa.int64()), ("samples", pa.int64()), ("rejected", pa.int64()), ("digest", pa.uint64())]
+    [
+        ("first_row", pa.int64()),
+        ("samples", pa.int64()),
+        ("rejected", pa.int64()),
+        ("digest", pa.uint64()),
+    ]
 )
 """What became of each unit of a shard: its samples are among the rows from `first_row` on."""
 
 
 @dataclass(frozen=True)
 class ShardMarker:
-    """A finished shard, as its marker records it. `shapes` are the first few different decoded shapes in it.
+    """A finished shard, as its marker records it. `shapes` are the first few different decoded
+    shapes in it.
 
-    Of `inputs` records `rejected` became no sample. `labels` counts its samples by class. `objects` are marked in its images,
-    and `cut_off` of them are no longer (None: it is not known how many). `units` has MARKER_SCHEMA. `jpegs` is what its images
-    are as JPEG, None where that is not recorded. `steps` counts what became of its records in each step of text and tables.
+    Of `inputs` records `rejected` became no sample. `labels` counts its samples by class. `objects`
+    are marked in its images, and `cut_off` of them are no longer (None: it is not known how many).
+    `units` has MARKER_SCHEMA. `jpegs` is what its images are as JPEG, None where that is not
+    recorded. `steps` counts what became of its records in each step of text and tables.
     `first_frames` of its images are the first of several frames.
     """
 
@@ -48,14 +55,22 @@ class ShardMarker:
 def read_finished(job: Job, shard: int) -> ShardMarker | None:
     """Return what the marker of a shard says, None if the shard is not finished.
 
-    Markers are written after their shard. Where the power failed, one may still be there without it, or be torn itself. On an
-    object store each is there whole, and only after its shard.
+    Markers are written after their shard. Where the power failed, one may still be there without
+    it, or be torn itself. On an object store each is there whole, and only after its shard.
     """
     try:
         done = read_marker(job.marker_path(shard))
         whole = bool(job.url) or job.shard_path(shard).stat().st_size == done.facts.bytes
         whole = whole and (bool(job.url) or bool(done.rejected) == job.rejects_path(shard).exists())
-    except (OSError, pa.ArrowException, KeyError, ValueError, TypeError, AttributeError, IndexError):
+    except (
+        OSError,
+        pa.ArrowException,
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        IndexError,
+    ):
         return None
     return done if whole and done.units.num_rows == job.place(shard).units else None
 
@@ -71,7 +86,17 @@ def read_marker(path: Path) -> ShardMarker:
     marked = (record["objects"], record["cut_off"])
     jpegs = JpegRecord.from_json(record["jpegs"], facts.rows) if "jpegs" in record else None
     steps, frames = tuple(record.get("steps", ())), record.get("first_frames", 0)
-    return ShardMarker(facts, *numbers, shapes, labels, *marked, table.replace_schema_metadata(), jpegs, steps, frames)
+    return ShardMarker(
+        facts,
+        *numbers,
+        shapes,
+        labels,
+        *marked,
+        table.replace_schema_metadata(),
+        jpegs,
+        steps,
+        frames,
+    )
 
 
 def rows_made(path: Path) -> int:
@@ -82,12 +107,17 @@ def rows_made(path: Path) -> int:
 
 def write_marker(path: Path, done: ShardMarker) -> None:
     """Write the marker of a finished shard."""
-    record = {name: getattr(done, name) for name in ("inputs", "rejected", "shapes", "labels", "objects", "cut_off")}
+    record = {
+        name: getattr(done, name)
+        for name in ("inputs", "rejected", "shapes", "labels", "objects", "cut_off")
+    }
     if done.jpegs is not None:
         record["jpegs"] = done.jpegs.to_json()
     for name in ("steps", "first_frames"):
         if getattr(done, name):
             record[name] = getattr(done, name)
-    schema = MARKER_SCHEMA.with_metadata({"done": json.dumps({**record, "facts": asdict(done.facts)})})
+    schema = MARKER_SCHEMA.with_metadata(
+        {"done": json.dumps({**record, "facts": asdict(done.facts)})}
+    )
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
         writer.write_table(done.units)

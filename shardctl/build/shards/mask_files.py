@@ -18,7 +18,8 @@ def mask_path(job: Job, planned: PlannedUnit) -> str | None:
 
 
 def read_mask(job: Job, planned: PlannedUnit) -> dict[str, Any] | None:
-    """Return the mask file of an image as the column `mask` has it, None if it has none. Raises Rejection, SourceGoneError."""
+    """Return the mask file of an image as the column `mask` has it, None if it has none. Raises
+    Rejection, SourceGoneError."""
     path = mask_path(job, planned)
     if path is None:
         return None
@@ -28,4 +29,6 @@ def read_mask(job: Job, planned: PlannedUnit) -> dict[str, Any] | None:
 
 def digest_with(data: bytes, mask: dict[str, Any]) -> int:
     """Return the digest of a unit that is an image and its mask."""
-    return digest_of(digest_of(data).to_bytes(8, "little") + digest_of(mask["bytes"]).to_bytes(8, "little"))
+    return digest_of(
+        digest_of(data).to_bytes(8, "little") + digest_of(mask["bytes"]).to_bytes(8, "little")
+    )

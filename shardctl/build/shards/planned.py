@@ -1,4 +1,5 @@
-"""What a job says of its plan, as Python objects: roots, files, units with their files, and the places of shards."""
+"""What a job says of its plan, as Python objects: roots, files, units with their files, and the
+places of shards."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ UNKNOWN_DEVICE = -1
 
 @dataclass(frozen=True)
 class Root:
-    """A folder that sources are relative to, by its path or its URL, and the number of the file system that it was on."""
+    """A folder that sources are relative to, by its path or its URL, and the number of the file
+    system that it was on."""
 
     path: str
     device: int
@@ -35,7 +37,8 @@ class Root:
 
     @classmethod
     def of(cls, path: str) -> Root:
-        """Return the root as it is now. Raises InputError if it is a folder of this machine that is gone."""
+        """Return the root as it is now. Raises InputError if it is a folder of this machine that is
+        gone."""
         if is_stored(path):
             return cls.anywhere(path)
         try:
@@ -45,22 +48,27 @@ class Root:
 
     @classmethod
     def anywhere(cls, path: str) -> Root:
-        """Return a root that may be gone, or be on another file system now: each input is verified by itself."""
+        """Return a root that may be gone, or be on another file system now: each input is verified
+        by itself."""
         return cls(path, UNKNOWN_DEVICE)
 
     def check(self) -> None:
-        """Make sure that it is still there. Raises SourceGoneError: a source that went away is not a reject for every file."""
+        """Make sure that it is still there. Raises SourceGoneError: a source that went away is not
+        a reject for every file."""
         if self.is_stored:
             check_on_store(self.path)
             return
         try:
             same = self.device in (UNKNOWN_DEVICE, Path(self.path).stat().st_dev)
-            with os.scandir(self.path) as entries:  # its first entry is enough: there may be millions
+            # its first entry is enough: there may be millions
+            with os.scandir(self.path) as entries:
                 if same and next(entries, None):
                     return
         except OSError:
             pass
-        raise SourceGoneError(f"{printable(self.path)}: the source has gone away; bring it back (was it unmounted?)")
+        raise SourceGoneError(
+            f"{printable(self.path)}: the source has gone away; bring it back (was it unmounted?)"
+        )
 
 
 class File(NamedTuple):
@@ -96,10 +104,11 @@ class PlannedUnit(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardPlace:
-    """One shard of a job: its split, its number within the split, its rows of the plan, and how many records these are.
+    """One shard of a job: its split, its number within the split, its rows of the plan, and how
+    many records these are.
 
-    `kept`: the shard is kept as it is, and this was its number before. `blocks`: the rows of each of its blocks, where these
-    are known (plan.JOB_SHARDS_SCHEMA).
+    `kept`: the shard is kept as it is, and this was its number before. `blocks`: the rows of each
+    of its blocks, where these are known (plan.JOB_SHARDS_SCHEMA).
     """
 
     split: int

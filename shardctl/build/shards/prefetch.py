@@ -1,8 +1,10 @@
-"""Objects of sources on a store, asked for before they are needed: a worker knows which inputs follow.
+"""Objects of sources on a store, asked for before they are needed: a worker knows which inputs
+follow.
 
-Each request takes some ten milliseconds before its first byte comes, so that many are on their way at the same time. Inputs
-that are one record each come into memory, others to the disk (sources/files.py). While an object is waited for,
-the work is on no input: one that is large takes its time. What went wrong shows when it is read.
+Each request takes some ten milliseconds before its first byte comes, so that many are on their way
+at the same time. Inputs that are one record each come into memory, others to the disk
+(sources/files.py). While an object is waited for, the work is on no input: one that is large takes
+its time. What went wrong shows when it is read.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ T = TypeVar("T")
 
 
 class ReadRequest(NamedTuple):
-    """An object by its URL, its size in bytes, and the number of its version (0: whichever there is).
+    """An object by its URL, its size in bytes, and the number of its version (0: whichever there
+    is).
 
-    `whole`: it is one record, and comes into memory. Where the size is only expected, up to `most` bytes are fetched.
+    `whole`: it is one record, and comes into memory. Where the size is only expected, up to `most`
+    bytes are fetched.
     """
 
     url: str
@@ -54,9 +58,15 @@ def take(url: str, size: int, version: int = 0) -> bytes:
     return read(url, size, version) if future is None else future.result()
 
 
-def prefetched(items: Iterable[T], requests_of: Callable[[T], Sequence[ReadRequest]]) -> Iterator[T]:
+def prefetched(
+    items: Iterable[T], requests_of: Callable[[T], Sequence[ReadRequest]]
+) -> Iterator[T]:
     """Yield items when what they want is there; that of the following ones is on its way."""
-    coming, waiting, taken = iter(items), deque[tuple[T, list[tuple[ReadRequest, Future[bytes]]]]](), 0
+    coming, waiting, taken = (
+        iter(items),
+        deque[tuple[T, list[tuple[ReadRequest, Future[bytes]]]]](),
+        0,
+    )
     fetched_last = ""
     held: tuple[T, list[ReadRequest]] | None = None
     try:
@@ -67,14 +77,23 @@ def prefetched(items: Iterable[T], requests_of: Callable[[T], Sequence[ReadReque
                     if item is None:
                         break
                     # Units of one file follow each other: it is fetched once.
-                    held = item, [each for each in requests_of(item) if each.whole or each.url != fetched_last]
+                    held = (
+                        item,
+                        [
+                            each
+                            for each in requests_of(item)
+                            if each.whole or each.url != fetched_last
+                        ],
+                    )
                 item, wants = held
                 size = sum(each.size for each in wants)
                 if taken and taken + size > AHEAD_BYTES:
                     break
                 taken += size
                 fetched_last = next((each.url for each in wants if not each.whole), fetched_last)
-                waiting.append((item, [(each, _pool(os.getpid()).submit(_fetch, each)) for each in wants]))
+                waiting.append(
+                    (item, [(each, _pool(os.getpid()).submit(_fetch, each)) for each in wants])
+                )
                 held = None
             if not waiting:
                 return

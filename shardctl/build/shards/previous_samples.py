@@ -1,4 +1,5 @@
-"""Samples of the dataset before that an update takes as they are, where it builds their shard again for the sake of others."""
+"""Samples of the dataset before that an update takes as they are, where it builds their shard again
+for the sake of others."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from shardctl.transforms.pipeline.made_sample import Shape
 Numbers = npt.NDArray[np.int64]
 
 REUSED = "reused.arrow"
-"""In the folder of a job: which of its units are made already (REUSED_SCHEMA). Not there if none is."""
+"""In the folder of a job: which of its units are made already (REUSED_SCHEMA). Not there if none
+is."""
 
 REUSED_SCHEMA = pa.schema(
     [
@@ -37,11 +39,12 @@ REUSED_SCHEMA = pa.schema(
         ("width", pa.int64()),
     ]
 )
-"""A row for units of a job that follow each other and whose samples do so, too, in the dataset before.
+"""A row for units of a job that follow each other and whose samples do so, too, in the dataset
+before.
 
-There they are the units from `before` on, and their samples are `rows` rows of the `shard` with this number. `height` and
-`width` are those of all images of that shard; 0 if they differ, or if there are none. Rows are in the order of `first_unit`;
-none has units of two shards.
+There they are the units from `before` on, and their samples are `rows` rows of the `shard` with
+this number. `height` and `width` are those of all images of that shard; 0 if they differ, or if
+there are none. Rows are in the order of `first_unit`; none has units of two shards.
 """
 
 
@@ -49,8 +52,9 @@ none has units of two shards.
 class PreviousUnits:
     """Units of a job that are made already, from `first_unit` on.
 
-    `samples` has the number of samples of each, and `digests` stand for what was read: (units,). `run` are the rows that the
-    samples are, and `shape` is that of their images where it is known that it is the same.
+    `samples` has the number of samples of each, and `digests` stand for what was read: (units,).
+    `run` are the rows that the samples are, and `shape` is that of their images where it is known
+    that it is the same.
     """
 
     first_unit: int
@@ -83,7 +87,8 @@ class PreviousSamples:
         return self._table["first_unit"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
 
     def units(self, first: int, units: int) -> Iterator[PreviousUnits]:
-        """Yield the units of a shard that are made already, which has so many units of the job from `first` on."""
+        """Yield the units of a shard that are made already, which has so many units of the job from
+        `first` on."""
         start, end = np.searchsorted(self._first_units, [first, first + units]).tolist()
         rows = self._table.slice(start, end - start).to_pylist()
         for shard, of_shard in groupby(rows, itemgetter("shard")):
@@ -94,7 +99,13 @@ class PreviousSamples:
             for row in of_shard:
                 begin = row["before"] - entry.first_unit
                 places = slice(begin, begin + row["units"])
-                run = Run(self._before.folder, entry.path, entry.block_rows, int(first_row[begin]), row["rows"])
+                run = Run(
+                    self._before.folder,
+                    entry.path,
+                    entry.block_rows,
+                    int(first_row[begin]),
+                    row["rows"],
+                )
                 shape = (row["height"], row["width"], 3) if row["height"] else None
                 yield PreviousUnits(row["first_unit"], samples[places], digests[places], run, shape)
 
@@ -104,7 +115,10 @@ class PreviousSamples:
         Raises DatasetError if they are damaged, or have other columns than these.
         """
         if not self._reader.shard(units.run).layout.columns.equals(columns):
-            raise DatasetError(f"{units.run.folder.shown(units.run.name)}: has other columns than the dataset")
+            raise DatasetError(
+                f"{units.run.folder.shown(units.run.name)}: has other columns than the dataset"
+            )
         for piece in self._reader.pieces(units.run):
-            # A few rows would keep all of a decompressed block in memory, with as many blocks as there are runs of units.
+            # A few rows would keep all of a decompressed block in memory, with as many blocks as
+            # there are runs of units.
             yield piece.batch if piece.whole or self._in_place else exactly(piece.batch)

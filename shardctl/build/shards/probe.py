@@ -1,4 +1,5 @@
-"""What a few records showed that were pushed through the recipe before anything was written (probing.py)."""
+"""What a few records showed that were pushed through the recipe before anything was written
+(probing.py)."""
 
 from __future__ import annotations
 
@@ -12,14 +13,17 @@ from shardctl.system.dataclass import dataclass
 
 @dataclass(frozen=True)
 class Probe:
-    """What a few records pushed through the recipe showed: the final layout, and what a sample costs.
+    """What a few records pushed through the recipe showed: the final layout, and what a sample
+    costs.
 
-    On average a sample takes `sample_bytes` in a shard, and a record, rejected or not, has `record_bytes` (0: not known),
-    becomes `samples_per_record` and takes `record_seconds`, beside the `unit_seconds` that it takes to read a unit of many;
-    a shard without samples has `shard_bytes`. Of the `records` that were tried `rejected` could not be converted: `reasons`
-    counts them by stage and error, and `examples` has the first one of each. `notices` say which fields are no longer what they
-    were, because of a user's function, and what the first records show of masks and objects; `warnings` say it where that
-    should be looked at. `frames` are those of masks and objects, by the names that fields have in records.
+    On average a sample takes `sample_bytes` in a shard, and a record, rejected or not, has
+    `record_bytes` (0: not known), becomes `samples_per_record` and takes `record_seconds`, beside
+    the `unit_seconds` that it takes to read a unit of many; a shard without samples has
+    `shard_bytes`. Of the `records` that were tried `rejected` could not be converted: `reasons`
+    counts them by stage and error, and `examples` has the first one of each. `notices` say which
+    fields are no longer what they were, because of a user's function, and what the first records
+    show of masks and objects; `warnings` say it where that should be looked at. `frames` are those
+    of masks and objects, by the names that fields have in records.
     """
 
     layout: Layout
@@ -39,7 +43,11 @@ class Probe:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        return {**vars(self), "layout": self.layout.to_json(), "examples": [vars(example) for example in self.examples]}
+        return {
+            **vars(self),
+            "layout": self.layout.to_json(),
+            "examples": [vars(example) for example in self.examples],
+        }
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Probe:

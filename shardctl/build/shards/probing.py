@@ -1,6 +1,8 @@
-"""A few records pushed through the recipe before anything is written: what the columns are, and what it will all cost.
+"""A few records pushed through the recipe before anything is written: what the columns are, and
+what it will all cost.
 
-This is done where shards are built, since any of the records may be fatal to the process that decodes it.
+This is done where shards are built, since any of the records may be fatal to the process that
+decodes it.
 """
 
 from __future__ import annotations
@@ -49,15 +51,17 @@ from shardctl.transforms.values import (
 )
 
 READ_AGAIN_SECONDS = 0.01
-"""No more units are read again, to see what that takes, once it has taken so long: a row group may have a gigabyte."""
+"""No more units are read again, to see what that takes, once it has taken so long: a row group may
+have a gigabyte."""
 
 
 def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Probe:
     """Push every record of the plan of a small job through its recipe, into a shard in memory.
 
-    The job's layout is what is known without looking at any sample. Raises UsageError for images, places and masks that the
-    recipe would leave behind where it moves the pixels of others, InputError if user functions return no sample for
-    any of them, or fields without a type, SourceGoneError if a source does not answer.
+    The job's layout is what is known without looking at any sample. Raises UsageError for images,
+    places and masks that the recipe would leave behind where it moves the pixels of others,
+    InputError if user functions return no sample for any of them, or fields without a type,
+    SourceGoneError if a source does not answer.
     """
     units = list(job.units(0, job.plan.num_rows))
     notices: list[str] = []
@@ -72,7 +76,9 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     sink = pa.BufferOutputStream()
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
     gray = list[tuple[float, float] | None]()
-    build = ShardBuild(job, ShardPlace(0, "probe", 0, 0, 0, 0), progress, hints, partial(look_at_gray, found=gray))
+    build = ShardBuild(
+        job, ShardPlace(0, "probe", 0, 0, 0, 0), progress, hints, partial(look_at_gray, found=gray)
+    )
     builder = ShardBuilder(build, sink, rejects.append)
     added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
     started = time.monotonic()
@@ -87,7 +93,9 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     return Probe(
         layout=job.layout,
         sample_bytes=(sink.getvalue().size - empty) / max(1, rows),
-        record_bytes=sum(planned.unit.size for planned in units) / len(units) if job.fields is None else 0.0,
+        record_bytes=sum(planned.unit.size for planned in units) / len(units)
+        if job.fields is None
+        else 0.0,
         shard_bytes=empty,
         record_seconds=record_seconds + finishing / records,
         unit_seconds=unit_seconds,
@@ -103,7 +111,8 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
 
 
 def _padding(content: ShardContent) -> int:
-    """Return how many tokens of blocks are padding: more in the blocks of a few records than in those of a shard."""
+    """Return how many tokens of blocks are padding: more in the blocks of a few records than in
+    those of a shard."""
     return sum(step.get("padding", 0) for step in content.steps)
 
 
@@ -113,8 +122,11 @@ def _block_length(layout: Layout) -> int:
     return 1 if packed is None else int(layout.columns.field(packed).type.list_size)
 
 
-def _seconds(builder: ShardBuilder, units: list[PlannedUnit], added: list[float], of_many: bool) -> tuple[float, float]:
-    """Return what a record and what a unit of many records take, given what all of each unit took that was tried.
+def _seconds(
+    builder: ShardBuilder, units: list[PlannedUnit], added: list[float], of_many: bool
+) -> tuple[float, float]:
+    """Return what a record and what a unit of many records take, given what all of each unit took
+    that was tried.
 
     The first one is left out where there are others: it also loaded the decoders.
     """
@@ -137,7 +149,8 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _timed(work: Callable[[], object]) -> float:
-    """Return how long work on a unit took that may be rejected, or would have its shard built again."""
+    """Return how long work on a unit took that may be rejected, or would have its shard built
+    again."""
     started = time.monotonic()
     with suppress(Rejection):  # what it gave before counts all the same
         work()
@@ -145,7 +158,8 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _empty_shard_bytes(layout: Layout) -> int:
-    """Return the size of a shard without samples: names of classes and columns are in every one, twice."""
+    """Return the size of a shard without samples: names of classes and columns are in every one,
+    twice."""
     sink = pa.BufferOutputStream()
     ShardWriter(sink, shard_schema(layout, "probe", 0), Compression("none")).finish()
     return int(sink.getvalue().size)
@@ -154,8 +168,12 @@ def _empty_shard_bytes(layout: Layout) -> int:
 def _own_samples(
     job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
 ) -> tuple[list[MadeSample], dict[str, str], list[str]]:
-    """Return what a user's functions make of a few records, by field the function that set it, if one did, and notices."""
-    pipeline, samples = SamplePipeline(job.recipe, None, progress.enter, job.layout, job.annotation_rules), list[MadeSample]()
+    """Return what a user's functions make of a few records, by field the function that set it, if
+    one did, and notices."""
+    pipeline, samples = (
+        SamplePipeline(job.recipe, None, progress.enter, job.layout, job.annotation_rules),
+        list[MadeSample](),
+    )
     setters: dict[str, str] = {}
     images = TableImages(job, progress)
     reason: Rejection | MemoryError | None = next(reversed(list(hints.lost.values())), None)
@@ -188,44 +206,70 @@ def _own_samples(
 
 
 def _with_own_fields(job: Job, samples: list[MadeSample], setters: dict[str, str]) -> Layout:
-    """Return the layout after a user's functions: fields that they dropped are gone, those that they made are added."""
+    """Return the layout after a user's functions: fields that they dropped are gone, those that
+    they made are added."""
     fields, image = list(job.layout.columns), job.layout.image
     models = {step.settings()["target"] for step in job.recipe.models}
     if image is not None:
         shape = samples[0].fields["image"].shape if image.store == "raw" else None
         image = replace(image, shape=shape)
     if image is not None and image.shape is not None:
-        fields = [pa.field("image", image_tensor(image.shape)) if f.name == "image" else f for f in fields]
+        fields = [
+            pa.field("image", image_tensor(image.shape)) if f.name == "image" else f for f in fields
+        ]
     known = {f.name: f for f in fields}
     names = dict.fromkeys(name for sample in samples for name in sample.fields)
     result = {f.name: f for f in fields if f.name in names}
     for name in names:
-        if name == "variant" or (name in known and (name not in setters or name in ("key", "image", "label"))):
+        if name == "variant" or (
+            name in known and (name not in setters or name in ("key", "image", "label"))
+        ):
             continue
-        type_ = _array_type(name, samples) if setters[name] in models and name not in known else None
-        found = pa.field(name, type_ or _own_type(name, samples, setters[name], known[name].type if name in known else None))
+        type_ = (
+            _array_type(name, samples) if setters[name] in models and name not in known else None
+        )
+        found = pa.field(
+            name,
+            type_
+            or _own_type(name, samples, setters[name], known[name].type if name in known else None),
+        )
         result[name] = found
     if "variant" not in known and any(sample.fields["variant"] for sample in samples):
-        result["variant"] = pa.field("variant", pa.int32())  # a function makes several samples of one
-    kept = [f.name for f in result.values() if f.name in job.kept_images and f.type.equals(ENCODED_IMAGE)]
+        # a function makes several samples of one
+        result["variant"] = pa.field("variant", pa.int32())
+    kept = [
+        f.name
+        for f in result.values()
+        if f.name in job.kept_images and f.type.equals(ENCODED_IMAGE)
+    ]
     roles = {
         f.name: role
         for f in result.values()
-        if f.name in known and f.type == known[f.name].type and isinstance(role := job.layout.roles.get(f.name), Mask | Objects)
+        if f.name in known
+        and f.type == known[f.name].type
+        and isinstance(role := job.layout.roles.get(f.name), Mask | Objects)
     }
-    return Layout.by_name(job.layout.kind, pa.schema(result.values()), image, job.layout.classes, kept, roles)
+    return Layout.by_name(
+        job.layout.kind, pa.schema(result.values()), image, job.layout.classes, kept, roles
+    )
 
 
 def _notices_on_roles(before: Layout, after: Layout, setters: dict[str, str]) -> list[str]:
     """Say which objects and masks a user's function made a field of another type."""
     notices = []
     for name, role in before.roles.by_name.items():
-        if isinstance(role, Mask | Objects) and name in after.columns.names and after.roles.get(name) is None:
+        if (
+            isinstance(role, Mask | Objects)
+            and name in after.columns.names
+            and after.roles.get(name) is None
+        ):
             was, found = (layout.columns.field(name).type for layout in (before, after))
             what = "a column of objects" if isinstance(role, Objects) else "a mask"
             notices.append(
-                f"{name} is no longer {what}, because {setters[name]} {_changed(was, found)}: the loader does not move it"
-                " with its image. To keep it, return the types that it had, and put more into fields of their own"
+                f"{name} is no longer {what}, because {setters[name]} {_changed(was, found)}: the "
+                "loader does not move it"
+                " with its image. To keep it, return the types that it had, and put more into "
+                "fields of their own"
             )
     return notices
 
@@ -243,11 +287,14 @@ def _changed(before: pa.DataType, after: pa.DataType) -> str:
     return f"made its {other} {now[other]} instead of {was[other]}"
 
 
-def _own_type(name: str, samples: list[MadeSample], who: str, known: pa.DataType | None) -> pa.DataType:
-    """Return the type of a field that the function `who` set: the one that it had if that holds all values, else a new one.
+def _own_type(
+    name: str, samples: list[MadeSample], who: str, known: pa.DataType | None
+) -> pa.DataType:
+    """Return the type of a field that the function `who` set: the one that it had if that holds all
+    values, else a new one.
 
-    A value that no column can hold is left out: its sample becomes a reject. Raises InputError if none is left, or if
-    the others have no type in common.
+    A value that no column can hold is left out: its sample becomes a reject. Raises InputError if
+    none is left, or if the others have no type in common.
     """
     values: list[Any] = []
     unfit = None
@@ -270,15 +317,20 @@ def _own_type(name: str, samples: list[MadeSample], who: str, known: pa.DataType
         type_ = _common_type(list(map(python_value, values)))
     odd = next((value for value in values if not _fits(value, type_)), None)
     if odd is not None:
-        other = next((value for value in values if value is not None and type(value) is not type(odd)), values[0])
+        other = next(
+            (value for value in values if value is not None and type(value) is not type(odd)),
+            values[0],
+        )
         raise InputError(
-            f"{who} set {name} to values that have no type in common, such as {describe(other)} and {describe(odd)}"
+            f"{who} set {name} to values that have no type in common, such as {describe(other)} "
+            f"and {describe(odd)}"
         )
     return type_
 
 
 def _array_type(name: str, samples: list[MadeSample]) -> pa.DataType | None:
-    """Return the type of a field of a model if all of its values are arrays of one shape, None if not."""
+    """Return the type of a field of a model if all of its values are arrays of one shape, None if
+    not."""
     return array_type([sample.fields.get(name) for sample in samples])
 
 

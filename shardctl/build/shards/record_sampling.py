@@ -1,4 +1,5 @@
-"""Some records of files, taken out of them: in a process of its own, which a damaged file may end."""
+"""Some records of files, taken out of them: in a process of its own, which a damaged file may
+end."""
 
 from __future__ import annotations
 
@@ -22,15 +23,17 @@ from shardctl.system.files import naming_the_path
 from shardctl.system.processes.progress_slot import WorkerProgress
 
 Taken = list[tuple[int, Numbers, pa.RecordBatch]]
-"""Batches of records: the place of their unit among those given, their numbers (n,) int64, and their columns."""
+"""Batches of records: the place of their unit among those given, their numbers (n,) int64, and
+their columns."""
 
 
 @dataclass(frozen=True)
 class RecordSampleTask:
     """Work on a unit: its wanted records, as the new Arrow file `out`.
 
-    `wanted` are their numbers, increasing, `schema` their columns, as `Types.found` gives them. The file has one column more,
-    with the numbers of the records (int64). Found is {"rows": …, "reject": …}, the first reject being a sentence or None.
+    `wanted` are their numbers, increasing, `schema` their columns, as `Types.found` gives them. The
+    file has one column more, with the numbers of the records (int64). Found is {"rows": …,
+    "reject": …}, the first reject being a sentence or None.
     """
 
     name: ClassVar[str] = "take"
@@ -49,7 +52,11 @@ class RecordSampleTask:
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
         schema = base64.b64encode(self.schema.serialize()).decode()
-        record = {"ranges": [asdict(self.byte_range)], "reading": asdict(self.reading), "schema": schema}
+        record = {
+            "ranges": [asdict(self.byte_range)],
+            "reading": asdict(self.reading),
+            "schema": schema,
+        }
         return {**record, "wanted": self.wanted, "out": self.out}
 
     @classmethod
@@ -67,23 +74,31 @@ class RecordSampleTask:
         """Take the records. Raises Rejection, OSError, StorageError."""
         assert self.byte_range.unit is not None, "units are read, and not pieces"
         path = self.byte_range.path_to_read()
-        form, wanted = find_format(self.byte_range.suffix, self.reading), np.array(self.wanted, np.int64)
+        form, wanted = (
+            find_format(self.byte_range.suffix, self.reading),
+            np.array(self.wanted, np.int64),
+        )
         unit, digest = Unit(*self.byte_range.unit), xxhash.xxh3_64()
-        parts = form.read(path, unit, self.reading, self.schema, lambda numbers: np.isin(numbers, wanted), digest)
+        parts = form.read(
+            path, unit, self.reading, self.schema, lambda numbers: np.isin(numbers, wanted), digest
+        )
         rows, reject = 0, None
         with _Writer(Path(self.out)) as writer:
             try:
                 for parsed in _until(parts, len(wanted)):
                     writer.write(parsed.batch.append_column("number", pa.array(parsed.numbers)))
                     rows += parsed.batch.num_rows
-                    reject = reject or next((str(rejection) for _, rejection in parsed.rejects), None)
+                    reject = reject or next(
+                        (str(rejection) for _, rejection in parsed.rejects), None
+                    )
             except Misfit as misfit:
                 raise Rejection("read", "other-type", str(misfit)) from misfit
         return {"rows": rows, "reject": reject}
 
 
 class _Writer:
-    """Writes batches into an Arrow file. Its own faults are StorageErrors: those of the file that is read are others."""
+    """Writes batches into an Arrow file. Its own faults are StorageErrors: those of the file that
+    is read are others."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -114,13 +129,20 @@ def _until(parts: Iterator[Parsed], wanted: int) -> Iterator[Parsed]:
 
 
 Fault = tuple[int, str]
-"""Why a unit, or a record of it, cannot be read: the unit's place among those given, and a sentence."""
+"""Why a unit, or a record of it, cannot be read: the unit's place among those given, and a
+sentence."""
 
 
 def take(
-    engine: Engine, ranges: Sequence[ByteRange], reading: Reading, wanted: Sequence[Numbers], schema: pa.Schema, folder: Path
+    engine: Engine,
+    ranges: Sequence[ByteRange],
+    reading: Reading,
+    wanted: Sequence[Numbers],
+    schema: pa.Schema,
+    folder: Path,
 ) -> tuple[Taken, Fault | None]:
-    """Return the wanted records of units, and the first fault. `folder` is one for scratch, which keeps the records."""
+    """Return the wanted records of units, and the first fault. `folder` is one for scratch, which
+    keeps the records."""
     outs = [str(folder / f"{place}.arrow") for place in range(len(ranges))]
     looks = [
         RecordSampleTask(byte_range, reading, tuple(numbers.tolist()), out, schema)
@@ -138,7 +160,18 @@ def take(
             reader = pa.ipc.open_file(pa.memory_map(out))
             batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
             last = len(batches[0].schema) - 1
-            taken += [(place, batch.column(last).to_numpy(), batch.remove_column(last)) for batch in batches]
-    faults = [(place, str(answer["fault"][2])) for place, answer in sorted(found.items()) if "fault" in answer]
-    rejects = [(place, str(answer["reject"])) for place, answer in sorted(found.items()) if answer.get("reject")]
+            taken += [
+                (place, batch.column(last).to_numpy(), batch.remove_column(last))
+                for batch in batches
+            ]
+    faults = [
+        (place, str(answer["fault"][2]))
+        for place, answer in sorted(found.items())
+        if "fault" in answer
+    ]
+    rejects = [
+        (place, str(answer["reject"]))
+        for place, answer in sorted(found.items())
+        if answer.get("reject")
+    ]
     return taken, next(iter(faults + rejects), None)

@@ -1,4 +1,5 @@
-"""Units of files of many records: read together, in parts where some do not fit, or one by one where one ends a worker."""
+"""Units of files of many records: read together, in parts where some do not fit, or one by one
+where one ends a worker."""
 
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ from shardctl.system.text import printable
 class RecordUnits:
     """Reads units of files of many records, and has the samples of their records made.
 
-    Rows that were written cannot be taken back. If a record shows that its unit must be read in another way, and rows of the
-    unit were written before, the shard must be built again. If none were, the unit is read in the other way at once.
+    Rows that were written cannot be taken back. If a record shows that its unit must be read in
+    another way, and rows of the unit were written before, the shard must be built again. If none
+    were, the unit is read in the other way at once.
     """
 
     def __init__(
@@ -46,7 +48,8 @@ class RecordUnits:
         self._inputs_before = 0
 
     def add(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
-        """Add the samples of a unit. Raises Rejection, MemoryError, TypesDifferError, SourceGoneError, InputError."""
+        """Add the samples of a unit. Raises Rejection, MemoryError, TypesDifferError,
+        SourceGoneError, InputError."""
         self._inputs_before = self._writer.totals.inputs
         if (planned.number, None) in self._hints.lost:
             raise self._hints.lost[planned.number, None]
@@ -64,7 +67,9 @@ class RecordUnits:
             return again
         self._maker.flush()
         self._tell_rejects(planned, outcome, [], None)
-        again = None if self._images is None else self._add_image_digest(planned, outcome, self._images)
+        again = (
+            None if self._images is None else self._add_image_digest(planned, outcome, self._images)
+        )
         if self._rejects.pruned and not outcome.samples:
             outcome.digest = None  # it would stand for what was taken out
         return again
@@ -95,7 +100,8 @@ class RecordUnits:
             return self._one_by_one(planned)
 
     def _add_each(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
-        """Add a unit's samples, reading its records one by one, so that what goes wrong costs one of them."""
+        """Add a unit's samples, reading its records one by one, so that what goes wrong costs one
+        of them."""
         digest = self._digest_of(planned)
         unit = planned.unit
         for place in range(unit.records):
@@ -115,7 +121,9 @@ class RecordUnits:
         outcome.digest = digest
         return None
 
-    def _add_part(self, planned: PlannedUnit, part: Unit, choose: Choose | None, outcome: UnitOutcome) -> BuildAgain | None:
+    def _add_part(
+        self, planned: PlannedUnit, part: Unit, choose: Choose | None, outcome: UnitOutcome
+    ) -> BuildAgain | None:
         """Add the samples of a unit, or of a part of it, as they are read."""
         digest = xxhash.xxh3_64()
         try:
@@ -133,9 +141,11 @@ class RecordUnits:
         return None
 
     def _add_fitting(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
-        """Add the samples of the records of a unit that fit the types that were given, and reject the others.
+        """Add the samples of the records of a unit that fit the types that were given, and reject
+        the others.
 
-        Fewer and fewer are read together until one alone does not fit: one by one, each of them would cost a whole unit.
+        Fewer and fewer are read together until one alone does not fit: one by one, each of them
+        would cost a whole unit.
         """
         digest, unit = self._digest_of(planned), planned.unit
         done, together = 0, FITTED_RECORDS
@@ -143,13 +153,20 @@ class RecordUnits:
             count = min(together, unit.records - done)
             part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=count)
             try:
-                # All of the part is read before any of it is added, so that it can be read again in smaller ones.
-                read = list(read_unit(self._job, planned, part, self._choice.to_read(planned), xxhash.xxh3_64()))
+                # All of the part is read before any of it is added, so that it can be read again in
+                # smaller ones.
+                read = list(
+                    read_unit(
+                        self._job, planned, part, self._choice.to_read(planned), xxhash.xxh3_64()
+                    )
+                )
             except Misfit as misfit:
                 if count > 1:
                     together = count // 2
                     continue
-                self._tell_rejects(planned, outcome, [(part.first, _other_type(misfit))], part.first)
+                self._tell_rejects(
+                    planned, outcome, [(part.first, _other_type(misfit))], part.first
+                )
             except Rejection as rejection:
                 return self._lose(planned, rejection)
             else:
@@ -162,7 +179,9 @@ class RecordUnits:
         outcome.digest = digest
         return None
 
-    def _add_parsed(self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome) -> BuildAgain | None:
+    def _add_parsed(
+        self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome
+    ) -> BuildAgain | None:
         """Add the samples of some records of a unit."""
         found = self._maker.add_records(planned, parsed, outcome)
         if isinstance(found, BuildAgain):
@@ -173,12 +192,19 @@ class RecordUnits:
         return None
 
     def _tell_rejects(
-        self, planned: PlannedUnit, outcome: UnitOutcome, rejects: Sequence[RejectedRecord], last: int | None
+        self,
+        planned: PlannedUnit,
+        outcome: UnitOutcome,
+        rejects: Sequence[RejectedRecord],
+        last: int | None,
     ) -> None:
         self._rejects.tell(planned, outcome, rejects, last, self._maker.waiting)
 
-    def _take_misfit(self, planned: PlannedUnit, part: Unit, outcome: UnitOutcome, misfit: Misfit) -> BuildAgain | None:
-        """Do what must be done where a value does not fit the types of the fields. Raises Rejection, TypesDifferError."""
+    def _take_misfit(
+        self, planned: PlannedUnit, part: Unit, outcome: UnitOutcome, misfit: Misfit
+    ) -> BuildAgain | None:
+        """Do what must be done where a value does not fit the types of the fields. Raises
+        Rejection, TypesDifferError."""
         if self._job.recipe.typed_fields is None:
             if self._job.recorded:  # its types were found in all records
                 return self._without(planned, changed(self._job, planned))
@@ -190,17 +216,19 @@ class RecordUnits:
             return None
         if self._has_begun():
             return BuildAgain(
-                self._hints.with_unfit(planned.number), f"{planned.key()}: records of the unit do not fit ({misfit})"
+                self._hints.with_unfit(planned.number),
+                f"{planned.key()}: records of the unit do not fit ({misfit})",
             )
         return self._add_fitting(planned, outcome)
 
     def _has_begun(self) -> bool:
-        """Return whether a record of the unit has been counted, as a sample, a reject, or one that still waits."""
+        """Return whether a record of the unit has been counted, as a sample, a reject, or one that
+        still waits."""
         return self._writer.totals.inputs > self._inputs_before or self._maker.waiting is not None
 
     def _lose(self, planned: PlannedUnit, rejection: Rejection) -> BuildAgain:
-        """Have a unit rejected as a whole, where a record of it has been counted: none must count twice. Raises Rejection where
-        none has.
+        """Have a unit rejected as a whole, where a record of it has been counted: none must count
+        twice. Raises Rejection where none has.
         """
         if not self._has_begun():
             raise rejection
@@ -211,10 +239,16 @@ class RecordUnits:
         return BuildAgain(hints, f"{planned.key()}: the unit was not read to its end ({rejection})")
 
     def _one_by_one(self, planned: PlannedUnit) -> BuildAgain:
-        return BuildAgain(self._hints.with_careful(planned.number), f"{planned.key()}: memory ran out for a record of the unit")
+        return BuildAgain(
+            self._hints.with_careful(planned.number),
+            f"{planned.key()}: memory ran out for a record of the unit",
+        )
 
-    def _add_image_digest(self, planned: PlannedUnit, outcome: UnitOutcome, images: TableImages) -> BuildAgain | None:
-        """Have the digest of a unit cover the image files that its records name. Raises Rejection."""
+    def _add_image_digest(
+        self, planned: PlannedUnit, outcome: UnitOutcome, images: TableImages
+    ) -> BuildAgain | None:
+        """Have the digest of a unit cover the image files that its records name. Raises
+        Rejection."""
         assert outcome.digest is not None, "all records were read"
         outcome.digest = images.unit_digest(outcome.digest)
         try:
@@ -227,14 +261,23 @@ class RecordUnits:
         """Return the digest of a unit, of which no record is parsed. Raises Rejection."""
         digest = xxhash.xxh3_64()
         try:
-            for _ in read_unit(self._job, planned, planned.unit, lambda numbers: np.zeros(len(numbers), bool), digest):
+            for _ in read_unit(
+                self._job,
+                planned,
+                planned.unit,
+                lambda numbers: np.zeros(len(numbers), bool),
+                digest,
+            ):
                 pass
         except Misfit as misfit:  # whatever the record
             raise _other_type(misfit) from misfit
-        if self._images is None:  # else the digest that is known covers the images too: _add_image_digest compares it
+        # else the digest that is known covers the images too: _add_image_digest compares it
+        if self._images is None:
             check_digest(self._job, planned, digest.intdigest())
         return digest.intdigest()
 
 
 def _other_type(misfit: Misfit) -> Rejection:
-    return Rejection("decode", "other-type", f"{misfit}; --schema says otherwise, change it or the record")
+    return Rejection(
+        "decode", "other-type", f"{misfit}; --schema says otherwise, change it or the record"
+    )

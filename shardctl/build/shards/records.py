@@ -28,15 +28,23 @@ from shardctl.sources.kinds import KINDS
 from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import GroupRule
 from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.transforms.pipeline.batches import check_keys, check_labels, encode_labels, with_class_folders
+from shardctl.transforms.pipeline.batches import (
+    check_keys,
+    check_labels,
+    encode_labels,
+    with_class_folders,
+)
 from shardctl.transforms.pipeline.functions import unshared
 
 FITTED_RECORDS = 1024
 """The most records that are read together where some do not fit the types that were given."""
 
 
-def read_unit(job: Job, planned: PlannedUnit, unit: Unit, choose: Choose | None, digest: Digest) -> Iterator[Parsed]:
-    """Yield the chosen records of a unit of a file of many records, labels as the numbers of their classes.
+def read_unit(
+    job: Job, planned: PlannedUnit, unit: Unit, choose: Choose | None, digest: Digest
+) -> Iterator[Parsed]:
+    """Yield the chosen records of a unit of a file of many records, labels as the numbers of their
+    classes.
 
     Raises Rejection, Misfit, SourceGoneError.
     """
@@ -53,15 +61,24 @@ def read_unit(job: Job, planned: PlannedUnit, unit: Unit, choose: Choose | None,
         if job.recipe.key_source is not None:
             parsed = _without(parsed, *check_keys(parsed.batch))
             if known := job.known.get(ANY_UNIT):
-                keys = enumerate(hash_names(parsed.batch.column(KEY).to_pylist()).view(np.int64).tolist())
-                parsed = _without(parsed, parsed.batch, {row: known[key] for row, key in keys if key in known})
+                keys = enumerate(
+                    hash_names(parsed.batch.column(KEY).to_pylist()).view(np.int64).tolist()
+                )
+                parsed = _without(
+                    parsed, parsed.batch, {row: known[key] for row, key in keys if key in known}
+                )
         if job.draw is not None and job.draw.group is not None:
-            parsed = _without(parsed, parsed.batch, _in_no_group(job, planned, parsed, job.draw.group))
+            parsed = _without(
+                parsed, parsed.batch, _in_no_group(job, planned, parsed, job.draw.group)
+            )
         yield parsed
 
 
-def _in_no_group(job: Job, planned: PlannedUnit, parsed: Parsed, rule: GroupRule) -> dict[int, Rejection]:
-    """Return why some rows are rejected, by row: their field of groups is empty, or their key does not match."""
+def _in_no_group(
+    job: Job, planned: PlannedUnit, parsed: Parsed, rule: GroupRule
+) -> dict[int, Rejection]:
+    """Return why some rows are rejected, by row: their field of groups is empty, or their key does
+    not match."""
     if rule.field is not None:
         values = parsed.batch.column(job.renames.get(rule.field, rule.field)).to_pylist()
     elif job.recipe.key_source is not None:
@@ -73,9 +90,16 @@ def _in_no_group(job: Job, planned: PlannedUnit, parsed: Parsed, rule: GroupRule
 
 
 def read_fields(
-    job: Job, planned: PlannedUnit, unit: Unit, rules: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+    job: Job,
+    planned: PlannedUnit,
+    unit: Unit,
+    rules: Reading,
+    schema: pa.Schema,
+    choose: Choose | None,
+    digest: Digest,
 ) -> Iterator[Parsed]:
-    """Yield the chosen records of a unit as its format reads them. Raises Rejection, Misfit, SourceGoneError."""
+    """Yield the chosen records of a unit as its format reads them. Raises Rejection, Misfit,
+    SourceGoneError."""
     opened, version = job.path_of(planned.file), job.version_of(planned.file)
     path, before = opened, None
     with reading(job, planned):
@@ -94,7 +118,8 @@ def read_fields(
 
 
 def sample_of(job: Job, planned: PlannedUnit, record: int | None, fields: Sample) -> Sample:
-    """Return a record of a unit (None: the file that is one) as the sample that the recipe begins with.
+    """Return a record of a unit (None: the file that is one) as the sample that the recipe begins
+    with.
 
     `fields` are used up.
     """
@@ -102,10 +127,14 @@ def sample_of(job: Job, planned: PlannedUnit, record: int | None, fields: Sample
     return sample
 
 
-def samples_of(job: Job, file: File, records: Iterable[Sample], keys: Iterable[str]) -> list[Sample]:
-    """Return records of a file as samples: with the label and the columns of the file, and with their keys.
+def samples_of(
+    job: Job, file: File, records: Iterable[Sample], keys: Iterable[str]
+) -> list[Sample]:
+    """Return records of a file as samples: with the label and the columns of the file, and with
+    their keys.
 
-    The records are used up. Where the recipe has functions, each sample gets a copy of the columns: functions may change it.
+    The records are used up. Where the recipe has functions, each sample gets a copy of the columns:
+    functions may change it.
     """
     known = {**(file.columns or {}), **({} if file.label is None else {"label": file.label})}
     copied = bool(job.recipe.sample_transforms)
@@ -135,7 +164,10 @@ def _without(parsed: Parsed, batch: pa.RecordBatch, wrong: Mapping[int, Rejectio
     numbers = parsed.numbers
     kept = np.ones(len(numbers), bool)
     kept[list(wrong)] = False
-    rejects = [*parsed.rejects, *((int(numbers[row]), rejection) for row, rejection in wrong.items())]
+    rejects = [
+        *parsed.rejects,
+        *((int(numbers[row]), rejection) for row, rejection in wrong.items()),
+    ]
     return Parsed(numbers[kept], batch.filter(pa.array(kept)), sorted(rejects, key=itemgetter(0)))
 
 
@@ -146,7 +178,8 @@ def _renamed(batch: pa.RecordBatch, renames: dict[str, str]) -> pa.RecordBatch:
 def records_of(
     job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: RetryHints
 ) -> Iterator[tuple[int | None, Sample]]:
-    """Yield the fields of the records of a unit, one by one, each with its number in its file, None: the file is one record.
+    """Yield the fields of the records of a unit, one by one, each with its number in its file,
+    None: the file is one record.
 
     Raises Rejection.
     """
@@ -154,11 +187,15 @@ def records_of(
     if (planned.number, None) in hints.lost:
         raise hints.lost[planned.number, None]
     if job.fields is None:
-        fields = KINDS[job.recipe.kind].fields(read_whole(job, planned), file.path, job.recipe.reading)
+        fields = KINDS[job.recipe.kind].fields(
+            read_whole(job, planned), file.path, job.recipe.reading
+        )
         mask = read_mask(job, planned)
         yield None, fields if mask is None else {**fields, MASK: mask}
         return
-    for parsed in read_unit(job, planned, planned.unit, hints.without_lost(planned.number, None), xxhash.xxh3_64()):
+    for parsed in read_unit(
+        job, planned, planned.unit, hints.without_lost(planned.number, None), xxhash.xxh3_64()
+    ):
         for record, fields in zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True):
             progress.begin(planned.number, record)
             yield record, fields

@@ -19,11 +19,14 @@ RejectedRecord = tuple[int, Rejection]
 class RejectWriter:
     """Tells of the records of a shard that are rejected, in order.
 
-    Within a unit of many records, some may wait for a model. Rejects of records behind the first of these are written later, so
-    that the order stays. Records that are lost are not read, and are written in their turn.
+    Within a unit of many records, some may wait for a model. Rejects of records behind the first of
+    these are written later, so that the order stays. Records that are lost are not read, and are
+    written in their turn.
     """
 
-    def __init__(self, write: Callable[[Reject], None], hints: RetryHints, totals: ShardTotals) -> None:
+    def __init__(
+        self, write: Callable[[Reject], None], hints: RetryHints, totals: ShardTotals
+    ) -> None:
         self._write, self._hints, self._totals = write, hints, totals
         self._lost: Sequence[int] = ()
         self._late: list[RejectedRecord] = []
@@ -46,9 +49,11 @@ class RejectWriter:
         last: int | None,
         waiting: int | None,
     ) -> None:
-        """Reject some records of a unit, and those up to `last` (None: to the end of the unit) that are lost.
+        """Reject some records of a unit, and those up to `last` (None: to the end of the unit) that
+        are lost.
 
-        What comes after the record that is `waiting`, the first one that is, is told later; None: no record waits.
+        What comes after the record that is `waiting`, the first one that is, is told later; None:
+        no record waits.
         """
         ahead = [record for record in self._lost if last is None or record <= last]
         self._lost = self._lost[len(ahead) :]
@@ -58,12 +63,21 @@ class RejectWriter:
         for record, rejection in ordered[: len(ordered) - len(self._late)]:
             self.reject(planned, outcome, record, rejection)
 
-    def reject(self, planned: PlannedUnit, outcome: UnitOutcome, record: int, rejection: Rejection, records: int = 1) -> None:
+    def reject(
+        self,
+        planned: PlannedUnit,
+        outcome: UnitOutcome,
+        record: int,
+        rejection: Rejection,
+        records: int = 1,
+    ) -> None:
         """Reject so many records of a unit, of which `record` is the first."""
         self.pruned |= rejection.error == PRUNED
         message = rejection.message + of_several(records)
         stage = "read" if rejection.stage == KEYS else rejection.stage
-        self._write(Reject(planned.file.path, planned.key(record), stage, rejection.error, message, records))
+        self._write(
+            Reject(planned.file.path, planned.key(record), stage, rejection.error, message, records)
+        )
         self._totals.count_rejects(outcome, records)
 
 

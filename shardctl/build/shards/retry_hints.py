@@ -19,12 +19,14 @@ RecordPlace = tuple[int, int | None]
 
 @dataclass(frozen=True)
 class RetryHints:
-    """What is known of a shard beforehand. `lost` are records, and whole units, that no worker survives, with the reason.
+    """What is known of a shard beforehand. `lost` are records, and whole units, that no worker
+    survives, with the reason.
 
-    `careful` are units whose records are read one by one, since one of them has ended a worker; or, where models are called
-    with several units that are records, the first of these, and the model is called with each alone before. `unfit` are units
-    that have records which do not fit the types that were given. `anew` says that nothing is to be taken from the dataset
-    before: its shard is damaged, or cannot be read.
+    `careful` are units whose records are read one by one, since one of them has ended a worker; or,
+    where models are called with several units that are records, the first of these, and the model
+    is called with each alone before. `unfit` are units that have records which do not fit the types
+    that were given. `anew` says that nothing is to be taken from the dataset before: its shard is
+    damaged, or cannot be read.
     """
 
     lost: Mapping[RecordPlace, Rejection] = field(default_factory=dict)
@@ -41,7 +43,8 @@ class RetryHints:
         return replace(self, careful=self.careful | {unit})
 
     def with_unfit(self, unit: int) -> RetryHints:
-        """Return the same hints, and that this unit has records that do not fit the types that were given."""
+        """Return the same hints, and that this unit has records that do not fit the types that were
+        given."""
         return replace(self, unfit=self.unfit | {unit})
 
     def with_anew(self) -> RetryHints:
@@ -61,7 +64,8 @@ class RetryHints:
         return sorted(self._records.get(unit, []))
 
     def loses(self, first: int, end: int) -> bool:
-        """Return whether one of the units from `first` to before `end` is lost, or a record of it."""
+        """Return whether one of the units from `first` to before `end` is lost, or a record of
+        it."""
         place = bisect_left(self._units, first)
         return place < len(self._units) and self._units[place] < end
 

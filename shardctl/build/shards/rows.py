@@ -29,7 +29,8 @@ Settle = Callable[[Sequence[MadeSample]], list[MadeSample]]
 
 
 class WaitingSample(NamedTuple):
-    """A sample that waits for others, with the place and the record that the progress slot had for it."""
+    """A sample that waits for others, with the place and the record that the progress slot had for
+    it."""
 
     made: MadeSample
     place: int
@@ -39,9 +40,10 @@ class WaitingSample(NamedTuple):
 class Rows:
     """The rows of a shard on their way into its file. `first_row` is that of the next rows.
 
-    `objects` and `cut_off` count those of samples; `jpegs` has what the image of each row is as JPEG, in the order of the rows,
-    where samples come one by one. Samples that wait are held until there are some to settle. `settles_alone` while one of them
-    is settled, and the progress slot names its record.
+    `objects` and `cut_off` count those of samples; `jpegs` has what the image of each row is as
+    JPEG, in the order of the rows, where samples come one by one. Samples that wait are held until
+    there are some to settle. `settles_alone` while one of them is settled, and the progress slot
+    names its record.
     """
 
     def __init__(self, writer: ShardWriter, settle: Settle, progress: WorkerProgress) -> None:
@@ -55,8 +57,9 @@ class Rows:
     def add(self, made: MadeSample, place: int, record: int) -> None:
         """Append a sample of this record of a place.
 
-        Whatever happens while a block of many samples is written is the fault of none of them. Only the memory for a block
-        that one sample fills is that sample's, and the memory for moving the objects of one alone.
+        Whatever happens while a block of many samples is written is the fault of none of them. Only
+        the memory for a block that one sample fills is that sample's, and the memory for moving the
+        objects of one alone.
         """
         self.first_row += 1
         self._progress.leave()
@@ -83,7 +86,8 @@ class Rows:
         try:
             return self._settled_together(waiting)
         except MemoryError:
-            self.settles_alone = True  # one after the other they need less, and the one that needs too much is named
+            # one after the other they need less, and the one that needs too much is named
+            self.settles_alone = True
         settled = list[WaitingSample]()
         for held in waiting:
             self._progress.begin(held.place, held.record, "transform")
@@ -116,10 +120,14 @@ class Rows:
         self._writer.add_batch(batch)
         self.first_row += batch.num_rows
 
-    def add_made(self, batch: pa.RecordBatch, objects: int, jpegs: Sequence[JpegFacts | None]) -> None:
-        """Append samples that were made before: no record of the job is to blame for what happens meanwhile.
+    def add_made(
+        self, batch: pa.RecordBatch, objects: int, jpegs: Sequence[JpegFacts | None]
+    ) -> None:
+        """Append samples that were made before: no record of the job is to blame for what happens
+        meanwhile.
 
-        `objects` are marked in them, and `jpegs` has what the image of each is as JPEG, where that is counted.
+        `objects` are marked in them, and `jpegs` has what the image of each is as JPEG, where that
+        is counted.
         """
         self._write_waiting()
         self._progress.leave()
@@ -129,9 +137,11 @@ class Rows:
         self.jpegs += jpegs
 
     def is_writing(self, unit: int) -> bool:
-        """Return whether rows are being written while this unit is added: they can neither be taken back nor be written again.
+        """Return whether rows are being written while this unit is added: they can neither be taken
+        back nor be written again.
 
-        Where memory runs out then, the worker ends, and its progress slot tells whether a record is to blame.
+        Where memory runs out then, the worker ends, and its progress slot tells whether a record is
+        to blame.
         """
         return self.settles_alone or self._progress.place != unit or self._progress.stage == "write"
 
@@ -141,9 +151,12 @@ class Rows:
 
 
 class ShuffledRows(Rows):
-    """Mixes the rows of neighbouring units, some of them in memory at a time: `first_row` is that of all of these."""
+    """Mixes the rows of neighbouring units, some of them in memory at a time: `first_row` is that
+    of all of these."""
 
-    def __init__(self, writer: ShardWriter, settle: Settle, progress: WorkerProgress, seed: int, name: str) -> None:
+    def __init__(
+        self, writer: ShardWriter, settle: Settle, progress: WorkerProgress, seed: int, name: str
+    ) -> None:
         super().__init__(writer, settle, progress)
         self._seed, self._name, self._windows = seed, name, 0
         self._made: list[WaitingSample] = []

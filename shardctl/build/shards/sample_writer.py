@@ -36,7 +36,8 @@ class SampleWriter:
             totals.count_sample(sample)
 
     def add_batch(self, batch: pa.RecordBatch, outcome: UnitOutcome) -> None:
-        """Add samples that are a batch with the columns of the shard. Their records are the caller's to count."""
+        """Add samples that are a batch with the columns of the shard. Their records are the
+        caller's to count."""
         place, record = self._progress.place, self._progress.record
         self.rows.add_batch(batch)
         if place != NOWHERE:
@@ -52,16 +53,27 @@ class SampleWriter:
         totals, layout, store = self.totals, self._job.layout, self._job.recipe.store
         first_rows = self.rows.first_row + np.cumsum(units.samples) - units.samples
         outcomes = zip(first_rows.tolist(), units.samples.tolist(), units.digests, strict=True)
-        totals.outcomes += [UnitOutcome(first_row, samples, digest=digest) for first_row, samples, digest in outcomes]
+        totals.outcomes += [
+            UnitOutcome(first_row, samples, digest=digest)
+            for first_row, samples, digest in outcomes
+        ]
         totals.inputs += len(units.samples)
         image = layout.roles.main_image if store is not None and store.name != "none" else None
         try:
             for batch in previous.samples(units, layout.columns):
                 totals.count_batch(batch, layout)
-                jpegs = jpegs_of_column(batch, image) if image is not None and self._job.keeps_sources else []
+                jpegs = (
+                    jpegs_of_column(batch, image)
+                    if image is not None and self._job.keeps_sources
+                    else []
+                )
                 self.rows.add_made(batch, objects_of(batch, layout), jpegs)
                 if image is not None and len(totals.shapes) < MOST_SHAPES:
-                    totals.count_shapes(shapes_of_column(batch, image) if units.shape is None else {units.shape})
+                    totals.count_shapes(
+                        shapes_of_column(batch, image) if units.shape is None else {units.shape}
+                    )
         except DatasetError as error:
-            return BuildAgain(self._build.hints.with_anew(), f"a shard of the dataset before is damaged ({error})")
+            return BuildAgain(
+                self._build.hints.with_anew(), f"a shard of the dataset before is damaged ({error})"
+            )
         return None

@@ -1,4 +1,5 @@
-"""What is found out about files of many records before there is a plan: their units, and the types of their fields."""
+"""What is found out about files of many records before there is a plan: their units, and the types
+of their fields."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from shardctl.system.processes.progress_slot import WorkerProgress
 
 
 class PrePlanTask(Protocol):
-    """Work on some things, one after the other, that is done before there is a plan. `name` is what a worker knows it by."""
+    """Work on some things, one after the other, that is done before there is a plan. `name` is what
+    a worker knows it by."""
 
     name: ClassVar[str]
 
@@ -35,21 +37,25 @@ class PrePlanTask(Protocol):
         ...
 
     def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
-        """Look at one of them; `progress`, which has its number, is told the stage where it is not `read`.
+        """Look at one of them; `progress`, which has its number, is told the stage where it is not
+        `read`.
 
         Raises Rejection, OSError, MemoryError.
         """
         ...
 
     def finish(self, found: Found) -> None:
-        """All have been looked at, but for those that are lost: add to what was found in them, if there is more."""
+        """All have been looked at, but for those that are lost: add to what was found in them, if
+        there is more."""
 
 
 @dataclass(frozen=True)
 class ByteRange:
-    """A range of bytes of a file: a piece to scan, or a unit whose types are wanted (`unit`). `suffix` tells its format.
+    """A range of bytes of a file: a piece to scan, or a unit whose types are wanted (`unit`).
+    `suffix` tells its format.
 
-    `opened` is its path or its URL; `version` is the number of that of an object on a store, 0 where it does not matter.
+    `opened` is its path or its URL; `version` is the number of that of an object on a store, 0
+    where it does not matter.
     """
 
     opened: str
@@ -62,7 +68,11 @@ class ByteRange:
     @property
     def requests(self) -> Sequence[ReadRequest]:
         """The object that it is read from, if it is on a store."""
-        return (ReadRequest(self.opened, self.size, self.version, False),) if is_stored(self.opened) else ()
+        return (
+            (ReadRequest(self.opened, self.size, self.version, False),)
+            if is_stored(self.opened)
+            else ()
+        )
 
     def path_to_read(self) -> str:
         """Return a path at which the file can be read now. Raises as `copy_to_read` does."""
@@ -105,17 +115,24 @@ class ScanTask:
 def ranges_from(record: dict[str, Any]) -> tuple[ByteRange, ...]:
     """Return the ranges of work that is plain data."""
     units = (tuple(each["unit"]) if each["unit"] else None for each in record["ranges"])
-    return tuple(ByteRange(**{**each, "unit": unit}) for each, unit in zip(record["ranges"], units, strict=True))
+    return tuple(
+        ByteRange(**{**each, "unit": unit})
+        for each, unit in zip(record["ranges"], units, strict=True)
+    )
 
 
 def reading_from(record: dict[str, Any]) -> Reading:
     """Return how the records of such work are read."""
-    lists = {name: tuple(record["reading"][name]) for name in ("columns", "only", "null_values", "looked")}
+    lists = {
+        name: tuple(record["reading"][name])
+        for name in ("columns", "only", "null_values", "looked")
+    }
     return Reading(**{**record["reading"], **lists})
 
 
 Found = list[Any]
-"""What was found in each part: {"scan": …}, {"types": …} or {"fault": [stage, error, message]}; of files {"hash": …}."""
+"""What was found in each part: {"scan": …}, {"types": …} or {"fault": [stage, error, message]}; of
+files {"hash": …}."""
 
 
 def run_task(task: PrePlanTask, progress: WorkerProgress, lost: Mapping[int, Rejection]) -> Found:
@@ -130,7 +147,9 @@ def run_task(task: PrePlanTask, progress: WorkerProgress, lost: Mapping[int, Rej
         except Rejection as rejection:
             found.append({"fault": [rejection.stage, rejection.error, rejection.message]})
         except OSError as error:
-            found.append({"fault": ["read", "unreadable", f"cannot be read ({error.strerror or error})"]})
+            found.append(
+                {"fault": ["read", "unreadable", f"cannot be read ({error.strerror or error})"]}
+            )
         except MemoryError:
             found.append({"fault": ["read", "out-of-memory", OUT_OF_MEMORY_MESSAGE]})
         progress.leave()
@@ -142,7 +161,8 @@ def _scan(part: ByteRange, task: ScanTask) -> dict[str, Any]:
     path = part.path_to_read()
     form = find_format(part.suffix, task.reading, task.shuffled)
     if part.unit is None and part.offset == 0 and part.suffix in PLAIN_TEXTS:
-        from shardctl.sources.formats.streams import refuse_other_content  # it imports compressions, which few files need
+        # it imports compressions, which few files need
+        from shardctl.sources.formats.streams import refuse_other_content
 
         with open(path, "rb", buffering=0, opener=ordinary) as file:
             refuse_other_content(file.read(16))

@@ -14,7 +14,8 @@ from shardctl.system.processes.progress_slot import WorkerProgress
 
 @dataclass(frozen=True)
 class ShardBuild:
-    """A shard that is being built: its job, its place there, the slot that says what is worked on, what is known beforehand.
+    """A shard that is being built: its job, its place there, the slot that says what is worked on,
+    what is known beforehand.
 
     `look` is given each image before it is decoded.
     """

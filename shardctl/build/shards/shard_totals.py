@@ -28,10 +28,11 @@ class UnitOutcome:
 
 @dataclass
 class ShardTotals:
-    """What has become of the records of a shard: `inputs` of them have become `samples`, or were `rejected`, or neither.
+    """What has become of the records of a shard: `inputs` of them have become `samples`, or were
+    `rejected`, or neither.
 
-    `outcomes` has each unit, in order. `labels` counts the samples by class, and `shapes` are the first few different shapes
-    of their images.
+    `outcomes` has each unit, in order. `labels` counts the samples by class, and `shapes` are the
+    first few different shapes of their images.
     """
 
     inputs: int = 0

@@ -1,4 +1,5 @@
-"""The unit of work: build one shard. The same function runs in-process, in a worker process, or anywhere else."""
+"""The unit of work: build one shard. The same function runs in-process, in a worker process, or
+anywhere else."""
 
 from __future__ import annotations
 
@@ -30,15 +31,21 @@ from shardctl.system.files import HashingFile, StreamedFile, naming_the_path, re
 from shardctl.system.processes.progress_slot import NOWHERE, WorkerProgress
 
 REPORT_SECONDS = 0.5
-"""Seconds between progress reports of a task. Every report wakes the parent, which then takes a core from a worker."""
+"""Seconds between progress reports of a task. Every report wakes the parent, which then takes a
+core from a worker."""
 
 
 def build_shard(
-    job: Job, shard: int, report: Callable[[WorkDone], None], progress: WorkerProgress, hints: RetryHints | None = None
+    job: Job,
+    shard: int,
+    report: Callable[[WorkDone], None],
+    progress: WorkerProgress,
+    hints: RetryHints | None = None,
 ) -> None:
     """Build one shard: its units in, the shard file and then its done marker out, each by rename.
 
-    A job whose plan is that of a finished dataset makes the same shard again, and rejects what its source no longer gives.
+    A job whose plan is that of a finished dataset makes the same shard again, and rejects what its
+    source no longer gives.
     """
     place, reporter = job.place(shard), _Reporter(report)
     hints = hints or RetryHints()
@@ -47,7 +54,9 @@ def build_shard(
         built = _build(ShardBuild(job, place, progress, hints), shard, reporter)
         if isinstance(built, ShardMarker):
             break
-        assert built.hints != hints, f"shard {shard} would be built in the same way again: {built.why}"
+        assert built.hints != hints, (
+            f"shard {shard} would be built in the same way again: {built.why}"
+        )
         hints = built.hints
         reporter.take_back()  # it is built again from its first unit
     write_marker(job.marker_path(shard), built)
@@ -62,13 +71,20 @@ def _known_rejects(job: Job, shard: int) -> dict[RecordPlace, Rejection]:
     """Return the rejects that are known of a shard of a finished dataset."""
     place = job.place(shard)
     units = range(place.first_unit, place.first_unit + place.units)
-    return {(unit, record): reason for unit in units for record, reason in job.known.get(unit, {}).items()}
+    return {
+        (unit, record): reason
+        for unit in units
+        for record, reason in job.known.get(unit, {}).items()
+    }
 
 
 def _build(build: ShardBuild, shard: int, reporter: _Reporter) -> ShardMarker | BuildAgain:
     """Build a shard once. Its files are there only if that is done."""
     job = build.job
-    with replacing(job.shard_path(shard), StreamedFile) as sink, _rejects_file(job.rejects_path(shard)) as rejects:
+    with (
+        replacing(job.shard_path(shard), StreamedFile) as sink,
+        _rejects_file(job.rejects_path(shard)) as rejects,
+    ):
         builder = ShardBuilder(build, sink, rejects.write)
         again = _add_all(build, builder, reporter)
         if again is not None:
@@ -80,7 +96,9 @@ def _build(build: ShardBuild, shard: int, reporter: _Reporter) -> ShardMarker | 
         content = builder.finish()
         reporter.count(0, totals.samples - samples, totals.rejected - rejected, 0)
     return ShardMarker(
-        facts=ShardFacts(sum(content.block_rows), sink.tell(), content.raw_bytes, sink.sha256, content.block_rows),
+        facts=ShardFacts(
+            sum(content.block_rows), sink.tell(), content.raw_bytes, sink.sha256, content.block_rows
+        ),
         inputs=totals.inputs,
         rejected=totals.rejected,
         shapes=tuple(sorted(totals.shapes)),
@@ -112,7 +130,8 @@ def _others(place: ShardPlace, previous: Sequence[PreviousUnits]) -> npt.NDArray
 
 
 def _add_all(build: ShardBuild, builder: ShardBuilder, reporter: _Reporter) -> BuildAgain | None:
-    """Add the units of a shard: what the dataset before has of them as it is there, and what is made of the others."""
+    """Add the units of a shard: what the dataset before has of them as it is there, and what is
+    made of the others."""
     job, totals, previous = build.job, builder.totals, _previous(build)
     waiting = deque(previous)
     for planned in prefetched_units(job, job.units_at(_others(build.place, previous))):
@@ -122,14 +141,21 @@ def _add_all(build: ShardBuild, builder: ShardBuilder, reporter: _Reporter) -> B
         samples, rejected = totals.samples, totals.rejected
         if (again := builder.add(planned)) is not None:
             return again
-        reporter.count(planned.unit.records, totals.samples - samples, totals.rejected - rejected, planned.unit.size)
+        reporter.count(
+            planned.unit.records,
+            totals.samples - samples,
+            totals.rejected - rejected,
+            planned.unit.size,
+        )
     for units in waiting:
         if (again := _add_previous(job, units, builder, reporter)) is not None:
             return again
     return None
 
 
-def _add_previous(job: Job, units: PreviousUnits, builder: ShardBuilder, reporter: _Reporter) -> BuildAgain | None:
+def _add_previous(
+    job: Job, units: PreviousUnits, builder: ShardBuilder, reporter: _Reporter
+) -> BuildAgain | None:
     assert job.previous is not None, "the units are of it"
     again = builder.add_previous(job.previous, units)
     if again is None:
@@ -137,25 +163,31 @@ def _add_previous(job: Job, units: PreviousUnits, builder: ShardBuilder, reporte
     return again
 
 
-def try_units(job: Job, shard: int, first: int, on: bool, progress: WorkerProgress, hints: RetryHints) -> None:
-    """Make the samples of a unit, and with `on` those of all units of the shard that come after it, and write nothing.
+def try_units(
+    job: Job, shard: int, first: int, on: bool, progress: WorkerProgress, hints: RetryHints
+) -> None:
+    """Make the samples of a unit, and with `on` those of all units of the shard that come after it,
+    and write nothing.
 
     Where a model is called with several units together, it is done with all of these.
 
-    Whatever ends the process does it here, before the whole shard is built once more. What would have the shard built again is
-    left to that.
+    Whatever ends the process does it here, before the whole shard is built once more. What would
+    have the shard built again is left to that.
     """
     build = ShardBuild(job, job.place(shard), progress, hints)
     builder = ShardBuilder(build, pa.MockOutputStream(), lambda reject: None)
     slot, end = builder.slot_of(first), build.place.first_unit + build.place.units
     units = _others(build.place, _previous(build))
-    for planned in prefetched_units(job, job.units_at(units[(units >= slot.start) & (units < (end if on else slot.stop))])):
+    for planned in prefetched_units(
+        job, job.units_at(units[(units >= slot.start) & (units < (end if on else slot.stop))])
+    ):
         builder.add(planned)
     builder.flush()
 
 
 class _RejectsFile:
-    """The file of the rejects of a shard, made for the first of them. `path` is where it comes to be, within `stack`."""
+    """The file of the rejects of a shard, made for the first of them. `path` is where it comes to
+    be, within `stack`."""
 
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self._path, self._stack = path, stack

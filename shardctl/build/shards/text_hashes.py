@@ -1,7 +1,8 @@
-"""What is found out about records of text before there is a plan, so that duplicates are known: hashes or signatures of them.
+"""What is found out about records of text before there is a plan, so that duplicates are known:
+hashes or signatures of them.
 
-They are what a step of the recipe gets: all records are read and go through the steps before it. What is found is too much for
-messages, and is written into files of the job's folder.
+They are what a step of the recipe gets: all records are read and go through the steps before it.
+What is found is too much for messages, and is written into files of the job's folder.
 """
 
 from __future__ import annotations
@@ -33,7 +34,12 @@ from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.exact import HASHED, PIECE_BITS
-from shardctl.transforms.duplicates.near import PERMUTATIONS, shingles_of, signatures_of, sketches_of
+from shardctl.transforms.duplicates.near import (
+    PERMUTATIONS,
+    shingles_of,
+    signatures_of,
+    sketches_of,
+)
 from shardctl.transforms.duplicates.pieces import Numbers, pieces_of
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, records_of_file
 from shardctl.transforms.records import Records
@@ -42,25 +48,31 @@ from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 HASHES = "hashes"
 """The folder, in that of the job, of the files that workers write."""
 
-SIGNED = np.dtype([("rank", np.int64), ("size", np.int64), ("signature", np.uint32, (PERMUTATIONS,))])
+SIGNED = np.dtype(
+    [("rank", np.int64), ("size", np.int64), ("signature", np.uint32, (PERMUTATIONS,))]
+)
 """A document by the rank of its record, how many values its sketch has, and its signature."""
 
 HELD_BYTES = 4 << 20
 """Bytes of texts that are compared together."""
 
 SIGNED_TEXTS = 1 << 13
-"""Texts whose signatures are made together: those of short ones take a hundred times the memory of the texts."""
+"""Texts whose signatures are made together: those of short ones take a hundred times the memory of
+the texts."""
 
 
 @dataclass(frozen=True)
 class TextHashTask:
-    """Work on `count` units of a job's plan, from `first` on, for the batch step `step` of its recipe.
+    """Work on `count` units of a job's plan, from `first` on, for the batch step `step` of its
+    recipe.
 
-    Found is {"texts", "bytes", "segments"} of each unit: how many texts are compared, their bytes, and the rows that have been
-    written by then, which may be those of earlier units; in the end once more what is left of these. A segment is where rows
-    begin in the file of this `number`, how many they are, and where their sketches begin in a second file. Rows are of HASHED
-    or SIGNED, and count records from the first one of the task on. The files may have more than the segments: what was read of
-    a unit that could not be read to its end, or what a process wrote that was ended.
+    Found is {"texts", "bytes", "segments"} of each unit: how many texts are compared, their bytes,
+    and the rows that have been written by then, which may be those of earlier units; in the end
+    once more what is left of these. A segment is where rows begin in the file of this `number`, how
+    many they are, and where their sketches begin in a second file. Rows are of HASHED or SIGNED,
+    and count records from the first one of the task on. The files may have more than the segments:
+    what was read of a unit that could not be read to its end, or what a process wrote that was
+    ended.
     """
 
     name: ClassVar[str] = "compare"
@@ -113,7 +125,8 @@ class TextHashTask:
         except Misfit as misfit:
             if job.recipe.typed_fields is None:
                 raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
-            if isinstance(misfit, ColumnMisfit):  # of no record: reading them one by one would read the unit as many times
+            # of no record: reading them one by one would read the unit as many times
+            if isinstance(misfit, ColumnMisfit):
                 raise Rejection("decode", "other-type", str(misfit)) from misfit
         return self._compare(number, _fitting(job, planned), progress)
 
@@ -137,14 +150,20 @@ class TextHashTask:
         assert isinstance(step, Deduplicate), "its place was looked up"
         return step
 
-    def _compare(self, number: int, records: Iterator[Records], progress: WorkerProgress) -> dict[str, Any]:
-        """Take the texts of a unit's records; those of small units are held until there are more, which is much faster."""
+    def _compare(
+        self, number: int, records: Iterator[Records], progress: WorkerProgress
+    ) -> dict[str, Any]:
+        """Take the texts of a unit's records; those of small units are held until there are more,
+        which is much faster."""
         job, first = _job(self.folder), self._ranks[number] - self._units[number].unit.first
-        before = BatchPipeline(job.recipe.batch_transforms[: self.step], job.folder, job.layout.roles.by_name)
+        before = BatchPipeline(
+            job.recipe.batch_transforms[: self.step], job.folder, job.layout.roles.by_name
+        )
         held, segments = _WaitingTexts(), []
         texts = size = 0
         for given in records:
-            # Its time runs anew with each part of the unit: a compressed file is one unit, however large it is.
+            # Its time runs anew with each part of the unit: a compressed file is one unit, however
+            # large it is.
             progress.begin(number, int(given.numbers[-1]), "transform")
             for made in before.apply(given, _ignore):
                 here, numbers = _texts(made)
@@ -161,7 +180,9 @@ class TextHashTask:
                 segments += self._written(self._held)
             except MemoryError as error:  # most of these texts are of units that have been told of
                 message = "there is too little memory to compare texts (deduplicate)"
-                raise WorkerError(f"{message}; use fewer --workers, or a higher --worker-memory") from error
+                raise WorkerError(
+                    f"{message}; use fewer --workers, or a higher --worker-memory"
+                ) from error
         return {"texts": texts, "bytes": size, "segments": segments}
 
     def _written(self, held: _WaitingTexts) -> list[list[int]]:
@@ -171,14 +192,17 @@ class TextHashTask:
         return self._segments(*held.take())
 
     def _segments(self, texts: pa.Array, ranks: Numbers) -> list[list[int]]:
-        """Write the rows of texts: fewer and fewer together where memory runs out. Raises MemoryError for one alone."""
+        """Write the rows of texts: fewer and fewer together where memory runs out. Raises
+        MemoryError for one alone."""
         try:
             return self._segment(texts, ranks)
         except MemoryError:
             if len(ranks) == 1:
                 raise
         half = len(ranks) // 2
-        return self._segments(texts[:half], ranks[:half]) + self._segments(texts[half:], ranks[half:])
+        return self._segments(texts[:half], ranks[:half]) + self._segments(
+            texts[half:], ranks[half:]
+        )
 
     def _segment(self, texts: pa.Array, ranks: Numbers) -> list[list[int]]:
         rows, sketches = _Appended(self.path), _Appended(self.sketches_path)
@@ -241,7 +265,9 @@ def _ignore(record: int, rejection: Rejection) -> None:
 
 def _whole(job: Job, planned: PlannedUnit) -> Iterator[Records]:
     """Yield the one record of a file. Raises Rejection, SourceGoneError."""
-    fields = KINDS[job.recipe.kind].fields(read_whole(job, planned), planned.file.path, job.recipe.reading)
+    fields = KINDS[job.recipe.kind].fields(
+        read_whole(job, planned), planned.file.path, job.recipe.reading
+    )
     yield records_of_file(planned.file_number, planned.key(), fields)
 
 
@@ -254,7 +280,8 @@ def _read(job: Job, planned: PlannedUnit) -> Iterator[Records]:
 
 
 def _fitting(job: Job, planned: PlannedUnit) -> Iterator[Records]:
-    """Yield the records of a unit that fit the types which were given. Raises Rejection, SourceGoneError."""
+    """Yield the records of a unit that fit the types which were given. Raises Rejection,
+    SourceGoneError."""
     unit, done, together = planned.unit, 0, FITTED_RECORDS
     while done < unit.records:
         count = min(together, unit.records - done)
@@ -288,7 +315,9 @@ def _write_hashes(file: _Appended, texts: pa.Array, ranks: Numbers, unit: str) -
     return len(rows)
 
 
-def _write_signatures(file: _Appended, of_sketches: _Appended, texts: pa.Array, ranks: Numbers) -> int:
+def _write_signatures(
+    file: _Appended, of_sketches: _Appended, texts: pa.Array, ranks: Numbers
+) -> int:
     """Write rows of SIGNED for texts, and their sketches, and return how many."""
     for begin in range(0, len(texts), SIGNED_TEXTS):
         here = texts[begin : begin + SIGNED_TEXTS]

@@ -1,4 +1,5 @@
-"""What stays as it is beside images whose pixels a recipe moves: refused if it is a place, else named."""
+"""What stays as it is beside images whose pixels a recipe moves: refused if it is a place, else
+named."""
 
 from __future__ import annotations
 
@@ -28,8 +29,11 @@ from shardctl.sources.first_values import LOOKED_AT, Kind, kinds_of
 from shardctl.system.processes.progress_slot import WorkerProgress
 
 
-def refuse_unmoved(job: Job, units: Sequence[PlannedUnit], progress: WorkerProgress, hints: RetryHints) -> list[str]:
-    """Return notices on what the recipe leaves as it is beside moved pixels. Raises UsageError for places, masks, images."""
+def refuse_unmoved(
+    job: Job, units: Sequence[PlannedUnit], progress: WorkerProgress, hints: RetryHints
+) -> list[str]:
+    """Return notices on what the recipe leaves as it is beside moved pixels. Raises UsageError for
+    places, masks, images."""
     columns = columns_beside(job)
     to_see = [f.name for f in columns if has_values_to_see(f.type)]
     of_objects = _members_beside(job)
@@ -47,16 +51,20 @@ def refuse_unmoved(job: Job, units: Sequence[PlannedUnit], progress: WorkerProgr
 
 
 def columns_beside(job: Job) -> list[pa.Field]:
-    """Return the columns that stay as they are while the pixels of the images are moved; none where nothing moves."""
+    """Return the columns that stay as they are while the pixels of the images are moved; none where
+    nothing moves."""
     if not job.recipe.moving:
         return []
-    moved = {name for name, role in job.layout.roles.by_name.items() if isinstance(role, Mask | Objects)}
+    moved = {
+        name for name, role in job.layout.roles.by_name.items() if isinstance(role, Mask | Objects)
+    }
     moved |= {"key", "image", "variant", *job.recipe.unmoved, *job.annotation_rules}
     return [f for f in job.layout.columns if f.name not in moved]
 
 
 def _members_beside(job: Job) -> list[pa.Field]:
-    """Return the members of objects of records that stay as they are while objects move, by names as objects.polygon."""
+    """Return the members of objects of records that stay as they are while objects move, by names
+    as objects.polygon."""
     if not job.recipe.moving or OBJECTS not in job.annotation_rules:
         return []
     members = job.layout.columns.field(OBJECTS).type
@@ -64,16 +72,22 @@ def _members_beside(job: Job) -> list[pa.Field]:
 
 
 def _names_of_records(job: Job) -> set[str]:
-    return set() if job.fields is None else {job.renames.get(name, name) for name in job.fields.names}
+    return (
+        set() if job.fields is None else {job.renames.get(name, name) for name in job.fields.names}
+    )
 
 
 def _first_kinds(
-    job: Job, names: list[str], units: Sequence[PlannedUnit], progress: WorkerProgress, hints: RetryHints
+    job: Job,
+    names: list[str],
+    units: Sequence[PlannedUnit],
+    progress: WorkerProgress,
+    hints: RetryHints,
 ) -> dict[str, set[Kind]]:
     """Return what the first values of columns are.
 
-    One unit that can be read is enough, as each of a compressed file may cost all that is before it; more are looked at only
-    while no value of a column says anything.
+    One unit that can be read is enough, as each of a compressed file may cost all that is before
+    it; more are looked at only while no value of a column says anything.
     """
     found: dict[str, set[Kind]] = {name: set() for name in names}
     for planned in units:
@@ -89,7 +103,9 @@ def _first_kinds(
     return found
 
 
-def _records(job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: RetryHints) -> Iterator[Sample]:
+def _records(
+    job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: RetryHints
+) -> Iterator[Sample]:
     known = planned.file.columns or {}
     if job.fields is None:
         yield known

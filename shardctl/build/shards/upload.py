@@ -1,4 +1,5 @@
-"""Puts finished shards on the object store that a dataset is written to, and fetches the job from there."""
+"""Puts finished shards on the object store that a dataset is written to, and fetches the job from
+there."""
 
 from __future__ import annotations
 
@@ -18,13 +19,16 @@ from shardctl.system.stores.base import Entry, Store
 
 
 def upload_shard(job: Job, shard: int) -> None:
-    """Put a finished shard on the store, its marker last, and take the shard away here. Raises StoreError.
+    """Put a finished shard on the store, its marker last, and take the shard away here. Raises
+    StoreError.
 
-    Raises BusyError where another process has taken over: what it has made of sources that have changed since must stay.
+    Raises BusyError where another process has taken over: what it has made of sources that have
+    changed since must stay.
     """
     path, rejects, marker = job.shard_path(shard), job.rejects_path(shard), job.marker_path(shard)
     done, coming = done_folder(job.folder), marker.with_name(f"{marker.name}.coming{PARTIAL}")
-    marker.replace(coming)  # here, too, a shard counts as finished only when it is there, also if this process is killed
+    # here, too, a shard counts as finished only when it is there, also if this process is killed
+    marker.replace(coming)
     try:
         store, sign = client_of(job.url), read_sign(job.folder)
         sign.check(store)
@@ -41,7 +45,8 @@ def upload_shard(job: Job, shard: int) -> None:
 
 
 SIGN = "sign.json"
-"""The file in the folder of a job on this machine that tells its workers for whom they work: see LeaseToken."""
+"""The file in the folder of a job on this machine that tells its workers for whom they work: see
+LeaseToken."""
 
 
 def write_sign(folder: Path, sign: LeaseToken) -> None:
@@ -55,7 +60,8 @@ def read_sign(folder: Path) -> LeaseToken:
 
 
 def fetch_job(url: str, folder: Path) -> None:
-    """Bring the job with the name of a folder, which is made, from where a dataset's is on a store. Raises StoreError."""
+    """Bring the job with the name of a folder, which is made, from where a dataset's is on a store.
+    Raises StoreError."""
     folder.mkdir(parents=True)
     JobFolder(folder).make_folders(NEW_FOLDER)
     store, state = client_of(url), state_folder(folder)
@@ -75,13 +81,16 @@ def fetch_file(store: Store, found: Entry, path: Path) -> None:
 
 
 def trust_no_place(folder: JobFolder, url: str) -> None:
-    """Write into job.json where the dataset is that it was fetched from: a copy of it may say another place."""
-    with contextlib.suppress(OSError, ValueError, TypeError):  # whoever reads it says that it is none
+    """Write into job.json where the dataset is that it was fetched from: a copy of it may say
+    another place."""
+    # whoever reads it says that it is none
+    with contextlib.suppress(OSError, ValueError, TypeError):
         folder.save({**folder.record(), "url": url})
 
 
 def state_folder(job: Path) -> str:
-    """Return where the state of a job, by its folder here, is on the store: a key, with a / at its end."""
+    """Return where the state of a job, by its folder here, is on the store: a key, with a / at its
+    end."""
     return f"{STAGING}/{job.name}/"
 
 

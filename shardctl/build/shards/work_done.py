@@ -7,7 +7,8 @@ from shardctl.system.dataclass import dataclass
 
 @dataclass(frozen=True)
 class WorkDone:
-    """Work done since the last report: records of the plan, samples made, records rejected, and bytes read."""
+    """Work done since the last report: records of the plan, samples made, records rejected, and
+    bytes read."""
 
     records: int
     samples: int

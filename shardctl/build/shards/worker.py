@@ -35,7 +35,8 @@ PRE_PLAN_TASKS: dict[str, Callable[[dict[str, Any]], PrePlanTask]] = {
 }
 """The tasks that look at files before there is a plan."""
 
-Image.preinit()  # the usual formats: loaded once, before workers are forked, and not by each of them
+# the usual formats: loaded once, before workers are forked, and not by each of them
+Image.preinit()
 
 
 def handle(task: dict[str, Any], tell: Tell, progress: WorkerProgress) -> Any:

@@ -1,4 +1,5 @@
-"""The dataset of a training script: made by the first process that needs it, and opened by all. docs/snapshot.md."""
+"""The dataset of a training script: made by the first process that needs it, and opened by all.
+docs/snapshot.md."""
 
 from __future__ import annotations
 
@@ -92,19 +93,23 @@ def snapshot(
     cache_limit: int | str | None = None,
     **options: Any,
 ) -> Dataset | PartialDataset:
-    """Open the dataset at `dst`, which is made of `source` first if it is not there, and brought up to date if it is old.
+    """Open the dataset at `dst`, which is made of `source` first if it is not there, and brought up
+    to date if it is old.
 
-    All processes of a training job, and all jobs, may call this at once: one of them converts, with all its workers, and the
-    others wait; if it is killed another one goes on. Where nothing has changed no process writes anything or starts another:
-    names, sizes and times of the inputs are compared, and then the dataset is opened, which may be read-only.
+    All processes of a training job, and all jobs, may call this at once: one of them converts, with
+    all its workers, and the others wait; if it is killed another one goes on. Where nothing has
+    changed no process writes anything or starts another: names, sizes and times of the inputs are
+    compared, and then the dataset is opened, which may be read-only.
 
-    `recipe` and `options` are those of `convert`. Inputs that came, went or changed are followed (`update`; False: an error).
-    Another recipe, other settings or other code are an error, unless `overwrite` lets the dataset be made anew. With `trust`
-    the inputs are not looked at where there is a dataset. `rank` is by default that of the launcher's environment: the first
-    one begins, others only if it does not. With `wait=False` the dataset need not be complete: its first epoch reads each shard
-    when it is finished. `dst` may be on a store (s3://bucket/out); `cache` and `cache_limit` are those of `open` then, and
-    `wait=False` is not possible. `progress` shows on stderr now and then what is done; `listener` has callbacks
-    instead. Raises what `convert` raises, and DatasetError if the dataset is another one.
+    `recipe` and `options` are those of `convert`. Inputs that came, went or changed are followed
+    (`update`; False: an error). Another recipe, other settings or other code are an error, unless
+    `overwrite` lets the dataset be made anew. With `trust` the inputs are not looked at where there
+    is a dataset. `rank` is by default that of the launcher's environment: the first one begins,
+    others only if it does not. With `wait=False` the dataset need not be complete: its first epoch
+    reads each shard when it is finished. `dst` may be on a store (s3://bucket/out); `cache` and
+    `cache_limit` are those of `open` then, and `wait=False` is not possible. `progress` shows on
+    stderr now and then what is done; `listener` has callbacks instead. Raises what `convert`
+    raises, and DatasetError if the dataset is another one.
     """
     refuse_while_importing("snapshot")
     instance("listener", listener, Listener)
@@ -113,28 +118,44 @@ def snapshot(
         raise UsageError(f"{unfit} is an option of convert, and not of snapshot")
     moved_from = options.get("moved_from", ())
     if is_url(dst) and not wait:
-        raise UsageError("wait=False reads the shards of a folder while they are made; a dataset on a store must be complete")
+        raise UsageError(
+            "wait=False reads the shards of a folder while they are made; a dataset on a store "
+            "must be complete"
+        )
     moved_from = options.get("moved_from", ())
-    request = ConvertRequest.of(source, dst, recipe, {**options, "update": bool(moved_from)}).changed(
-        update=False, moved_from=()
-    )
+    request = ConvertRequest.of(
+        source, dst, recipe, {**options, "update": bool(moved_from)}
+    ).changed(update=False, moved_from=())
     if is_url(dst) and request.options.keep_generations is not None:
         raise UsageError(
-            "keep_generations= is for datasets in folders; on a store the dataset that was replaced last stays in any case"
+            "keep_generations= is for datasets in folders; on a store the dataset that was "
+            "replaced last stays in any case"
         )
     if is_url(dst):
         cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
-    teller = ProgressLog(str(dst) if is_url(dst) else request.folder.text, progress and listener is None)
+    teller = ProgressLog(
+        str(dst) if is_url(dst) else request.folder.text, progress and listener is None
+    )
     flags = truth("update", update), truth("overwrite", overwrite), truth("trust", trust)
 
     def made_at(place: DatasetLocation) -> _Snapshot:
         there = replace(request, folder=place.target.folder)
-        return _Snapshot(there, moved_from, *flags, rank_of(rank, world_size), teller, listener or teller.listener(), place)
+        return _Snapshot(
+            there,
+            moved_from,
+            *flags,
+            rank_of(rank, world_size),
+            teller,
+            listener or teller.listener(),
+            place,
+        )
 
     if wait:
         with place_of(dst, request.folder.root) as place:
             made_at(place).settle()
-        return open_dataset(dst if is_url(dst) else request.folder.root, cache=cache, cache_limit=cache_limit)
+        return open_dataset(
+            dst if is_url(dst) else request.folder.root, cache=cache, cache_limit=cache_limit
+        )
     made = made_at(AtHome(request.folder.root))
     if not made.is_there:
         return PartialDataset(request.folder.root, BuildThread(made.settle))
@@ -143,7 +164,8 @@ def snapshot(
 
 
 class _ReplacedError(Exception):
-    """Another process has made the dataset, or brought it up to date, while this one waited for the right to do so."""
+    """Another process has made the dataset, or brought it up to date, while this one waited for the
+    right to do so."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +199,8 @@ class _Snapshot:
                 return
 
     def _verdict(self, manifest: Manifest) -> Verdict:
-        """Return what is to be done with the dataset that is there: `up-to-date` (nothing), `update`, or make it `anew`.
+        """Return what is to be done with the dataset that is there: `up-to-date` (nothing),
+        `update`, or make it `anew`.
 
         Raises DatasetError if what is to be done was not allowed.
         """
@@ -198,11 +221,15 @@ class _Snapshot:
         shown = self.request.folder.shown()
         if verdict == "anew" and not self.overwrite:
             raise DatasetError(
-                f"{shown}: holds a dataset that differs in its {parts}; overwrite=True makes it again, `shardctl convert"
+                f"{shown}: holds a dataset that differs in its {parts}; overwrite=True makes it "
+                "again, `shardctl convert"
                 " --explain` shows the difference, or give another destination"
             )
         if verdict == "update" and not self.update and not self.overwrite:
-            raise DatasetError(f"{shown}: holds a dataset that differs in its {parts}; update=True brings it up to date")
+            raise DatasetError(
+                f"{shown}: holds a dataset that differs in its {parts}; update=True brings it up "
+                "to date"
+            )
         return "anew" if verdict == "update" and not self.update else verdict
 
     def _is_surely_unchanged(self, manifest: Manifest) -> bool:
@@ -212,8 +239,8 @@ class _Snapshot:
     def _make(self, before: Manifest | None, verdict: Verdict) -> bool:
         """Make the dataset, or bring it up to date, and return whether this process has done so.
 
-        If not, another one has done something while this one waited: what is to be done now must be seen anew, as inputs may
-        have changed after that one has looked at them.
+        If not, another one has done something while this one waited: what is to be done now must be
+        seen anew, as inputs may have changed after that one has looked at them.
         """
         try:
             self.place.target.check_writable()
@@ -227,7 +254,9 @@ class _Snapshot:
                 if self.place.manifest() != before:
                     return False
                 if before is None or verdict == "anew":
-                    self.teller.ended(self._run(self.request.changed(overwrite=before is not None), held))
+                    self.teller.ended(
+                        self._run(self.request.changed(overwrite=before is not None), held)
+                    )
                 else:
                     self.teller.ended(self._update(before, held))
                 return True
@@ -238,10 +267,16 @@ class _Snapshot:
         return run(request, self.listener, self.place.target, held)
 
     def _update(self, manifest: Manifest, held: WriteLease) -> ConvertResult:
-        """Bring the dataset up to date. It is kept as it was, for jobs that are reading it, unless `keep` says otherwise."""
+        """Bring the dataset up to date. It is kept as it was, for jobs that are reading it, unless
+        `keep` says otherwise."""
         keep = self.place.kept(self.request.options.keep_generations, manifest)
         try:
-            return self._run(self.request.changed(update=True, keep_generations=keep, moved_from=self.moved_from), held)
+            return self._run(
+                self.request.changed(
+                    update=True, keep_generations=keep, moved_from=self.moved_from
+                ),
+                held,
+            )
         except DatasetError:
             if not self.overwrite:
                 raise
@@ -250,7 +285,11 @@ class _Snapshot:
     def _leave_to_first_rank(self, before: Manifest | None) -> None:
         """Wait a little, until another process has begun."""
         until, announced = time.monotonic() + FIRST_RANK_SECONDS, False
-        while time.monotonic() < until and not self.place.is_leased() and self.place.manifest() == before:
+        while (
+            time.monotonic() < until
+            and not self.place.is_leased()
+            and self.place.manifest() == before
+        ):
             time.sleep(self.place.look_seconds)
             if not announced and time.monotonic() > until - FIRST_RANK_SECONDS + QUIET_SECONDS:
                 self.teller.leaving()
@@ -258,7 +297,8 @@ class _Snapshot:
 
 
 class _Looking:
-    """What a process does while it waits for the lease: now and then it says how far the other one is.
+    """What a process does while it waits for the lease: now and then it says how far the other one
+    is.
 
     Raises _ReplacedError if it need not wait any more.
     """
@@ -275,14 +315,16 @@ class _Looking:
             self._next = time.monotonic() + self._place.look_seconds
 
 
-# --- where the dataset of a snapshot is: in a folder, or on an object store, whose requests take time ---
+# --- where the dataset of a snapshot is: in a folder, or on an object store, whose requests take
+# time ---
 
 LOOKED_AT = (FILES, UPDATE)
 """The tables that tell whether the inputs are what they were."""
 
 
 class DatasetLocation(Protocol):
-    """A place of a dataset as one of many processes sees it that need it. The methods raise StorageError, DatasetError."""
+    """A place of a dataset as one of many processes sees it that need it. The methods raise
+    StorageError, DatasetError."""
 
     look_seconds: float
     """Seconds between looks whether another process has done something."""
@@ -304,27 +346,34 @@ class DatasetLocation(Protocol):
         ...
 
     def needs_recovery(self) -> bool:
-        """Whether a process that was killed has left something that this one can tidy up, and should."""
+        """Whether a process that was killed has left something that this one can tidy up, and
+        should."""
         ...
 
     def is_leased(self) -> bool:
         """Whether a process holds the lease, or one that was killed has left it."""
         ...
 
-    def writing(self, waiting: Waiting, looking: Callable[[], None]) -> AbstractContextManager[WriteLease]:
-        """Be the only writer; `waiting` is told of another one, and `looking` called while this process waits for it."""
+    def writing(
+        self, waiting: Waiting, looking: Callable[[], None]
+    ) -> AbstractContextManager[WriteLease]:
+        """Be the only writer; `waiting` is told of another one, and `looking` called while this
+        process waits for it."""
         ...
 
     def is_replaced(self) -> bool:
-        """Whether another dataset has come while this process waits, so that it need not go on waiting for the lease."""
+        """Whether another dataset has come while this process waits, so that it need not go on
+        waiting for the lease."""
         ...
 
     def how_far(self) -> tuple[int, int] | None:
-        """Return how many shards the process that converts has done, and how many there are; None if that is not known yet."""
+        """Return how many shards the process that converts has done, and how many there are; None
+        if that is not known yet."""
         ...
 
     def kept(self, given: int | None, before: Manifest) -> int | None:
-        """Return how many generations an update keeps. `given` is what was asked for; None: what the dataset has."""
+        """Return how many generations an update keeps. `given` is what was asked for; None: what
+        the dataset has."""
         ...
 
 
@@ -350,14 +399,17 @@ class AtHome:
         """Nothing to do: they are here."""
 
     def needs_recovery(self) -> bool:
-        """Look for a dataset that has begun to take its place; one on a read-only disk is left alone."""
+        """Look for a dataset that has begun to take its place; one on a read-only disk is left
+        alone."""
         return publish.needs_recovery(self._target) and os.access(self._target.parent, os.W_OK)
 
     def is_leased(self) -> bool:
         """Look for the lease."""
         return file_lease.is_leased(self._target / STAGING)
 
-    def writing(self, waiting: Waiting, looking: Callable[[], None]) -> AbstractContextManager[WriteLease]:
+    def writing(
+        self, waiting: Waiting, looking: Callable[[], None]
+    ) -> AbstractContextManager[WriteLease]:
         """Hold the lease."""
         return file_lease.hold(self._target / STAGING, waiting, looking)
 
@@ -375,7 +427,8 @@ class AtHome:
 
 
 class OnAStore:
-    """A place on an object store. Many processes on many machines may wait for it: they ask for little, and not often."""
+    """A place on an object store. Many processes on many machines may wait for it: they ask for
+    little, and not often."""
 
     look_seconds = 1.0
     line_seconds = 60.0
@@ -395,19 +448,23 @@ class OnAStore:
         self.target.fetch_files(LOOKED_AT)
 
     def needs_recovery(self) -> bool:
-        """Return no: a manifest is there or not, and the next conversion tidies up the state of a job."""
+        """Return no: a manifest is there or not, and the next conversion tidies up the state of a
+        job."""
         return False
 
     def is_leased(self) -> bool:
         """Look for the lease."""
         return self.target.is_leased()
 
-    def writing(self, waiting: Waiting, looking: Callable[[], None]) -> AbstractContextManager[WriteLease]:
+    def writing(
+        self, waiting: Waiting, looking: Callable[[], None]
+    ) -> AbstractContextManager[WriteLease]:
         """Hold the lease, and see what is there then."""
         return self.target.writing(waiting, looking)
 
     def is_replaced(self) -> bool:
-        """Ask for the version of the manifest. To get the lease one after the other would take many processes long."""
+        """Ask for the version of the manifest. To get the lease one after the other would take many
+        processes long."""
         return self.target.is_replaced()
 
     def how_far(self) -> tuple[int, int] | None:
@@ -421,7 +478,8 @@ class OnAStore:
 
 @contextmanager
 def place_of(dst: str | Path, target: Path) -> Iterator[DatasetLocation]:
-    """Yield the place of a dataset: the folder `target`, unless `dst` is a URL. Raises StoreError, InstallError, UsageError."""
+    """Yield the place of a dataset: the folder `target`, unless `dst` is a URL. Raises StoreError,
+    InstallError, UsageError."""
     if is_url(dst):
         from shardctl.build.convert.targets.store import on_store_without_jobs  # an extra
 
@@ -434,7 +492,8 @@ def place_of(dst: str | Path, target: Path) -> Iterator[DatasetLocation]:
 # --- which of the processes of a training job this one is ---
 
 LAUNCHERS = (
-    ("RANK", "WORLD_SIZE"),  # torchrun, accelerate, deepspeed: https://docs.pytorch.org/docs/stable/elastic/run.html
+    # torchrun, accelerate, deepspeed: https://docs.pytorch.org/docs/stable/elastic/run.html
+    ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
     ("PMI_RANK", "PMI_SIZE"),  # MPICH, Intel MPI
     ("SLURM_PROCID", "SLURM_NTASKS"),  # srun; last, since torchrun may run inside of it
@@ -443,7 +502,8 @@ LAUNCHERS = (
 
 
 def rank_of(rank: int | None, world_size: int | None) -> int:
-    """Return the rank: as given, else as the environment says it, else 0. Raises UsageError for one that cannot be."""
+    """Return the rank: as given, else as the environment says it, else 0. Raises UsageError for one
+    that cannot be."""
     if rank is None and world_size is not None:
         raise UsageError("world_size needs a rank; give both, or neither")
     if rank is None:
@@ -461,7 +521,8 @@ def _of_environment() -> int:
         if rank is not None and ranks is not None:
             if not rank.isdecimal() or not ranks.isdecimal() or int(rank) >= int(ranks):
                 raise UsageError(
-                    f"the environment says {name}={rank!r} and {size}={ranks!r}, which is not a valid rank; give rank="
+                    f"the environment says {name}={rank!r} and {size}={ranks!r}, which is not a "
+                    "valid rank; give rank="
                 )
             return int(rank)
     return 0

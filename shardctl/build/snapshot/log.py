@@ -1,4 +1,5 @@
-"""What a training script shows on stderr while its dataset is made: a line now and then, as logs of jobs need it."""
+"""What a training script shows on stderr while its dataset is made: a line now and then, as logs of
+jobs need it."""
 
 from __future__ import annotations
 
@@ -19,14 +20,17 @@ LINE_SECONDS = 10.0
 
 
 class ProgressLog(ConversionProgress):
-    """Writes lines about the dataset at a place that is `shown` so, at a terminal too: a job has many processes.
+    """Writes lines about the dataset at a place that is `shown` so, at a terminal too: a job has
+    many processes.
 
     With `show` False it says nothing.
     """
 
     def __init__(self, shown: str, show: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._show, self._printed = show, tuple[str, ...]()
-        self._lines = Lines(clock=clock, every=LINE_SECONDS, prefix=f"shardctl {printable(shown)}: ")
+        self._lines = Lines(
+            clock=clock, every=LINE_SECONDS, prefix=f"shardctl {printable(shown)}: "
+        )
         super().__init__(self._lines if show else Progress())
 
     def listener(self) -> Listener:
@@ -48,7 +52,8 @@ class ProgressLog(ConversionProgress):
             self._say([narration.watching_log_line(how_far())])
 
     def ended(self, result: ConvertResult) -> None:
-        """Say what was made, and of what there are no samples: nothing is left out without a word."""
+        """Say what was made, and of what there are no samples: nothing is left out without a
+        word."""
         self._say(narration.result_log_lines(result, self._printed))
 
     def announce(self, estimate: Estimate) -> None:

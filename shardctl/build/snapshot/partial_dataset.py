@@ -1,4 +1,5 @@
-"""A dataset that can be read while it is made: each shard as soon as it is finished, in the order of the dataset."""
+"""A dataset that can be read while it is made: each shard as soon as it is finished, in the order
+of the dataset."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class FinishedShard:
-    """A shard that is finished: the path that it had then, its inode, by which it is known where it is moved to, its facts."""
+    """A shard that is finished: the path that it had then, its inode, by which it is known where it
+    is moved to, its facts."""
 
     path: str
     inode: int
@@ -53,7 +55,8 @@ class FinishedShard:
 
 @dataclass(frozen=True)
 class Finished:
-    """The shards of a split that are finished, from the first one on without a gap, and whether these are all."""
+    """The shards of a split that are finished, from the first one on without a gap, and whether
+    these are all."""
 
     shards: tuple[FinishedShard, ...]
     recipe: dict[str, Any]
@@ -66,7 +69,8 @@ class Finished:
 
 
 def _again_if_moved(call: Callable[[], T]) -> T:
-    """Do something with a shard, and once more if that fails: the file moves when the dataset takes its place, once."""
+    """Do something with a shard, and once more if that fails: the file moves when the dataset takes
+    its place, once."""
     try:
         return call()
     except DatasetError:
@@ -90,7 +94,11 @@ class FinishedPart(Shards):
             bytes=size,
             inputs=rows,
             rejected=0,
-            splits=(SplitFacts(reader.info["split"] if split is None else split, rows, len(shards), size),),
+            splits=(
+                SplitFacts(
+                    reader.info["split"] if split is None else split, rows, len(shards), size
+                ),
+            ),
             schema=tuple((field.name, str(field.type)) for field in layout.columns),
             fields=layout.fields(),
             recipe=finished.recipe,
@@ -102,7 +110,9 @@ class FinishedPart(Shards):
             created="",
             shardctl_version=__version__,
         )
-        self._take(FinishedShards.of([(each.path, each.facts) for each in shards]), range(len(shards)))
+        self._take(
+            FinishedShards.of([(each.path, each.facts) for each in shards]), range(len(shards))
+        )
 
     @property
     def _is_in_place(self) -> bool:
@@ -116,11 +126,15 @@ class FinishedPart(Shards):
         opening = super()._open_now
         opened = _again_if_moved(lambda: opening(shard, opener, fields))
         if opened.identity[0] != self._inodes[shard]:
-            raise DatasetError(f"{printable(str(self.root))}: replaced by another dataset while it was read; open it again")
+            raise DatasetError(
+                f"{printable(str(self.root))}: replaced by another dataset while it was read; open "
+                "it again"
+            )
         return opened
 
     def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
-        """Raise DatasetError for a file that is not what it was when it was opened, wherever it is now."""
+        """Raise DatasetError for a file that is not what it was when it was opened, wherever it is
+        now."""
         try:
             super().check_unchanged(shard, opened, since)
         except DatasetError:
@@ -149,33 +163,41 @@ class ShardWatcher:
         self._recipe: dict[str, Any] = {}
 
     def look(self) -> Finished | Dataset | None:
-        """Return the finished shards, or the dataset if it is complete; None if nothing is there yet.
+        """Return the finished shards, or the dataset if it is complete; None if nothing is there
+        yet.
 
-        Raises UsageError for an unknown split, DatasetError if the dataset is not the one whose shards were looked at before.
+        Raises UsageError for an unknown split, DatasetError if the dataset is not the one whose
+        shards were looked at before.
         """
         if (self._target / MANIFEST).exists():
             opened = open_dataset(self._target, self._split)
             if self._job is not None and opened.manifest.fingerprint != self._job[0].name:
                 raise DatasetError(
-                    f"{printable(str(self._target))}: was updated while its first epoch was read; start the epoch again"
+                    f"{printable(str(self._target))}: was updated while its first epoch was read; "
+                    "start the epoch again"
                 )
             return opened
         for found in filter(is_file, (self._target / STAGING).glob(f"*/{JOB}")):
             try:
                 return self._of_job(found)
-            except (OSError, ValueError, KeyError, TypeError):  # it has just taken its place, or given way to another
+            except (OSError, ValueError, KeyError, TypeError):
+                # it has just taken its place, or given way to another
                 return None
         return None
 
     def _of_job(self, path: Path) -> Finished | None:
         job = (path.parent, path.stat().st_ino)
-        if job != self._job:  # a job may begin anew, as it does where a late record has another type
+        # a job may begin anew, as it does where a late record has another type
+        if job != self._job:
             record = JobFolder(path.parent).record()
             self._refuse_unknown([split["name"] for split in record["splits"]])
             self._places, first = [], 0
             for split in record["splits"]:
                 if self._split in (None, split["name"]):
-                    self._places += [(first + number, shard_name(split["name"], number)) for number in range(split["shards"])]
+                    self._places += [
+                        (first + number, shard_name(split["name"], number))
+                        for number in range(split["shards"])
+                    ]
                 first += split["shards"]
             self._job, self._known, self._recipe, self._looked_at = job, [], record["recipe"], 0
         for number, name in islice(self._places, self._looked_at, None):
@@ -193,11 +215,14 @@ class ShardWatcher:
 
     def _refuse_unknown(self, names: Sequence[str]) -> None:
         if self._split is not None and self._split not in names:
-            raise UsageError(f"{printable(str(self._target))}: {lacks('split', self._split, names)}")
+            raise UsageError(
+                f"{printable(str(self._target))}: {lacks('split', self._split, names)}"
+            )
 
 
 class BuildThread:
-    """The thread in which the dataset is made, or waited for. What it raises is raised where the dataset is read."""
+    """The thread in which the dataset is made, or waited for. What it raises is raised where the
+    dataset is read."""
 
     def __init__(self, settle: Callable[[], None]) -> None:
         self._settle = settle
@@ -229,7 +254,8 @@ class BuildThread:
 
 
 class PartialDataset:
-    """What `snapshot(…, wait=False)` returns: a dataset whose first epoch can be read while it is made."""
+    """What `snapshot(…, wait=False)` returns: a dataset whose first epoch can be read while it is
+    made."""
 
     def __init__(self, target: Path, making: BuildThread, split: str | None = None) -> None:
         self._target, self._making, self._split = target, making, split
@@ -266,7 +292,9 @@ class PartialDataset:
     def _whole(self, what: str) -> Dataset:
         if not self.is_complete:
             self._making.check()
-            raise UsageError(f"{what} needs the complete dataset, which is still being made: use wait() first")
+            raise UsageError(
+                f"{what} needs the complete dataset, which is still being made: use wait() first"
+            )
         if self._opened is None:
             self._opened = self.wait()
         return self._opened
@@ -287,24 +315,31 @@ class PartialDataset:
         drop_last: bool = False,
         **options: Any,
     ) -> PartialLoader:
-        """Return a loader of batches, with the options of `Dataset.loader` (but `repeat`, `processes` and `bucket`).
+        """Return a loader of batches, with the options of `Dataset.loader` (but `repeat`,
+        `processes` and `bucket`).
 
-        Its first epoch reads each shard when it is finished, in the order of the dataset; with `shuffle` the blocks of a shard
-        and the samples of a block are in a random order. Where its last batch is filled up, it is with samples of the last
-        shards. Every later epoch is one of `Dataset.loader`. Raises UsageError.
+        Its first epoch reads each shard when it is finished, in the order of the dataset; with
+        `shuffle` the blocks of a shard and the samples of a block are in a random order. Where its
+        last batch is filled up, it is with samples of the last shards. Every later epoch is one of
+        `Dataset.loader`. Raises UsageError.
         """
         for name in ("repeat", "processes", "bucket"):
             if options.get(name) not in (None, 1):
-                raise UsageError(f"{name}= needs a complete dataset: use wait() first, or snapshot(…) without wait=False")
+                raise UsageError(
+                    f"{name}= needs a complete dataset: use wait() first, or snapshot(…) without "
+                    "wait=False"
+                )
         given = {"rank": rank, "world_size": world_size, **options}
         dropped, remainder = truth("drop_last", drop_last), options.get("remainder")
         LoaderOptions(batch_size, rank, world_size, drop_last=dropped, remainder=remainder).check()
-        inspect.signature(Dataset.loader).bind(None, batch_size, shuffle, **given)  # an unknown option is a TypeError at once
+        # an unknown option is a TypeError at once
+        inspect.signature(Dataset.loader).bind(None, batch_size, shuffle, **given)
         return PartialLoader(self, batch_size, shuffle, seed, dropped, given)
 
 
 class PartialLoader:
-    """An iterable of batches, as shardctl's Loader. One iteration is one epoch; the first one needs no complete dataset."""
+    """An iterable of batches, as shardctl's Loader. One iteration is one epoch; the first one needs
+    no complete dataset."""
 
     def __init__(
         self,
@@ -315,7 +350,12 @@ class PartialLoader:
         drop_last: bool,
         options: dict[str, Any],
     ) -> None:
-        self._dataset, self._batch_size, self._shuffle, self._seed = dataset, batch_size, shuffle, seed
+        self._dataset, self._batch_size, self._shuffle, self._seed = (
+            dataset,
+            batch_size,
+            shuffle,
+            seed,
+        )
         self._drop_last, self._options = drop_last, options
         self._consumed = 0
         self._shards: list[tuple[int, str]] = []
@@ -344,7 +384,8 @@ class PartialLoader:
         return self._later
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position as plain data. That of the first epoch counts the samples that all ranks have consumed."""
+        """Return the position as plain data. That of the first epoch counts the samples that all
+        ranks have consumed."""
         if not self._is_first:
             return self._complete().state_dict()
         return {"epoch": 0, "samples": self._consumed, "order": self._order()}
@@ -359,7 +400,8 @@ class PartialLoader:
         }
 
     def _begin_with(self, shards: Iterable[tuple[int, str]]) -> None:
-        """Take these shards, the rows and the SHA-256 of each. Raises UsageError if others were consumed."""
+        """Take these shards, the rows and the SHA-256 of each. Raises UsageError if others were
+        consumed."""
         before = self._order()
         self._shards, self._content = list(shards), None
         refuse_other_order(before, self._order())
@@ -390,12 +432,14 @@ class PartialLoader:
         return int(self._consumed > 0) if self._is_first else self._complete().next_epoch
 
     def stats(self) -> LoaderStats | None:
-        """Return the statistics since the start of the last iteration, as those of Loader; None before the first batch."""
+        """Return the statistics since the start of the last iteration, as those of Loader; None
+        before the first batch."""
         now = self._now.stats() if self._now is not None else None
         return now if now is None or self._read is None else _together(self._read, now)
 
     def _first_epoch(self) -> Iterator[Batch]:
-        """Yield batches of the shards that are finished, and wait for more of them, until all are read."""
+        """Yield batches of the shards that are finished, and wait for more of them, until all are
+        read."""
         arrivals = ShardWatcher(self._dataset._target, self._dataset._split)
         while True:
             found = arrivals.look()
@@ -414,7 +458,9 @@ class PartialLoader:
             if first < len(found.shards):
                 part = FinishedPart(self._dataset._target, self._dataset._split, found, first)
                 before = int(ends[first] - found.rows[first])
-                yield from self._batches_of(part, first, before, self._drop_last or not found.are_all)
+                yield from self._batches_of(
+                    part, first, before, self._drop_last or not found.are_all
+                )
             if found.are_all:
                 break
         self._dataset.wait()
@@ -428,18 +474,23 @@ class PartialLoader:
     def _global_batch(self) -> int:
         return self._batch_size * (self._options["world_size"] or 1)
 
-    def _batches_of(self, shards: Shards, first: int, before: int, drop_last: bool) -> Iterator[Batch]:
-        """Yield the batches of some shards that are not consumed; the first of these is the `first` of the split, and `before`
-        samples come before it."""
+    def _batches_of(
+        self, shards: Shards, first: int, before: int, drop_last: bool
+    ) -> Iterator[Batch]:
+        """Yield the batches of some shards that are not consumed; the first of these is the `first`
+        of the split, and `before` samples come before it."""
         chosen = _shuffled(shards, self._seed, first) if self._shuffle else None
         options = {**self._options, "seed": self._seed, "drop_last": drop_last}
         if drop_last:
-            options.pop("remainder", None)  # it is for the end of the epoch, and this is not there yet
+            # it is for the end of the epoch, and this is not there yet
+            options.pop("remainder", None)
         self._read = self.stats()
         self._now = Dataset(Selection(shards, chosen)).loader(self._batch_size, False, **options)
         skipped = self._consumed - before
         self._now.load_state_dict({**self._now.state_dict(), "samples": skipped})
-        end = len(shards) - (len(shards) - skipped) % self._global_batch if drop_last else len(shards)
+        end = (
+            len(shards) - (len(shards) - skipped) % self._global_batch if drop_last else len(shards)
+        )
         for batch in self._now:
             at = self._now.state_dict()
             self._consumed = before + (end if at["epoch"] else at["samples"])
@@ -454,17 +505,23 @@ def _together(before: LoaderStats, now: LoaderStats) -> LoaderStats:
     """Return the statistics of two loaders, one after the other, as those of one."""
     names = [field.name for field in fields(LoaderStats) if field.name not in NOT_SUMMED]
     sums = {name: getattr(before, name) + getattr(now, name) for name in names}
-    stages = {name: before.stages.get(name, 0.0) + now.stages.get(name, 0.0) for name in {**before.stages, **now.stages}}
+    stages = {
+        name: before.stages.get(name, 0.0) + now.stages.get(name, 0.0)
+        for name in {**before.stages, **now.stages}
+    }
     rate = sums["samples"] / sums["seconds"] if sums["seconds"] else 0.0
     return replace(now, **sums, stages=stages, samples_per_s=rate)
 
 
 def _shuffled(shards: Shards, seed: int, first: int) -> Indices:
-    """Return the samples in the order in which they are read: the blocks of each shard in a random order, and the samples of
-    each block. It depends on the seed and the number of the shard alone."""
+    """Return the samples in the order in which they are read: the blocks of each shard in a random
+    order, and the samples of each block. It depends on the seed and the number of the shard
+    alone."""
     order = []
     for number in range(shards.count):
-        rng = np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, first + number], np.uint64)))
+        rng = np.random.Generator(
+            np.random.Philox(key=np.array([seed % 2**64, first + number], np.uint64))
+        )
         for block in rng.permutation(shards.blocks_of(number)).tolist():
             order.append(int(shards.starts[block]) + rng.permutation(shards.rows_of(block)))
     return np.concatenate(order) if order else np.empty(0, np.int64)

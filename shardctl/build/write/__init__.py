@@ -1,4 +1,5 @@
-"""Datasets of samples that are made in Python: the same shards, tables and commit as those of a conversion, and no source."""
+"""Datasets of samples that are made in Python: the same shards, tables and commit as those of a
+conversion, and no source."""
 
 from __future__ import annotations
 
@@ -26,8 +27,22 @@ from shardctl.build.write.field_roles import roles_of
 from shardctl.build.write.fields import Fields, WriteSchema
 from shardctl.build.write.parts import Part, PartsJob, make_and_join, workers_for
 from shardctl.build.write.samples import Names, classes_of, elements_of, is_indexed, named
-from shardctl.build.write.writer import SampleWriter, ShardLimits, Splits, WrittenSplit, in_order, new_keys, refuse_bad_names
-from shardctl.errors import NOTHING_WRITTEN, DatasetError, InputError, UsageError, explaining_interrupts
+from shardctl.build.write.writer import (
+    SampleWriter,
+    ShardLimits,
+    Splits,
+    WrittenSplit,
+    in_order,
+    new_keys,
+    refuse_bad_names,
+)
+from shardctl.errors import (
+    NOTHING_WRITTEN,
+    DatasetError,
+    InputError,
+    UsageError,
+    explaining_interrupts,
+)
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, STAGING
 from shardctl.format.sample import Sample
@@ -51,7 +66,8 @@ FIRST_SAMPLES = 1024
 """How many samples are looked at for the types of their fields, where no schema is given."""
 
 FEW_SAMPLES = 16
-"""How many samples of parts are looked at where a schema is given: for how images are kept. They are made again later."""
+"""How many samples of parts are looked at where a schema is given: for how images are kept. They
+are made again later."""
 
 INDEXED_AT_A_TIME = 4096
 """Samples of a dataset by index that are a part: what is lost when its process is killed."""
@@ -62,7 +78,8 @@ WRITE_PREFIX = "write-"
 
 @dataclass(frozen=True)
 class WriteResult:
-    """What `write` wrote: how many samples, shards and bytes (of the shards), in how many seconds."""
+    """What `write` wrote: how many samples, shards and bytes (of the shards), in how many
+    seconds."""
 
     samples: int
     shards: int
@@ -92,28 +109,35 @@ def write(
 ) -> WriteResult:
     """Write samples from Python as a dataset, with the same files and the same commit as `convert`.
 
-    `samples` yields dicts of field name to value, in the order of the dataset. They are taken one at a time. A dict of split
-    names gives such an iterable for each split. Datasets of PyTorch, TensorFlow and Hugging Face work too. Tensors and pictures
-    become arrays, and names of classes are taken over. If samples are tuples, `fields` names their values. With `parts`,
-    `samples` is a function that yields the samples of one of them, such as a file: `write("out", read, parts=paths,
-    workers=8)`. Then `workers` processes make the parts. They are forked from this process; with 0, this process makes the
-    parts. A PyTorch dataset with indices is divided into parts too. If the call is stopped, finished parts stay, and the same
-    call continues. `split` is the name of a split, or shares that are drawn by the key: "train=0.9,val=0.1". `key` names a
-    sample. Without it samples are numbered: 000000000, 000000001; in parts, each part is numbered: 00000-000000000. Two samples
-    cannot have the same key, also in different splits, unless a field `variant` tells them apart. A repeated key is found when
-    all samples are written. `image` is an encoded image (its bytes are kept) or pixels, (H, W, 3) uint8. `store` is the form of
-    pixels: `raw` (the default; one shape for all), `png`, `jpeg:90`, `webp:80`. With `classes`, their names, `label` is a name
-    or a number. `roles` names the fields that belong to places in the image, so that the loader moves them with it. `"objects"`
-    is a dict of lists with an item for each object: bbox (x, y, width, height in pixels), category and others. `"mask"` is (H,
-    W) uint8 or uint16, or the bytes of a PNG. A role can have facts too: `{"role": "objects", "names": ["cat", "dog"]}`. Lists
-    of whole numbers can be `{"role": "tokens", "vocabulary": 50257, "eos": 50256}`. `schema` gives the Arrow type of every
-    field; without it, types are found in the first 1,024 samples. No value is changed, times and time zones included: a value
-    that does not fit its column is an error. Only places of objects are rounded to float32. If `schema` has float32 or float16,
-    Python's floats are rounded to it. A shard has `shard_size` bytes (by default 128 MiB) or `samples_per_shard`.
+    `samples` yields dicts of field name to value, in the order of the dataset. They are taken one
+    at a time. A dict of split names gives such an iterable for each split. Datasets of PyTorch,
+    TensorFlow and Hugging Face work too. Tensors and pictures become arrays, and names of classes
+    are taken over. If samples are tuples, `fields` names their values. With `parts`, `samples` is a
+    function that yields the samples of one of them, such as a file: `write("out", read,
+    parts=paths, workers=8)`. Then `workers` processes make the parts. They are forked from this
+    process; with 0, this process makes the parts. A PyTorch dataset with indices is divided into
+    parts too. If the call is stopped, finished parts stay, and the same call continues. `split` is
+    the name of a split, or shares that are drawn by the key: "train=0.9,val=0.1". `key` names a
+    sample. Without it samples are numbered: 000000000, 000000001; in parts, each part is numbered:
+    00000-000000000. Two samples cannot have the same key, also in different splits, unless a field
+    `variant` tells them apart. A repeated key is found when all samples are written. `image` is an
+    encoded image (its bytes are kept) or pixels, (H, W, 3) uint8. `store` is the form of pixels:
+    `raw` (the default; one shape for all), `png`, `jpeg:90`, `webp:80`. With `classes`, their
+    names, `label` is a name or a number. `roles` names the fields that belong to places in the
+    image, so that the loader moves them with it. `"objects"` is a dict of lists with an item for
+    each object: bbox (x, y, width, height in pixels), category and others. `"mask"` is (H, W) uint8
+    or uint16, or the bytes of a PNG. A role can have facts too: `{"role": "objects", "names":
+    ["cat", "dog"]}`. Lists of whole numbers can be `{"role": "tokens", "vocabulary": 50257, "eos":
+    50256}`. `schema` gives the Arrow type of every field; without it, types are found in the first
+    1,024 samples. No value is changed, times and time zones included: a value that does not fit its
+    column is an error. Only places of objects are rounded to float32. If `schema` has float32 or
+    float16, Python's floats are rounded to it. A shard has `shard_size` bytes (by default 128 MiB)
+    or `samples_per_shard`.
 
-    `dst` appears only when it is complete. Raises InputError for a sample that cannot be written, UsageError, StorageError,
-    BusyError, and DatasetError if there is a dataset and `overwrite` is not set. If the code that makes samples raises, this
-    becomes an InputError that names the sample. If it was raised in this process, the exception is its cause.
+    `dst` appears only when it is complete. Raises InputError for a sample that cannot be written,
+    UsageError, StorageError, BusyError, and DatasetError if there is a dataset and `overwrite` is
+    not set. If the code that makes samples raises, this becomes an InputError that names the
+    sample. If it was raised in this process, the exception is its cause.
     """
     refuse_while_importing("write")
     began = time.monotonic()
@@ -129,10 +153,14 @@ def write(
         raise UsageError(f"schema is a pyarrow.Schema; it is {describe(schema)}")
     if classes is not None:
         classes = names_of("classes", classes)
-    classes = tuple(classes) if classes else None if schema is not None else classes_of(samples, names)
+    classes = (
+        tuple(classes) if classes else None if schema is not None else classes_of(samples, names)
+    )
     given = WriteSchema(schema, classes, store, compression, roles_of(roles))
     if is_url(dst):
-        raise UsageError(f"{printable(str(dst))}: shardctl.write writes to folders; write to one, and upload it")
+        raise UsageError(
+            f"{printable(str(dst))}: shardctl.write writes to folders; write to one, and upload it"
+        )
     target = check_destination(Path(dst), [])
     check_writable(target)
     _refuse_existing(target, overwrite)
@@ -146,7 +174,9 @@ def write(
             manifest = _write_at_once(target, calls, names, given, limits, held)
         settle(target)  # none of the dataset before
     seconds = round(time.monotonic() - began, 3)
-    return WriteResult(manifest.samples, manifest.shards, manifest.bytes, seconds, manifest.fingerprint)
+    return WriteResult(
+        manifest.samples, manifest.shards, manifest.bytes, seconds, manifest.fingerprint
+    )
 
 
 @dataclass(frozen=True)
@@ -170,38 +200,55 @@ def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts 
         if isinstance(given, Mapping):
             refuse_bad_names(list(given))
     splits = Splits.parse("train" if split is None else split)
-    several = list(parts.values()) if isinstance(parts, Mapping) else [] if parts is None else [parts]
+    several = (
+        list(parts.values()) if isinstance(parts, Mapping) else [] if parts is None else [parts]
+    )
     if any(isinstance(each, str | bytes) or not isinstance(each, Iterable) for each in several):
         raise UsageError(
-            "parts= must be a list of the values that the function is called with, or a dict with such a list for each split"
+            "parts= must be a list of the values that the function is called with, or a dict with "
+            "such a list for each split"
         )
     if parts is not None:
         if not callable(samples):
             raise UsageError(
-                f"with parts=, samples must be a function that yields the samples of one part; it is {describe(samples)}"
+                "with parts=, samples must be a function that yields the samples of one part; it "
+                f"is {describe(samples)}"
             )
-        by_split = {Splits((name,)): each for name, each in parts.items()} if isinstance(parts, Mapping) else {splits: parts}
+        by_split = (
+            {Splits((name,)): each for name, each in parts.items()}
+            if isinstance(parts, Mapping)
+            else {splits: parts}
+        )
         made = [Part(given, which) for which, several in by_split.items() for given in several]
         if not made:
-            raise UsageError("parts= is empty; give the arguments of the function, one for each call")
+            raise UsageError(
+                "parts= is empty; give the arguments of the function, one for each call"
+            )
         return _Parts(samples, made, workers)
     if isinstance(samples, Mapping):
         if not samples:
-            raise UsageError("no split was given; give an iterable of samples, or a dict with one for each split")
+            raise UsageError(
+                "no split was given; give an iterable of samples, or a dict with one for each split"
+            )
         streams: Streams = [(Splits((name,)), each) for name, each in samples.items()]
     else:
         streams = [(splits, samples)]
     if workers and all(is_indexed(each) for _, each in streams):
         before = np.cumsum([0, *(len(each) for _, each in streams)]).tolist()
         stretches = [
-            Part((place, first, min(first + INDEXED_AT_A_TIME, len(each))), which, before[place] + first)
+            Part(
+                (place, first, min(first + INDEXED_AT_A_TIME, len(each))),
+                which,
+                before[place] + first,
+            )
             for place, (which, each) in enumerate(streams)
             for first in range(0, len(each), INDEXED_AT_A_TIME)
         ]
         return _Parts(Stretches([each for _, each in streams]), stretches, workers)
     if workers:
         raise UsageError(
-            "workers= needs parts=, since only one process can read an iterable; give a function, and its arguments in parts="
+            "workers= needs parts=, since only one process can read an iterable; give a function, "
+            "and its arguments in parts="
         )
     return streams
 
@@ -212,9 +259,15 @@ def _refuse_existing(target: Path, overwrite: bool) -> None:
 
 
 def _write_at_once(
-    target: Path, streams: Streams, names: Names, given: WriteSchema, limits: ShardLimits, held: file_lease.Lease
+    target: Path,
+    streams: Streams,
+    names: Names,
+    given: WriteSchema,
+    limits: ShardLimits,
+    held: file_lease.Lease,
 ) -> Manifest:
-    """Write the samples of streams, and put the dataset in its place. Nothing is left where that fails."""
+    """Write the samples of streams, and put the dataset in its place. Nothing is left where that
+    fails."""
     folder = target / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
     new = folder / NEW_FOLDER
     try:
@@ -230,14 +283,18 @@ def _write_at_once(
     return manifest
 
 
-def _write_all(new: Path, streams: Streams, names: Names, given: WriteSchema, limits: ShardLimits) -> Manifest:
+def _write_all(
+    new: Path, streams: Streams, names: Names, given: WriteSchema, limits: ShardLimits
+) -> Manifest:
     """Write the shards, the tables and the manifest."""
     stream = _stream(streams, names)
     first = list(islice(stream, FIRST_SAMPLES))
     if not first:
         raise InputError("there is no sample to write")
     fields = Fields([sample for _, sample in first], given)
-    writer = SampleWriter(new, fields, given.compression_of(fields), limits, len(given.classes or ()))
+    writer = SampleWriter(
+        new, fields, given.compression_of(fields), limits, len(given.classes or ())
+    )
     try:
         for number, (splits, sample) in enumerate(chain(first, stream)):
             writer.add(sample, number, splits)
@@ -249,8 +306,11 @@ def _write_all(new: Path, streams: Streams, names: Names, given: WriteSchema, li
     return _finish(new, fields, in_order(written, order), given, limits)
 
 
-def _finish(new: Path, fields: Fields, written: list[WrittenSplit], given: WriteSchema, limits: ShardLimits) -> Manifest:
-    """Write the tables and the manifest of shards that are there. Raises InputError if two samples have the same key."""
+def _finish(
+    new: Path, fields: Fields, written: list[WrittenSplit], given: WriteSchema, limits: ShardLimits
+) -> Manifest:
+    """Write the tables and the manifest of shards that are there. Raises InputError if two samples
+    have the same key."""
     entries = [entry for each in written for entry in each.entries]
     keys = new_keys(fields)
     for each in written:
@@ -258,11 +318,14 @@ def _finish(new: Path, fields: Fields, written: list[WrittenSplit], given: Write
     keys.refuse_repeated([new / entry.path for entry in entries])
     class_counts = {each.split: each.labels.tolist() for each in written} if given.classes else None
     settings = {"made_by": MADE_BY, "shard_size": limits.bytes, "samples_per_shard": limits.samples}
-    return finish(new, fields.final_layout, entries, given.compression_of(fields), settings, class_counts)
+    return finish(
+        new, fields.final_layout, entries, given.compression_of(fields), settings, class_counts
+    )
 
 
 def _stream(streams: Streams, names: Names) -> Iterator[tuple[Splits, Sample]]:
-    """Yield the samples of all streams, each with its splits. Raises InputError if one of several has none."""
+    """Yield the samples of all streams, each with its splits. Raises InputError if one of several
+    has none."""
     count = 0
     for splits, samples in streams:
         before = count
@@ -270,13 +333,22 @@ def _stream(streams: Streams, names: Names) -> Iterator[tuple[Splits, Sample]]:
             count += 1
             yield splits, sample
         if count == before and len(streams) > 1:
-            raise InputError(f"the split {splits.names[0]} has no sample; leave it out, or give it some")
+            raise InputError(
+                f"the split {splits.names[0]} has no sample; leave it out, or give it some"
+            )
 
 
 def _write_parts(
-    target: Path, calls: _Parts, names: Names, given: WriteSchema, limits: ShardLimits, overwrite: bool, held: file_lease.Lease
+    target: Path,
+    calls: _Parts,
+    names: Names,
+    given: WriteSchema,
+    limits: ShardLimits,
+    overwrite: bool,
+    held: file_lease.Lease,
 ) -> Manifest:
-    """Write the samples of parts, going on where an earlier call was stopped, and put the dataset in its place."""
+    """Write the samples of parts, going on where an earlier call was stopped, and put the dataset
+    in its place."""
     identity = identity_of(calls.make, calls.parts, (names, given, limits))
     folder = target / STAGING / f"{WRITE_PREFIX}{identity or secrets.token_hex(8)}"
     for other in jobs_in(target / STAGING):
@@ -292,7 +364,10 @@ def _write_parts(
         with naming_the_path(folder):
             if job_folder.is_begun() and job_folder.record() != record:
                 if not overwrite:
-                    raise InputError("the first samples differ from those in the stopped call; overwrite=True starts over")
+                    raise InputError(
+                        "the first samples differ from those in the stopped call; overwrite=True "
+                        "starts over"
+                    )
                 discard(folder)
             if new.exists():
                 remove_tree(new, target)  # what a killed process has put together in part
@@ -306,7 +381,8 @@ def _write_parts(
     return manifest
 
 
-# --- what stands for a call of `write` by parts: the same call goes on with the parts that are done ---
+# --- what stands for a call of `write` by parts: the same call goes on with the parts that are done
+# ---
 
 
 @dataclass(frozen=True)
@@ -316,13 +392,17 @@ class Stretches:
     datasets: Sequence[Any]
 
     def __call__(self, part: tuple[int, int, int]) -> Iterator[Any]:
-        """Yield the samples of a stretch: the number of the dataset, the first index and the one behind the last."""
+        """Yield the samples of a stretch: the number of the dataset, the first index and the one
+        behind the last."""
         place, first, end = part
         return (self.datasets[place][index] for index in range(first, end))
 
 
-def identity_of(make: Callable[[Any], Iterable[Any]], parts: Sequence[Any], options: Any) -> str | None:
-    """Return what stands for a call: its arguments, the code that makes the samples, and the versions that write them.
+def identity_of(
+    make: Callable[[Any], Iterable[Any]], parts: Sequence[Any], options: Any
+) -> str | None:
+    """Return what stands for a call: its arguments, the code that makes the samples, and the
+    versions that write them.
 
     None where nothing can tell: objects that cannot be pickled, code without a file.
     """
@@ -330,7 +410,9 @@ def identity_of(make: Callable[[Any], Iterable[Any]], parts: Sequence[Any], opti
     digest = _Digest()
     try:
         for code in codes:
-            found = code_digest(f"{getattr(code, '__module__', '')}:{getattr(code, '__qualname__', '')}", code)
+            found = code_digest(
+                f"{getattr(code, '__module__', '')}:{getattr(code, '__qualname__', '')}", code
+            )
             if found is None:
                 return None
             digest.write(found.encode())

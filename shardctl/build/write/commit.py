@@ -23,21 +23,33 @@ from shardctl.version import __version__
 
 def digest_of_shards(entries: Iterable[ShardEntry]) -> str:
     """Return what stands for the samples of a dataset without a source in its fingerprint."""
-    return hashlib.sha256(json.dumps([[entry.path, entry.sha256] for entry in entries]).encode()).hexdigest()[:32]
+    return hashlib.sha256(
+        json.dumps([[entry.path, entry.sha256] for entry in entries]).encode()
+    ).hexdigest()[:32]
 
 
 def making_of(
-    layout: Layout, fields: dict[str, Any], recipe: dict[str, Any], settings: dict[str, Any], parts: dict[str, str]
+    layout: Layout,
+    fields: dict[str, Any],
+    recipe: dict[str, Any],
+    settings: dict[str, Any],
+    parts: dict[str, str],
 ) -> Making:
     """Return how a dataset without a source was made."""
     return Making(layout.to_json(), fields, recipe, settings, parts)
 
 
-def write_tables(folder: Path, entries: Sequence[ShardEntry], making: Making) -> dict[str, FileFacts]:
-    """Write all tables of a dataset without a source, of whose shards are the `entries`, and return what they are."""
+def write_tables(
+    folder: Path, entries: Sequence[ShardEntry], making: Making
+) -> dict[str, FileFacts]:
+    """Write all tables of a dataset without a source, of whose shards are the `entries`, and return
+    what they are."""
     empty = ((FILES, pa.schema(FILE_FIELDS)), (PLAN, PLAN_SCHEMA))
     for name, schema in empty:
-        with replacing(folder / name) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema):
+        with (
+            replacing(folder / name) as sink,
+            pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema),
+        ):
             pass
     write_atomically(folder / REJECTS, b"")
     with ShardSpool(folder.parent) as shards:
@@ -55,7 +67,8 @@ def finish(
     settings: dict[str, Any],
     class_counts: dict[str, list[int]] | None = None,
 ) -> Manifest:
-    """Complete the folder of a dataset whose shards are there: write its tables, and its manifest last."""
+    """Complete the folder of a dataset whose shards are there: write its tables, and its manifest
+    last."""
     recipe: dict[str, Any] = {
         "kind": layout.kind,
         "store": layout.image.store if layout.image else None,
@@ -63,7 +76,9 @@ def finish(
         "transform": [],
     }
     parts = {WRITTEN_PART: digest_of_shards(entries)}
-    files = write_tables(folder, entries, making_of(layout, layout.fields(), recipe, settings, parts))
+    files = write_tables(
+        folder, entries, making_of(layout, layout.fields(), recipe, settings, parts)
+    )
     samples = sum(entry.rows for entry in entries)
     manifest = Manifest(
         kind=layout.kind,
@@ -92,4 +107,6 @@ def finish(
 def _splits(entries: Sequence[ShardEntry]) -> Iterator[SplitFacts]:
     for name in dict.fromkeys(entry.split for entry in entries):
         own = [entry for entry in entries if entry.split == name]
-        yield SplitFacts(name, sum(entry.rows for entry in own), len(own), sum(entry.bytes for entry in own))
+        yield SplitFacts(
+            name, sum(entry.rows for entry in own), len(own), sum(entry.bytes for entry in own)
+        )

@@ -47,9 +47,12 @@ class WriteSchema:
     roles: Mapping[str, Role] = field(default_factory=dict)
 
     def compression_of(self, fields: Fields) -> Compression:
-        """Return how blocks are compressed; where nothing is said, as a conversion would (recipe.py)."""
+        """Return how blocks are compressed; where nothing is said, as a conversion would
+        (recipe.py)."""
         text = self.compression
-        return Compression.parse(("none" if fields.layout.image else "zstd:3") if text == "auto" else text)
+        return Compression.parse(
+            ("none" if fields.layout.image else "zstd:3") if text == "auto" else text
+        )
 
 
 class Fields:
@@ -59,7 +62,11 @@ class Fields:
         for number, sample in enumerate(first):
             _refuse_no_sample(sample, number)
         self._schema, self._classes, self._roles = given.schema, given.classes, given.roles
-        names = list(given.schema.names) if given.schema is not None else list(dict.fromkeys(chain.from_iterable(first)))
+        names = (
+            list(given.schema.names)
+            if given.schema is not None
+            else list(dict.fromkeys(chain.from_iterable(first)))
+        )
         names = [name for name in names if name != "key"]
         self._names = frozenset((*names, "key"))
         self._narrow = frozenset(f.name for f in given.schema or () if holds_narrow_floats(f.type))
@@ -75,7 +82,11 @@ class Fields:
             elif name == "label" and given.classes:
                 columns.append(pa.field(name, pa.int64()))
             else:
-                columns.append(given.schema.field(name) if given.schema is not None else pa.field(name, _found(name, values)))
+                columns.append(
+                    given.schema.field(name)
+                    if given.schema is not None
+                    else pa.field(name, _found(name, values))
+                )
                 if name in given.roles:
                     _refuse_no_tokens(columns[-1])
         if given.classes and "label" not in names:
@@ -86,7 +97,9 @@ class Fields:
         self._shapes: set[tuple[int, int, int]] = set()
         kind = "image" if self._store else "text"
         role = Image(str(self._store), self._shape) if self._store else None
-        self.layout = Layout.by_name(kind, pa.schema(columns), role, given.classes, annotated=given.roles)
+        self.layout = Layout.by_name(
+            kind, pa.schema(columns), role, given.classes, annotated=given.roles
+        )
         self.label = self.layout.columns.get_field_index("label")
 
     @property
@@ -103,9 +116,17 @@ class Fields:
         kept = isinstance(value, bytes)
         self._store = ImageEncoding.parse(store or ("source" if kept else "raw"))
         if self._store.name == "none":
-            raise UsageError("store none is for conversions; here, leave the field image out of the samples")
-        if kept != (self._store.name == "source") or (type_ is not None and raw != (self._store.name == "raw")):
-            came = "encoded images are kept as they are (store source)" if kept else "pixels cannot be kept as source"
+            raise UsageError(
+                "store none is for conversions; here, leave the field image out of the samples"
+            )
+        if kept != (self._store.name == "source") or (
+            type_ is not None and raw != (self._store.name == "raw")
+        ):
+            came = (
+                "encoded images are kept as they are (store source)"
+                if kept
+                else "pixels cannot be kept as source"
+            )
             raise UsageError(f"store {self._store} does not fit the field image: {came}")
         if self._store.name != "raw":
             return ENCODED_IMAGE
@@ -119,44 +140,69 @@ class Fields:
         if isinstance(role, Objects):
             return objects_column(name, values, given, role)
         if given is not None and not given.equals(ENCODED_IMAGE):
-            raise UsageError(f"roles: {printable(name)} is a mask and needs the type {ENCODED_IMAGE}; the schema says {given}")
+            raise UsageError(
+                f"roles: {printable(name)} is a mask and needs the type {ENCODED_IMAGE}; the "
+                f"schema says {given}"
+            )
         return ENCODED_IMAGE
 
     def _refuse_roles(self, names: list[str]) -> None:
         missing = next((name for name in self._roles if name not in names), None)
         if missing is not None:
-            raise UsageError(f"roles: the samples have no field {printable(missing)}; they have {', '.join(names)}")
-        if self._store is None and any(isinstance(role, Objects | Mask) for role in self._roles.values()):
-            raise UsageError("roles: objects and masks are in an image, but the samples have no image")
+            raise UsageError(
+                f"roles: the samples have no field {printable(missing)}; they have "
+                f"{', '.join(names)}"
+            )
+        if self._store is None and any(
+            isinstance(role, Objects | Mask) for role in self._roles.values()
+        ):
+            raise UsageError(
+                "roles: objects and masks are in an image, but the samples have no image"
+            )
 
     def values(self, sample: Sample, number: int) -> tuple[Any, ...]:
         """Return the row of a sample. Raises InputError."""
         _refuse_no_sample(sample, number)
         key = sample.get("key", f"{number:09d}")
         if not isinstance(key, str) or not key or not is_text(key):
-            raise InputError(f"sample {number:,}: its key is {describe(key)}; it must be a string that can be written as UTF-8")
+            raise InputError(
+                f"sample {number:,}: its key is {describe(key)}; it must be a string that can be "
+                "written as UTF-8"
+            )
         who = f"sample {number:,} ({printable(key)})"
         odd = next((name for name in sample if name not in self._names), None)
         if odd is not None:
-            known = "the schema does not have" if self._schema is not None else "the first samples do not have; give a schema"
+            known = (
+                "the schema does not have"
+                if self._schema is not None
+                else "the first samples do not have; give a schema"
+            )
             raise InputError(f"{who} has a field {printable(str(odd))}, which {known}")
-        return (key, *(self._value(field, sample, key, who) for field in list(self.layout.columns)[1:]))
+        return (
+            key,
+            *(self._value(field, sample, key, who) for field in list(self.layout.columns)[1:]),
+        )
 
     def _value(self, field: pa.Field, sample: Sample, key: str, who: str) -> Any:
         value, role = sample.get(field.name), self._roles.get(field.name)
         try:
             if isinstance(role, Objects):
-                return objects_value(value, field.type, role, field.name, size_of(sample.get("image")))
+                return objects_value(
+                    value, field.type, role, field.name, size_of(sample.get("image"))
+                )
             if isinstance(role, Mask):
                 return mask_value(value, role, f"{key}.png", who, size_of(sample.get("image")))
             if field.name == "image" and self._store is not None:
                 return self._image(value, key, who)
             if field.name == "label" and self._classes:
                 return self._class_of(value)
-            return for_column(rounded(value, field.type) if field.name in self._narrow else value, field.type)
+            return for_column(
+                rounded(value, field.type) if field.name in self._narrow else value, field.type
+            )
         except UnfitValue as problem:
             raise InputError(
-                f"{who}: the field {printable(field.name)} is {problem}; its column is of type {field.type}"
+                f"{who}: the field {printable(field.name)} is {problem}; its column is of type "
+                f"{field.type}"
             ) from problem
         except Rejection as rejection:
             raise InputError(f"{who}: {rejection.message}") from rejection
@@ -174,7 +220,10 @@ class Fields:
         self.remember(value.shape)
         if self._store.name == "raw":
             if value.shape != self._shape:
-                raise InputError(f"{who}: its image is {describe(value)}, others are {self._shape}; store raw needs one size")
+                raise InputError(
+                    f"{who}: its image is {describe(value)}, others are {self._shape}; store raw "
+                    "needs one size"
+                )
             return value
         return self._store.encode(value), (key.rpartition(".")[0] or key) + self._store.suffix
 
@@ -203,34 +252,47 @@ class Fields:
 def _refuse_no_sample(sample: Any, number: int) -> None:
     if not isinstance(sample, dict) or not all(isinstance(name, str) for name in sample):
         raise InputError(
-            f"sample {number:,} is {describe(sample)}; a sample is a dict of field name to value, as in {{'label': 1}}"
+            f"sample {number:,} is {describe(sample)}; a sample is a dict of field name to value, "
+            f"as in {{'label': 1}}"
         )
     if not sample:
         raise InputError(f"sample {number:,} is an empty dict; give it fields")
 
 
 def _refuse_no_pixels(value: Any, who: str) -> None:
-    fits = isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray) and value.dtype == np.uint8
+    fits = (
+        isinstance(value, np.ndarray)
+        and not isinstance(value, np.ma.MaskedArray)
+        and value.dtype == np.uint8
+    )
     if not fits or value.ndim != 3 or value.shape[2] != 3 or not value.size:
         raise InputError(
-            f"{who}: its image is {describe(value)}; it must be a numpy array of shape (height, width, 3) and type uint8. Or"
+            f"{who}: its image is {describe(value)}; it must be a numpy array of shape (height, "
+            "width, 3) and type uint8. Or"
             " give the bytes of an image file in all samples"
         )
 
 
 def _refuse_no_tokens(field: pa.Field) -> None:
     if not is_list_of_whole_numbers(field.type):
-        raise UsageError(f"roles: {printable(field.name)} is of type {field.type}; tokens are lists of whole numbers")
+        raise UsageError(
+            f"roles: {printable(field.name)} is of type {field.type}; tokens are lists of whole "
+            "numbers"
+        )
 
 
 def _found(name: str, values: list[Any]) -> pa.DataType:
-    """Return the type of a column in which all values come out as they went in. Raises InputError if there is none."""
+    """Return the type of a column in which all values come out as they went in. Raises InputError
+    if there is none."""
     plain = []
     for number, value in enumerate(values):
         try:
             plain.append(plain_value(value))
         except UnfitValue as problem:
-            raise InputError(f"sample {number:,}: the field {printable(name)} is {problem}, which no column holds") from problem
+            raise InputError(
+                f"sample {number:,}: the field {printable(name)} is {problem}, which no column "
+                "holds"
+            ) from problem
     for several in (plain, list(map(python_value, plain))):
         with contextlib.suppress(pa.ArrowException, OverflowError, ValueError, TypeError):
             type_ = column_type(pa.array(several).type)
@@ -249,9 +311,21 @@ def _why_no_type(name: str, values: list[Any]) -> str:
             type_ = column_type(pa.array([plain]).type)
             check_fit(plain, type_)
         except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError):
-            exact = " without a schema, such as pa.timestamp('ns')" if hasattr(value, "nanosecond") else ""
-            return f"sample {number:,}: the field {printable(name)} is {describe(value)}, which no column holds{exact}"
+            exact = (
+                " without a schema, such as pa.timestamp('ns')"
+                if hasattr(value, "nanosecond")
+                else ""
+            )
+            return (
+                f"sample {number:,}: the field {printable(name)} is {describe(value)}, which "
+                "no "
+                f"column holds{exact}"
+            )
         if value is not None:
             kinds.setdefault((type(value), str(type_)), f"{describe(value)} in sample {number:,}")
     several = " and ".join(list(kinds.values())[:2])
-    return f"the field {printable(name)} has values of several types, {several}; give a schema, or make them one type"
+    return (
+        f"the field {printable(name)} has values of several types, {several}; give a schema, "
+        "or "
+        "make them one type"
+    )

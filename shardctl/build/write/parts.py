@@ -1,4 +1,5 @@
-"""Samples that a function makes part by part: several processes make parts, and each part that is done stays done.
+"""Samples that a function makes part by part: several processes make parts, and each part that is
+done stays done.
 
 The folder of the job is in the staging folder of the dataset, named by what stands for the call:
 
@@ -49,23 +50,34 @@ class Part:
     given: Any
     splits: Splits
     first: int | None = None
-    """The number of its first sample, where samples are numbered through all parts; else each part has numbers of its own."""
+    """The number of its first sample, where samples are numbered through all parts; else each part
+    has numbers of its own."""
 
     def key(self, number: int, place: int) -> str:
-        """Return the key of a sample that has none, the `place`-th of this part, which is the `number`-th."""
+        """Return the key of a sample that has none, the `place`-th of this part, which is the
+        `number`-th."""
         return f"{number:05d}-{place:09d}" if self.first is None else f"{self.first + place:09d}"
 
     def where(self, number: int) -> str:
         """Return what messages about it begin with."""
         if self.first is not None:
             return ""
-        shown = printable(str(self.given)) if isinstance(self.given, str | Path | int) else describe(self.given)
+        shown = (
+            printable(str(self.given))
+            if isinstance(self.given, str | Path | int)
+            else describe(self.given)
+        )
         return f"part {number:,} ({shown}): "
 
 
-def samples_of_part(make: Callable[[Any], Iterable[Any]], number: int, part: Part, names: Names) -> Iterator[Any]:
-    """Yield the samples of a part. One without a key gets one that does not depend on other parts. Raises InputError."""
-    for place, sample in enumerate(named(part_of(make, part.given), names, part.first or 0, part.where(number))):
+def samples_of_part(
+    make: Callable[[Any], Iterable[Any]], number: int, part: Part, names: Names
+) -> Iterator[Any]:
+    """Yield the samples of a part. One without a key gets one that does not depend on other parts.
+    Raises InputError."""
+    for place, sample in enumerate(
+        named(part_of(make, part.given), names, part.first or 0, part.where(number))
+    ):
         yield {"key": part.key(number, place), **sample} if isinstance(sample, dict) else sample
 
 
@@ -82,7 +94,10 @@ class PartsJob:
 
     def look(self, count: int) -> Fields:
         """Return the fields of the first samples. Raises InputError if there is none."""
-        samples = (samples_of_part(self.make, number, part, self.names) for number, part in enumerate(self.parts))
+        samples = (
+            samples_of_part(self.make, number, part, self.names)
+            for number, part in enumerate(self.parts)
+        )
         first = list(islice(chain.from_iterable(samples), count))
         if not first:
             raise InputError("there is no sample to write: no part has one")
@@ -95,7 +110,13 @@ class PartsJob:
             if folder.exists():
                 remove_tree(folder, self.folder.path)  # of a process that was killed
             folder.mkdir(parents=True)
-        writer = SampleWriter(folder, fields, self.given.compression_of(fields), self.limits, len(self.given.classes or ()))
+        writer = SampleWriter(
+            folder,
+            fields,
+            self.given.compression_of(fields),
+            self.limits,
+            len(self.given.classes or ()),
+        )
         part = self.parts[number]
         try:
             for place, sample in enumerate(samples_of_part(self.make, number, part, self.names)):
@@ -112,7 +133,11 @@ class PartsJob:
         record = {
             "shapes": sorted(fields.shapes),
             "splits": [
-                {"split": each.split, "entries": [asdict(entry) for entry in each.entries], "labels": each.labels.tolist()}
+                {
+                    "split": each.split,
+                    "entries": [asdict(entry) for entry in each.entries],
+                    "labels": each.labels.tolist(),
+                }
                 for each in written
             ],
         }
@@ -132,13 +157,17 @@ class PartsJob:
         return self.folder.marker(_name(number)).exists()
 
     def written(self, fields: Fields, number: int) -> list[WrittenSplit]:
-        """Return the shards of a part that is done, by their paths below the folder of the job; `fields` take its shapes.
+        """Return the shards of a part that is done, by their paths below the folder of the job;
+        `fields` take its shapes.
 
         Raises DatasetError if something else is said of the part than what was made of it.
         """
         record = self.folder.read_marker(_name(number))
         names = [entry["path"] for each in record["splits"] for entry in each["entries"]]
-        if not all(map(is_file_name, names)) or not {each["split"] for each in record["splits"]} <= self._splits:
+        if (
+            not all(map(is_file_name, names))
+            or not {each["split"] for each in record["splits"]} <= self._splits
+        ):
             marker = printable(str(self.folder.marker(_name(number))))
             raise DatasetError(f"{marker}: not written by shardctl; delete it, and call again")
         for shape in record["shapes"]:
@@ -147,11 +176,21 @@ class PartsJob:
         found = []
         for each in record["splits"]:
             entries = tuple(
-                ShardEntry(**{**entry, "path": str(folder / entry["path"]), "block_rows": tuple(entry["block_rows"])})
+                ShardEntry(
+                    **{
+                        **entry,
+                        "path": str(folder / entry["path"]),
+                        "block_rows": tuple(entry["block_rows"]),
+                    }
+                )
                 for entry in each["entries"]
             )
-            hashes = np.frombuffer((self.folder.path / folder / f"{each['split']}.keys").read_bytes(), np.uint64)
-            found.append(WrittenSplit(each["split"], entries, hashes, np.array(each["labels"], np.int64)))
+            hashes = np.frombuffer(
+                (self.folder.path / folder / f"{each['split']}.keys").read_bytes(), np.uint64
+            )
+            found.append(
+                WrittenSplit(each["split"], entries, hashes, np.array(each["labels"], np.int64))
+            )
         return found
 
 
@@ -170,15 +209,17 @@ class Copy:
 
 
 Do = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]
-"""Returns what a method of the job returns for each task. Raises what it raises, WorkerError if a process ends meanwhile."""
+"""Returns what a method of the job returns for each task. Raises what it raises, WorkerError if a
+process ends meanwhile."""
 
 
 @contextmanager
 def workers_for(job: PartsJob, workers: int) -> Iterator[Do]:
     """Yield what calls methods of a job: in so many processes, or in this one for 0.
 
-    The processes are forked: the function may be any, also one that no other process can import. This process never calls it
-    then: libraries with threads of their own do not work in a fork of a process that has used them.
+    The processes are forked: the function may be any, also one that no other process can import.
+    This process never calls it then: libraries with threads of their own do not work in a fork of a
+    process that has used them.
     """
     if not workers:
         yield lambda method, tasks: [method(job, *task) for task in tasks]
@@ -190,7 +231,8 @@ def workers_for(job: PartsJob, workers: int) -> Iterator[Do]:
             return pool.run([(method, *task) for task in tasks])
         except Ended:
             raise WorkerError(
-                "a process that made samples ended in the middle of a part: it was killed (out of memory?), or its code"
+                "a process that made samples ended in the middle of a part: it was killed (out of "
+                "memory?), or its code"
                 " ended it"
             ) from None
 
@@ -207,9 +249,11 @@ def _call(job: PartsJob, task: tuple[Any, ...]) -> Any:
 
 
 def make_and_join(job: PartsJob, fields: Fields, do: Do, goes_on: bool) -> list[WrittenSplit]:
-    """Make the parts that are not done, put them together in the folder for the dataset, and return its shards.
+    """Make the parts that are not done, put them together in the folder for the dataset, and return
+    its shards.
 
-    Raises InputError, StorageError, WorkerError, all with how many parts are done, if the same call `goes_on` with them.
+    Raises InputError, StorageError, WorkerError, all with how many parts are done, if the same call
+    `goes_on` with them.
     """
     left = [(fields, number) for number in range(len(job.parts)) if not job.is_done(number)]
     with _telling_what_is_done(job, goes_on):
@@ -222,17 +266,23 @@ def make_and_join(job: PartsJob, fields: Fields, do: Do, goes_on: bool) -> list[
     compression = job.given.compression_of(fields)
     tasks = [(fields.layout, compression, copy) for several in copies.values() for copy in several]
     made = iter(do(PartsJob.copy, tasks))
-    return [_joined(split, written, len(copies[split]), made) for split, written in by_split.items()]
+    return [
+        _joined(split, written, len(copies[split]), made) for split, written in by_split.items()
+    ]
 
 
 @contextmanager
 def _telling_what_is_done(job: PartsJob, goes_on: bool) -> Iterator[None]:
-    """Add to an error or an interrupt how many parts are done, where the same call goes on with the others."""
+    """Add to an error or an interrupt how many parts are done, where the same call goes on with the
+    others."""
     try:
         yield
     except (KeyboardInterrupt, ShardctlError) as error:
         done = sum(job.is_done(number) for number in range(len(job.parts)))
-        said = f"{done:,} of {counted(len(job.parts), 'part')} done; the same call goes on with the others"
+        said = (
+            f"{done:,} of {counted(len(job.parts), 'part')} done; the same call goes on with "
+            "the others"
+        )
         if not goes_on:
             said = "the same call begins anew: nothing tells whether its code is the same"
         if isinstance(error, KeyboardInterrupt):
@@ -240,15 +290,23 @@ def _telling_what_is_done(job: PartsJob, goes_on: bool) -> Iterator[None]:
         raise type(error)(f"{error} ({said})") from error
 
 
-def _joined(split: str, written: list[WrittenSplit], shards: int, made: Iterator[Copied]) -> WrittenSplit:
+def _joined(
+    split: str, written: list[WrittenSplit], shards: int, made: Iterator[Copied]
+) -> WrittenSplit:
     """Return the shards of a split of the dataset."""
-    entries = [ShardEntry.of_written(split, shard_name(split, number), next(made).facts) for number in range(shards)]
+    entries = [
+        ShardEntry.of_written(split, shard_name(split, number), next(made).facts)
+        for number in range(shards)
+    ]
     hashes = np.concatenate([each.hashes for each in written])
-    return WrittenSplit(split, tuple(entries), hashes, np.sum([each.labels for each in written], axis=0))
+    return WrittenSplit(
+        split, tuple(entries), hashes, np.sum([each.labels for each in written], axis=0)
+    )
 
 
 def _copies(job: PartsJob, split: str, written: list[WrittenSplit]) -> list[Copy]:
-    """Put the shards of the parts together: full ones stay, and what is left over of parts is joined until a shard is full."""
+    """Put the shards of the parts together: full ones stay, and what is left over of parts is
+    joined until a shard is full."""
     copies: list[Copy] = []
     held: list[Run] = []
     rows = size = 0
@@ -266,7 +324,9 @@ def _copies(job: PartsJob, split: str, written: list[WrittenSplit]) -> list[Copy
             flush()
         while left:
             count = min(left, job.limits.samples - rows)
-            held.append(Run(LocalFolder(job.folder.path), entry.path, entry.block_rows, first, count))
+            held.append(
+                Run(LocalFolder(job.folder.path), entry.path, entry.block_rows, first, count)
+            )
             first, left, rows = first + count, left - count, rows + count
             if rows == job.limits.samples:
                 flush()

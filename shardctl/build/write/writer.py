@@ -67,7 +67,11 @@ class Splits:
 
     def of(self, key: str) -> str:
         """Return the split of a sample: that of a file of this name in a conversion with seed 0."""
-        return self.names[int(self.draw.of_files(hash_names([key]))[0])] if self.draw else self.names[0]
+        return (
+            self.names[int(self.draw.of_files(hash_names([key]))[0])]
+            if self.draw
+            else self.names[0]
+        )
 
 
 def refuse_bad_names(names: Sequence[object]) -> None:
@@ -80,8 +84,20 @@ def refuse_bad_names(names: Sequence[object]) -> None:
 class SampleWriter:
     """Writes samples into a folder: each split has shards of its own, and one block in memory."""
 
-    def __init__(self, folder: Path, fields: Fields, compression: Compression, limits: ShardLimits, classes: int) -> None:
-        self._folder, self._fields, self._compression, self._limits = folder, fields, compression, limits
+    def __init__(
+        self,
+        folder: Path,
+        fields: Fields,
+        compression: Compression,
+        limits: ShardLimits,
+        classes: int,
+    ) -> None:
+        self._folder, self._fields, self._compression, self._limits = (
+            folder,
+            fields,
+            compression,
+            limits,
+        )
         self._classes = classes
         self._series: dict[str, ShardSeries] = {}
         self._keys: dict[str, Keys] = {}
@@ -100,15 +116,20 @@ class SampleWriter:
 
     def _begin(self, split: str) -> None:
         layout, limits = self._fields.layout, self._limits
-        self._series[split] = ShardSeries(self._folder, layout, split, self._compression, limits.bytes, limits.samples)
+        self._series[split] = ShardSeries(
+            self._folder, layout, split, self._compression, limits.bytes, limits.samples
+        )
         self._keys[split] = new_keys(self._fields)
         self._labels[split] = np.zeros(self._classes, np.int64)
 
     def finish(self) -> Iterator[WrittenSplit]:
-        """End the shards, and yield what was written of each split, in the order in which they came. Raises StorageError."""
+        """End the shards, and yield what was written of each split, in the order in which they
+        came. Raises StorageError."""
         for split, series in self._series.items():
             series.close()
-            yield WrittenSplit(split, tuple(series.entries), self._keys[split].hashes, self._labels[split])
+            yield WrittenSplit(
+                split, tuple(series.entries), self._keys[split].hashes, self._labels[split]
+            )
 
     def abandon(self) -> None:
         """Close the files, which are of no use."""
@@ -118,7 +139,8 @@ class SampleWriter:
 
 @dataclass(frozen=True)
 class WrittenSplit:
-    """The shards of one split, a hash of each key (samples,) uint64, and the samples of each class (classes,) int64."""
+    """The shards of one split, a hash of each key (samples,) uint64, and the samples of each class
+    (classes,) int64."""
 
     split: str
     entries: tuple[ShardEntry, ...]
@@ -143,7 +165,8 @@ _FEW = 1000
 
 
 class Keys:
-    """The keys of all samples, 8 bytes each: ten million are 80 MB. `variant` is the place of that column in a row, or -1.
+    """The keys of all samples, 8 bytes each: ten million are 80 MB. `variant` is the place of that
+    column in a row, or -1.
 
     Samples that are variants of one record have the same key.
     """
@@ -180,16 +203,24 @@ class Keys:
             self._compare(shards, again[start : start + _FEW])
 
     def _compare(self, shards: Sequence[Path], wanted: npt.NDArray[np.uint64]) -> None:
-        """Compare the keys that have some hashes; the rows of the shards are in the order of the samples."""
+        """Compare the keys that have some hashes; the rows of the shards are in the order of the
+        samples."""
         hashes, first = self.hashes, 0
         seen: dict[bytes, int] = {}
-        for block in chain.from_iterable(ShardReader(LocalFolder(path.parent), path.name).blocks() for path in shards):
-            for row in np.flatnonzero(np.isin(hashes[first : first + block.num_rows], wanted)).tolist():
+        for block in chain.from_iterable(
+            ShardReader(LocalFolder(path.parent), path.name).blocks() for path in shards
+        ):
+            for row in np.flatnonzero(
+                np.isin(hashes[first : first + block.num_rows], wanted)
+            ).tolist():
                 key = block.column("key")[row].as_py()
-                name = self._name(key, None if self._variant < 0 else block.column("variant")[row].as_py())
+                name = self._name(
+                    key, None if self._variant < 0 else block.column("variant")[row].as_py()
+                )
                 if name in seen:
                     raise InputError(
-                        f"sample {first + row:,} has the key {printable(key)}, and sample {seen[name]:,} has it too; give every"
+                        f"sample {first + row:,} has the key {printable(key)}, and sample "
+                        f"{seen[name]:,} has it too; give every"
                         " sample a key of its own (those without one have their number)"
                     )
                 seen[name] = first + row
@@ -200,12 +231,24 @@ class Keys:
 
 
 class ShardSeries:
-    """Writes the rows of one split into one shard after the other; one block is in memory. `entries` are the shards so far."""
+    """Writes the rows of one split into one shard after the other; one block is in memory.
+    `entries` are the shards so far."""
 
     def __init__(
-        self, folder: Path, layout: Layout, split: str, compression: Compression, most_bytes: int, most_samples: int
+        self,
+        folder: Path,
+        layout: Layout,
+        split: str,
+        compression: Compression,
+        most_bytes: int,
+        most_samples: int,
     ) -> None:
-        self._folder, self._layout, self._split, self._compression = folder, layout, split, compression
+        self._folder, self._layout, self._split, self._compression = (
+            folder,
+            layout,
+            split,
+            compression,
+        )
         self._most_bytes, self._most_samples = most_bytes, most_samples
         self._sink: StreamedFile | None = None
         self._writer: ShardWriter | None = None
@@ -213,7 +256,8 @@ class ShardSeries:
         self.entries: list[ShardEntry] = []
 
     def add(self, values: tuple[Any, ...], size: int) -> None:
-        """Append one row: `values` in the order of the columns, `size` about their bytes. Raises StorageError."""
+        """Append one row: `values` in the order of the columns, `size` about their bytes. Raises
+        StorageError."""
         with naming_the_path(self._path):
             if self._writer is None or self._sink is None:
                 self._sink = StreamedFile(self._path)
@@ -222,8 +266,12 @@ class ShardSeries:
             self._writer.add(values, size)
             self._rows += 1
             self._raw_bytes += size
-            waiting = self._raw_bytes - self._writer.raw_bytes  # a shard may be smaller than a block
-            full = self._rows >= self._most_samples or max(self._sink.tell(), waiting) >= self._most_bytes
+            # a shard may be smaller than a block
+            waiting = self._raw_bytes - self._writer.raw_bytes
+            full = (
+                self._rows >= self._most_samples
+                or max(self._sink.tell(), waiting) >= self._most_bytes
+            )
         if full:
             self.close()
 
@@ -235,7 +283,9 @@ class ShardSeries:
             blocks = self._writer.finish()
             self._sink.sync()
             self._sink.close()
-        facts = ShardFacts(sum(blocks), self._sink.tell(), self._writer.raw_bytes, self._sink.sha256, blocks)
+        facts = ShardFacts(
+            sum(blocks), self._sink.tell(), self._writer.raw_bytes, self._sink.sha256, blocks
+        )
         self.entries.append(ShardEntry.of_written(self._split, self._path.name, facts))
         self._writer, self._sink, self._rows, self._raw_bytes = None, None, 0, 0
 

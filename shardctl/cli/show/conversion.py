@@ -1,4 +1,5 @@
-"""What `shardctl convert` and `shardctl finish` show of a conversion: lines and a progress bar on stderr, then the result."""
+"""What `shardctl convert` and `shardctl finish` show of a conversion: lines and a progress bar on
+stderr, then the result."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ class ConversionView(ConversionProgress):
         on_line = self._on_line if self._output.verbose else Listener.on_line
         if not self._output.shows_notes:
             return Listener(on_line=on_line)
-        return replace(super().listener(), waiting=self._waiting, resuming=self._resuming, on_line=on_line)
+        return replace(
+            super().listener(), waiting=self._waiting, resuming=self._resuming, on_line=on_line
+        )
 
     def listing(self, inputs: int) -> None:
         """So many inputs are found."""
@@ -50,7 +53,8 @@ class ConversionView(ConversionProgress):
         self._write([narration.part_line(name, shards, records)])
 
     def tell_rest(self, result: ConvertResult) -> None:
-        """Show the notices that were not shown before the work, and the warnings, even with --quiet."""
+        """Show the notices that were not shown before the work, and the warnings, even with
+        --quiet."""
         print_notices(result, self._output, self._printed)
 
     def close(self) -> None:
@@ -73,7 +77,8 @@ class ConversionView(ConversionProgress):
 
 
 def print_notices(result: ConvertResult, output: Output, printed: Collection[str] = ()) -> None:
-    """Print on stderr the notices and warnings that were not `printed` yet; warnings even with --quiet."""
+    """Print on stderr the notices and warnings that were not `printed` yet; warnings even with
+    --quiet."""
     notices = result.notices if output.shows_notes else ()
     tell(narration.notice_lines(notices, result.warnings, printed))
 
@@ -88,7 +93,16 @@ def print_result(result: ConvertResult, dst: str) -> None:
 
 def result_record(result: ConvertResult) -> dict[str, Any]:
     """Return what --json prints of a conversion."""
-    names = ("status", "samples", "shards", "bytes", "rejected", "seconds", "samples_per_s", "fingerprint")
+    names = (
+        "status",
+        "samples",
+        "shards",
+        "bytes",
+        "rejected",
+        "seconds",
+        "samples_per_s",
+        "fingerprint",
+    )
     record = {name: getattr(result, name) for name in names}
     record["reject_reasons"] = result.reasons
     record["reject_examples"] = [asdict(example) for example in result.examples]

@@ -1,4 +1,5 @@
-"""What `shardctl inspect` prints of whole datasets and shards: an overview, one shard, the differences of two datasets."""
+"""What `shardctl inspect` prints of whole datasets and shards: an overview, one shard, the
+differences of two datasets."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def print_overview(found: Inspection) -> None:
     click.echo(f"  fingerprint: {m.fingerprint}")
     click.echo("splits:")
     print_table(
-        [(s.name, s.samples, s.shards, format_bytes(s.bytes)) for s in found.splits], ("split", "samples", "shards", "size")
+        [(s.name, s.samples, s.shards, format_bytes(s.bytes)) for s in found.splits],
+        ("split", "samples", "shards", "size"),
     )
     _print_statistics(found.statistics, m)
     for cost in jpeg_costs(m.jpeg, m.samples):
@@ -51,19 +53,30 @@ def print_overview(found: Inspection) -> None:
         click.echo("\n".join(f"  {printable(line)}" for line in lines))
     if m.rejected:
         everywhere = " (of all splits)" if found.split else ""
-        click.echo(f"rejected: {m.rejected:,} of {counted(m.inputs, 'input')}{everywhere}, in rejects.jsonl")
+        click.echo(
+            f"rejected: {m.rejected:,} of {counted(m.inputs, 'input')}{everywhere}, in "
+            "rejects.jsonl"
+        )
         for line in reason_lines(found.reject_reasons, found.reject_examples):
             click.echo(line)
 
 
 def _print_statistics(statistics: Statistics, manifest: Manifest) -> None:
     if statistics.faults:
-        click.echo(f"DAMAGED: {len(statistics.faults)} of the blocks looked at; run shardctl verify. {statistics.faults[0]}")
+        click.echo(
+            f"DAMAGED: {len(statistics.faults)} of the blocks looked at; run shardctl verify. "
+            f"{statistics.faults[0]}"
+        )
     if not statistics.columns:
         return
     click.echo(f"columns, average bytes in a sample (of {counted(statistics.samples, 'sample')}):")
     rows = [
-        (c.name, f"{c.raw_bytes:,.1f}", f"{c.stored_bytes:,.1f}", manifest.type_in_words(c.name, c.type))
+        (
+            c.name,
+            f"{c.raw_bytes:,.1f}",
+            f"{c.stored_bytes:,.1f}",
+            manifest.type_in_words(c.name, c.type),
+        )
         for c in statistics.columns
     ]
     print_table(rows, ("column", "uncompressed", "stored", "type"))
@@ -71,10 +84,15 @@ def _print_statistics(statistics: Statistics, manifest: Manifest) -> None:
         if not spread.says_something:
             continue
         histogram = bars(spread.counts)
-        click.echo(f"  {spread.what}: {spread.low:,.0f} to {spread.high:,.0f}, {spread.median:,.0f} at the median  {histogram}")
+        click.echo(
+            f"  {spread.what}: {spread.low:,.0f} to {spread.high:,.0f}, {spread.median:,.0f} at "
+            f"the median  {histogram}"
+        )
     if statistics.formats:
         formats = ", ".join(f"{name} {count:,}" for name, count in statistics.formats.items())
-        click.echo(f"  image formats (of {counted(sum(statistics.formats.values()), 'image')}): {formats}")
+        click.echo(
+            f"  image formats (of {counted(sum(statistics.formats.values()), 'image')}): {formats}"
+        )
 
 
 def _print_classes(found: Inspection) -> None:
@@ -114,15 +132,26 @@ def print_differences(found: Differences, a: str, b: str) -> None:
         print_table([(pair.name, *_apart(pair.a, pair.b)) for pair in found.settings], ("", a, b))
     if found.fields:
         click.echo("fields:")
-        print_table([(pair.name, pair.a or "-", pair.b or "-") for pair in found.fields], ("", a, b))
-    click.echo(f"samples: {found.samples.a:,} in {a}, {found.samples.b:,} in {b}, {found.in_both:,} in both")
-    only = ((a, found.only_in_a, found.only_in_a_examples), (b, found.only_in_b, found.only_in_b_examples))
+        print_table(
+            [(pair.name, pair.a or "-", pair.b or "-") for pair in found.fields], ("", a, b)
+        )
+    click.echo(
+        f"samples: {found.samples.a:,} in {a}, {found.samples.b:,} in {b}, {found.in_both:,} in "
+        "both"
+    )
+    only = (
+        (a, found.only_in_a, found.only_in_a_examples),
+        (b, found.only_in_b, found.only_in_b_examples),
+    )
     for where, count, examples in only:
         if count:
             click.echo(f"  {count:,} only in {where}: {_some(examples, count)}")
     if found.changed:
         fields = ", ".join(f"{name} ({count:,})" for name, count in found.changed_fields.items())
-        click.echo(f"  {found.changed:,} differ, in {fields}: {_some([c.key for c in found.changed_examples], found.changed)}")
+        click.echo(
+            f"  {found.changed:,} differ, in {fields}: "
+            f"{_some([c.key for c in found.changed_examples], found.changed)}"
+        )
     if found.same_samples:
         click.echo("the same samples, with the same values")
 
@@ -132,7 +161,8 @@ _WIDTH = 40
 
 
 def _apart(a: Any, b: Any) -> tuple[str, str]:
-    """Return two different values; long ones are cut to the part that starts shortly before the first difference."""
+    """Return two different values; long ones are cut to the part that starts shortly before the
+    first difference."""
     texts = _setting(a), _setting(b)
     if max(map(len, texts)) <= _WIDTH:
         return texts

@@ -1,4 +1,5 @@
-"""What `shardctl inspect` prints of tokens: the text and the documents of a sample, and what was counted."""
+"""What `shardctl inspect` prints of tokens: the text and the documents of a sample, and what was
+counted."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ SHOWN_TEXT = 300
 """Characters of a text that are shown without -v."""
 
 SHOWN_TOKENS = 1024
-"""Tokens that are decoded for them: a token is a character or more, but for the bytes of rare characters."""
+"""Tokens that are decoded for them: a token is a character or more, but for the bytes of rare
+characters."""
 
 SHOWN_DOCUMENTS = 50
 SHOWN_COMMON = 12
@@ -25,7 +27,8 @@ SHOWN_NEVER = 8
 
 
 def without_texts(values: dict[str, Any], record: StoredSample) -> dict[str, Any]:
-    """Return the values of a sample that are shown in a table: without what `print_texts` prints below it."""
+    """Return the values of a sample that are shown in a table: without what `print_texts` prints
+    below it."""
     from shardctl.format.token_columns import DOCUMENT_COLUMNS
 
     below = {f"{name}_text" for name in record.texts} - set(record.values)
@@ -34,23 +37,32 @@ def without_texts(values: dict[str, Any], record: StoredSample) -> dict[str, Any
 
 
 def print_texts(record: StoredSample, values: dict[str, Any], key: str | None, whole: bool) -> None:
-    """Print the text of tokens among the shown `values`, all of it or its beginning, and the documents in it.
+    """Print the text of tokens among the shown `values`, all of it or its beginning, and the
+    documents in it.
 
     Those with the `key` are marked.
     """
     for name, decoded in record.texts.items():
         if f"{name}_text" in values and decoded is not None:
             click.echo(f"text of {printable(name)}:")
-            shown = decoded if whole or len(decoded) <= SHOWN_TEXT else decoded[:SHOWN_TEXT].rstrip("…") + "…"
+            shown = (
+                decoded
+                if whole or len(decoded) <= SHOWN_TEXT
+                else decoded[:SHOWN_TEXT].rstrip("…") + "…"
+            )
             click.echo("\n".join(f"  | {printable(line)}" for line in shown.split("\n")))
     if record.documents:
         _print_documents(record.documents, key)
 
 
 def _print_documents(documents: tuple[Piece, ...], key: str | None) -> None:
-    click.echo(f"{counted(len(documents), 'document')}{'; * is the one asked for' if key is not None else ''}:")
+    click.echo(
+        f"{counted(len(documents), 'document')}{'; * is the one asked for' if key is not None else ''}:"
+    )
     chosen = [piece for piece in documents if key is not None and piece.key == key]
-    shown = documents[:SHOWN_DOCUMENTS] if chosen in ([], list(documents)) else (*chosen, *documents)
+    shown = (
+        documents[:SHOWN_DOCUMENTS] if chosen in ([], list(documents)) else (*chosen, *documents)
+    )
     shown = tuple(sorted(dict.fromkeys(shown[:SHOWN_DOCUMENTS]), key=lambda piece: piece.first))
     rows = [
         (
@@ -76,7 +88,8 @@ def _cut(piece: Piece) -> str:
 
 
 def print_token_statistics(name: str, found: TokenStatistics, whole: bool) -> None:
-    """Print what was counted in a column of tokens; `whole` says that it is all of the dataset or split."""
+    """Print what was counted in a column of tokens; `whole` says that it is all of the dataset or
+    split."""
     rows = "block" if found.packed else "sample"
     counted_of = counted(found.samples, rows) + ("" if whole else "; --stats reads all")
     click.echo(f"{printable(name)}: {counted(found.tokens, 'token')} (of {counted_of})")
@@ -92,10 +105,13 @@ def print_token_statistics(name: str, found: TokenStatistics, whole: bool) -> No
                 f"{spread.median:,.{0 if spread.median >= 1000 else 1}f}".removesuffix(".0"),
                 f"{spread.high:,.0f}",
             )
-            click.echo(f"  {spread.what}: {low} to {high}, {median} at the median  {bars(spread.counts)}")
+            click.echo(
+                f"  {spread.what}: {low} to {high}, {median} at the median  {bars(spread.counts)}"
+            )
     if found.loss_tokens is not None:
         click.echo(
-            f"  loss mask: the loss of {counted(found.loss_tokens, 'token')} counts ({_share(found.loss_tokens, found)})"
+            f"  loss mask: the loss of {counted(found.loss_tokens, 'token')} counts "
+            f"({_share(found.loss_tokens, found)})"
         )
     if found.bytes_per_token is not None:
         of = "" if found.exact else f" (of {found.text_tokens:,} tokens that were decoded)"
@@ -106,21 +122,36 @@ def print_token_statistics(name: str, found: TokenStatistics, whole: bool) -> No
 
 
 def _cuts(found: TokenStatistics) -> str:
-    return "" if found.cut is None else f", {found.cut:,} of them cut ({found.cut / max(1, found.documents):.1%})"
+    return (
+        ""
+        if found.cut is None
+        else f", {found.cut:,} of them cut ({found.cut / max(1, found.documents):.1%})"
+    )
 
 
 def _print_vocabulary(found: TokenStatistics) -> None:
     if found.outside:
-        click.echo(f"  DAMAGED: {counted(found.outside, 'token')} outside of the vocabulary; run shardctl verify --level deep")
+        click.echo(
+            f"  DAMAGED: {counted(found.outside, 'token')} outside of the vocabulary; run shardctl "
+            "verify --level deep"
+        )
     if found.vocabulary is not None:
-        click.echo(f"  vocabulary: {found.used:,} of {counted(found.vocabulary, 'token')} occur ({found.coverage:.1%})")
+        click.echo(
+            f"  vocabulary: {found.used:,} of {counted(found.vocabulary, 'token')} occur "
+            f"({found.coverage:.1%})"
+        )
     if found.never_used and found.unused:
         names = ", ".join(_named(token) for token in found.never_used[:SHOWN_NEVER])
-        click.echo(f"  never used: {names}{', …' if found.unused > SHOWN_NEVER else ''} ({found.unused:,} in all)")
+        click.echo(
+            f"  never used: {names}{', …' if found.unused > SHOWN_NEVER else ''} ({found.unused:,} "
+            "in all)"
+        )
     if found.most_common:
         click.echo("  most common tokens:")
         common = found.most_common[:SHOWN_COMMON]
-        print_table([(each.token, _named(each), each.count, _share(each.count, found)) for each in common])
+        print_table(
+            [(each.token, _named(each), each.count, _share(each.count, found)) for each in common]
+        )
 
 
 def _named(token: TokenCount) -> str:

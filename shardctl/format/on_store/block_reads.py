@@ -1,4 +1,5 @@
-"""A shard on a store that is read where it is: its end at once, then each block with one request."""
+"""A shard on a store that is read where it is: its end at once, then each block with one
+request."""
 
 from __future__ import annotations
 
@@ -16,10 +17,12 @@ TAIL = 16 << 10
 """Bytes from the end of a shard that are asked for first: the footer of most is in them."""
 
 MOST_FOOTER = 64 << 20
-"""Bytes of the longest footer that is fetched: 24 for each block, and the schema. A damaged one may claim much more."""
+"""Bytes of the longest footer that is fetched: 24 for each block, and the schema. A damaged one may
+claim much more."""
 
 KEPT = 2
-"""Blocks that stay in memory. Arrow reads the metadata of a block, then the rest of it; then the next one comes."""
+"""Blocks that stay in memory. Arrow reads the metadata of a block, then the rest of it; then the
+next one comes."""
 
 _ALIGNMENT = 64
 """Bytes that Arrow's memory is aligned to, and that its writer aligns buffers to at most."""
@@ -29,7 +32,8 @@ Get = Callable[[int, int], pa.Buffer]
 
 
 def read_tail(size: int, get: Get, likely: int = TAIL) -> bytes:
-    """Return the last bytes of a file of `size` bytes, with all of the footer of an Arrow file: one request, or two.
+    """Return the last bytes of a file of `size` bytes, with all of the footer of an Arrow file: one
+    request, or two.
 
     Of any other file they are just its last bytes.
     """
@@ -44,7 +48,8 @@ def read_tail(size: int, get: Get, likely: int = TAIL) -> bytes:
 
 
 class RemoteFile:
-    """A file of `size` bytes elsewhere, of which some stretches are in memory. Threads may share it."""
+    """A file of `size` bytes elsewhere, of which some stretches are in memory. Threads may share
+    it."""
 
     def __init__(self, size: int, get: Get) -> None:
         self.size, self._get = size, get
@@ -64,12 +69,15 @@ class RemoteFile:
         return data.slice(at - start, count)
 
     def _stretch_with(self, at: int, count: int) -> tuple[int, pa.Buffer]:
-        """Return a stretch that these bytes are in, and where it begins: the whole block, if they are of one."""
+        """Return a stretch that these bytes are in, and where it begins: the whole block, if they
+        are of one."""
         for start, data in (*self._held, self._tail):
             if start <= at and at + count <= start + data.size:
                 return start, data
         start, length = at, count
-        for block in np.flatnonzero((self._starts <= at) & (at + count <= self._starts + self._lengths)).tolist()[:1]:
+        for block in np.flatnonzero(
+            (self._starts <= at) & (at + count <= self._starts + self._lengths)
+        ).tolist()[:1]:
             start, length = int(self._starts[block]), int(self._lengths[block])
         data = _aligned(self._get(start, length), start)
         self._held = [*self._held, (start, data)][-KEPT:]
@@ -77,7 +85,8 @@ class RemoteFile:
 
 
 def _aligned(data: pa.Buffer, start: int) -> pa.Buffer:
-    """Return a copy of what begins at `start` of a file, in which values lie as they do where the file is mapped."""
+    """Return a copy of what begins at `start` of a file, in which values lie as they do where the
+    file is mapped."""
     room = pa.allocate_buffer(data.size + start % _ALIGNMENT)
     np.frombuffer(room, np.uint8)[start % _ALIGNMENT :] = np.frombuffer(data, np.uint8)
     return room.slice(start % _ALIGNMENT)

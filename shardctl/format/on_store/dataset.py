@@ -31,25 +31,30 @@ from shardctl.system.stores.base import Entry
 from shardctl.system.text import printable
 
 Form = Literal["whole", "ends", "blocks"]
-"""How shards are fetched: each whole; its end alone, in a file of its size; blocks when they are read, with no file."""
+"""How shards are fetched: each whole; its end alone, in a file of its size; blocks when they are
+read, with no file."""
 
 PIECES = 4
-"""Requests for one file that are under way at the same time: fewer than usual, as many files are fetched at once."""
+"""Requests for one file that are under way at the same time: fewer than usual, as many files are
+fetched at once."""
 
 MOST_FILES = 4096
 """Files of shards that may be there, however small."""
 
 OPEN = 16
-"""Shards that are read where they are, of which some blocks stay in memory: 8 MiB each, where samples are small."""
+"""Shards that are read where they are, of which some blocks stay in memory: 8 MiB each, where
+samples are small."""
 
 HELD = 2
-"""Files that each process has, however little room there is: the one that it reads, and the one that it opens next."""
+"""Files that each process has, however little room there is: the one that it reads, and the one
+that it opens next."""
 
 PREFETCH = 2
 """Files that are fetched ahead for each process that reads, however large they are."""
 
 PREFETCH_BYTES = 128 << 20
-"""Bytes of files that are fetched ahead for all of them: of small ones many, since each takes as long as an answer."""
+"""Bytes of files that are fetched ahead for all of them: of small ones many, since each takes as
+long as an answer."""
 
 AT_ONCE = 64
 """Files that are fetched at the same time, at most."""
@@ -63,13 +68,15 @@ _ENTIRE = frozenset((SHARDS, CHECKSUMS))
 
 @dataclass(frozen=True)
 class DatasetOnStore:
-    """The dataset at a URL, while a command reads it. Files of the dataset come into `folder`, a scratch folder of the command.
+    """The dataset at a URL, while a command reads it. Files of the dataset come into `folder`, a
+    scratch folder of the command.
 
-    `base` is the folder below the URL that has the files, with a / at its end; the manifest is right below the URL. `form` says
-    how shards are fetched. Up to `limit` bytes may be on the disk, without the files of the `kept` names. `version` is the one
-    of the manifest, "" if there is no manifest. `listed` says whether all files were listed. A file in `work` counts instead of
-    the file on the store: a repair changes the dataset there, and puts the files on the store in the end. Another process that
-    is given this record finds the same files.
+    `base` is the folder below the URL that has the files, with a / at its end; the manifest is
+    right below the URL. `form` says how shards are fetched. Up to `limit` bytes may be on the disk,
+    without the files of the `kept` names. `version` is the one of the manifest, "" if there is no
+    manifest. `listed` says whether all files were listed. A file in `work` counts instead of the
+    file on the store: a repair changes the dataset there, and puts the files on the store in the
+    end. Another process that is given this record finds the same files.
     """
 
     url: str
@@ -93,7 +100,8 @@ class DatasetOnStore:
 
     @property
     def work(self) -> Path:
-        """The folder of this machine with the files that stay: what is kept, and what a repair has made."""
+        """The folder of this machine with the files that stay: what is kept, and what a repair has
+        made."""
         return Path(self.folder) / _WORK
 
     def shown(self, name: str = "") -> str:
@@ -107,7 +115,8 @@ class DatasetOnStore:
     def stat(self, name: str) -> Entry | None:
         """Return what is known of a file: by the list if there is one, else by a request."""
         found = LocalFolder(self.work).stat(name)
-        if found is not None or name == MANIFEST:  # the manifest came at the beginning, if it was there
+        # the manifest came at the beginning, if it was there
+        if found is not None or name == MANIFEST:
             return found
         there = _state_of(self).find(name)
         return None if there is None else there._replace(name=name)
@@ -117,7 +126,8 @@ class DatasetOnStore:
         return sorted({*os.listdir(self.work), *_state_of(self).names()})
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> pa.Buffer:
-        """Return the bytes of a file, or some of them; the file is fetched whole, unless blocks are read where they are."""
+        """Return the bytes of a file, or some of them; the file is fetched whole, unless blocks are
+        read where they are."""
         if self._is_read_there(name):
             return _state_of(self).store.read_found(_state_of(self).found(name), start, length)
         folder, name = self._here(name)
@@ -132,14 +142,16 @@ class DatasetOnStore:
             yield from folder.chunks(name)
 
     def open(self, name: str) -> pa.NativeFile:
-        """Open a file: where blocks are read when they are needed, each is one request; else it is fetched, and mapped."""
+        """Open a file: where blocks are read when they are needed, each is one request; else it is
+        fetched, and mapped."""
         if self._is_read_there(name):
             return pa.PythonFile(OpenFile(_state_of(self).opened(name)), mode="r")
         folder, name = self._here(name)
         return folder.open(name)
 
     def path(self, name: str) -> Path:
-        """Return the path of a file that has been fetched; of a shard, it stays until some more of them were."""
+        """Return the path of a file that has been fetched; of a shard, it stays until some more of
+        them were."""
         own = self.work / name
         if name == MANIFEST or own.exists():
             return own
@@ -172,7 +184,8 @@ class DatasetOnStore:
         return _state_of(self).forget(name)
 
     def prefetch(self, names: Sequence[str]) -> AbstractContextManager[Note]:
-        """While the block runs, fetch files before they are read, for all processes that read some of them in a row."""
+        """While the block runs, fetch files before they are read, for all processes that read some
+        of them in a row."""
         if self.form == "blocks" or not names:
             return contextlib.nullcontext(lambda number: None)
         return _state_of(self).prefetch(names, self.path)
@@ -182,7 +195,9 @@ class DatasetOnStore:
         if self.version:
             found = _state_of(self).store.stat(MANIFEST)
             if found is None or found.version != self.version:
-                raise DatasetError(f"{self.shown()}: was replaced while it was read; run the same command again")
+                raise DatasetError(
+                    f"{self.shown()}: was replaced while it was read; run the same command again"
+                )
 
     def close(self) -> None:
         """Let go of what was fetched."""
@@ -193,11 +208,18 @@ class DatasetOnStore:
 
     def _is_read_there(self, name: str) -> bool:
         """Return whether a file is a shard that is read where it is: any other is fetched."""
-        return self.form == "blocks" and name != MANIFEST and name not in self.kept and not (self.work / name).exists()
+        return (
+            self.form == "blocks"
+            and name != MANIFEST
+            and name not in self.kept
+            and not (self.work / name).exists()
+        )
 
     def gone(self, name: str) -> FileNotFoundError:
         """Return the error for a file that is not there."""
-        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.url}/{self.key_of(name)}")
+        return FileNotFoundError(
+            errno.ENOENT, os.strerror(errno.ENOENT), f"{self.url}/{self.key_of(name)}"
+        )
 
 
 def _state_of(dataset: DatasetOnStore) -> _State:
@@ -217,7 +239,8 @@ _opening = threading.Lock()
 
 
 def _after_fork() -> None:
-    """Begin anew in a forked child: what the parent has of a dataset is for the threads of the parent."""
+    """Begin anew in a forked child: what the parent has of a dataset is for the threads of the
+    parent."""
     global _opening
     _opening = threading.Lock()
     _states.clear()
@@ -258,7 +281,8 @@ class _State:
         return [*folders, *(found.name[len(base) :] for found in objects)]
 
     def find(self, name: str) -> Entry | None:
-        """Return what the store has under a name, None for nothing. Its name is that below the URL."""
+        """Return what the store has under a name, None for nothing. Its name is that below the
+        URL."""
         key = self._dataset.base + name
         if not self._dataset.listed:
             return self.store.stat(key)
@@ -266,7 +290,8 @@ class _State:
         return None if found is None else found._replace(name=key)
 
     def found(self, name: str) -> Entry:
-        """Return what the store has under a name, as `find` does. Raises FileNotFoundError for nothing."""
+        """Return what the store has under a name, as `find` does. Raises FileNotFoundError for
+        nothing."""
         found = self.find(name)
         if found is None:
             raise self._dataset.gone(name)
@@ -345,17 +370,20 @@ class _State:
 
 
 def _copy_of(name: str) -> str:
-    """Return the name of a file in the cache: beside the cache's own files, whose names an object may have too."""
+    """Return the name of a file in the cache: beside the cache's own files, whose names an object
+    may have too."""
     return f"files/{name}"
 
 
 @contextlib.contextmanager
 def _on_disk(folder: Path) -> Iterator[None]:
-    """Raise StorageError for what the system refuses in the folder for temporary files; where it is full, say what to do."""
+    """Raise StorageError for what the system refuses in the folder for temporary files; where it is
+    full, say what to do."""
     try:
         with naming_the_path(folder):
             yield
     except DiskFullError as error:
         raise DiskFullError(
-            f"{error}; shards are downloaded to it: set TMPDIR to a folder on a larger disk, or SHARDCTL_SCRATCH_LIMIT to less"
+            f"{error}; shards are downloaded to it: set TMPDIR to a folder on a larger disk, or "
+            "SHARDCTL_SCRATCH_LIMIT to less"
         ) from error

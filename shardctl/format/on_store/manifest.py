@@ -14,7 +14,8 @@ from shardctl.system.text import printable
 
 
 def read_manifest(store: Store) -> tuple[bytes, str] | None:
-    """Return the manifest and its version, None if there is none. One that cannot be read is asked for once more.
+    """Return the manifest and its version, None if there is none. One that cannot be read is asked
+    for once more.
 
     Raises DatasetError if it is too large, StoreError.
     """
@@ -41,5 +42,6 @@ def _fetched(store: Store) -> tuple[bytes, str] | None:
 def missing_dataset(url: str) -> DatasetError:
     """Return the error that says that there is no dataset at a URL."""
     return DatasetError(
-        f"{printable(url)}: no dataset (there is no {MANIFEST}); check the URL, and that its conversion is done"
+        f"{printable(url)}: no dataset (there is no {MANIFEST}); check the URL, and that its "
+        "conversion is done"
     )

@@ -29,7 +29,9 @@ from shardctl.system.text import printable
 _BASE = re.compile(rb'"base": "([^"/\\]+/)"')
 
 
-def open_on_store(store: Store, folder: Path, form: Form, limit: int, listed: bool) -> DatasetOnStore:
+def open_on_store(
+    store: Store, folder: Path, form: Form, limit: int, listed: bool
+) -> DatasetOnStore:
     """Return the dataset of a store, of which this command has files in `folder`, an empty one.
 
     `listed` asks for the list of all files. Raises DatasetError, StoreError.
@@ -38,7 +40,9 @@ def open_on_store(store: Store, folder: Path, form: Form, limit: int, listed: bo
     record = _record_of(data)
     own = _own_files(record)
     kept = (*sorted(BESIDE_SHARDS), *own)
-    dataset = DatasetOnStore(store.url, _base_of(store, data, record), form, str(folder), limit, version, kept, listed)
+    dataset = DatasetOnStore(
+        store.url, _base_of(store, data, record), form, str(folder), limit, version, kept, listed
+    )
     dataset.work.mkdir()
     if data is None:
         _check_that_it_was_one(store)
@@ -57,19 +61,24 @@ def open_on_store(store: Store, folder: Path, form: Form, limit: int, listed: bo
 
 
 def open_shard_on_store(store: Store, folder: Path, limit: int, name: str) -> DatasetOnStore:
-    """Return the dataset that one shard is of, as far as it is read alone. There need not be a dataset.
+    """Return the dataset that one shard is of, as far as it is read alone. There need not be a
+    dataset.
 
     Raises DatasetError if there is no such shard, StoreError.
     """
     base = _base_of_lone(store, name)
-    dataset = DatasetOnStore(store.url, base, "whole", str(folder), limit, "", tuple(sorted(BESIDE_SHARDS)), listed=False)
+    dataset = DatasetOnStore(
+        store.url, base, "whole", str(folder), limit, "", tuple(sorted(BESIDE_SHARDS)), listed=False
+    )
     dataset.work.mkdir()
     try:
         dataset.path(name)
     except FileNotFoundError:
         dataset.close()
         shown = dataset.shown(name)
-        raise DatasetError(f"{shown}: there is no such object; give the URL of a dataset, or of a shard") from None
+        raise DatasetError(
+            f"{shown}: there is no such object; give the URL of a dataset, or of a shard"
+        ) from None
     return dataset
 
 
@@ -85,14 +94,21 @@ def _own_files(record: dict[str, Any]) -> list[str]:
     """Return the files that the recipe depends on: they are few, and opened in many places."""
     files = record.get("files")
     names = files if isinstance(files, dict) else {}
-    return sorted(name for name in names if is_file_name(name) and name not in BESIDE_SHARDS and not is_shard_name(name))
+    return sorted(
+        name
+        for name in names
+        if is_file_name(name) and name not in BESIDE_SHARDS and not is_shard_name(name)
+    )
 
 
 def _base_of(store: Store, data: bytes | None, record: dict[str, Any]) -> str:
-    """Return the folder of all files but the manifest, with a / at its end. Of a damaged manifest what is left may tell it."""
+    """Return the folder of all files but the manifest, with a / at its end. Of a damaged manifest
+    what is left may tell it."""
     if record:
         base = record.get("base", "")
-        return base if isinstance(base, str) and base.endswith("/") and is_file_name(base[:-1]) else ""
+        return (
+            base if isinstance(base, str) and base.endswith("/") and is_file_name(base[:-1]) else ""
+        )
     if data is None:
         return ""
     left = _BASE.search(data)
@@ -106,7 +122,8 @@ def _base_of(store: Store, data: bytes | None, record: dict[str, Any]) -> str:
 
 
 def _base_of_lone(store: Store, name: str) -> str:
-    """Return the folder of one shard, as `_base_of` does: nothing if it is right there, else that which the manifest names."""
+    """Return the folder of one shard, as `_base_of` does: nothing if it is right there, else that
+    which the manifest names."""
     if store.stat(name) is not None:
         return ""
     data, _ = read_manifest(store) or (None, "")
@@ -121,6 +138,7 @@ def _check_that_it_was_one(store: Store) -> None:
         return
     if STAGING in folders:
         raise DatasetError(
-            f"{shown}: an unfinished conversion; run the same command again: it completes it, or says why it cannot"
+            f"{shown}: an unfinished conversion; run the same command again: it completes it, or "
+            "says why it cannot"
         )
     raise missing_dataset(store.url)

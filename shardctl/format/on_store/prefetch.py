@@ -15,9 +15,12 @@ LEAVE_SECONDS = 2.0
 
 
 class FilePrefetcher:
-    """Threads that fetch `several` files after each that was read. They end with the process, whatever they wait for."""
+    """Threads that fetch `several` files after each that was read. They end with the process,
+    whatever they wait for."""
 
-    def __init__(self, fetch: Callable[[str], Path], names: Sequence[str], several: int, threads: int) -> None:
+    def __init__(
+        self, fetch: Callable[[str], Path], names: Sequence[str], several: int, threads: int
+    ) -> None:
         self._fetch, self._names, self._several, self._most = fetch, names, several, threads
         self._requested = bytearray(len(names))
         self._queue: deque[int] = deque()
@@ -34,7 +37,9 @@ class FilePrefetcher:
                     self._requested[following] = True
                     self._queue.append(following)
             for _ in range(min(len(self._queue), self._most) - len(self._threads)):
-                self._threads.append(threading.Thread(target=self._work, daemon=True, name="shardctl-prefetch"))
+                self._threads.append(
+                    threading.Thread(target=self._work, daemon=True, name="shardctl-prefetch")
+                )
                 self._threads[-1].start()
             self._changed.notify(len(self._queue))
 
@@ -51,7 +56,8 @@ class FilePrefetcher:
                 return  # whoever reads the file meets the same, and tells it
 
     def close(self) -> None:
-        """Fetch no more. What is on its way is waited for, but not for long: after Ctrl-C it may be on its way for a minute."""
+        """Fetch no more. What is on its way is waited for, but not for long: after Ctrl-C it may be
+        on its way for a minute."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()

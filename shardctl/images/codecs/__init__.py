@@ -1,3 +1,5 @@
-"""Images as bytes, and back: decoded, resampled, measured, drawn on. With `pixels`, all that is done to their pixels."""
+"""Images as bytes, and back: decoded, resampled, measured, drawn on. With `pixels`, all that is
+done to their pixels."""
 
-from shardctl.images.codecs import backend as backend  # first: where the imaging package is broken, it says so in a sentence
+# first: where the imaging package is broken, it says so in a sentence
+from shardctl.images.codecs import backend as backend

@@ -1,8 +1,8 @@
 """Which imaging package is in effect, and whether it works.
 
-Pillow and Pillow-SIMD install the same folder, `PIL`. Where both are installed, the later one has overwritten the files of
-the earlier, and is what is there: whole, and named by its own version. So what is there is asked and tried, and not the
-list of installed packages.
+Pillow and Pillow-SIMD install the same folder, `PIL`. Where both are installed, the later one has
+overwritten the files of the earlier, and is what is there: whole, and named by its own version. So
+what is there is asked and tried, and not the list of installed packages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns of what it then raises
         from PIL import Image, JpegImagePlugin, __version__
-except (ImportError, AttributeError) as error:  # missing, incomplete, or its compiled half is of another version
+except (ImportError, AttributeError) as error:
+    # missing, incomplete, or its compiled half is of another version
     _reason = " ".join(str(error).split())
     raise InstallError(
         f"the imaging package is missing or broken ({_reason}); repair it with:"
@@ -27,7 +28,8 @@ except (ImportError, AttributeError) as error:  # missing, incomplete, or its co
 _GREY_JPEG = bytes.fromhex(
     "ffd8" + "ffdb004300" + "01" * 64  # quantisation
     + "ffc0000b08000800080101 1100"  # 8 x 8, one component of 8 bits
-    + "ffc400140001" + "00" * 16 + "ffc400141001" + "00" * 16  # two codes of one bit: no difference, end of block
+    # two codes of one bit: no difference, end of block
+    + "ffc400140001" + "00" * 16 + "ffc400141001" + "00" * 16
     + "ffda0008010100003f00" + "3f" + "ffd9"
 )  # fmt: skip
 """A grey JPEG, 8 x 8 pixels of 128."""
@@ -35,8 +37,10 @@ _GREY_JPEG = bytes.fromhex(
 
 @cache
 def require_one() -> str:
-    """Return the name and version of the imaging package that is in effect, having tried it. Raises InstallError."""
-    name = f"{'Pillow-SIMD' if '.post' in __version__ else 'Pillow'} {__version__}"  # only Pillow-SIMD counts its releases so
+    """Return the name and version of the imaging package that is in effect, having tried it. Raises
+    InstallError."""
+    # only Pillow-SIMD counts its releases so
+    name = f"{'Pillow-SIMD' if '.post' in __version__ else 'Pillow'} {__version__}"
     try:
         works = _works()
     except Exception as error:
@@ -47,7 +51,8 @@ def require_one() -> str:
 
 
 def _works() -> bool:
-    """Return whether a small JPEG is decoded and resized well. Only this format's plugin is loaded: half a millisecond."""
+    """Return whether a small JPEG is decoded and resized well. Only this format's plugin is loaded:
+    half a millisecond."""
     with JpegImagePlugin.JpegImageFile(io.BytesIO(_GREY_JPEG)) as picture:
         resized = picture.resize((4, 4), Image.Resampling.BILINEAR)
     return resized.tobytes() == bytes([128]) * 16
@@ -55,7 +60,10 @@ def _works() -> bool:
 
 def _broken(name: str, reason: str) -> str:
     package = name.split()[0].lower()
-    return f"{name} does not work ({reason}); repair it with: pip install --force-reinstall --no-deps --no-cache-dir {package}"
+    return (
+        f"{name} does not work ({reason}); repair it with: pip install --force-reinstall "
+        f"--no-deps --no-cache-dir {package}"
+    )
 
 
 def libraries() -> list[str]:
@@ -73,5 +81,6 @@ def libraries() -> list[str]:
     }
     versions = {name: features.version(name) or "" for name in names if features.check(name)}
     if features.check("libjpeg_turbo"):
-        versions["jpg"] = features.version("libjpeg_turbo") or ""  # "jpg" has the version of the old library's interface
+        # "jpg" has the version of the old library's interface
+        versions["jpg"] = features.version("libjpeg_turbo") or ""
     return [f"{names[name]} {version}".strip() for name, version in versions.items()]

@@ -1,4 +1,5 @@
-"""Gray of more than 8 bits, and of floating point numbers, as 8 bits: by the range of its type, or by a given one."""
+"""Gray of more than 8 bits, and of floating point numbers, as 8 bits: by the range of its type, or
+by a given one."""
 
 from __future__ import annotations
 
@@ -20,13 +21,14 @@ MODES = ("I", "F")
 """How the names of the modes begin that Pillow gives such images."""
 
 LITTLE = 1 / 8
-"""Share of the range of their type below which images are said to use little of it: 32 of 256 levels are left."""
+"""Share of the range of their type below which images are said to use little of it: 32 of 256
+levels are left."""
 
 
 @dataclass(frozen=True)
 class GrayRange:
-    """`low` and what is below becomes 0, `high` and what is above 255. Without numbers they are the least and the largest of
-    each image."""
+    """`low` and what is below becomes 0, `high` and what is above 255. Without numbers they are the
+    least and the largest of each image."""
 
     low: float = math.nan
     high: float = math.nan
@@ -49,7 +51,8 @@ class GrayRange:
         return "range" if math.isnan(self.low) else f"{self.low:.17g}:{self.high:.17g}"
 
     def to_8_bits(self, values: Values) -> npt.NDArray[np.uint8]:
-        """Scale values. Those that are no numbers become 0, as all of an image with one value do by its own range."""
+        """Scale values. Those that are no numbers become 0, as all of an image with one value do by
+        its own range."""
         low, high = extent(values) if math.isnan(self.low) else (self.low, self.high)
         shares = (np.nan_to_num(values.astype(np.float64), nan=low) - low) / ((high - low) or 1.0)
         scaled: npt.NDArray[np.uint8] = (np.clip(shares, 0.0, 1.0) * 255 + 0.5).astype(np.uint8)
@@ -66,9 +69,13 @@ def to_8_bits(values: Values) -> npt.NDArray[np.uint8]:
     """Scale values by the range of their type, not of the picture."""
     most = type_range(values)[1]
     if values.dtype.kind == "f":
-        scaled: npt.NDArray[np.uint8] = (np.clip(np.nan_to_num(values), 0, most) * (255.0 / most) + 0.5).astype(np.uint8)
+        scaled: npt.NDArray[np.uint8] = (
+            np.clip(np.nan_to_num(values), 0, most) * (255.0 / most) + 0.5
+        ).astype(np.uint8)
         return scaled
-    return (np.clip(values.astype(np.int64), 0, most) >> (8 if most == _16_BITS else 23)).astype(np.uint8)
+    return (np.clip(values.astype(np.int64), 0, most) >> (8 if most == _16_BITS else 23)).astype(
+        np.uint8
+    )
 
 
 _16_BITS, _31_BITS = 0xFFFF, 0x7FFFFFFF
@@ -83,19 +90,22 @@ def type_range(values: Values) -> tuple[int, int]:
 
 
 def lost_extent(values: Values) -> tuple[float, float] | None:
-    """Return the extent of an image if `to_8_bits` cuts numbers off, or they use little of the range; None for others."""
+    """Return the extent of an image if `to_8_bits` cuts numbers off, or they use little of the
+    range; None for others."""
     (low, high), (least, most) = extent(values), type_range(values)
     loses = low < least or high > most or high - low < (most - least) * LITTLE
     return (low, high) if loses and low < high else None
 
 
 def warnings_on_gray(found: Sequence[tuple[float, float] | None]) -> list[str]:
-    """Say of how many images little is left, given what `lost_extent` returned for some, and what to do."""
+    """Say of how many images little is left, given what `lost_extent` returned for some, and what
+    to do."""
     lost = [each for each in found if each is not None]
     if not lost:
         return []
     values = f"{min(low for low, _ in lost):g} to {max(high for _, high in lost):g}"
     return [
-        f"{len(lost):,} of {counted(len(found), 'image')} of deep gray that were looked at lose most levels in 8 bits (values"
+        f"{len(lost):,} of {counted(len(found), 'image')} of deep gray that were looked at lose "
+        "most levels in 8 bits (values"
         f" {values}): give --gray16 LOW:HIGH, or range"
     ]

@@ -1,7 +1,8 @@
-"""Annotations drawn onto a picture: boxes, polygons, keypoints and masks, in a colour for each category.
+"""Annotations drawn onto a picture: boxes, polygons, keypoints and masks, in a colour for each
+category.
 
-Everything is drawn on the picture enlarged by a whole factor and averaged back, so that lines are smooth and a pixel on
-which nothing was drawn stays exactly as it was.
+Everything is drawn on the picture enlarged by a whole factor and averaged back, so that lines are
+smooth and a pixel on which nothing was drawn stays exactly as it was.
 """
 
 from __future__ import annotations
@@ -40,30 +41,35 @@ _FIRST: Colour = (255, 45, 60)
 """The colour of category 0."""
 
 _FILL, _SHADE, _COVER = 60, 110, 0.45
-"""How much a filled polygon hides of the picture and the dark edge of a line (0 to 255), and a mask (0 to 1)."""
+"""How much a filled polygon hides of the picture and the dark edge of a line (0 to 255), and a mask
+(0 to 1)."""
 
 _LABEL_COVERS = 0.1
 """The largest share of any box that the name of a category may hide."""
 
 _HATCH, _HATCHED, _DARK = 8, (128, 128, 128), (30, 30, 30)
-"""Pixels from line to line where a mask is void, their colour, and that behind them where there is no picture."""
+"""Pixels from line to line where a mask is void, their colour, and that behind them where there is
+no picture."""
 
 _FONT_SIDE, _LEAST_FONT, _MOST_FONT = 25, 9, 20
-"""The longer side of a picture in heights of its letters, and the limits of that height in pixels."""
+"""The longer side of a picture in heights of its letters, and the limits of that height in
+pixels."""
 
 _NOWHERE = (math.nan,) * 4
 """What stands for a place that is missing."""
 
 _OUTSIDE = 4.0
-"""How many times its own size from the picture a place is drawn at most: what is farther looks the same."""
+"""How many times its own size from the picture a place is drawn at most: what is farther looks the
+same."""
 
 
 @dataclass(frozen=True)
 class Annotations:
     """What is marked in an image of `size` (width, height), in whose pixels all places are.
 
-    `objects` has the value of each column of objects (a dict of lists as docs/annotations.md describes it, None for an image
-    that was not annotated) with its role; `masks` has masks (height, width) of whole numbers with their roles.
+    `objects` has the value of each column of objects (a dict of lists as docs/annotations.md
+    describes it, None for an image that was not annotated) with its role; `masks` has masks
+    (height, width) of whole numbers with their roles.
     """
 
     size: Size
@@ -77,9 +83,11 @@ class Annotations:
 
 
 def draw(pixels: Pixels, annotations: Annotations) -> Pixels:
-    """Return a picture (height, width, 3) uint8 of an image, of any size, with its annotations drawn onto it.
+    """Return a picture (height, width, 3) uint8 of an image, of any size, with its annotations
+    drawn onto it.
 
-    The picture itself is returned where nothing is marked. Objects with places that are no numbers are left out.
+    The picture itself is returned where nothing is marked. Objects with places that are no numbers
+    are left out.
     """
     for numbers, mask in annotations.masks:
         pixels = draw_mask(pixels, numbers, mask)
@@ -90,12 +98,16 @@ def draw(pixels: Pixels, annotations: Annotations) -> Pixels:
 
 
 def overlay(size: Size, annotations: Annotations) -> Pixels | None:
-    """Return what `draw` puts over a picture of this size: red, green, blue and how much it hides, (height, width, 4) uint8.
+    """Return what `draw` puts over a picture of this size: red, green, blue and how much it hides,
+    (height, width, 4) uint8.
 
-    None where nothing is marked. What is drawn depends on no pixel below it: black and white pictures tell how much it hides.
+    None where nothing is marked. What is drawn depends on no pixel below it: black and white
+    pictures tell how much it hides.
     """
     shape = (size[1], size[0], 3)
-    on_black, on_white = (draw(np.full(shape, value, np.uint8), annotations).astype(np.int32) for value in (0, 255))
+    on_black, on_white = (
+        draw(np.full(shape, value, np.uint8), annotations).astype(np.int32) for value in (0, 255)
+    )
     hides = 255 - (on_white - on_black).mean(axis=2).round()
     if not hides.any():
         return None
@@ -105,16 +117,19 @@ def overlay(size: Size, annotations: Annotations) -> Pixels | None:
 
 
 def colour_of(number: int) -> Colour:
-    """Return the colour of a category, or of a class of a mask: always the same one, another for each of 256 numbers."""
+    """Return the colour of a category, or of a class of a mask: always the same one, another for
+    each of 256 numbers."""
     colours = _palette()
     return colours[number % len(colours)]
 
 
 @cache
 def _palette() -> list[Colour]:
-    """Return 256 colours, each as far as possible from those before it: the first few are the easiest to tell apart.
+    """Return 256 colours, each as far as possible from those before it: the first few are the
+    easiest to tell apart.
 
-    Distances are those of https://www.compuphase.com/cmetric.htm, in whole numbers: every machine finds the same colours.
+    Distances are those of https://www.compuphase.com/cmetric.htm, in whole numbers: every machine
+    finds the same colours.
     """
     levels = np.arange(0, 256, 15, dtype=np.int64)
     every = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=-1).reshape(-1, 3)
@@ -134,34 +149,49 @@ def _palette() -> list[Colour]:
 
 def name_of(category: Any, names: Sequence[str] | None) -> str:
     """Return the name of a category, its number where it has none."""
-    known = names is not None and isinstance(category, int | np.integer) and 0 <= category < len(names)
+    known = (
+        names is not None and isinstance(category, int | np.integer) and 0 <= category < len(names)
+    )
     return names[int(category)] if known and names is not None else str(category)
 
 
 def counted_categories(objects: Mapping[str, Any] | None) -> list[tuple[int, int]]:
-    """Return the categories of the objects of an image and how many there are of each, the most frequent first."""
-    counts = Counter(int(category) for category in (objects or {}).get("category", ()) if category is not None)
+    """Return the categories of the objects of an image and how many there are of each, the most
+    frequent first."""
+    counts = Counter(
+        int(category) for category in (objects or {}).get("category", ()) if category is not None
+    )
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 def objects_line(objects: Mapping[str, Any] | None, role: Objects) -> str:
-    """Return the objects of an image in a line: `2 person, 1 dog`; `no objects`; `not annotated` for None."""
+    """Return the objects of an image in a line: `2 person, 1 dog`; `no objects`; `not annotated`
+    for None."""
     if objects is None:
         return "not annotated"
-    return ", ".join(counted_name(*each, role) for each in counted_categories(objects)) or "no objects"
+    return (
+        ", ".join(counted_name(*each, role) for each in counted_categories(objects)) or "no objects"
+    )
 
 
 def counted_name(category: int, count: int, role: Objects) -> str:
-    """Return how many objects there are of a category: `2 person`, or `2 of category 7` where that has no name."""
+    """Return how many objects there are of a category: `2 person`, or `2 of category 7` where that
+    has no name."""
     has_name = role.names is not None and 0 <= category < len(role.names)
-    return f"{count:,} {name_of(category, role.names)}" if has_name else f"{count:,} of category {category}"
+    return (
+        f"{count:,} {name_of(category, role.names)}"
+        if has_name
+        else f"{count:,} of category {category}"
+    )
 
 
 def draw_mask(pixels: Pixels, numbers: npt.NDArray[Any], role: Mask) -> Pixels:
-    """Return a picture with a mask (height, width) over it: a colour for each class, with an edge around each region.
+    """Return a picture with a mask (height, width) over it: a colour for each class, with an edge
+    around each region.
 
-    Pixels of no class (`ignore`) are hatched. The background is left as it is: a class of that name, or 0 where the classes
-    have no names. A mask of more than MOST_NUMBERS different numbers has no classes, and is not drawn.
+    Pixels of no class (`ignore`) are hatched. The background is left as it is: a class of that
+    name, or 0 where the classes have no names. A mask of more than MOST_NUMBERS different numbers
+    has no classes, and is not drawn.
     """
     fitted = nearest(numbers, (pixels.shape[1], pixels.shape[0]))
     values, places = np.unique(fitted, return_inverse=True)
@@ -169,7 +199,9 @@ def draw_mask(pixels: Pixels, numbers: npt.NDArray[Any], role: Mask) -> Pixels:
         return pixels
     places = places.reshape(fitted.shape)
     classes = [int(value) for value in values]
-    drawn = np.array([number != role.ignore and not _is_background(number, role) for number in classes])
+    drawn = np.array(
+        [number != role.ignore and not _is_background(number, role) for number in classes]
+    )
     if not drawn.any() and role.ignore not in classes:
         return pixels
     colours = np.array([colour_of(number) for number in classes], np.float32)
@@ -183,7 +215,8 @@ def draw_mask(pixels: Pixels, numbers: npt.NDArray[Any], role: Mask) -> Pixels:
 
 
 def draw_classes(numbers: npt.NDArray[Any], role: Mask, size: Size) -> Pixels | None:
-    """Return a mask (height, width) as a picture of `size` in the colours that it has over an image, its background dark.
+    """Return a mask (height, width) as a picture of `size` in the colours that it has over an
+    image, its background dark.
 
     None for a mask that has no classes.
     """
@@ -191,8 +224,13 @@ def draw_classes(numbers: npt.NDArray[Any], role: Mask, size: Size) -> Pixels | 
     values, places = np.unique(fitted, return_inverse=True)
     if len(values) > MOST_NUMBERS:
         return None
-    shown = [(int(number), _is_background(int(number), role) or number == role.ignore) for number in values]
-    colours = np.array([_DARK if is_plain else colour_of(number) for number, is_plain in shown], np.uint8)
+    shown = [
+        (int(number), _is_background(int(number), role) or number == role.ignore)
+        for number in values
+    ]
+    colours = np.array(
+        [_DARK if is_plain else colour_of(number) for number, is_plain in shown], np.uint8
+    )
     picture = colours[places.reshape(fitted.shape)]
     picture[_hatched(fitted, role)] = _HATCHED
     return picture
@@ -201,7 +239,9 @@ def draw_classes(numbers: npt.NDArray[Any], role: Mask, size: Size) -> Pixels | 
 def _hatched(numbers: npt.NDArray[Any], role: Mask) -> npt.NDArray[np.bool_]:
     """Return which pixels of a mask are lines of the hatching of what is of no class."""
     rows, columns = np.ogrid[: numbers.shape[0], : numbers.shape[1]]
-    is_void = np.zeros(numbers.shape, bool) if role.ignore is None else np.equal(numbers, role.ignore)
+    is_void = (
+        np.zeros(numbers.shape, bool) if role.ignore is None else np.equal(numbers, role.ignore)
+    )
     hatched: npt.NDArray[np.bool_] = is_void & ((rows + columns) % _HATCH < 2)
     return hatched
 
@@ -219,10 +259,12 @@ def _edges(numbers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def draw_objects(pixels: Pixels, objects: Mapping[str, Any], role: Objects, size: Size) -> Pixels:
-    """Return a picture with the objects of an image of `size` (width, height): `objects` is a dict of lists.
+    """Return a picture with the objects of an image of `size` (width, height): `objects` is a dict
+    of lists.
 
-    Boxes have the name of their category where it hides little, those of crowds are dashed; polygons and RLE are filled
-    lightly; keypoints are dots, hollow where the point is hidden (v = 1), with the lines of the skeleton.
+    Boxes have the name of their category where it hides little, those of crowds are dashed;
+    polygons and RLE are filled lightly; keypoints are dots, hollow where the point is hidden (v =
+    1), with the lines of the skeleton.
     """
     height, width = pixels.shape[:2]
     boxes = _boxes(objects)
@@ -230,7 +272,9 @@ def draw_objects(pixels: Pixels, objects: Mapping[str, Any], role: Objects, size
     if not shown:
         return pixels
     factor = 3 if width * height <= 300_000 else 2 if width * height <= 1_200_000 else 1
-    canvas = Image.fromarray(np.ascontiguousarray(pixels)).resize((width * factor, height * factor), Image.Resampling.NEAREST)
+    canvas = Image.fromarray(np.ascontiguousarray(pixels)).resize(
+        (width * factor, height * factor), Image.Resampling.NEAREST
+    )
     pen = _Pen(canvas, size, max(1.0, max(width, height) / 200) * factor)
     for number in shown:
         colour = colour_of(_category(objects, number))
@@ -239,7 +283,11 @@ def draw_objects(pixels: Pixels, objects: Mapping[str, Any], role: Objects, size
             pen.polygon(polygon, colour)
         pen.box(boxes[number], colour, dashed=bool(_item(objects, "iscrowd", number)))
     for number in shown:
-        pen.points(_item(objects, "keypoints", number), role.skeleton or (), colour_of(_category(objects, number)))
+        pen.points(
+            _item(objects, "keypoints", number),
+            role.skeleton or (),
+            colour_of(_category(objects, number)),
+        )
     smooth = canvas.reduce(factor) if factor > 1 else canvas
     _write_names(smooth, [(boxes[n], _category(objects, n)) for n in shown], role, size)
     drawn: Pixels = np.asarray(smooth)
@@ -253,7 +301,8 @@ def _boxes(objects: Mapping[str, Any]) -> npt.NDArray[np.float64]:
 
 
 def _shown(boxes: npt.NDArray[np.float64], size: Size) -> list[int]:
-    """Return the numbers of the objects that are in the image, the large ones before the small ones that they could hide."""
+    """Return the numbers of the objects that are in the image, the large ones before the small ones
+    that they could hide."""
     finite: npt.NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(boxes), axis=1)
     places: npt.NDArray[np.float64] = np.where(finite[:, None], boxes, 0)
     starts, sides = places[:, :2], places[:, 2:]
@@ -275,12 +324,14 @@ def _category(objects: Mapping[str, Any], number: int) -> int:
 
 
 class _Pen:
-    """Draws in the coordinates of an image of `size` onto a canvas; `line` is the width of lines in pixels of the canvas."""
+    """Draws in the coordinates of an image of `size` onto a canvas; `line` is the width of lines in
+    pixels of the canvas."""
 
     def __init__(self, canvas: Image.Image, size: Size, line: float) -> None:
         self._canvas, self._line = canvas, line
         self._scale = np.array([canvas.width / size[0], canvas.height / size[1]])
-        self._draw = ImageDraw.Draw(canvas, "RGBA")  # colours with a fourth number are mixed with what is there
+        # colours with a fourth number are mixed with what is there
+        self._draw = ImageDraw.Draw(canvas, "RGBA")
 
     def _placed(self, points: Any) -> list[tuple[float, float]]:
         """Return points (n, 2) as the canvas has them; none if one of them is no number."""
@@ -288,7 +339,10 @@ class _Pen:
         if not np.isfinite(placed).all():
             return []
         whole = np.array(self._canvas.size)
-        return [(float(x), float(y)) for x, y in np.clip(placed, -_OUTSIDE * whole, (1 + _OUTSIDE) * whole)]
+        return [
+            (float(x), float(y))
+            for x, y in np.clip(placed, -_OUTSIDE * whole, (1 + _OUTSIDE) * whole)
+        ]
 
     def _stroke(self, points: list[tuple[float, float]], colour: Colour) -> None:
         """Draw a line with a dark edge, so that it can be seen on any picture."""
@@ -296,7 +350,8 @@ class _Pen:
         self._draw.line(points, colour, max(1, round(self._line)), joint="curve")
 
     def box(self, box: npt.NDArray[np.float64], colour: Colour, dashed: bool) -> None:
-        """Draw a box (x, y, width, height). What is outside of the picture is drawn along its edge."""
+        """Draw a box (x, y, width, height). What is outside of the picture is drawn along its
+        edge."""
         corners = np.array([box[:2], box[:2] + box[2:]]) * self._scale
         half = self._line / 2
         (left, top), (right, bottom) = np.clip(corners, half, np.array(self._canvas.size) - half)
@@ -305,27 +360,37 @@ class _Pen:
             self._stroke(points, colour)
 
     def polygon(self, polygon: Any, colour: Colour) -> None:
-        """Draw a polygon [x0, y0, x1, y1, …], lightly filled. Less than three points, or half a one, are left out."""
+        """Draw a polygon [x0, y0, x1, y1, …], lightly filled. Less than three points, or half a
+        one, are left out."""
         if polygon is None or len(polygon) % 2 or len(polygon) < 6:
             return
         points = self._placed(polygon)
         if points:
             self._draw.polygon(points, fill=(*colour, _FILL))
-            self._draw.line([*points, points[0]], colour, max(1, round(self._line * 0.75)), joint="curve")
+            self._draw.line(
+                [*points, points[0]], colour, max(1, round(self._line * 0.75)), joint="curve"
+            )
 
     def fill_runs(self, runs: Mapping[str, Any] | None, colour: Colour) -> None:
         """Fill what a run-length encoding covers; one that is no mask is left out."""
         inside = None if runs is None else _covered(runs)
         if inside is not None and inside.any():
-            area = Image.fromarray(inside.astype(np.uint8) * _FILL).resize(self._canvas.size, Image.Resampling.NEAREST)
+            area = Image.fromarray(inside.astype(np.uint8) * _FILL).resize(
+                self._canvas.size, Image.Resampling.NEAREST
+            )
             self._canvas.paste(colour, (0, 0), area)
 
     def points(self, points: Any, skeleton: Sequence[tuple[int, int]], colour: Colour) -> None:
         """Draw keypoints (n, 3) as x, y, v, and the lines between those that are there (v > 0)."""
         listed = () if points is None else points
-        given = np.array([_NOWHERE[:3] if point is None else point for point in listed], np.float64).reshape(-1, 3)
+        given = np.array(
+            [_NOWHERE[:3] if point is None else point for point in listed], np.float64
+        ).reshape(-1, 3)
         there = np.isfinite(given).all(axis=1) & (given[:, 2] > 0)
-        places = [self._placed(point) if is_there else [] for point, is_there in zip(given[:, :2], there, strict=True)]
+        places = [
+            self._placed(point) if is_there else []
+            for point, is_there in zip(given[:, :2], there, strict=True)
+        ]
         for first, second in skeleton:
             if max(first, second) < len(places) and places[first] and places[second]:
                 self._stroke(places[first] + places[second], colour)
@@ -335,7 +400,9 @@ class _Pen:
                 inner = colour if visible > 1 else (255, 255, 255)
                 rim = (0, 0, 0) if visible > 1 else colour
                 around = (x - radius, y - radius, x + radius, y + radius)
-                self._draw.ellipse(around, fill=inner, outline=rim, width=max(1, round(self._line * 0.6)))
+                self._draw.ellipse(
+                    around, fill=inner, outline=rim, width=max(1, round(self._line * 0.6))
+                )
 
 
 def _dashes(points: list[tuple[float, float]], length: float) -> list[list[tuple[float, float]]]:
@@ -352,7 +419,8 @@ def _dashes(points: list[tuple[float, float]], length: float) -> list[list[tuple
 
 
 def _covered(runs: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
-    """Return what the runs of COCO (`size` as height and width, `counts`) cover, (height, width); None if they are no mask."""
+    """Return what the runs of COCO (`size` as height and width, `counts`) cover, (height, width);
+    None if they are no mask."""
     counts, size = runs["counts"], runs["size"]
     if counts is None or size is None or None in tuple(size):
         return None
@@ -376,9 +444,13 @@ _Rectangle = tuple[float, float, float, float]
 
 
 def _write_names(
-    picture: Image.Image, marked: Sequence[tuple[npt.NDArray[np.float64], int]], role: Objects, size: Size
+    picture: Image.Image,
+    marked: Sequence[tuple[npt.NDArray[np.float64], int]],
+    role: Objects,
+    size: Size,
 ) -> None:
-    """Write the names of categories beside their boxes, above if possible, where they hide no name and little of any box."""
+    """Write the names of categories beside their boxes, above if possible, where they hide no name
+    and little of any box."""
     font = _font(min(_MOST_FONT, max(_LEAST_FONT, max(picture.size) // _FONT_SIDE)))
     pen = ImageDraw.Draw(picture)
     scale = np.array([picture.width / size[0], picture.height / size[1]] * 2)
@@ -386,14 +458,24 @@ def _write_names(
     corners = np.clip(corners, 0, np.array(picture.size * 2))
     written: list[_Rectangle] = []
     for (left, top, right, bottom), (_, category) in zip(corners, marked, strict=True):
-        name = name_of(category, role.names).encode("latin-1", "replace").decode("latin-1")  # all that the font knows
+        # all that the font knows
+        name = name_of(category, role.names).encode("latin-1", "replace").decode("latin-1")
         wide, high = math.ceil(font.getlength(name)) + 4, math.ceil(sum(_heights(font))) + 2
         at = min(left, picture.width - wide)
         candidates = [(at, top - high), (at, bottom), (left, top), (right - wide, bottom - high)]
         for x, y in candidates:
             place = (round(x), round(y), round(x) + wide, round(y) + high)
-            inside = place[0] >= 0 and place[1] >= 0 and place[2] <= picture.width and place[3] <= picture.height
-            if inside and not any(_common(place, other) for other in written) and _hides_little(place, corners):
+            inside = (
+                place[0] >= 0
+                and place[1] >= 0
+                and place[2] <= picture.width
+                and place[3] <= picture.height
+            )
+            if (
+                inside
+                and not any(_common(place, other) for other in written)
+                and _hides_little(place, corners)
+            ):
                 colour = colour_of(category)
                 pen.rectangle((place[0], place[1], place[2] - 1, place[3] - 1), fill=colour)
                 pen.text((place[0] + 2, place[1] + 1), name, fill=_ink_on(colour), font=font)
@@ -403,7 +485,11 @@ def _write_names(
 
 def _heights(font: ImageFont.ImageFont | ImageFont.FreeTypeFont) -> tuple[float, float]:
     """Return how far letters reach above and below their line."""
-    return font.getmetrics() if isinstance(font, ImageFont.FreeTypeFont) else (font.getbbox("Ag")[3], 0)
+    return (
+        font.getmetrics()
+        if isinstance(font, ImageFont.FreeTypeFont)
+        else (font.getbbox("Ag")[3], 0)
+    )
 
 
 def _common(a: _Rectangle, b: _Rectangle) -> float:

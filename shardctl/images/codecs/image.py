@@ -1,7 +1,9 @@
-"""Encoded images to upright RGB pixels, and RGB pixels to encoded images. The rules are in docs/images.md.
+"""Encoded images to upright RGB pixels, and RGB pixels to encoded images. The rules are in
+docs/images.md.
 
-Speed (docs/dev/measurements/convert.md): libjpeg decodes JPEG at the smallest scale that still has twice the pixels that the
-output needs (`draft`), and the crop is resampled straight out of it (images/codecs/resampling.py), each pixel touched once.
+Speed (docs/dev/measurements/convert.md): libjpeg decodes JPEG at the smallest scale that still has
+twice the pixels that the output needs (`draft`), and the crop is resampled straight out of it
+(images/codecs/resampling.py), each pixel touched once.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ Pixels = npt.NDArray[np.uint8]
 """(height, width, 3) uint8, RGB."""
 
 DRAFT_MARGIN = 2
-"""Pixels per output pixel, on each side, that a scaled JPEG decode must leave for the resampling filter."""
+"""Pixels per output pixel, on each side, that a scaled JPEG decode must leave for the resampling
+filter."""
 
 _PALETTE_WITH_ALPHA = frozenset(("RGBA", "LA", "PA", "La", "RGBa"))
 _OUR_ERRORS = (Rejection, KeyboardInterrupt, SystemExit, MemoryError)
@@ -60,10 +63,11 @@ _TURNS = {
 
 
 class _TruncationSwitch:
-    """Pillow's switch for truncated images: one for the whole process, with no way to set it for one image.
+    """Pillow's switch for truncated images: one for the whole process, with no way to set it for
+    one image.
 
-    Threads that want the same setting decode at the same time, the others wait. It is set back when none decodes, so that
-    the program around shardctl keeps its own setting.
+    Threads that want the same setting decode at the same time, the others wait. It is set back when
+    none decodes, so that the program around shardctl keeps its own setting.
     """
 
     def __init__(self) -> None:
@@ -89,7 +93,8 @@ class _TruncationSwitch:
                     self._changed.notify_all()
 
     def renew(self) -> None:
-        """Forget the threads that decode: in a forked child they are not there, and may have held the lock."""
+        """Forget the threads that decode: in a forked child they are not there, and may have held
+        the lock."""
         if self._users:
             ImageFile.LOAD_TRUNCATED_IMAGES = self._before
         self._changed, self._users = threading.Condition(), 0
@@ -101,12 +106,13 @@ os.register_at_fork(after_in_child=_TRUNCATED.renew)
 
 @dataclass
 class Opened:
-    """An image whose header has been read and whose pixels have not. `size` is that of the upright image.
+    """An image whose header has been read and whose pixels have not. `size` is that of the upright
+    image.
 
-    `format` and `mode` are Pillow's names. `orientation` says how decoded pixels must be turned, as EXIF counts it.
-    `keep_truncated` says that pixels which are missing at the end of the data shall be grey, and no fault. `jpeg` is the header
-    of a JPEG, None where it is broken. One that `is_usual` is decoded without Pillow's look at it. `gray16` is that
-    of `open_image`.
+    `format` and `mode` are Pillow's names. `orientation` says how decoded pixels must be turned, as
+    EXIF counts it. `keep_truncated` says that pixels which are missing at the end of the data shall
+    be grey, and no fault. `jpeg` is the header of a JPEG, None where it is broken. One that
+    `is_usual` is decoded without Pillow's look at it. `gray16` is that of `open_image`.
     """
 
     data: bytes
@@ -124,22 +130,26 @@ class Opened:
     def has_frames(self) -> bool:
         """Whether it is one of several frames or pages. To be asked before `load`."""
         try:
-            image = _open(self.data) if self.format == "GIF" else self._unread  # a GIF goes on to its second frame
+            # a GIF goes on to its second frame
+            image = _open(self.data) if self.format == "GIF" else self._unread
             return self.format not in _JPEG and bool(getattr(image, "is_animated", False))
         except Exception:  # noqa: BLE001 - what is wrong with it, `load` says
             return False
 
     def load(self, least: Size | None = None) -> Image.Image:
-        """Decode the pixels and return them as they are stored, not turned. Raises what Pillow raises, and Rejection.
+        """Decode the pixels and return them as they are stored, not turned. Raises what Pillow
+        raises, and Rejection.
 
-        A JPEG may come at 1/2, 1/4 or 1/8 of its size, no smaller than `least` (width, height). Every call decodes an image
-        that has never been loaded: after an error, a second `load` of the same one gives the damaged pixels without a word.
+        A JPEG may come at 1/2, 1/4 or 1/8 of its size, no smaller than `least` (width, height).
+        Every call decodes an image that has never been loaded: after an error, a second `load` of
+        the same one gives the damaged pixels without a word.
         """
         jpeg = self.jpeg
         if self.is_usual and (usual := self._usual(least)) is not None:
             return usual
         image, self._unread = self._unread, None
-        if jpeg is not None and jpeg.is_lossless:  # the libjpeg of most builds of Pillow cannot read it
+        # the libjpeg of most builds of Pillow cannot read it
+        if jpeg is not None and jpeg.is_lossless:
             return Image.fromarray(decode_lossless(self.data, math.prod(self.size)))
         with _TRUNCATED.set_to(self.keep_truncated):
             image = image or _open_or_reject(self.data)
@@ -149,11 +159,17 @@ class Opened:
         return image
 
     def _usual(self, least: Size | None) -> Image.Image | None:
-        """Decode a usual JPEG by the same decoder of Pillow as `load`. None where it finds a fault: `load` has words for that.
+        """Decode a usual JPEG by the same decoder of Pillow as `load`. None where it finds a fault:
+        `load` has words for that.
 
-        Without Pillow's own look at the header, and with all data at once: 19 instead of 50 microseconds for 32 x 32 pixels.
+        Without Pillow's own look at the header, and with all data at once: 19 instead of 50
+        microseconds for 32 x 32 pixels.
         """
-        times = 1 if least is None else min(have // need for have, need in zip(self.size, least, strict=True))
+        times = (
+            1
+            if least is None
+            else min(have // need for have, need in zip(self.size, least, strict=True))
+        )
         scale = next(scale for scale in (8, 4, 2, 1) if times >= scale or scale == 1)
         width, height = (-(-side // scale) for side in self.size)
         image = Image.new(self.mode, (width, height), None)
@@ -165,10 +181,14 @@ class Opened:
 
 
 class TooManyPixels(Rejection):
-    """The header of an image says, or a step makes of it, a `size` (width, height) of more pixels than are accepted."""
+    """The header of an image says, or a step makes of it, a `size` (width, height) of more pixels
+    than are accepted."""
 
     def __init__(self, size: Size, most: int, stage: str = "decode") -> None:
-        message = f"{size[0]} x {size[1]} pixels are over the limit of {most}; raise --max-pixels to accept it"
+        message = (
+            f"{size[0]} x {size[1]} pixels are over the limit of {most}; raise --max-pixels "
+            "to accept it"
+        )
         super().__init__(stage, "too-many-pixels", message)
         self.size = size
 
@@ -180,10 +200,11 @@ def open_image(
     pixels_only: bool = False,
     gray16: GrayRange | None = None,
 ) -> Opened:
-    """Read the header of an encoded image. Raises Rejection (stage `decode`): TooManyPixels for more than `max_pixels`.
+    """Read the header of an encoded image. Raises Rejection (stage `decode`): TooManyPixels for
+    more than `max_pixels`.
 
-    With `pixels_only`, the image need not bring what an encoder copies: its comment, colour profile and XMP. `gray16` is
-    the range of gray of more than 8 bits, None: that of its type.
+    With `pixels_only`, the image need not bring what an encoder copies: its comment, colour profile
+    and XMP. `gray16` is the range of gray of more than 8 bits, None: that of its type.
     """
     _prepare()
     if not data:
@@ -194,7 +215,17 @@ def open_image(
     if jpeg is not None and jpeg.is_usual and (jpeg.bare or pixels_only):
         if math.prod(jpeg.size) > max_pixels:
             raise TooManyPixels(jpeg.size, max_pixels)
-        return Opened(data, "JPEG", "L" if jpeg.components == 1 else "RGB", jpeg.size, 1, keep_truncated, jpeg, True, None)
+        return Opened(
+            data,
+            "JPEG",
+            "L" if jpeg.components == 1 else "RGB",
+            jpeg.size,
+            1,
+            keep_truncated,
+            jpeg,
+            True,
+            None,
+        )
     try:
         with _TRUNCATED.set_to(keep_truncated):
             image = _open_or_reject(data)
@@ -208,13 +239,23 @@ def open_image(
     if width < 1 or height < 1:
         raise Rejection("decode", "no-pixels", f"the header says {width} x {height} pixels")
     orientation, form = _orientation(image, data), image.format or ""
-    if form == "TIFF":  # Pillow turns it while it decodes, and some versions say the upright size before
+    # Pillow turns it while it decodes, and some versions say the upright size before
+    if form == "TIFF":
         tags: Any = getattr(image, "tag_v2")  # noqa: B009 - declared in a plugin that takes long to import
         width, height = tags[_TIFF_WIDTH], tags[_TIFF_HEIGHT]
     size = (height, width) if orientation >= 5 else (width, height)
     jpeg = jpeg if form in _JPEG else None
     return Opened(
-        data, form, image.mode, size, 1 if form == "TIFF" else orientation, keep_truncated, jpeg, False, image, gray16
+        data,
+        form,
+        image.mode,
+        size,
+        1 if form == "TIFF" else orientation,
+        keep_truncated,
+        jpeg,
+        False,
+        image,
+        gray16,
     )
 
 
@@ -235,16 +276,18 @@ def _open(data: bytes) -> Image.Image:
 
 
 _ICO = b"\0\0\1\0"
-"""What an ICO begins with, and no TGA that is right: it would have colours of a table, and no table."""
+"""What an ICO begins with, and no TGA that is right: it would have colours of a table, and no
+table."""
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def _refuse_large_icon(data: bytes, max_pixels: int) -> None:
-    """Raise TooManyPixels for an ICO whose picture has more pixels than this, whatever size its directory says.
+    """Raise TooManyPixels for an ICO whose picture has more pixels than this, whatever size its
+    directory says.
 
-    Of all formats, Pillow decodes this one alone where it reads no more than the header of the others. It takes the picture
-    that is the largest by the directory.
+    Of all formats, Pillow decodes this one alone where it reads no more than the header of the
+    others. It takes the picture that is the largest by the directory.
     """
     (count,) = struct.unpack_from("<H", data, 4) if len(data) >= 6 else (0,)
     places = range(6, min(6 + 16 * count, len(data) - 15), 16)
@@ -259,7 +302,8 @@ def _refuse_large_icon(data: bytes, max_pixels: int) -> None:
 
 
 def _icon_size(head: bytes) -> Size:
-    """Return the (width, height) that the first 24 bytes of a picture of an ICO say: a PNG, or a bitmap and its mask."""
+    """Return the (width, height) that the first 24 bytes of a picture of an ICO say: a PNG, or a
+    bitmap and its mask."""
     if head.startswith(_PNG):
         width, height = struct.unpack_from(">II", head, 16)
         return width, height
@@ -272,7 +316,8 @@ _OLD_BITMAP = b"\x0c\0\0\0"
 
 
 def decoded(opened: Opened, looks: Sequence[Look]) -> Image.Image:
-    """Decode, turn upright and make RGB, with pixels enough for each of `looks`. Raises Rejection (stage `decode`).
+    """Decode, turn upright and make RGB, with pixels enough for each of `looks`. Raises Rejection
+    (stage `decode`).
 
     The image may be smaller than `opened.size`: a JPEG is decoded no larger than it is needed.
     """
@@ -289,7 +334,8 @@ def upright(opened: Opened, least: Size | None) -> Image.Image:
 
 
 def look_at_gray(opened: Opened, found: list[tuple[float, float] | None]) -> None:
-    """Look at an image of gray of more than 8 bits, where the range of its type decides. What is damaged shows nothing."""
+    """Look at an image of gray of more than 8 bits, where the range of its type decides. What is
+    damaged shows nothing."""
     if opened.gray16 is None and opened.mode.startswith(MODES):
         with suppress(Exception):
             found.append(lost_extent(np.asarray(opened.load())))
@@ -302,9 +348,11 @@ def render(opened: Opened, look: Look) -> Pixels:
 
 
 def check(opened: Opened) -> None:
-    """Make sure that all of an image decodes, without making its pixels where that is dearer. Raises Rejection.
+    """Make sure that all of an image decodes, without making its pixels where that is dearer.
+    Raises Rejection.
 
-    A JPEG is decoded at an eighth of its size: all of its data is read, and hardly any pixel is computed.
+    A JPEG is decoded at an eighth of its size: all of its data is read, and hardly any pixel is
+    computed.
     """
     if opened.format in _JPEG and decodes_whole(opened.data):
         return
@@ -319,27 +367,38 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = Fal
 
 
 def seen(values: npt.NDArray[Any], view: View) -> npt.NDArray[Any]:
-    """Return what a view shows of pixels, by the filter that `render` uses, or of a mask, by the nearest pixel."""
-    return resampled_mask(values, view, 0) if values.ndim == 2 else np.asarray(resampled(Image.fromarray(values), view))
+    """Return what a view shows of pixels, by the filter that `render` uses, or of a mask, by the
+    nearest pixel."""
+    return (
+        resampled_mask(values, view, 0)
+        if values.ndim == 2
+        else np.asarray(resampled(Image.fromarray(values), view))
+    )
 
 
 def decode_mask(
     data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False
 ) -> npt.NDArray[np.unsignedinteger[Any]]:
-    """Decode an encoded mask to upright numbers as they are stored, (height, width): no palette, no colours.
+    """Decode an encoded mask to upright numbers as they are stored, (height, width): no palette, no
+    colours.
 
-    They are uint8, or uint16 where the mask has 16 bits for each pixel. Raises Rejection (stage `decode`), also for an image
-    that has not one number of up to 16 bits for each pixel.
+    They are uint8, or uint16 where the mask has 16 bits for each pixel. Raises Rejection (stage
+    `decode`), also for an image that has not one number of up to 16 bits for each pixel.
     """
     opened = open_image(data, max_pixels, keep_truncated)
     with _decoding(opened):
         stored = opened.load(None)
         values: npt.NDArray[Any] = np.asarray(turned(stored, opened.orientation))
     # Some versions of Pillow give 16 bits as 32, and say so by the mode alone.
-    if stored.mode == "I;16" or (stored.mode == "I" and values.size and values.min() >= 0 and values.max() <= 0xFFFF):
+    if stored.mode == "I;16" or (
+        stored.mode == "I" and values.size and values.min() >= 0 and values.max() <= 0xFFFF
+    ):
         return values.astype(np.uint16, copy=False)
     if stored.mode not in ("1", "L", "P"):
-        message = f"a mask has one number of up to 16 bits for each pixel; this is an image of mode {stored.mode}"
+        message = (
+            "a mask has one number of up to 16 bits for each pixel; this is an image of "
+            f"mode {stored.mode}"
+        )
         raise Rejection("decode", "not-a-mask", message)
     step = _grey_step(opened)
     return (values // step if step > 1 else values).astype(np.uint8, copy=False)
@@ -353,7 +412,8 @@ def frame_count(data: bytes) -> int:
 
 
 def frames_of(data: bytes, wanted: Sequence[int], max_pixels: int) -> Iterator[bytes | Rejection]:
-    """Yield some frames of an image file, counted from 0 and in order, upright: PNG, or TIFF for what PNG does not hold.
+    """Yield some frames of an image file, counted from 0 and in order, upright: PNG, or TIFF for
+    what PNG does not hold.
 
     A file of one frame stays as it is. Raises Rejection where none can be read.
     """
@@ -362,7 +422,9 @@ def frames_of(data: bytes, wanted: Sequence[int], max_pixels: int) -> Iterator[b
     for number in wanted:
         try:
             with _decoding(opened):
-                frame = data if image is None else _frame(image, number, opened.orientation, max_pixels)
+                frame = (
+                    data if image is None else _frame(image, number, opened.orientation, max_pixels)
+                )
         except Rejection as rejection:
             yield rejection
         else:
@@ -383,25 +445,40 @@ _MODES_OF_PNG = frozenset(("1", "L", "LA", "P", "RGB", "RGBA", "I;16"))
 
 
 def without_turn(data: bytes) -> bytes | None:
-    """Return an image whose pixels are upright as they are stored, in the same format; None for one that EXIF does not turn.
+    """Return an image whose pixels are upright as they are stored, in the same format; None for one
+    that EXIF does not turn.
 
-    The pixels of a JPEG are rounded once more, with its own tables and as many colours. Raises Rejection.
+    The pixels of a JPEG are rounded once more, with its own tables and as many colours. Raises
+    Rejection.
     """
     opened = open_image(data, sys.maxsize, pixels_only=True)
     if opened.is_usual or (orientation := _orientation(image := _open(data), data)) == 1:
         return None
     with _decoding(opened):
         pixels = opened.load()  # a TIFF is upright then
-        target, info, form = io.BytesIO(), image.info, "JPEG" if opened.format in _JPEG else opened.format
-        kept: dict[str, Any] = {name: info[name] for name in ("icc_profile", "transparency") if name in info}
+        target, info, form = (
+            io.BytesIO(),
+            image.info,
+            "JPEG" if opened.format in _JPEG else opened.format,
+        )
+        kept: dict[str, Any] = {
+            name: info[name] for name in ("icc_profile", "transparency") if name in info
+        }
         if form == "JPEG":
             exif: Any = image.getexif()
             exif.pop(_ORIENTATION, None)
             tables = getattr(image, "quantization")  # noqa: B009 - of a JPEG alone
             if orientation >= 5:  # steps across and down change places
-                tables = {number: np.reshape(table, (8, 8)).T.ravel().tolist() for number, table in tables.items()}
+                tables = {
+                    number: np.reshape(table, (8, 8)).T.ravel().tolist()
+                    for number, table in tables.items()
+                }
             sampling = JpegImagePlugin.get_sampling(image)
-            kept |= {"exif": exif, "qtables": tables, "subsampling": sampling if sampling in (0, 2) else 0}
+            kept |= {
+                "exif": exif,
+                "qtables": tables,
+                "subsampling": sampling if sampling in (0, 2) else 0,
+            }
             kept["progressive"] = "progressive" in info
         elif form == "WEBP":
             kept |= {"lossless": data[12:16] != b"VP8 " and b"VP8L" in data[:4096], "quality": 95}
@@ -412,26 +489,34 @@ def without_turn(data: bytes) -> bytes | None:
 
 
 def mask_png(values: npt.NDArray[Any], like: bytes) -> bytes:
-    """Return the numbers of a mask, (height, width), as a PNG, with the palette of another mask if that has one.
+    """Return the numbers of a mask, (height, width), as a PNG, with the palette of another mask if
+    that has one.
 
-    Pillow gives a pixel as many bits as the palette's length asks for, and cuts numbers beyond them: so it has all of them.
+    Pillow gives a pixel as many bits as the palette's length asks for, and cuts numbers beyond
+    them: so it has all of them.
     """
     image, target = Image.fromarray(np.ascontiguousarray(values)), io.BytesIO()
     with _open(like) as before:
         palette = before.getpalette() if before.mode == "P" and values.dtype == np.uint8 else None
     if palette:
-        image.putpalette(palette if values.max() < len(palette) // 3 else palette + [0] * (3 * 256 - len(palette)))
+        image.putpalette(
+            palette
+            if values.max() < len(palette) // 3
+            else palette + [0] * (3 * 256 - len(palette))
+        )
     image.save(target, "PNG")
     return target.getvalue()
 
 
 def turned(image: Image.Image, orientation: int) -> Image.Image:
-    """Return an image of an EXIF orientation, 1 to 8, upright: the same one where it is so already."""
+    """Return an image of an EXIF orientation, 1 to 8, upright: the same one where it is so
+    already."""
     return image.transpose(_TURNS[orientation]) if orientation in _TURNS else image
 
 
 def nearest(values: npt.NDArray[Any], size: Size) -> npt.NDArray[Any]:
-    """Resize a mask (height, width) of any type to (width, height), by the pixel that is nearest to each new one."""
+    """Resize a mask (height, width) of any type to (width, height), by the pixel that is nearest to
+    each new one."""
     return resampled_mask(values, View.whole((values.shape[1], values.shape[0])).scaled(size), 0)
 
 
@@ -440,7 +525,8 @@ def to_rgb(image: Image.Image, gray16: GrayRange | None = None) -> Image.Image:
     mode = image.mode
     if mode == "RGB" and "transparency" not in image.info:
         return image
-    if mode.startswith(MODES):  # before any transparency: Pillow cuts these numbers at 255 to make RGBA of them
+    # before any transparency: Pillow cuts these numbers at 255 to make RGBA of them
+    if mode.startswith(MODES):
         values = np.asarray(image)
         grey = to_8_bits(values) if gray16 is None else gray16.to_8_bits(values)
         clear = image.info.get("transparency")
@@ -461,7 +547,8 @@ _PNG_DEPTH = 24
 
 
 def _grey_step(opened: Opened) -> int:
-    """Return by how much Pillow multiplies the numbers of a grey image: PNG of 2 and 4 bits become 8, 1 for all others."""
+    """Return by how much Pillow multiplies the numbers of a grey image: PNG of 2 and 4 bits become
+    8, 1 for all others."""
     bits = opened.data[_PNG_DEPTH] if opened.format == "PNG" and opened.mode == "L" else 8
     return 255 // ((1 << bits) - 1)
 
@@ -469,15 +556,17 @@ def _grey_step(opened: Opened) -> int:
 def _keyed(image: Image.Image, opened: Opened) -> Image.Image:
     """Return a loaded image with its transparent colour in the scale of its pixels.
 
-    A PNG names that colour in its own bits. Pillow makes 8 bits of the pixels, but not of the colour. Grey of 2 and 4 bits is
-    multiplied. Colours of 16 bits lose their lower half: an alpha channel then says which ones are meant.
+    A PNG names that colour in its own bits. Pillow makes 8 bits of the pixels, but not of the
+    colour. Grey of 2 and 4 bits is multiplied. Colours of 16 bits lose their lower half: an alpha
+    channel then says which ones are meant.
     """
     clear = image.info.get("transparency")
     if clear is None or opened.format != "PNG":
         return image
     step = _grey_step(opened)
     if step > 1:
-        image.info["transparency"] = (clear & 255 // step) * step  # bits beyond those of the image do not count
+        # bits beyond those of the image do not count
+        image.info["transparency"] = (clear & 255 // step) * step
     elif image.mode == "RGB" and opened.data[_PNG_DEPTH] == 16:
         upper, lower = np.asarray(image), np.asarray(_lower_halves(opened.data))
         seen = ((upper != np.array(clear) >> 8) | (lower != np.array(clear) & 0xFF)).any(axis=-1)
@@ -486,7 +575,8 @@ def _keyed(image: Image.Image, opened: Opened) -> Image.Image:
 
 
 def _lower_halves(data: bytes) -> Image.Image:
-    """Return the lower 8 bits of a PNG with colours of 16 bits: they are read as if they came first."""
+    """Return the lower 8 bits of a PNG with colours of 16 bits: they are read as if they came
+    first."""
     image: Any = _open(data)
     image.tile = [(*tile[:3], "RGB;16L") for tile in image.tile]
     image.load()
@@ -504,7 +594,8 @@ def _lab_to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _orientation(image: Image.Image, data: bytes) -> int:
-    """Return the EXIF orientation, 1 to 8, from the header alone: `image` is not loaded, as some formats' `getexif` would.
+    """Return the EXIF orientation, 1 to 8, from the header alone: `image` is not loaded, as some
+    formats' `getexif` would.
 
     Most images have no EXIF block at all, and parsing an absent one is slow.
     """
@@ -527,7 +618,8 @@ _PNG_METADATA = frozenset((b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
 
 
 def png_metadata(data: bytes) -> bytes | None:
-    """Return a PNG that has no more than the size and the metadata of another; None if that one has no metadata."""
+    """Return a PNG that has no more than the size and the metadata of another; None if that one has
+    no metadata."""
     parts, place, found = [data[:8]], 8, False
     while place + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, place)
@@ -539,11 +631,15 @@ def png_metadata(data: bytes) -> bytes | None:
 
 
 def _least(opened: Opened, looks: Sequence[Look]) -> Size | None:
-    """Return the smallest size, as stored, from which all of these can be resampled well; None if that is its own."""
+    """Return the smallest size, as stored, from which all of these can be resampled well; None if
+    that is its own."""
     if any(isinstance(look, View) and look.is_whole(opened.size) for look in looks):
         return None
     scales = [least_scale(look, DRAFT_MARGIN) for look in looks]
-    need_x, need_y = (math.ceil(max(of_side) * side) for of_side, side in zip(zip(*scales), opened.size))  # noqa: B905 - pairs
+    need_x, need_y = (
+        math.ceil(max(of_side) * side)
+        for of_side, side in zip(zip(*scales), opened.size)  # noqa: B905 - pairs
+    )
     return (need_y, need_x) if opened.orientation >= 5 else (need_x, need_y)
 
 
@@ -552,12 +648,14 @@ def is_reduced(size: Size, look: Look) -> bool:
     if isinstance(look, View) and look.is_whole(size):
         return False
     across, down = least_scale(look, DRAFT_MARGIN)
-    return min(size[0] // math.ceil(across * size[0]), size[1] // math.ceil(down * size[1])) > 1  # as Pillow's draft
+    # as Pillow's draft
+    return min(size[0] // math.ceil(across * size[0]), size[1] // math.ceil(down * size[1])) > 1
 
 
 @dataclass(frozen=True)
 class ImageEncoding:
-    """How an image is kept in a shard: `source`, `jpeg:Q`, `png`, `webp:Q` or `raw`; `none`: it is not, its sample is."""
+    """How an image is kept in a shard: `source`, `jpeg:Q`, `png`, `webp:Q` or `raw`; `none`: it is
+    not, its sample is."""
 
     name: str
     quality: int | None = None
@@ -573,7 +671,8 @@ class ImageEncoding:
         if name in ("jpeg", "webp") and quality.isdecimal() and 1 <= int(quality) <= 100:
             return cls(name, int(quality))
         raise UsageError(
-            f"store {text!r} is not known; use source, jpeg:QUALITY, png, webp:QUALITY, raw or none, with a quality of 1 to 100"
+            f"store {text!r} is not known; use source, jpeg:QUALITY, png, webp:QUALITY, raw or "
+            "none, with a quality of 1 to 100"
         )
 
     def __str__(self) -> str:
@@ -589,18 +688,25 @@ class ImageEncoding:
         target = io.BytesIO()
         image = Image.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels
         try:
-            image.save(target, self.name.upper(), **({"quality": self.quality} if self.quality else {}))
+            image.save(
+                target, self.name.upper(), **({"quality": self.quality} if self.quality else {})
+            )
         except (OSError, ValueError, KeyError) as error:
-            raise Rejection("encode", "not-encoded", f"cannot be stored as {self}: {error}") from error
+            raise Rejection(
+                "encode", "not-encoded", f"cannot be stored as {self}: {error}"
+            ) from error
         return target.getvalue()
 
 
 @cache
 def _prepare() -> None:
-    """Set Pillow up once per process: exactly one backend, our own limits instead of its warnings."""
+    """Set Pillow up once per process: exactly one backend, our own limits instead of its
+    warnings."""
     backend.require_one()
-    Image.MAX_IMAGE_PIXELS = None  # our own limit is checked on the header, before any pixel is decoded
-    warnings.filterwarnings("ignore", module="PIL")  # oddities of a file; what matters becomes a Rejection
+    # our own limit is checked on the header, before any pixel is decoded
+    Image.MAX_IMAGE_PIXELS = None
+    # oddities of a file; what matters becomes a Rejection
+    warnings.filterwarnings("ignore", module="PIL")
 
 
 def _broken(error: Exception) -> Rejection:
@@ -609,7 +715,9 @@ def _broken(error: Exception) -> Rejection:
     text = str(error).strip() or type(error).__name__
     kind = "truncated" if "truncated" in text.lower() or "premature" in text.lower() else "damaged"
     advice = (
-        "fetch it again, or accept it with --truncated keep" if kind == "truncated" else "see whether another program opens it"
+        "fetch it again, or accept it with --truncated keep"
+        if kind == "truncated"
+        else "see whether another program opens it"
     )
     return Rejection("decode", kind, f"the image data is {kind} ({text}); {advice}")
 
@@ -622,11 +730,16 @@ def _decoding(opened: Opened) -> Iterator[None]:
     except _OUR_ERRORS:
         raise
     except Exception as error:
-        raise _not_built(opened.format) if lacks_library(opened.format) else _broken(error) from error
+        raise (
+            _not_built(opened.format) if lacks_library(opened.format) else _broken(error)
+        ) from error
 
 
 def _not_built(name: str) -> Rejection:
-    message = f"this build of {backend.require_one()} cannot read {name}; `shardctl help install` says how to add it"
+    message = (
+        f"this build of {backend.require_one()} cannot read {name}; `shardctl help install` "
+        "says how to add it"
+    )
     return Rejection("decode", "format-not-built", message)
 
 
@@ -637,12 +750,19 @@ def _not_opened(data: bytes) -> Rejection:
     if name is None:
         return Rejection("decode", "not-an-image", "not an image of a format that shardctl opens")
     if name in FORMATS:
-        return Rejection("decode", "damaged", f"it begins like {name}, but is damaged or of a variant that cannot be read")
-    return Rejection("decode", "format-not-allowed", f"{name} is not among the formats that shardctl opens")
+        return Rejection(
+            "decode",
+            "damaged",
+            f"it begins like {name}, but is damaged or of a variant that cannot be read",
+        )
+    return Rejection(
+        "decode", "format-not-allowed", f"{name} is not among the formats that shardctl opens"
+    )
 
 
 def _guess_format(data: bytes) -> str | None:
-    """Name a format by its first bytes, for the reason of a reject and for files without a telling name."""
+    """Name a format by its first bytes, for the reason of a reject and for files without a telling
+    name."""
     for magic, name in _MAGIC:
         if data.startswith(magic):
             return name

@@ -1,7 +1,8 @@
-"""JPEG to RGB by libjpeg-turbo, straight into a buffer: 1.6 times as fast as Pillow-SIMD with the same pixels.
+"""JPEG to RGB by libjpeg-turbo, straight into a buffer: 1.6 times as fast as Pillow-SIMD with the
+same pixels.
 
-Only for what both decode alike, and for losslessly coded JPEG, which most builds of Pillow cannot read. Everything else,
-and every fault, is left to `shardctl.images.codecs.image` and its rules.
+Only for what both decode alike, and for losslessly coded JPEG, which most builds of Pillow cannot
+read. Everything else, and every fault, is left to `shardctl.images.codecs.image` and its rules.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _ALIKE = frozenset(("YCbCr", "RGB", "Gray"))
 """Colour spaces of files whose pixels are the same either way."""
 
 _MOST_PIXELS = 100_000_000
-"""Larger images are left to Pillow, which takes memory as it decodes: the size in a damaged header means nothing."""
+"""Larger images are left to Pillow, which takes memory as it decodes: the size in a damaged header
+means nothing."""
 
 _START_OF_IMAGE, _END_OF_IMAGE, _START_OF_SCAN, _LOSSLESS = 0xD8, 0xD9, 0xDA, 0xC3
 _HUFFMAN = (0xC0, 0xC1, 0xC2)
@@ -41,10 +43,12 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers whose segment says how the pixels are coded and how many there are."""
 
 _SEGMENTS = _FRAMES | {0xC4, 0xCC, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}
-"""Markers of all segments that may be before the first scan: also tables, comments and what applications add."""
+"""Markers of all segments that may be before the first scan: also tables, comments and what
+applications add."""
 
 _ALONE = frozenset((0x01, *range(0xD0, 0xD8)))
-"""Markers without a length that decoders pass over. Two more have none: the start and the end of an image."""
+"""Markers without a length that decoders pass over. Two more have none: the start and the end of an
+image."""
 
 _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 """What ends the data of a scan: in it, 0 or a restart marker (0xD0 to 0xD7) is behind each 0xFF."""
@@ -56,16 +60,18 @@ _FRAME = struct.Struct(">BHHB")
 """Bits of a value, height, width, components."""
 
 _SHORTEST = {_APP0: 16, _APP2: 16, _APP14: 14}
-"""Bytes of the shortest sound segments (JFIF, ICC profile, Adobe): Pillow refuses some shorter ones."""
+"""Bytes of the shortest sound segments (JFIF, ICC profile, Adobe): Pillow refuses some shorter
+ones."""
 
 
 @dataclass(frozen=True)
 class JpegHeader:
-    """What is before the first scan. `frame` is the marker that says how the pixels are coded; `bits` are of one value.
+    """What is before the first scan. `frame` is the marker that says how the pixels are coded;
+    `bits` are of one value.
 
-    `size` is (width, height), `components` are 3 with colours. A `plain` one has nothing for which Pillow would turn the image
-    (EXIF) or refuse it. A `bare` one has no comment, and no segment that may hold a colour profile or XMP: Pillow copies these
-    into an image that it encodes.
+    `size` is (width, height), `components` are 3 with colours. A `plain` one has nothing for which
+    Pillow would turn the image (EXIF) or refuse it. A `bare` one has no comment, and no segment
+    that may hold a colour profile or XMP: Pillow copies these into an image that it encodes.
     """
 
     frame: int
@@ -85,8 +91,11 @@ class JpegHeader:
 
     @property
     def is_usual(self) -> bool:
-        """Whether Pillow's decoder takes all of the image as its header says, so that nobody needs to look at more of it."""
-        usual = self.plain and self.bits == 8 and self.frame in _HUFFMAN and self.components in (1, 3)
+        """Whether Pillow's decoder takes all of the image as its header says, so that nobody needs
+        to look at more of it."""
+        usual = (
+            self.plain and self.bits == 8 and self.frame in _HUFFMAN and self.components in (1, 3)
+        )
         return usual and self.size[0] > 0 and self.size[1] > 0
 
 
@@ -94,9 +103,10 @@ class JpegHeader:
 class JpegFacts:
     """What decoding a JPEG costs, and whether that needs a look at it first.
 
-    A `plain` one is decoded by libjpeg-turbo and Pillow to the same pixels, and needs no turning: docs/format.md has the
-    definition. `progressive` ones take 3.3 times as long as others to decode, those with `full_colour` (4:4:4, colours that
-    have as many pixels as brightness) 1.3 times.
+    A `plain` one is decoded by libjpeg-turbo and Pillow to the same pixels, and needs no turning:
+    docs/format.md has the definition. `progressive` ones take 3.3 times as long as others to
+    decode, those with `full_colour` (4:4:4, colours that have as many pixels as brightness) 1.3
+    times.
     """
 
     plain: bool
@@ -105,7 +115,8 @@ class JpegFacts:
 
 
 def jpeg_facts(data: bytes | memoryview) -> JpegFacts | None:
-    """Return the facts of a JPEG; None for anything else, and for a JPEG that libjpeg-turbo cannot read."""
+    """Return the facts of a JPEG; None for anything else, and for a JPEG that libjpeg-turbo cannot
+    read."""
     view = memoryview(data)
     try:
         header = jpeg_header(view)
@@ -132,17 +143,22 @@ class JpegDecoder:
         self.scratch = np.empty(0, np.uint8)
         """Memory that the next image may be decoded into, (n,) uint8."""
 
-    def decode(self, data: Pixels, out: Pixels | None = None, most: int = _MOST_PIXELS) -> Pixels | None:
-        """Return upright RGB pixels (height, width, 3), or None for data that this is not for, and for more pixels than `most`.
+    def decode(
+        self, data: Pixels, out: Pixels | None = None, most: int = _MOST_PIXELS
+    ) -> Pixels | None:
+        """Return upright RGB pixels (height, width, 3), or None for data that this is not for, and
+        for more pixels than `most`.
 
-        `data` is (n,) uint8. The pixels are in `out` where that has just their shape and lies in one piece; else in `scratch`,
-        which the next call uses again.
+        `data` is (n,) uint8. The pixels are in `out` where that has just their shape and lies in
+        one piece; else in `scratch`, which the next call uses again.
         """
         header = jpeg_header(data.data)
         if header is None or not _decodes_alike(header, data.data):
             return None
         before = self.scratch
-        pixels = _decoded(data, lambda shape: out if _fits(out, shape) else self.memory(shape), most)
+        pixels = _decoded(
+            data, lambda shape: out if _fits(out, shape) else self.memory(shape), most
+        )
         if pixels is None:
             self.scratch = before  # the size may have been that of a damaged header
         return pixels
@@ -156,9 +172,11 @@ class JpegDecoder:
 
 
 def decode_plain(data: memoryview, memory: Pixels) -> Pixels | None:
-    """Return the RGB pixels (height, width, 3) of a JPEG that is known to be plain, in `memory`, which is in one piece.
+    """Return the RGB pixels (height, width, 3) of a JPEG that is known to be plain, in `memory`,
+    which is in one piece.
 
-    None if it does not decode, or not without a warning, and if it needs more memory. Nothing is asked of it before.
+    None if it does not decode, or not without a warning, and if it needs more memory. Nothing is
+    asked of it before.
     """
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=memory)
@@ -168,11 +186,13 @@ def decode_plain(data: memoryview, memory: Pixels) -> Pixels | None:
 
 
 def decodes_whole(data: bytes) -> bool:
-    """Return whether all of a JPEG decodes without a warning: then Pillow decodes it too. False says nothing.
+    """Return whether all of a JPEG decodes without a warning: then Pillow decodes it too. False
+    says nothing.
 
-    It is decoded at an eighth of its size, and without colours: all of its data is read, and hardly any pixel is computed. Not
-    a losslessly coded one: libjpeg-turbo cannot make it smaller, and writes all of it where an eighth is expected. The memory
-    is for all pixels, in case that `jpeg_header` takes the image for another kind: what is not written to costs nothing.
+    It is decoded at an eighth of its size, and without colours: all of its data is read, and hardly
+    any pixel is computed. Not a losslessly coded one: libjpeg-turbo cannot make it smaller, and
+    writes all of it where an eighth is expected. The memory is for all pixels, in case that
+    `jpeg_header` takes the image for another kind: what is not written to costs nothing.
     """
     view = memoryview(data)
     try:
@@ -183,7 +203,9 @@ def decodes_whole(data: bytes) -> bool:
         if colours not in _ALIKE or height * width > _MOST_PIXELS:
             return False
         room = _room(height * width)
-        simplejpeg.decode_jpeg(view, "GRAY", fastdct=True, fastupsample=True, min_height=1, min_width=1, buffer=room)
+        simplejpeg.decode_jpeg(
+            view, "GRAY", fastdct=True, fastupsample=True, min_height=1, min_width=1, buffer=room
+        )
     except Exception:  # noqa: BLE001 - whatever it is, the slow way finds it too, and has words for it
         return False
     return True
@@ -201,7 +223,8 @@ def _room(size: int) -> Pixels:
 
 
 def decode_plain_alone(data: memoryview, most: int = _MOST_PIXELS) -> Pixels | None:
-    """Return the RGB pixels (height, width, 3) of a JPEG that is known to be plain, in memory of their own, as above.
+    """Return the RGB pixels (height, width, 3) of a JPEG that is known to be plain, in memory of
+    their own, as above.
 
     None too for more pixels than `most`.
     """
@@ -225,7 +248,8 @@ def _fits(out: Pixels | None, shape: Shape) -> bool:
 
 
 def _decodes_alike(header: JpegHeader, view: memoryview) -> bool:
-    """Return whether nothing before the pixels is a reason that Pillow could decode this to others, or not at all."""
+    """Return whether nothing before the pixels is a reason that Pillow could decode this to others,
+    or not at all."""
     if not header.plain or header.bits != 8:
         return False
     # Versions of libjpeg-turbo estimate scans that are missing differently, by up to 62 of 255.
@@ -233,7 +257,8 @@ def _decodes_alike(header: JpegHeader, view: memoryview) -> bool:
 
 
 def plain_size(data: Pixels) -> tuple[int, int] | None:
-    """Return (width, height) of a JPEG (n,) uint8 that needs no turning; None for data that this is not for."""
+    """Return (width, height) of a JPEG (n,) uint8 that needs no turning; None for data that this is
+    not for."""
     try:
         header = jpeg_header(data.data)
         if header is None or not header.plain:
@@ -245,10 +270,11 @@ def plain_size(data: Pixels) -> tuple[int, int] | None:
 
 
 def decode_lossless(data: bytes, pixels: int) -> Pixels:
-    """Return the values of a losslessly coded JPEG, (height, width, 3) RGB or (height, width) grey, not turned.
+    """Return the values of a losslessly coded JPEG, (height, width, 3) RGB or (height, width) grey,
+    not turned.
 
-    Raises Rejection (stage `decode`) for damaged data, for other than 8 bits for a value, and for other colours. Raises it too
-    where libjpeg-turbo finds more than `pixels` pixels.
+    Raises Rejection (stage `decode`) for damaged data, for other than 8 bits for a value, and for
+    other colours. Raises it too where libjpeg-turbo finds more than `pixels` pixels.
     """
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
@@ -260,17 +286,19 @@ def decode_lossless(data: bytes, pixels: int) -> Pixels:
         values: Pixels = simplejpeg.decode_jpeg(data, "RGB")
     except Exception as error:
         message = (
-            f"a losslessly coded JPEG that is damaged, or neither RGB nor grey ({error}); see whether another program opens it"
+            f"a losslessly coded JPEG that is damaged, or neither RGB nor grey ({error}); "
+            "see whether another program opens it"
         )
         raise Rejection("decode", "damaged", message) from error
     return values
 
 
 def jpeg_header(view: memoryview) -> JpegHeader | None:
-    """Return what a JPEG says before its first scan. None for anything else, and for what libjpeg would not decode.
+    """Return what a JPEG says before its first scan. None for anything else, and for what libjpeg
+    would not decode.
 
-    It looks for markers as libjpeg does, so that both find the same frame. What the standard does not have there, and libjpeg
-    passes over, makes it not `plain`.
+    It looks for markers as libjpeg does, so that both find the same frame. What the standard does
+    not have there, and libjpeg passes over, makes it not `plain`.
     """
     if bytes(view[:2]) != b"\xff\xd8":
         return None
@@ -284,7 +312,10 @@ def jpeg_header(view: memoryview) -> JpegHeader | None:
             if marker in _FRAMES:
                 if frame:  # a second one
                     return None
-                frame, (bits, height, width, components) = marker, _FRAME.unpack_from(view, place + 4)
+                frame, (bits, height, width, components) = (
+                    marker,
+                    _FRAME.unpack_from(view, place + 4),
+                )
                 shape = (width, height)
             elif _APP0 <= marker <= _APP14:
                 plain = plain and _is_plain(marker, bytes(view[place + 4 : place + 2 + length]))
@@ -311,7 +342,8 @@ def jpeg_header(view: memoryview) -> JpegHeader | None:
 
 
 def _segments(view: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield the marker and the content of every segment up to the end of the image. The data of scans is skipped."""
+    """Yield the marker and the content of every segment up to the end of the image. The data of
+    scans is skipped."""
     place = 2
     while found := _MARKER.search(view, place):
         marker, place = view[found.end() - 1], found.end()
@@ -325,7 +357,8 @@ def _segments(view: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _has_every_scan(view: memoryview) -> bool:
-    """Return whether a progressive JPEG has every coefficient of every component, to the last bit."""
+    """Return whether a progressive JPEG has every coefficient of every component, to the last
+    bit."""
     components, exact = 0, dict[int, int]()
     for marker, content in _segments(view):
         if marker in _FRAMES and len(content) > 5:
@@ -341,11 +374,13 @@ def _has_every_scan(view: memoryview) -> bool:
 
 
 def _is_plain(marker: int, content: bytes) -> bool:
-    """Return whether an application's segment has nothing that Pillow would turn the image or refuse it for."""
+    """Return whether an application's segment has nothing that Pillow would turn the image or
+    refuse it for."""
     if marker == _APP1:
         return not content.startswith(b"Exif\0\0")
     if marker == _APP2 and content.startswith(b"MPF\0"):
         return False  # several pictures, in a table that may be damaged
     if marker == _APP13:
-        return content[-6:-2] != b"8BIM"  # Pillow reads past the end of a Photoshop block that is cut there
+        # Pillow reads past the end of a Photoshop block that is cut there
+        return content[-6:-2] != b"8BIM"
     return len(content) + 2 >= _SHORTEST.get(marker, 0)

@@ -1,4 +1,5 @@
-"""Stages of geometry, done to pixels: images are interpolated, the numbers of masks are taken from the nearest pixel.
+"""Stages of geometry, done to pixels: images are interpolated, the numbers of masks are taken from
+the nearest pixel.
 
 Figures and the comparison of ways to warp: docs/dev/measurements/steps.md.
 """
@@ -32,7 +33,8 @@ from shardctl.images.geometry import (
 from shardctl.images.patch import Patch
 
 WARP_DENSITY = 1.5
-"""Pixels per output pixel, on a side, that are left for the bilinear filter of a warp that shrinks. Fewer blur, more alias."""
+"""Pixels per output pixel, on a side, that are left for the bilinear filter of a warp that shrinks.
+Fewer blur, more alias."""
 
 WARP_MARGIN = 2
 """Output pixels around those of a warp whose sources are kept for its filter."""
@@ -55,8 +57,8 @@ Field = npt.NDArray[np.float32]
 def pixels_of(image: Image.Image) -> npt.NDArray[np.uint8]:
     """Return the pixels of an RGB image, (height, width, 3) uint8. They must not be changed.
 
-    By Pillow's own encoder, in one piece: `np.asarray` has it make pieces of 64 KiB, and joins these. For 32 x 32 pixels that
-    takes 2 instead of 5.5 microseconds (measured 2026-11-27).
+    By Pillow's own encoder, in one piece: `np.asarray` has it make pieces of 64 KiB, and joins
+    these. For 32 x 32 pixels that takes 2 instead of 5.5 microseconds (measured 2026-11-27).
     """
     width, height = image.size
     if image.mode == "RGB" and width and height:
@@ -76,7 +78,8 @@ _COMPLETE = 1
 
 
 def resampled(image: Image.Image, stage: Stage, size: Size | None = None) -> Image.Image:
-    """Return what a stage makes of an RGB image. `size` is the one that the stage is for where the image was reduced."""
+    """Return what a stage makes of an RGB image. `size` is the one that the stage is for where the
+    image was reduced."""
     if isinstance(stage, View):
         return _viewed(image, stage, size or image.size)
     if isinstance(stage, Warp):
@@ -89,11 +92,14 @@ def resampled(image: Image.Image, stage: Stage, size: Size | None = None) -> Ima
 
 
 def least_scale(stage: View | Warp, margin: float) -> tuple[float, float]:
-    """Return the part of the source's pixels, on each side, from which a stage can be resampled well.
+    """Return the part of the source's pixels, on each side, from which a stage can be resampled
+    well.
 
     `margin` is how many pixels there should be for each pixel of the output, on a side.
     """
-    view, density = (stage, 1.0) if isinstance(stage, View) else (stage.view, WARP_DENSITY / stage.density)
+    view, density = (
+        (stage, 1.0) if isinstance(stage, View) else (stage.view, WARP_DENSITY / stage.density)
+    )
     left, top, right, bottom = view.box
     across, down = view.size[0] / (right - left), view.size[1] / (bottom - top)
     return across * density * margin, down * density * margin
@@ -111,10 +117,16 @@ def _viewed(image: Image.Image, view: View, size: Size) -> Image.Image:
 
 
 def _box_in_pixels(box: Box, have: Size, size: Size) -> Box:
-    """Return a box of an image of `size` in the pixels of the reduced one, which is `have` large."""
+    """Return a box of an image of `size` in the pixels of the reduced one, which is `have`
+    large."""
     x, y = have[0] / size[0], have[1] / size[1]
     # Within the image: the rounding of a scale may carry a box past the edge by a hair.
-    return max(box[0] * x, 0.0), max(box[1] * y, 0.0), min(box[2] * x, have[0]), min(box[3] * y, have[1])
+    return (
+        max(box[0] * x, 0.0),
+        max(box[1] * y, 0.0),
+        min(box[2] * x, have[0]),
+        min(box[3] * y, have[1]),
+    )
 
 
 def _warped(image: Image.Image, warp: Warp, size: Size) -> Image.Image:
@@ -129,10 +141,12 @@ def _warped(image: Image.Image, warp: Warp, size: Size) -> Image.Image:
 
 
 def _warp_source(warp: Warp, have: Size, size: Size) -> tuple[View | None, Matrix] | None:
-    """Return what a warp interpolates: a view of the image, None for all of it, and the map from the output to that.
+    """Return what a warp interpolates: a view of the image, None for all of it, and the map from
+    the output to that.
 
-    Where the map shrinks, the view is one that is reduced, as warps read four pixels at most. The image is `have` large, and
-    the warp is for one of `size`. None: the warp takes nothing of the image.
+    Where the map shrinks, the view is one that is reduced, as warps read four pixels at most. The
+    image is `have` large, and the warp is for one of `size`. None: the warp takes nothing of the
+    image.
     """
     view = warp.view
     if view.is_whole(have) and (warp.nearest or warp.density <= WARP_DENSITY):
@@ -164,7 +178,8 @@ def _needed(warp: Warp) -> tuple[int, int, int, int] | None:
 
 
 def _reduced(view: View, density: float, have: Size, size: Size) -> View:
-    """Return a view with as many pixels as a warp of this density should have, and no more than there are."""
+    """Return a view with as many pixels as a warp of this density should have, and no more than
+    there are."""
     left, top, right, bottom = view.box
     sides = []
     for of_view, of_source in (
@@ -177,7 +192,8 @@ def _reduced(view: View, density: float, have: Size, size: Size) -> View:
 
 
 def _pillow_map(matrix: Matrix) -> tuple[Image.Transform, tuple[float, ...]]:
-    """Return a map from the output to an image as Pillow takes it; it works with corner coordinates, as we do."""
+    """Return a map from the output to an image as Pillow takes it; it works with corner
+    coordinates, as we do."""
     numbers = tuple((matrix / matrix[2, 2]).ravel().tolist())
     if numbers[6:8] == (0.0, 0.0):
         return Image.Transform.AFFINE, numbers[:6]
@@ -185,7 +201,8 @@ def _pillow_map(matrix: Matrix) -> tuple[Image.Transform, tuple[float, ...]]:
 
 
 def _displaced(image: Image.Image, stage: Displacement) -> Image.Image:
-    """Take every pixel from where its displacement says, interpolated between four pixels; beyond the edge is the fill."""
+    """Take every pixel from where its displacement says, interpolated between four pixels; beyond
+    the edge is the fill."""
     pixels = np.asarray(image)
     height, width = pixels.shape[:2]
     rows, columns = np.indices((height, width), np.float32)
@@ -200,11 +217,15 @@ def _displaced(image: Image.Image, stage: Displacement) -> Image.Image:
     return Image.fromarray((upper * (1 - down) + lower * down + 0.5).astype(np.uint8))
 
 
-def _taken(values: Values, rows: npt.NDArray[np.float32], columns: npt.NDArray[np.float32], fill: Any) -> Values:
+def _taken(
+    values: Values, rows: npt.NDArray[np.float32], columns: npt.NDArray[np.float32], fill: Any
+) -> Values:
     """Return the values at whole places, and `fill` where these lie outside."""
     height, width = values.shape[:2]
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    taken = values[np.where(inside, rows, 0).astype(np.intp), np.where(inside, columns, 0).astype(np.intp)]
+    taken = values[
+        np.where(inside, rows, 0).astype(np.intp), np.where(inside, columns, 0).astype(np.intp)
+    ]
     taken[~inside] = fill
     result: Values = taken
     return result
@@ -220,18 +241,27 @@ def _smoothed_along(field: Field, sigma: float, axis: int) -> Field:
     heights = np.exp(-0.5 * (np.arange(-half, half + 1) / sigma) ** 2)
     weights: Field = (heights / heights.sum()).astype(np.float32)
     # One mirror may be too short for the kernel: np.pad mirrors as often as it takes.
-    padded = np.pad(field, [(half, half) if each == axis else (0, 0) for each in range(2)], "reflect" if length > 1 else "edge")
+    padded = np.pad(
+        field,
+        [(half, half) if each == axis else (0, 0) for each in range(2)],
+        "reflect" if length > 1 else "edge",
+    )
     blurred = np.zeros_like(field)
     for place, weight in enumerate(weights):
-        blurred += weight * (padded[place : place + length] if axis == 0 else padded[:, place : place + length])
+        blurred += weight * (
+            padded[place : place + length] if axis == 0 else padded[:, place : place + length]
+        )
     return blurred
 
 
 def resampled_mask(values: Values, stage: Stage, fill: int) -> Values:
-    """Return what a stage makes of a mask (height, width) of any type: the nearest number, `fill` where there is none."""
+    """Return what a stage makes of a mask (height, width) of any type: the nearest number, `fill`
+    where there is none."""
     if isinstance(stage, Pad):
         canvas = np.full((stage.size[1], stage.size[0]), fill, values.dtype)
-        canvas[stage.top : stage.top + values.shape[0], stage.left : stage.left + values.shape[1]] = values
+        canvas[
+            stage.top : stage.top + values.shape[0], stage.left : stage.left + values.shape[1]
+        ] = values
         return canvas
     if isinstance(stage, View):
         seen: Values = values[np.ix_(*_nearest(stage))]
@@ -240,7 +270,8 @@ def resampled_mask(values: Values, stage: Stage, fill: int) -> Values:
 
 
 def patch_mover(stage: Stage) -> Callable[[Patch], Patch]:
-    """Return what does to the masks of single objects what `resampled_mask` does, where their pixels are."""
+    """Return what does to the masks of single objects what `resampled_mask` does, where their
+    pixels are."""
     if isinstance(stage, Pad):
         return lambda patch: patch.padded(stage.top, stage.left, stage.size[::-1])
     if isinstance(stage, View):
@@ -259,15 +290,19 @@ def _nearest(view: View) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
 
 
 def _places(start: float, end: float, count: int) -> npt.NDArray[np.intp]:
-    if start == int(start) and end == int(end):  # without a rounding that could take the pixel beside the nearest one
-        return int(start) + (2 * np.arange(count, dtype=np.intp) + 1) * int(end - start) // (2 * count)
+    # without a rounding that could take the pixel beside the nearest one
+    if start == int(start) and end == int(end):
+        return int(start) + (2 * np.arange(count, dtype=np.intp) + 1) * int(end - start) // (
+            2 * count
+        )
     centres = start + (np.arange(count) + 0.5) * ((end - start) / count)
     places: npt.NDArray[np.intp] = np.floor(centres + _ROUNDING).astype(np.intp)
     return places
 
 
 def _nearest_anywhere(stage: Warp | Displacement) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the row and the column of the source that is nearest to each pixel, -1 where there is none."""
+    """Return the row and the column of the source that is nearest to each pixel, -1 where there is
+    none."""
     if isinstance(stage, Displacement):
         rows, columns = np.indices(stage.y.shape, np.float32)
         return np.floor(rows + stage.y + 0.5), np.floor(columns + stage.x + 0.5)

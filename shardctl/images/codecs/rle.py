@@ -1,7 +1,9 @@
-"""Masks of single objects as COCO keeps them: the lengths of runs down the columns, written as printable bytes.
+"""Masks of single objects as COCO keeps them: the lengths of runs down the columns, written as
+printable bytes.
 
-A mask begins with a run of zeros (which may be of length 0), then runs of ones and zeros take turns. The compressed form has
-the difference of each length to the one before the last, in groups of five bits with the lowest first.
+A mask begins with a run of zeros (which may be of length 0), then runs of ones and zeros take
+turns. The compressed form has the difference of each length to the one before the last, in groups
+of five bits with the lowest first.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ def compress(runs: Sequence[int] | npt.NDArray[np.int64]) -> bytes:
 
 
 def decompress(counts: bytes) -> npt.NDArray[np.int64]:
-    """Return the lengths of the runs, (n,) int64. Raises ValueError for bytes that COCO's compression does not give."""
+    """Return the lengths of the runs, (n,) int64. Raises ValueError for bytes that COCO's
+    compression does not give."""
     codes = np.frombuffer(counts, np.uint8).astype(np.int64) - _FIRST
     if not len(codes):
         return np.zeros(0, np.int64)
@@ -57,7 +60,8 @@ def decompress(counts: bytes) -> npt.NDArray[np.int64]:
     runs[2::2] = np.cumsum(runs[2::2])
     if runs.min() < 0:
         raise ValueError("a run has a length below 0")
-    if runs.sum(dtype=np.float64) >= 1 << 5 * MOST_GROUPS:  # a sum of whole numbers may begin anew at 0
+    # a sum of whole numbers may begin anew at 0
+    if runs.sum(dtype=np.float64) >= 1 << 5 * MOST_GROUPS:
         raise ValueError("the runs are longer than an image can be")
     return runs
 
@@ -75,7 +79,9 @@ def decode_patch(counts: bytes, size: tuple[int, int]) -> Patch:
     runs = decompress(counts)
     height, width = size
     if int(runs.sum()) != height * width:
-        raise ValueError(f"its runs have {int(runs.sum())} pixels, and {width}x{height} are {width * height}")
+        raise ValueError(
+            f"its runs have {int(runs.sum())} pixels, and {width}x{height} are {width * height}"
+        )
     ends = np.cumsum(runs)
     # Of each run of ones: where it begins, and its last pixel.
     first, last = (places[1::2][runs[1::2] > 0] for places in (ends - runs, ends - 1))
@@ -84,14 +90,17 @@ def decode_patch(counts: bytes, size: tuple[int, int]) -> Patch:
     (begins, top), (stops, bottom) = np.divmod(first, height), np.divmod(last, height)
     high, low = (0, height) if (begins != stops).any() else (int(top.min()), int(bottom.max()) + 1)
     left, rows, columns = int(begins[0]), low - high, int(stops[-1] - begins[0]) + 1
-    bounds = np.stack([(begins - left) * rows + top - high, (stops - left) * rows + bottom - high + 1], axis=1).ravel()
+    bounds = np.stack(
+        [(begins - left) * rows + top - high, (stops - left) * rows + bottom - high + 1], axis=1
+    ).ravel()
     lengths = np.diff(bounds, prepend=0, append=rows * columns)
     pixels = np.repeat(np.arange(len(lengths)) % 2 == 1, lengths).reshape(columns, rows).T
     return Patch(pixels, high, left, size)
 
 
 def box(counts: bytes, height: int) -> list[float]:
-    """Return the smallest box around a mask, x, y, width and height; four zeros for one without ones. Raises ValueError."""
+    """Return the smallest box around a mask, x, y, width and height; four zeros for one without
+    ones. Raises ValueError."""
     runs = decompress(counts)
     ends = np.cumsum(runs)
     first, last = (ends - runs)[1::2], ends[1::2] - 1
@@ -99,7 +108,8 @@ def box(counts: bytes, height: int) -> list[float]:
     if not there.any():
         return [0, 0, 0, 0]
     (left, top), (right, bottom) = np.divmod(first[there], height), np.divmod(last[there], height)
-    if (left < right).any():  # a run that goes on in the next column has the last pixel of one and the first of the other
+    # a run that goes on in the next column has the last pixel of one and the first of the other
+    if (left < right).any():
         top, bottom = np.zeros(1, int), np.full(1, height - 1)
     low, high = int(top.min()), int(bottom.max())
     return [int(left[0]), low, int(right[-1] - left[0]) + 1, high - low + 1]
@@ -113,7 +123,8 @@ def encode(mask: npt.NDArray[np.bool_]) -> bytes:
 def encode_patch(patch: Patch) -> bytes:
     """Return the compressed runs of a mask."""
     (height, width), (rows, columns) = patch.shape, patch.pixels.shape
-    between = min(rows + 1, height)  # a row without a pixel is between two columns, unless these are whole
+    # a row without a pixel is between two columns, unless these are whole
+    between = min(rows + 1, height)
     values = np.zeros(columns * between + 2, bool)
     values[1:-1].reshape(columns, between)[:, :rows] = patch.pixels.T
     across, down = np.divmod(np.flatnonzero(values[1:] != values[:-1]), max(1, between))

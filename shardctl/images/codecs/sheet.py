@@ -16,7 +16,9 @@ from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Size, View
 from shardctl.system.output_files import OutputFileType
 
-SHEET = OutputFileType("sheet", lambda begin: begin.startswith(b"\x89PNG") and b"tEXtSoftware\0shardctl" in begin[:200])
+SHEET = OutputFileType(
+    "sheet", lambda begin: begin.startswith(b"\x89PNG") and b"tEXtSoftware\0shardctl" in begin[:200]
+)
 """A contact sheet, as a file."""
 
 _LINE = 14
@@ -26,7 +28,8 @@ _PAPER, _INK, _MISSING = (255, 255, 255), (40, 40, 40), (200, 60, 60)
 
 
 def shrink(image: bytes | npt.NDArray[Any], side: int) -> Pixels:
-    """Return an image no larger than `side` on either side: an encoded one, pixels (height, width, 3) uint8, or a raw mask.
+    """Return an image no larger than `side` on either side: an encoded one, pixels (height, width,
+    3) uint8, or a raw mask.
 
     Raises Rejection (stage `decode`) where it does not decode.
     """
@@ -38,18 +41,25 @@ def shrink(image: bytes | npt.NDArray[Any], side: int) -> Pixels:
 
 
 def size_of(image: bytes | npt.NDArray[Any]) -> Size:
-    """Return the width and height of an upright image, or of pixels. Raises Rejection where the header cannot be read."""
-    return open_image(image, MAX_PIXELS).size if isinstance(image, bytes) else (image.shape[1], image.shape[0])
+    """Return the width and height of an upright image, or of pixels. Raises Rejection where the
+    header cannot be read."""
+    return (
+        open_image(image, MAX_PIXELS).size
+        if isinstance(image, bytes)
+        else (image.shape[1], image.shape[0])
+    )
 
 
 def enlarge(pixels: Pixels, side: int) -> Pixels:
-    """Return a small picture in its size times a whole number, no larger than `side`, to draw on. Others stay."""
+    """Return a small picture in its size times a whole number, no larger than `side`, to draw on.
+    Others stay."""
     factor = side // max(pixels.shape[:2])
     return pixels if factor < 2 else np.repeat(np.repeat(pixels, factor, axis=0), factor, axis=1)
 
 
 def _as_grey(mask: npt.NDArray[Any]) -> Pixels:
-    """Return a raw mask (height, width) of any integer type as grey: its smallest number black, its largest white."""
+    """Return a raw mask (height, width) of any integer type as grey: its smallest number black, its
+    largest white."""
     least, most = int(mask.min()), int(mask.max())
     grey: Pixels = ((mask - float(least)) * (255 / max(1, most - least))).astype(np.uint8)
     return grey
@@ -62,16 +72,21 @@ def within(size: Size, side: int) -> Size:
 
 
 def jpeg(pixels: Pixels, quality: int = 80, fine_colours: bool = False) -> bytes:
-    """Return pixels as JPEG; `fine_colours` keeps thin lines of a colour sharp, and makes it larger."""
+    """Return pixels as JPEG; `fine_colours` keeps thin lines of a colour sharp, and makes it
+    larger."""
     target = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(target, "JPEG", quality=quality, subsampling=0 if fine_colours else 2)
+    Image.fromarray(np.ascontiguousarray(pixels)).save(
+        target, "JPEG", quality=quality, subsampling=0 if fine_colours else 2
+    )
     return target.getvalue()
 
 
 def small_file(pixels: Pixels, quality: int, exact: bool = False) -> tuple[str, bytes]:
-    """Return pixels as a small file for a page, and its type: WebP, or what Pillow has if it was built without.
+    """Return pixels as a small file for a page, and its type: WebP, or what Pillow has if it was
+    built without.
 
-    Of four channels the last says how much they hide. `exact` keeps every pixel as it is, and so do four channels.
+    Of four channels the last says how much they hide. `exact` keeps every pixel as it is, and so do
+    four channels.
     """
     picture, target = Image.fromarray(np.ascontiguousarray(pixels)), io.BytesIO()
     exact = exact or picture.mode != "RGB"
@@ -84,10 +99,16 @@ def small_file(pixels: Pixels, quality: int, exact: bool = False) -> tuple[str, 
     return "jpeg", jpeg(pixels, quality)
 
 
-def contact_sheet(pictures: Iterable[tuple[Pixels | None, Sequence[str]]], columns: int, side: int) -> bytes:
-    """Return pictures, no larger than `side`, in rows of `columns` with lines below each, as PNG. None is drawn as a cross."""
+def contact_sheet(
+    pictures: Iterable[tuple[Pixels | None, Sequence[str]]], columns: int, side: int
+) -> bytes:
+    """Return pictures, no larger than `side`, in rows of `columns` with lines below each, as PNG.
+    None is drawn as a cross."""
     cells = list(pictures)
-    rows, lines = max(1, -(-len(cells) // columns)), max((len(caption) for _, caption in cells), default=0)
+    rows, lines = (
+        max(1, -(-len(cells) // columns)),
+        max((len(caption) for _, caption in cells), default=0),
+    )
     height = side + 6 + lines * _LINE
     sheet = Image.new("RGB", (columns * (side + 4), rows * height), _PAPER)
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
@@ -98,7 +119,9 @@ def contact_sheet(pictures: Iterable[tuple[Pixels | None, Sequence[str]]], colum
             draw.line((left, top + side, left + side, top), fill=_MISSING)
         else:
             picture = Image.fromarray(np.ascontiguousarray(pixels))
-            sheet.paste(picture, (left + (side - picture.width) // 2, top + (side - picture.height) // 2))
+            sheet.paste(
+                picture, (left + (side - picture.width) // 2, top + (side - picture.height) // 2)
+            )
         for line, text in enumerate(caption):
             shown = _fitting(text, side, font, keep_end=line == len(caption) - 1)
             draw.text((left, top + side + 2 + line * _LINE), shown, fill=_INK, font=font)
@@ -109,8 +132,11 @@ def contact_sheet(pictures: Iterable[tuple[Pixels | None, Sequence[str]]], colum
     return target.getvalue()
 
 
-def _fitting(caption: str, width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, keep_end: bool) -> str:
-    """Return as much of a line as fits. Of a key that is the end: keys begin alike. The font knows only Latin."""
+def _fitting(
+    caption: str, width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, keep_end: bool
+) -> str:
+    """Return as much of a line as fits. Of a key that is the end: keys begin alike. The font knows
+    only Latin."""
     shown = caption.encode("latin-1", "replace").decode("latin-1")
     while shown and font.getlength(shown) > width:
         shown = shown[1:] if keep_end else shown[:-1]

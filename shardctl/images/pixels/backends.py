@@ -15,8 +15,11 @@ Adjustment = tuple[str, float]
 BACKENDS = ("numpy", "pillow")
 
 
-def adjust(image: Image.Image, adjustments: Sequence[Adjustment], backend: str = "numpy") -> Image.Image:
-    """Make adjustments in turn; by `pillow` the hue in its HSV: what torchvision makes of a Pillow image, bit for bit."""
+def adjust(
+    image: Image.Image, adjustments: Sequence[Adjustment], backend: str = "numpy"
+) -> Image.Image:
+    """Make adjustments in turn; by `pillow` the hue in its HSV: what torchvision makes of a Pillow
+    image, bit for bit."""
     for name, factor in adjustments:
         by_pillow = name == "hue" and backend == "pillow"
         image = (hue_of_pillow if by_pillow else _ADJUSTMENTS[name])(image, factor)

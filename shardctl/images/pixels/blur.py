@@ -25,10 +25,12 @@ def sharpness(image: Image.Image, factor: float) -> Image.Image:
 
 
 def gaussian_blur(image: Image.Image, sigma: float, kernel_size: int | None = None) -> Image.Image:
-    """Blur with a Gaussian of standard deviation `sigma` in pixels; at the edges the image is mirrored.
+    """Blur with a Gaussian of standard deviation `sigma` in pixels; at the edges the image is
+    mirrored.
 
-    `kernel_size` is how many pixels (odd) the Gaussian is cut to; None: all that count. Values differ by at most 1 from
-    torchvision's. An image that is smaller than half of the kernel is mirrored several times.
+    `kernel_size` is how many pixels (odd) the Gaussian is cut to; None: all that count. Values
+    differ by at most 1 from torchvision's. An image that is smaller than half of the kernel is
+    mirrored several times.
     """
     weights = gaussian_weights(sigma, kernel_size)
     radius = len(weights) - 1
@@ -42,7 +44,8 @@ def gaussian_blur(image: Image.Image, sigma: float, kernel_size: int | None = No
     for start in range(0, len(made), step):
         part = flat[start : start + step + 2 * radius * row].astype(np.float32)
         down = _summed(part, row, weights)
-        # The rows are summed as one long row: what runs from one of them into the next lies in the padding, which is cut off.
+        # The rows are summed as one long row: what runs from one of them into the next lies in the
+        # padding, which is cut off.
         across = _summed(down, 3, weights)
         across += np.float32(0.5)  # rounds, as the cast cuts the fraction off
         made[start + 3 * radius : start + len(down) - 3 * radius] = across
@@ -51,7 +54,8 @@ def gaussian_blur(image: Image.Image, sigma: float, kernel_size: int | None = No
 
 
 def _mirrored(pixels: npt.NDArray[np.uint8], radius: int) -> npt.NDArray[np.uint8]:
-    """Return the pixels with a border in which they are mirrored about the outermost ones; a side of one pixel is repeated."""
+    """Return the pixels with a border in which they are mirrored about the outermost ones; a side
+    of one pixel is repeated."""
     height, width = pixels.shape[:2]
     rows, columns = _places(height, radius), _places(width, radius)
     made = np.empty((height + 2 * radius, width + 2 * radius, 3), np.uint8)
@@ -65,7 +69,8 @@ def _mirrored(pixels: npt.NDArray[np.uint8], radius: int) -> npt.NDArray[np.uint
 
 
 def _places(length: int, radius: int) -> npt.NDArray[np.int64]:
-    """Return which pixel of a row stands at -radius to length + radius - 1 when it is mirrored, as often as is needed."""
+    """Return which pixel of a row stands at -radius to length + radius - 1 when it is mirrored, as
+    often as is needed."""
     period = max(2 * (length - 1), 1)
     at = np.arange(-radius, length + radius) % period
     return np.minimum(at, period - at) if length > 1 else np.zeros_like(at)
@@ -74,7 +79,8 @@ def _places(length: int, radius: int) -> npt.NDArray[np.int64]:
 def gaussian_weights(sigma: float, kernel_size: int | None = None) -> list[float]:
     """Return the weights of a Gaussian from its middle outwards; mirrored, they add up to 1.
 
-    Source: torchvision's `_get_gaussian_kernel1d`, whose points lie 1/sqrt(2) apart, so that exp(-x^2) is the Gaussian.
+    Source: torchvision's `_get_gaussian_kernel1d`, whose points lie 1/sqrt(2) apart, so that
+    exp(-x^2) is the Gaussian.
     """
     whole = math.ceil(4 * sigma)
     radius = whole if kernel_size is None else min(whole, (kernel_size - 1) // 2)
@@ -86,7 +92,8 @@ def gaussian_weights(sigma: float, kernel_size: int | None = None) -> list[float
 
 
 def _summed(source: Values, step: int, weights: list[float]) -> Values:
-    """Return the weighted sum of each value and of what lies `step`, `2 * step`, … to both sides of it, where all are there."""
+    """Return the weighted sum of each value and of what lies `step`, `2 * step`, … to both sides of
+    it, where all are there."""
     middle = (len(weights) - 1) * step
     length = len(source) - 2 * middle
     made: Values = source[middle : middle + length] * np.float32(weights[0])

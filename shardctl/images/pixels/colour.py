@@ -21,7 +21,8 @@ Words = npt.NDArray[np.int16]
 
 
 def saturation(image: Image.Image, factor: float) -> Image.Image:
-    """Blend with the grey image: 0 gives a grey image, 1 the image itself, 2 doubles the differences from grey."""
+    """Blend with the grey image: 0 gives a grey image, 1 the image itself, 2 doubles the
+    differences from grey."""
     return blend(grayscale(image), image, factor)
 
 
@@ -40,11 +41,14 @@ def drop_channels(image: Image.Image, dropped: Sequence[int], fill: int = 0) -> 
     """Return the image with all values of some channels set to `fill`."""
     bands = image.split()
     flat = Image.new("L", image.size, fill)
-    return Image.merge("RGB", [flat if channel in dropped else band for channel, band in enumerate(bands)])
+    return Image.merge(
+        "RGB", [flat if channel in dropped else band for channel, band in enumerate(bands)]
+    )
 
 
 def hue_of_pillow(image: Image.Image, turn: float) -> Image.Image:
-    """Turn the hue by `turn` (-0.5 to 0.5 of the circle) as torchvision does to a Pillow image, bit for bit.
+    """Turn the hue by `turn` (-0.5 to 0.5 of the circle) as torchvision does to a Pillow image, bit
+    for bit.
 
     Pillow's HSV has 8 bits a channel: values are up to 17 from what `hue` gives.
     """
@@ -55,18 +59,22 @@ def hue_of_pillow(image: Image.Image, turn: float) -> Image.Image:
 
 
 def hue(image: Image.Image, turn: float) -> Image.Image:
-    """Turn the hue by `turn` (-0.5 to 0.5 of the circle), exact to a rounded value, as torchvision does to a tensor.
+    """Turn the hue by `turn` (-0.5 to 0.5 of the circle), exact to a rounded value, as torchvision
+    does to a tensor.
 
-    With V the largest of the three values, d its distance from the smallest and H the hue in sixths of the circle, a channel
-    becomes V - d * clip(min(k, 4 - k), 0, 1) with k = (n + H) mod 6, and n = 5, 3, 1 for red, green, blue. All is multiplied
-    by d, so that nothing is divided and whole numbers of 16 bits will do.
+    With V the largest of the three values, d its distance from the smallest and H the hue in sixths
+    of the circle, a channel becomes V - d * clip(min(k, 4 - k), 0, 1) with k = (n + H) mod 6, and n
+    = 5, 3, 1 for red, green, blue. All is multiplied by d, so that nothing is divided and whole
+    numbers of 16 bits will do.
     """
     red, green, blue = (np.asarray(band).reshape(-1) for band in image.split())
     made = [np.empty(len(red), np.uint8) for _ in range(3)]
     for at in range(0, len(red), STRIP):
         part = slice(at, at + STRIP)
         _turn(red[part], green[part], blue[part], turn, [channel[part] for channel in made])
-    return Image.merge("RGB", [Image.frombuffer("L", image.size, channel, "raw", "L", 0, 1) for channel in made])
+    return Image.merge(
+        "RGB", [Image.frombuffer("L", image.size, channel, "raw", "L", 0, 1) for channel in made]
+    )
 
 
 def _turn(
@@ -79,7 +87,13 @@ def _turn(
     largest = np.maximum(np.maximum(red, green), blue)
     spread = largest - np.minimum(np.minimum(red, green), blue)
     distance = spread.astype(np.int16)
-    hue = _hue(red.astype(np.int16), green.astype(np.int16), blue.astype(np.int16), largest.astype(np.int16), distance)
+    hue = _hue(
+        red.astype(np.int16),
+        green.astype(np.int16),
+        blue.astype(np.int16),
+        largest.astype(np.int16),
+        distance,
+    )
     hue *= FRACTION
     largest = largest.astype(np.int16)
     largest *= FRACTION
@@ -88,7 +102,8 @@ def _turn(
     distance *= FRACTION
     twice, thrice, zeros = distance * 2, distance * 3, np.zeros_like(distance)
     for channel, n in zip(made, (5, 3, 1), strict=True):
-        shift = (n + 6 * turn) % 6 - 5  # k - 5 is -5 to 7: folded at 0, both peaks of the function are at 3
+        # k - 5 is -5 to 7: folded at 0, both peaks of the function are at 3
+        shift = (n + 6 * turn) % 6 - 5
         k = np.rint(scale * np.float32(shift * FRACTION)).astype(np.int16)
         k += hue
         np.abs(k, out=k)
@@ -108,6 +123,7 @@ def _hue(red: Words, green: Words, blue: Words, largest: Words, distance: Words)
     from_red += 6 * distance * (from_red < 0)
     from_green = blue - red + 2 * distance
     hue = red - green + 4 * distance
-    hue += (from_green - hue) * (largest == green)  # a product with a mask takes a third of the time of np.where
+    # a product with a mask takes a third of the time of np.where
+    hue += (from_green - hue) * (largest == green)
     hue += (from_red - hue) * (largest == red)
     return hue

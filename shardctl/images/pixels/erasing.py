@@ -9,7 +9,9 @@ Rectangle = tuple[int, int, int, int]
 """left, top, width, height, in pixels."""
 
 
-def erase(image: Image.Image, box: Rectangle, colour: tuple[int, int, int] = (0, 0, 0)) -> Image.Image:
+def erase(
+    image: Image.Image, box: Rectangle, colour: tuple[int, int, int] = (0, 0, 0)
+) -> Image.Image:
     """Return the image with a rectangle of one colour."""
     left, top, width, height = box
     made = image.copy()

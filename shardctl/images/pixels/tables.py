@@ -1,4 +1,5 @@
-"""Operations in which the new value of a channel depends on its old value alone: tables of 256 entries."""
+"""Operations in which the new value of a channel depends on its old value alone: tables of 256
+entries."""
 
 from __future__ import annotations
 
@@ -54,12 +55,14 @@ def equalize(image: Image.Image) -> Image.Image:
 
 
 def mapped(image: Image.Image, table: bytes) -> Image.Image:
-    """Return an RGB image with each value mapped by a table: 256 bytes for red, then for green, then for blue."""
+    """Return an RGB image with each value mapped by a table: 256 bytes for red, then for green,
+    then for blue."""
     return image.filter(_Table(table))
 
 
 class _Table(ImageFilter.MultibandFilter):
-    """Does what `Image.point` does, without the rounding of each of 768 entries by Python: 38 microseconds of 100."""
+    """Does what `Image.point` does, without the rounding of each of 768 entries by Python: 38
+    microseconds of 100."""
 
     def __init__(self, table: bytes) -> None:
         self._table = table
@@ -69,7 +72,8 @@ class _Table(ImageFilter.MultibandFilter):
 
 
 def blend_table(grey: int, factor: float) -> bytes:
-    """Return what each of the 256 values becomes when it is blended with one value: 0 gives `grey`, 1 the value itself."""
+    """Return what each of the 256 values becomes when it is blended with one value: 0 gives `grey`,
+    1 the value itself."""
     level = np.float32(grey)
     return _bytes(level + np.float32(factor) * (_EXACT_LEVELS - level))
 

@@ -1,4 +1,5 @@
-"""Blocks of a dataset, or of a lone shard, and the records in them: all in order, or some from everywhere."""
+"""Blocks of a dataset, or of a lone shard, and the records in them: all in order, or some from
+everywhere."""
 
 from __future__ import annotations
 
@@ -35,10 +36,12 @@ _MOST_BLOCKS = 64
 
 @dataclass(frozen=True)
 class Piece:
-    """A document in a block of packed tokens, or a piece of it: `length` tokens from the place `first` of the block on.
+    """A document in a block of packed tokens, or a piece of it: `length` tokens from the place
+    `first` of the block on.
 
-    `start` is the place of its first token in its document: over 0, an earlier part is in another block. `ends` says whether
-    the document ends here, None if that cannot be told. `text` is its decoded beginning, None if it cannot be decoded.
+    `start` is the place of its first token in its document: over 0, an earlier part is in another
+    block. `ends` says whether the document ends here, None if that cannot be told. `text` is its
+    decoded beginning, None if it cannot be decoded.
     """
 
     key: str | None
@@ -58,12 +61,13 @@ class Piece:
 class StoredSample:
     """One sample and its place. `values` are as they are stored; `source` is None for a lone shard.
 
-    `index` counts through the whole dataset, `row` through the shard. `checksum` is the one that its block was written with,
-    and `intact` says whether it still holds; None if it was not computed. `class_names` has the name of the class of each
-    label by the name of its field, None where there is no such name; `images` are the names of the fields of images and masks.
-    `roles` are those of all fields, but for objects that are not of the type of objects. `texts` has the decoded text of each
-    field of tokens where a Decoder (tokens.py) has seen the sample, None where it has none, and `documents` those in a block of
-    tokens.
+    `index` counts through the whole dataset, `row` through the shard. `checksum` is the one that
+    its block was written with, and `intact` says whether it still holds; None if it was not
+    computed. `class_names` has the name of the class of each label by the name of its field, None
+    where there is no such name; `images` are the names of the fields of images and masks. `roles`
+    are those of all fields, but for objects that are not of the type of objects. `texts` has the
+    decoded text of each field of tokens where a Decoder (tokens.py) has seen the sample, None where
+    it has none, and `documents` those in a block of tokens.
     """
 
     shard: str
@@ -87,23 +91,31 @@ class StoredSample:
         return self.class_names.get("label", only)
 
     def named_values(self) -> dict[str, Any]:
-        """Return the values; behind each label NAME its class as NAME_name, behind tokens their text as NAME_text.
+        """Return the values; behind each label NAME its class as NAME_name, behind tokens their
+        text as NAME_text.
 
         A column of such a name takes precedence.
         """
         named: dict[str, Any] = {}
         for name, value in self.values.items():
             named[name] = value
-            named |= {more: beside for more, beside in self._beside(name).items() if more not in self.values}
+            named |= {
+                more: beside
+                for more, beside in self._beside(name).items()
+                if more not in self.values
+            }
         return named
 
     def _beside(self, name: str) -> dict[str, Any]:
         """Return what is said of a field beside its value."""
-        beside: dict[str, Any] = {f"{name}_name": self.class_names[name]} if name in self.class_names else {}
+        beside: dict[str, Any] = (
+            {f"{name}_name": self.class_names[name]} if name in self.class_names else {}
+        )
         return {**beside, f"{name}_text": self.texts[name]} if name in self.texts else beside
 
     def chosen_values(self, columns: Sequence[str] | None) -> dict[str, Any]:
-        """Return the values of some columns, None for all, with what is said of them. Raises UsageError for unknown ones."""
+        """Return the values of some columns, None for all, with what is said of them. Raises
+        UsageError for unknown ones."""
         values = self.named_values()
         if columns is None:
             return values
@@ -116,7 +128,8 @@ class StoredSample:
 
 @dataclass(frozen=True)
 class Shard:
-    """The file of a shard in a folder, opened when it is first needed. `entry` is None for a lone one."""
+    """The file of a shard in a folder, opened when it is first needed. `entry` is None for a lone
+    one."""
 
     folder: Folder
     name: str
@@ -131,9 +144,15 @@ class Shard:
     def roles(self) -> Roles:
         """The roles of the fields, without those of objects whose column is of another type."""
         layout = self.reader.layout
-        other = {name for name in layout.roles.objects if not holds_objects(layout.columns.field(name).type)}
+        other = {
+            name
+            for name in layout.roles.objects
+            if not holds_objects(layout.columns.field(name).type)
+        }
         return (
-            Roles({name: role for name, role in layout.roles.by_name.items() if name not in other}) if other else layout.roles
+            Roles({name: role for name, role in layout.roles.by_name.items() if name not in other})
+            if other
+            else layout.roles
         )
 
 
@@ -170,15 +189,27 @@ class Placed:
         """Return the sample in a row of the block."""
         roles = self.reader.layout.roles
         values = {
-            field.name: (_tokens if field.name in roles.tokens else _plain)(self.data.column(field.name), place)
+            field.name: (_tokens if field.name in roles.tokens else _plain)(
+                self.data.column(field.name), place
+            )
             for field in self.data.schema
         }
         row = self.first + place
         index = self.entry.first + row if self.entry is not None else None
-        classes = {name: _class_of(values[name], label.names) for name, label in roles.labels.items()}
+        classes = {
+            name: _class_of(values[name], label.names) for name, label in roles.labels.items()
+        }
         place_of_it = (self.shard.name, self.number, row, index)
         images = tuple(roles.images)
-        return StoredSample(*place_of_it, None, intact, values, class_names=classes, images=images, roles=self.shard.roles)
+        return StoredSample(
+            *place_of_it,
+            None,
+            intact,
+            values,
+            class_names=classes,
+            images=images,
+            roles=self.shard.roles,
+        )
 
 
 def _class_of(label: Any, classes: Sequence[str] | None) -> str | None:
@@ -188,31 +219,44 @@ def _class_of(label: Any, classes: Sequence[str] | None) -> str | None:
 
 
 def _plain(column: pa.Array, place: int) -> Any:
-    """Return one value as it is stored: raw images as (height, width, 3) arrays, encoded ones as bytes and path."""
+    """Return one value as it is stored: raw images as (height, width, 3) arrays, encoded ones as
+    bytes and path."""
     if isinstance(column.type, pa.FixedShapeTensorType):
         return column.slice(place, 1).to_numpy_ndarray()[0]
     return python_values(column.slice(place, 1))[0]
 
 
 def _tokens(column: pa.Array, place: int) -> Any:
-    """Return the tokens of a sample as they are stored: a list, but an array (n,) where there are very many."""
+    """Return the tokens of a sample as they are stored: a list, but an array (n,) where there are
+    very many."""
     value = column[place]
-    listed = isinstance(value, pa.ListScalar) and value.is_valid and pa.types.is_integer(value.type.value_type)
+    listed = (
+        isinstance(value, pa.ListScalar)
+        and value.is_valid
+        and pa.types.is_integer(value.type.value_type)
+    )
     if not listed or len(value.values) <= MOST_LISTED or value.values.null_count:
         return _plain(column, place)
     return np.from_dlpack(value.values)
 
 
 def holds_objects(type_: pa.DataType) -> bool:
-    """Return whether a column of objects is as docs/annotations.md describes it: lists in a struct, boxes and categories."""
+    """Return whether a column of objects is as docs/annotations.md describes it: lists in a struct,
+    boxes and categories."""
     if not pa.types.is_struct(type_) or not all(pa.types.is_list(part.type) for part in type_):
         return False
     parts = {part.name: part.type.value_type for part in type_}
-    return {"bbox", "category"} <= set(parts) and all(check(parts[name]) for name, check in _MEMBERS.items() if name in parts)
+    return {"bbox", "category"} <= set(parts) and all(
+        check(parts[name]) for name, check in _MEMBERS.items() if name in parts
+    )
 
 
 def _is_row(type_: pa.DataType, size: int) -> bool:
-    return bool(pa.types.is_fixed_size_list(type_) and type_.list_size == size and pa.types.is_floating(type_.value_type))
+    return bool(
+        pa.types.is_fixed_size_list(type_)
+        and type_.list_size == size
+        and pa.types.is_floating(type_.value_type)
+    )
 
 
 def _is_list_of(type_: pa.DataType, of: Callable[[pa.DataType], bool]) -> bool:
@@ -222,7 +266,11 @@ def _is_list_of(type_: pa.DataType, of: Callable[[pa.DataType], bool]) -> bool:
 def _is_rle(type_: pa.DataType) -> bool:
     parts = {part.name: part.type for part in type_} if pa.types.is_struct(type_) else {}
     size = parts.get("size", pa.null())
-    sides = pa.types.is_fixed_size_list(size) and size.list_size == 2 and pa.types.is_integer(size.value_type)
+    sides = (
+        pa.types.is_fixed_size_list(size)
+        and size.list_size == 2
+        and pa.types.is_integer(size.value_type)
+    )
     return bool(sides and pa.types.is_binary(parts.get("counts", pa.null())))
 
 
@@ -233,7 +281,9 @@ _MEMBERS: dict[str, Callable[[pa.DataType], bool]] = {
     "iscrowd": pa.types.is_boolean,
     "difficult": pa.types.is_boolean,
     "truncated": pa.types.is_boolean,
-    "segmentation": lambda type_: _is_list_of(type_, lambda polygon: _is_list_of(polygon, pa.types.is_floating)),
+    "segmentation": lambda type_: _is_list_of(
+        type_, lambda polygon: _is_list_of(polygon, pa.types.is_floating)
+    ),
     "rle": _is_rle,
     "keypoints": lambda type_: _is_list_of(type_, lambda point: _is_row(point, 3)),
 }
@@ -246,7 +296,8 @@ def is_image(field: pa.Field) -> bool:
 
 
 def all_blocks(place: DatasetPlace, split: str | None) -> Iterator[Placed]:
-    """Yield the blocks of a dataset, of one of its splits, or of a lone shard, in order. Raises UsageError, DatasetError."""
+    """Yield the blocks of a dataset, of one of its splits, or of a lone shard, in order. Raises
+    UsageError, DatasetError."""
     folder, lone = place
     if lone:
         shard = Shard(folder, lone, None)
@@ -267,7 +318,8 @@ def check_split(folder: Folder, split: str | None) -> None:
 
 
 def some_blocks(place: DatasetPlace, split: str | None, count: int) -> Iterator[Placed]:
-    """Yield up to `count` blocks, evenly spaced, in order; none is read yet. Raises UsageError, DatasetError."""
+    """Yield up to `count` blocks, evenly spaced, in order; none is read yet. Raises UsageError,
+    DatasetError."""
     folder, lone = place
     if lone:
         only = Shard(folder, lone, None)
@@ -308,7 +360,8 @@ def some_samples(place: DatasetPlace, split: str | None, count: int) -> Iterator
 def blocks_and_share(
     place: DatasetPlace, split: str | None, blocks: int | None, images: int | None
 ) -> tuple[Iterable[Placed], int | None]:
-    """Return blocks of a dataset, None for all, and how many images of each to look at, so that they are `images` together."""
+    """Return blocks of a dataset, None for all, and how many images of each to look at, so that
+    they are `images` together."""
     if blocks is None and images is None:
         return some_blocks(place, split, _ALL), None
     placed = list(some_blocks(place, split, _ALL if blocks is None else blocks))

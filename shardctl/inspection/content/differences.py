@@ -56,8 +56,8 @@ class ChangedSample:
 class Differences:
     """What differs between datasets A and B; examples are a few of many.
 
-    `fields` are the columns that not both have in the same type, `changed_fields` counts the samples that differ in each. A
-    sample is known by its key and its variant.
+    `fields` are the columns that not both have in the same type, `changed_fields` counts the
+    samples that differ in each. A sample is known by its key and its variant.
     """
 
     settings: tuple[Pair, ...]
@@ -81,7 +81,8 @@ class Differences:
 class _Side:
     """One of the two datasets: which samples it has, in the order of the dataset.
 
-    `hashes` (n,) are those of keys and variants, `checks` (n,) of what each sample was made from, 0 where that is unknown.
+    `hashes` (n,) are those of keys and variants, `checks` (n,) of what each sample was made from, 0
+    where that is unknown.
     """
 
     def __init__(self, place: DatasetPlace) -> None:
@@ -102,11 +103,18 @@ class _Side:
 
 
 def _names(folder: Folder, entry: ShardEntry) -> Iterator[Hashes]:
-    """Yield a hash of the key and the variant of every row of a shard; only these columns are read. Raises DatasetError."""
+    """Yield a hash of the key and the variant of every row of a shard; only these columns are read.
+    Raises DatasetError."""
     schema = BlockFile.of(folder, entry.path).schema
-    file = BlockFile.of(folder, entry.path, [at for at, name in enumerate(schema.names) if name in ("key", "variant")])
+    file = BlockFile.of(
+        folder,
+        entry.path,
+        [at for at, name in enumerate(schema.names) if name in ("key", "variant")],
+    )
     if len(file) != len(entry.block_rows) or "key" not in file.schema.names:
-        raise DatasetError(f"{folder.shown(entry.path)}: is not as {SHARDS} has it; `shardctl verify` tells more")
+        raise DatasetError(
+            f"{folder.shown(entry.path)}: is not as {SHARDS} has it; `shardctl verify` tells more"
+        )
     for block, rows in enumerate(entry.block_rows):
         batch = file.fetch(block)[0]
         try:
@@ -116,7 +124,9 @@ def _names(folder: Folder, entry: ShardEntry) -> Iterator[Hashes]:
                 raise ValueError(f"it has {batch.num_rows} rows where {rows} were written")
             if "variant" in batch.schema.names:
                 names ^= mix64(
-                    np.array([hash(value) for value in batch.column("variant").to_pylist()], np.int64).view(np.uint64)
+                    np.array(
+                        [hash(value) for value in batch.column("variant").to_pylist()], np.int64
+                    ).view(np.uint64)
                 )
         except (pa.ArrowException, ValueError, TypeError) as error:
             raise file.unreadable(block, error) from error
@@ -124,7 +134,8 @@ def _names(folder: Folder, entry: ShardEntry) -> Iterator[Hashes]:
 
 
 def _checks(stored: StoredDataset, units: ShardUnits) -> Hashes:
-    """Return a hash of all that each row of a shard is made from, the recipe apart: bytes, split, what labels say. (rows,)
+    """Return a hash of all that each row of a shard is made from, the recipe apart: bytes, split,
+    what labels say. (rows,)
 
     A record is known by its number in a unit: where units differ, or were mixed, it is 0.
     """
@@ -134,22 +145,30 @@ def _checks(stored: StoredDataset, units: ShardUnits) -> Hashes:
     for numbers in (units.first, units.skip, units.records):
         checks = mix64(checks ^ mix64(numbers.astype(np.uint64)))
     for column in stored.said.columns if len(units) else ():
-        said = [xxhash.xxh3_64_intdigest(repr(value).encode()) for value in take(column, units.file).to_pylist()]
+        said = [
+            xxhash.xxh3_64_intdigest(repr(value).encode())
+            for value in take(column, units.file).to_pylist()
+        ]
         checks = mix64(checks ^ np.array(said, np.uint64))
     checks[~units.has_digest] = 0
     return np.repeat(checks, units.samples)
 
 
-def differences(a: DatasetPlace, b: DatasetPlace, report: Callable[[int, int], None] = lambda done, total: None) -> Differences:
-    """Compare two datasets. `report` is called with (samples compared, samples). Raises DatasetError, UsageError.
+def differences(
+    a: DatasetPlace, b: DatasetPlace, report: Callable[[int, int], None] = lambda done, total: None
+) -> Differences:
+    """Compare two datasets. `report` is called with (samples compared, samples). Raises
+    DatasetError, UsageError.
 
-    Values are read of every sample that both have, unless both were made in the same way from the same input. Memory: about
-    40 bytes per sample.
+    Values are read of every sample that both have, unless both were made in the same way from the
+    same input. Memory: about 40 bytes per sample.
     """
     if _written_alike(a, b):
         samples = Manifest.load(a.folder).samples
         settings = tuple(_setting_pairs(Manifest.load(a.folder), Manifest.load(b.folder)))
-        return Differences(settings, (), Pair("samples", samples, samples), samples, 0, 0, (), (), 0, {}, ())
+        return Differences(
+            settings, (), Pair("samples", samples, samples), samples, 0, 0, (), (), 0, {}, ()
+        )
     sides = _Side(a), _Side(b)
     in_a, in_b = _matched(sides[0].hashes, sides[1].hashes)
     only_a, only_b = _others(len(sides[0].hashes), in_a), _others(len(sides[1].hashes), in_b)
@@ -158,7 +177,9 @@ def differences(a: DatasetPlace, b: DatasetPlace, report: Callable[[int, int], N
     if not fields and _made_alike(sides[0].manifest, sides[1].manifest):
         checks = sides[0].checks[in_a], sides[1].checks[in_b]
         in_question = (checks[0] != checks[1]) | (checks[0] == 0)
-    changed, counts, examples = _compare(sides, in_a[in_question], in_b[in_question], {pair.name for pair in fields}, report)
+    changed, counts, examples = _compare(
+        sides, in_a[in_question], in_b[in_question], {pair.name for pair in fields}, report
+    )
     return Differences(
         settings=tuple(_setting_pairs(sides[0].manifest, sides[1].manifest)),
         fields=tuple(fields),
@@ -198,14 +219,21 @@ def _others(size: int, places: Numbers) -> Numbers:
 
 
 def _made_alike(a: Manifest, b: Manifest) -> bool:
-    parts = [{n: d for n, d in m.fingerprint_parts.items() if n not in ("inputs", "settings")} for m in (a, b)]
+    parts = [
+        {n: d for n, d in m.fingerprint_parts.items() if n not in ("inputs", "settings")}
+        for m in (a, b)
+    ]
     return parts[0] == parts[1] and bool(parts[0]) and a.fields == b.fields
 
 
 def _field_pairs(a: pa.Schema, b: pa.Schema) -> list[Pair]:
     types = [{field.name: str(field.type) for field in schema} for schema in (a, b)]
     names = dict.fromkeys([*types[0], *types[1]])
-    return [Pair(n, types[0].get(n), types[1].get(n)) for n in names if types[0].get(n) != types[1].get(n)]
+    return [
+        Pair(n, types[0].get(n), types[1].get(n))
+        for n in names
+        if types[0].get(n) != types[1].get(n)
+    ]
 
 
 def _setting_pairs(a: Manifest, b: Manifest) -> Iterator[Pair]:
@@ -216,7 +244,8 @@ def _setting_pairs(a: Manifest, b: Manifest) -> Iterator[Pair]:
 
 
 def _pairs(name: str, a: Any, b: Any) -> Iterator[Pair]:
-    """Yield what differs between two values, part by part where both are tables, or lists of tables (numbered from 1)."""
+    """Yield what differs between two values, part by part where both are tables, or lists of tables
+    (numbered from 1)."""
     if isinstance(a, dict) and isinstance(b, dict):
         for part in dict.fromkeys([*a, *b]):
             yield from _pairs(f"{name} {part}", a.get(part), b.get(part))
@@ -232,10 +261,17 @@ def _are_tables(value: Any) -> bool:
 
 
 def _compare(
-    sides: tuple[_Side, _Side], in_a: Numbers, in_b: Numbers, left_out: set[str], report: Callable[[int, int], None]
+    sides: tuple[_Side, _Side],
+    in_a: Numbers,
+    in_b: Numbers,
+    left_out: set[str],
+    report: Callable[[int, int], None],
 ) -> tuple[int, Counter[str], list[ChangedSample]]:
-    """Compare the values of pairs of samples. Return how many differ, in which fields, and some of them."""
-    columns = [name for name in sides[0].dataset.schema.names if name not in left_out and name != "key"]
+    """Compare the values of pairs of samples. Return how many differ, in which fields, and some of
+    them."""
+    columns = [
+        name for name in sides[0].dataset.schema.names if name not in left_out and name != "key"
+    ]
     counts: Counter[str] = Counter()
     examples: list[ChangedSample] = []
     changed = 0
@@ -248,15 +284,24 @@ def _compare(
                 changed += 1
                 counts.update(fields)
                 if len(examples) < EXAMPLES:
-                    examples.append(ChangedSample(sides[0].keys(in_a[part][place : place + 1])[0], tuple(fields)))
+                    examples.append(
+                        ChangedSample(
+                            sides[0].keys(in_a[part][place : place + 1])[0], tuple(fields)
+                        )
+                    )
         report(min(first + _CHUNK, len(in_a)), len(in_a))
     return changed, counts, examples
 
 
-def _differing(a: Dataset, b: Dataset, places: tuple[Numbers, Numbers], columns: list[str]) -> list[list[str]]:
+def _differing(
+    a: Dataset, b: Dataset, places: tuple[Numbers, Numbers], columns: list[str]
+) -> list[list[str]]:
     """Return the fields in which each pair of samples differs."""
     found: list[list[str]] = [[] for _ in places[0]]
-    batches = [side.take(own.tolist(), columns, decode=False) for side, own in zip((a, b), places, strict=True)]
+    batches = [
+        side.take(own.tolist(), columns, decode=False)
+        for side, own in zip((a, b), places, strict=True)
+    ]
     for name in columns:
         for place, (one, other) in enumerate(zip(batches[0][name], batches[1][name], strict=True)):
             if not _same(one, other):
@@ -269,12 +314,17 @@ def _differing(a: Dataset, b: Dataset, places: tuple[Numbers, Numbers], columns:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether two values of a field are the same: numbers, arrays, lists and dicts of arrays, None for a missing one."""
+    """Return whether two values of a field are the same: numbers, arrays, lists and dicts of
+    arrays, None for a missing one."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and one.dtype.kind == other.dtype.kind == "f":
+    if (
+        isinstance(one, np.ndarray)
+        and isinstance(other, np.ndarray)
+        and one.dtype.kind == other.dtype.kind == "f"
+    ):
         return bool(np.array_equal(one, other, equal_nan=True))
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return bool(np.array_equal(one, other))

@@ -1,4 +1,5 @@
-"""What `shardctl inspect` shows: a dataset or one of its splits, or a shard, in Python and on the command line."""
+"""What `shardctl inspect` shows: a dataset or one of its splits, or a shard, in Python and on the
+command line."""
 
 from __future__ import annotations
 
@@ -32,10 +33,12 @@ MASKS = 512
 
 @dataclass(frozen=True)
 class Inspection(Overview):
-    """A dataset, or one of its splits: an Overview, and more numbers from some of its blocks, or with `stats` from all.
+    """A dataset, or one of its splits: an Overview, and more numbers from some of its blocks, or
+    with `stats` from all.
 
-    `statistics` has sizes and lengths by column, `objects` and `tokens` have counts by column. `masks` and `column_bytes`
-    (uncompressed) are None without `stats`. `variants` compares variants of some inputs, None if there are no variants.
+    `statistics` has sizes and lengths by column, `objects` and `tokens` have counts by column.
+    `masks` and `column_bytes` (uncompressed) are None without `stats`. `variants` compares variants
+    of some inputs, None if there are no variants.
     """
 
     location: str
@@ -53,35 +56,64 @@ class Inspection(Overview):
         return f"{samples} in {counted(self.shards, 'shard')}, {format_bytes(self.bytes)}"
 
     def __repr__(self) -> str:
-        """Return how much there is, the splits, the number of classes and the columns, for display."""
+        """Return how much there is, the splits, the number of classes and the columns, for
+        display."""
         splits = ", ".join(f"{each.name} {each.samples:,}" for each in self.splits)
-        classes = f"; {counted(len(self.classes), 'class', 'classes')}" if self.classes is not None else ""
+        classes = (
+            f"; {counted(len(self.classes), 'class', 'classes')}"
+            if self.classes is not None
+            else ""
+        )
         columns = ", ".join(self.schema)
-        return f"<shardctl.Inspection {self.location!r}: {self.size}; splits {splits}{classes}; columns {columns}>"
+        return (
+            f"<shardctl.Inspection {self.location!r}: {self.size}; splits {splits}{classes}; "
+            f"columns {columns}>"
+        )
 
     def _repr_html_(self) -> str:
         """Return the splits, columns, classes and rejects, for a notebook."""
         m, classes = self.manifest, self.classes or {}
-        faults = [f"{len(self.statistics.faults)} of the blocks looked at", *self.statistics.faults[:1]]
-        sizes = {each.name: (round(each.raw_bytes), round(each.stored_bytes)) for each in self.statistics.columns}
+        faults = [
+            f"{len(self.statistics.faults)} of the blocks looked at",
+            *self.statistics.faults[:1],
+        ]
+        sizes = {
+            each.name: (round(each.raw_bytes), round(each.stored_bytes))
+            for each in self.statistics.columns
+        }
         rejects = [
             (count, reason, each.key, each.message)
-            for (reason, count), each in zip(self.reject_reasons.items(), self.reject_examples, strict=True)
+            for (reason, count), each in zip(
+                self.reject_reasons.items(), self.reject_examples, strict=True
+            )
         ]
         return in_notebook(
             f"{self.location}: {self.size}",
-            lines_in_notebook([f"made {m.created} by shardctl {m.shardctl_version}; fingerprint {m.fingerprint}"]),
+            lines_in_notebook(
+                [f"made {m.created} by shardctl {m.shardctl_version}; fingerprint {m.fingerprint}"]
+            ),
             lines_in_notebook(faults if self.statistics.faults else (), marked("DAMAGED", BAD)),
             splits_in_notebook(self.splits),
             columns_in_notebook(m, sizes, ("bytes in a sample", "as stored")),
-            rows_in_notebook("classes", sorted(classes.items(), key=lambda each: -each[1]), ("class", "samples")),
-            rows_in_notebook(f"{counted(m.rejected, 'input')} rejected", rejects, ("inputs", "reason", "for instance", "")),
+            rows_in_notebook(
+                "classes", sorted(classes.items(), key=lambda each: -each[1]), ("class", "samples")
+            ),
+            rows_in_notebook(
+                f"{counted(m.rejected, 'input')} rejected",
+                rejects,
+                ("inputs", "reason", "for instance", ""),
+            ),
         )
 
     def record(self) -> dict[str, Any]:
-        """Return everything as plain data, as `shardctl inspect --json` prints it: docs/json.md has the keys."""
+        """Return everything as plain data, as `shardctl inspect --json` prints it: docs/json.md has
+        the keys."""
         record = {**super().record(), "statistics": self.statistics.record()}
-        for name, found in (("objects", self.objects), ("tokens", self.tokens), ("masks", self.masks)):
+        for name, found in (
+            ("objects", self.objects),
+            ("tokens", self.tokens),
+            ("masks", self.masks),
+        ):
             if found is not None:
                 record[name] = [{"field": field, **each.record()} for field, each in found.items()]
         if self.column_bytes:
@@ -91,12 +123,16 @@ class Inspection(Overview):
         return record
 
 
-def inspect(dst: str | Path, *, split: str | None = None, stats: bool = False) -> Inspection | ShardOverview:
-    """Return the content of a dataset, of one `split`, or of the file of a shard, like `shardctl inspect`.
+def inspect(
+    dst: str | Path, *, split: str | None = None, stats: bool = False
+) -> Inspection | ShardOverview:
+    """Return the content of a dataset, of one `split`, or of the file of a shard, like `shardctl
+    inspect`.
 
-    A few blocks are read for sizes and lengths. With `stats`, all shards are read for exact numbers. For a single shard, the
-    checksums of its blocks are checked too. For samples use `shardctl.open`, as in `ds[7]`, `ds.filter("width > 500")` and
-    `ds.limit(5)`: the options --key, --where and --head have no arguments here. `dst` may be on a store. Raises DatasetError,
+    A few blocks are read for sizes and lengths. With `stats`, all shards are read for exact
+    numbers. For a single shard, the checksums of its blocks are checked too. For samples use
+    `shardctl.open`, as in `ds[7]`, `ds.filter("width > 500")` and `ds.limit(5)`: the options --key,
+    --where and --head have no arguments here. `dst` may be on a store. Raises DatasetError,
     StoreError, InstallError, and UsageError for an unknown split, or one of a shard.
     """
     truth("stats", stats)
@@ -110,7 +146,8 @@ def inspect(dst: str | Path, *, split: str | None = None, stats: bool = False) -
 
 
 def inspect_dataset(place: DatasetPlace, split: str | None, stats: bool) -> Inspection:
-    """Return what is in a dataset that is open, or in one of its splits. Raises DatasetError, UsageError."""
+    """Return what is in a dataset that is open, or in one of its splits. Raises DatasetError,
+    UsageError."""
     found = overview(place.folder, split)
     roles = found.manifest.roles
     return Inspection(
@@ -128,7 +165,9 @@ def inspect_dataset(place: DatasetPlace, split: str | None, stats: bool) -> Insp
 # Most datasets have none of what follows, and need not wait for the imports.
 
 
-def _objects(place: DatasetPlace, roles: Roles, split: str | None, stats: bool) -> dict[str, ObjectStatistics]:
+def _objects(
+    place: DatasetPlace, roles: Roles, split: str | None, stats: bool
+) -> dict[str, ObjectStatistics]:
     if not roles.objects:
         return {}
     from shardctl.inspection.content.objects import object_statistics
@@ -144,7 +183,9 @@ def _masks(place: DatasetPlace, roles: Roles, split: str | None) -> dict[str, Ma
     return mask_statistics(place, MASKS, split)
 
 
-def _tokens(place: DatasetPlace, roles: Roles, split: str | None, stats: bool) -> dict[str, TokenStatistics]:
+def _tokens(
+    place: DatasetPlace, roles: Roles, split: str | None, stats: bool
+) -> dict[str, TokenStatistics]:
     if not roles.tokens:
         return {}
     from shardctl.inspection.content.token_statistics import token_statistics

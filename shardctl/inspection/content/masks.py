@@ -50,17 +50,22 @@ class MaskStatistics:
         return asdict(self)
 
 
-def mask_statistics(place: DatasetPlace, masks: int, split: str | None = None) -> dict[str, MaskStatistics]:
-    """Count the pixels of each class in up to `masks` masks of each column, evenly spaced, by the name of the column.
+def mask_statistics(
+    place: DatasetPlace, masks: int, split: str | None = None
+) -> dict[str, MaskStatistics]:
+    """Count the pixels of each class in up to `masks` masks of each column, evenly spaced, by the
+    name of the column.
 
-    A mask with numbers above 4095 (depths, instances) has no classes that could be counted: it counts as unreadable. Raises as
-    `object_statistics`.
+    A mask with numbers above 4095 (depths, instances) has no classes that could be counted: it
+    counts as unreadable. Raises as `object_statistics`.
     """
     tallies: dict[str, _MaskTally] = {}
     placed, share = blocks_and_share(place, split, masks, masks)
     for block in placed:
         try:
-            if not any(isinstance(role, Mask) for role in block.reader.layout.roles.images.values()):
+            if not any(
+                isinstance(role, Mask) for role in block.reader.layout.roles.images.values()
+            ):
                 break
             _count_pixels(block, share, tallies)
         except DatasetError:
@@ -70,7 +75,11 @@ def mask_statistics(place: DatasetPlace, masks: int, split: str | None = None) -
 
 def _count_pixels(block: Placed, share: int | None, tallies: dict[str, _MaskTally]) -> None:
     """Count the pixels of up to `share` masks of a block. Raises DatasetError."""
-    roles = {name: role for name, role in block.reader.layout.roles.images.items() if isinstance(role, Mask)}
+    roles = {
+        name: role
+        for name, role in block.reader.layout.roles.images.items()
+        if isinstance(role, Mask)
+    }
     batch = checked_columns(block, list(roles))
     for name, role in roles.items():
         tally = tallies.setdefault(name, _MaskTally(role))
@@ -118,7 +127,10 @@ class _MaskTally:
         """Return all of it."""
         numbers = set(range(len(self.role.names or ()))) | set(self.classes)
         numbers.discard(-1 if self.role.ignore is None else self.role.ignore)
-        classes = [ClassPixels(n, name_at(n, self.role.names), self.classes[n], self.with_class[n]) for n in sorted(numbers)]
+        classes = [
+            ClassPixels(n, name_at(n, self.role.names), self.classes[n], self.with_class[n])
+            for n in sorted(numbers)
+        ]
         ignored = 0 if self.role.ignore is None else self.classes[self.role.ignore]
         ranked = tuple(sorted(classes, key=lambda each: (-each.pixels, each.number)))
         pixels = sum(self.classes.values())

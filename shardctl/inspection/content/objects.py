@@ -1,7 +1,8 @@
-"""The objects that are marked in the images of a dataset: by category and split, their sizes, places and keypoints.
+"""The objects that are marked in the images of a dataset: by category and split, their sizes,
+places and keypoints.
 
-Blocks are read one after the other, only the columns that are needed, and counted in Arrow's flat arrays: memory does not grow
-with the dataset, and no Python object is made of an object.
+Blocks are read one after the other, only the columns that are needed, and counted in Arrow's flat
+arrays: memory does not grow with the dataset, and no Python object is made of an object.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from shardctl.system.dataclass import dataclass
 from shardctl.system.sequences import evenly_spaced
 
 SMALL, MEDIUM = 32**2, 96**2
-"""COCO's limits of small and medium objects, in pixels of the image; here of the area of their boxes."""
+"""COCO's limits of small and medium objects, in pixels of the image; here of the area of their
+boxes."""
 
 GRID = 16
 """Rows and columns of the map of places."""
@@ -44,7 +46,8 @@ HEAD_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class CategoryCount:
-    """The objects of a category and the images that have one; `splits` has both numbers by split."""
+    """The objects of a category and the images that have one; `splits` has both numbers by
+    split."""
 
     category: int
     name: str | None
@@ -67,11 +70,12 @@ class PointCount:
 class ObjectStatistics:
     """What was found in a column of objects, in `samples` samples of `blocks` blocks.
 
-    `sizes` counts boxes as small, medium and large by COCO's limits. `sized_images` is the number of images whose size was
-    looked up; of their boxes are `shares` (the square root of the share of the image's area), `outside` (boxes that reach out
-    of it) and `centres` (GRID x GRID numbers of boxes, from the top left, row by row). `degenerate` counts boxes without an
-    area. `crowds`, `difficult`, `truncated` are None where the column does not say. `faults` says of blocks that cannot be
-    read why.
+    `sizes` counts boxes as small, medium and large by COCO's limits. `sized_images` is the number
+    of images whose size was looked up; of their boxes are `shares` (the square root of the share of
+    the image's area), `outside` (boxes that reach out of it) and `centres` (GRID x GRID numbers of
+    boxes, from the top left, row by row). `degenerate` counts boxes without an area. `crowds`,
+    `difficult`, `truncated` are None where the column does not say. `faults` says of blocks that
+    cannot be read why.
     """
 
     samples: int
@@ -121,10 +125,14 @@ class _Tally:
     points: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
 
     def add(self, split: str, column: pa.StructArray, image_sizes: npt.NDArray[np.float64]) -> None:
-        """Count a block: `image_sizes` (n, 2) are width and height, NaN where they were not looked up. Raises ValueError."""
+        """Count a block: `image_sizes` (n, 2) are width and height, NaN where they were not looked
+        up. Raises ValueError."""
         members = dict(zip((part.name for part in column.type), column.flatten(), strict=True))
         counts = pc.list_value_length(members["bbox"]).fill_null(0).to_numpy()
-        lengths = {name: pc.list_value_length(values).fill_null(0).to_numpy() for name, values in members.items()}
+        lengths = {
+            name: pc.list_value_length(values).fill_null(0).to_numpy()
+            for name, values in members.items()
+        }
         if any(not np.array_equal(counts, each) for each in lengths.values()):
             raise ValueError("the lists of a sample's objects have different lengths")
         image_of = np.repeat(np.arange(len(column)), counts)
@@ -133,39 +141,56 @@ class _Tally:
         self.blocks += 1
         self.not_annotated += int((~there).sum())
         self.per_image.update(counts[there].tolist())
-        self._add_categories(split, members["category"].flatten().fill_null(-1).to_numpy(), image_of, len(column))
+        self._add_categories(
+            split, members["category"].flatten().fill_null(-1).to_numpy(), image_of, len(column)
+        )
         self._add_boxes(_rows_of(members["bbox"].flatten()), image_of, image_sizes)
         for name in ("iscrowd", "difficult", "truncated"):
             if name in members:
-                self.flags[name] = self.flags.get(name, 0) + (pc.sum(members[name].flatten().cast(pa.int64())).as_py() or 0)
+                self.flags[name] = self.flags.get(name, 0) + (
+                    pc.sum(members[name].flatten().cast(pa.int64())).as_py() or 0
+                )
         if "keypoints" in members:
             self._add_points(members["keypoints"].flatten())
 
     def _add_categories(
-        self, split: str, categories: npt.NDArray[np.int64], image_of: npt.NDArray[np.int64], rows: int
+        self,
+        split: str,
+        categories: npt.NDArray[np.int64],
+        image_of: npt.NDArray[np.int64],
+        rows: int,
     ) -> None:
         values, places, counts = np.unique(categories, return_inverse=True, return_counts=True)
         pairs = np.unique(places.reshape(-1) * rows + image_of)
         images = np.bincount(pairs // max(rows, 1), minlength=len(values))
-        for value, count, with_it in zip(values.tolist(), counts.tolist(), images.tolist(), strict=True):
+        for value, count, with_it in zip(
+            values.tolist(), counts.tolist(), images.tolist(), strict=True
+        ):
             self.objects[split, value] += count
             self.images[split, value] += with_it
 
     def _add_boxes(
-        self, boxes: npt.NDArray[np.float64], image_of: npt.NDArray[np.int64], image_sizes: npt.NDArray[np.float64]
+        self,
+        boxes: npt.NDArray[np.float64],
+        image_of: npt.NDArray[np.int64],
+        image_sizes: npt.NDArray[np.float64],
     ) -> None:
         proper = np.isfinite(boxes).all(axis=1) & (boxes[:, 2] > 0) & (boxes[:, 3] > 0)
         self.degenerate += int((~proper).sum())
         self.sized_images += int(np.isfinite(image_sizes[:, 0]).sum())
         boxes, size = boxes[proper], image_sizes[image_of[proper]]
         areas = boxes[:, 2] * boxes[:, 3]
-        self.sizes += np.bincount(np.searchsorted([SMALL, MEDIUM], areas, side="right"), minlength=3)
+        self.sizes += np.bincount(
+            np.searchsorted([SMALL, MEDIUM], areas, side="right"), minlength=3
+        )
         known = np.isfinite(size[:, 0])
         boxes, size, areas = boxes[known], size[known], areas[known]
         if not len(boxes):
             return
         ends = boxes[:, :2] + boxes[:, 2:]
-        self.outside += int(((boxes[:, :2] < -OUTSIDE_PIXELS) | (ends > size + OUTSIDE_PIXELS)).any(axis=1).sum())
+        self.outside += int(
+            ((boxes[:, :2] < -OUTSIDE_PIXELS) | (ends > size + OUTSIDE_PIXELS)).any(axis=1).sum()
+        )
         shares = np.sqrt(areas / size.prod(axis=1))
         self.least_share, self.most_share = (
             min(self.least_share, float(shares.min())),
@@ -175,7 +200,9 @@ class _Tally:
         centres = (boxes[:, :2] + boxes[:, 2:] / 2) / size
         inside = ((centres >= 0) & (centres <= 1)).all(axis=1)
         columns, rows = _binned(centres[inside], GRID).T
-        self.centres += np.bincount(rows * GRID + columns, minlength=GRID * GRID).reshape(GRID, GRID)
+        self.centres += np.bincount(rows * GRID + columns, minlength=GRID * GRID).reshape(
+            GRID, GRID
+        )
 
     def _add_points(self, of_objects: pa.ListArray) -> None:
         lengths = pc.list_value_length(of_objects).fill_null(0).to_numpy()
@@ -183,14 +210,18 @@ class _Tally:
         number = np.arange(len(visible)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         kept = (number < _MOST_POINTS) & np.isin(visible, (0, 1, 2))
         most = max(len(self.points), int(number[kept].max(initial=-1)) + 1)
-        cells = np.bincount(number[kept] * 3 + visible[kept].astype(np.int64), minlength=most * 3).reshape(most, 3)
+        cells = np.bincount(
+            number[kept] * 3 + visible[kept].astype(np.int64), minlength=most * 3
+        ).reshape(most, 3)
         cells[: len(self.points)] += self.points
         self.points = cells
 
     def result(self, faults: list[str]) -> ObjectStatistics:
         """Return all of it, with what was wrong with blocks."""
         objects = sum(self.objects.values())
-        numbers = set(range(len(self.role.names or ()))) | {category for _, category in self.objects}
+        numbers = set(range(len(self.role.names or ()))) | {
+            category for _, category in self.objects
+        }
         splits = list(dict.fromkeys(split for split, _ in self.objects))
         categories = [self._category(number, splits) for number in sorted(numbers)]
         ranked = sorted(categories, key=lambda each: (-each.objects, each.category))
@@ -217,9 +248,19 @@ class _Tally:
         )
 
     def _category(self, number: int, splits: list[str]) -> CategoryCount:
-        parts = {s: {"objects": self.objects.get((s, number), 0), "images": self.images.get((s, number), 0)} for s in splits}
-        of_all = {what: sum(part[what] for part in parts.values()) for what in ("objects", "images")}
-        return CategoryCount(number, name_at(number, self.role.names), of_all["objects"], of_all["images"], parts)
+        parts = {
+            s: {
+                "objects": self.objects.get((s, number), 0),
+                "images": self.images.get((s, number), 0),
+            }
+            for s in splits
+        }
+        of_all = {
+            what: sum(part[what] for part in parts.values()) for what in ("objects", "images")
+        }
+        return CategoryCount(
+            number, name_at(number, self.role.names), of_all["objects"], of_all["images"], parts
+        )
 
     def _point(self, number: int) -> PointCount:
         absent, hidden, visible = self.points[number].tolist()
@@ -232,8 +273,13 @@ class _Tally:
         middle = int(np.searchsorted(np.cumsum(self.shares), (total + 1) // 2))
         counts = self.shares.reshape(SHARE_BINS, -1).sum(axis=1)
         edges = tuple(np.linspace(0, 1, SHARE_BINS + 1).round(3).tolist())
-        low, median, high = (round(share, 4) for share in (self.least_share, (middle + 0.5) / _FINE_BINS, self.most_share))
-        return Distribution(what, low, min(max(median, low), high), high, edges, tuple(counts.tolist()))
+        low, median, high = (
+            round(share, 4)
+            for share in (self.least_share, (middle + 0.5) / _FINE_BINS, self.most_share)
+        )
+        return Distribution(
+            what, low, min(max(median, low), high), high, edges, tuple(counts.tolist())
+        )
 
 
 def _binned(shares: npt.NDArray[np.float64], bins: int) -> npt.NDArray[np.int64]:
@@ -251,19 +297,26 @@ def _rows_of(values: pa.FixedSizeListArray) -> npt.NDArray[np.float64]:
     """Return lists of a fixed size as rows, (n, size); NaN where a list or a number is missing."""
     size = values.type.list_size
     flat = values.values.slice(values.offset * size, len(values) * size)
-    rows: npt.NDArray[np.float64] = flat.to_numpy(zero_copy_only=False).astype(np.float64).reshape(-1, size)
+    rows: npt.NDArray[np.float64] = (
+        flat.to_numpy(zero_copy_only=False).astype(np.float64).reshape(-1, size)
+    )
     if values.null_count:
         rows[~np.asarray(values.is_valid())] = np.nan
     return rows
 
 
 def object_statistics(
-    place: DatasetPlace, blocks: int | None = None, images: int | None = None, split: str | None = None
+    place: DatasetPlace,
+    blocks: int | None = None,
+    images: int | None = None,
+    split: str | None = None,
 ) -> dict[str, ObjectStatistics]:
-    """Count the objects of up to `blocks` blocks of a dataset, of a split, or of a lone shard, by the name of the column.
+    """Count the objects of up to `blocks` blocks of a dataset, of a split, or of a lone shard, by
+    the name of the column.
 
-    The sizes of up to `images` images are looked up in their headers, evenly spaced; None stands for all. Raises DatasetError
-    if not even the tables can be read, UsageError for a split that there is not.
+    The sizes of up to `images` images are looked up in their headers, evenly spaced; None stands
+    for all. Raises DatasetError if not even the tables can be read, UsageError for a split that
+    there is not.
     """
     tallies: dict[str, _Tally] = {}
     faults: list[str] = []
@@ -289,16 +342,22 @@ def _count_objects(block: Placed, share: int | None, tallies: dict[str, _Tally])
         sizes = _encoded_sizes(batch.column(main).field("bytes"), share)
     else:
         shape = None if main is None else roles.images[main].shape
-        sizes = np.tile([np.nan, np.nan] if shape is None else [float(shape[1]), float(shape[0])], (batch.num_rows, 1))
+        sizes = np.tile(
+            [np.nan, np.nan] if shape is None else [float(shape[1]), float(shape[0])],
+            (batch.num_rows, 1),
+        )
     for name, role in columns.items():
         try:
-            tallies.setdefault(name, _Tally(role)).add(str(block.reader.info["split"]), batch.column(name), sizes)
+            tallies.setdefault(name, _Tally(role)).add(
+                str(block.reader.info["split"]), batch.column(name), sizes
+            )
         except ValueError as error:
             raise block.reader.unreadable(block.number, error) from error
 
 
 def _encoded_sizes(images: pa.BinaryArray, share: int | None) -> npt.NDArray[np.float64]:
-    """Return width and height (n, 2) of up to `share` images, NaN of the others and of those that cannot be opened."""
+    """Return width and height (n, 2) of up to `share` images, NaN of the others and of those that
+    cannot be opened."""
     sizes = np.full((len(images), 2), np.nan)
     for place in evenly_spaced(len(images), len(images) if share is None else share):
         data = images[place].as_buffer()
@@ -308,13 +367,16 @@ def _encoded_sizes(images: pa.BinaryArray, share: int | None) -> npt.NDArray[np.
 
 
 def _encoded_size(data: pa.Buffer) -> tuple[float, float]:
-    from shardctl.images.codecs.image import open_image  # loads the decoders, which most datasets never need here
+    # loads the decoders, which most datasets never need here
+    from shardctl.images.codecs.image import open_image
 
     head = data.slice(0, min(HEAD_BYTES, data.size)).to_pybytes()
     parts = [head] if head.startswith(b"\xff\xd8") else []
     for part in (*parts, data):
         try:
-            width, height = open_image(part if isinstance(part, bytes) else part.to_pybytes(), max_pixels=2**62).size
+            width, height = open_image(
+                part if isinstance(part, bytes) else part.to_pybytes(), max_pixels=2**62
+            ).size
         except Rejection:
             continue
         return width, height

@@ -22,16 +22,19 @@ from shardctl.system.locations.folder import FolderHere
 NO_LABEL = "(no label)"
 
 _SMALLER = 1.005
-"""From this ratio on compression has made something smaller. Below it are shards of a few bytes, and incompressible images."""
+"""From this ratio on compression has made something smaller. Below it are shards of a few bytes,
+and incompressible images."""
 
 
 @dataclass(frozen=True)
 class Overview:
-    """A dataset as a whole. `compression_ratio` is uncompressed bytes / stored bytes, `shard_bytes` the least, median, most.
+    """A dataset as a whole. `compression_ratio` is uncompressed bytes / stored bytes, `shard_bytes`
+    the least, median, most.
 
-    `classes_by_split` counts the samples of each class, by split; None if there are no classes. `reject_reasons` counts the
-    rejects by stage and error, `reject_examples` has one of each. With a `split`, samples, shards, bytes and classes are about
-    this split. Rejects are still about the whole dataset.
+    `classes_by_split` counts the samples of each class, by split; None if there are no classes.
+    `reject_reasons` counts the rejects by stage and error, `reject_examples` has one of each. With
+    a `split`, samples, shards, bytes and classes are about this split. Rejects are still about the
+    whole dataset.
     """
 
     manifest: Manifest
@@ -144,24 +147,29 @@ def recipe_in_words(recipe: dict[str, Any]) -> str:
 
 
 def settings_in_words(settings: dict[str, Any]) -> str:
-    """Return settings that are given, each with its name; those of what `recipe_in_words` says are left out."""
+    """Return settings that are given, each with its name; those of what `recipe_in_words` says are
+    left out."""
     said = ("transform", "store", "compression")
     return ", ".join(
-        f"{name} {value if isinstance(value, str | int | float) else json.dumps(value, default=str)}"
+        f"{name} "
+        f"{value if isinstance(value, str | int | float) else json.dumps(value, default=str)}"
         for name, value in settings.items()
         if name not in said and value not in (None, "", [], {})
     )
 
 
 def overview(folder: FolderHere, split: str | None = None) -> Overview:
-    """Describe a whole dataset, or one of its splits. Raises DatasetError, UsageError for an unknown split."""
+    """Describe a whole dataset, or one of its splits. Raises DatasetError, UsageError for an
+    unknown split."""
     check_split(folder, split)
     manifest = Manifest.load(folder)
     table = ShardTable(folder)
     first, last = shards_of(folder, split)
     sizes, raw_sizes = table.sizes[first:last], table.raw_sizes[first:last]
     reasons, examples = count_reasons(read_rejects(folder))
-    spread = (int(sizes.min()), int(np.median(sizes)), int(sizes.max())) if len(sizes) else (0, 0, 0)
+    spread = (
+        (int(sizes.min()), int(np.median(sizes)), int(sizes.max())) if len(sizes) else (0, 0, 0)
+    )
     classes = _classes(folder, manifest)
     if classes is not None and split is not None:
         classes = {split: classes[split]}
@@ -169,12 +177,17 @@ def overview(folder: FolderHere, split: str | None = None) -> Overview:
 
 
 def _classes(folder: FolderHere, manifest: Manifest) -> dict[str, dict[str, int]] | None:
-    """Return the samples of each class by split: as the manifest has them, else counted in the shards."""
+    """Return the samples of each class by split: as the manifest has them, else counted in the
+    shards."""
     names, label = manifest.roles.classes, str(manifest.roles.main_label)
     if names is None:
         return None
     try:
-        counts = manifest.class_counts if manifest.class_counts is not None else _counted_in_shards(folder, label, len(names))
+        counts = (
+            manifest.class_counts
+            if manifest.class_counts is not None
+            else _counted_in_shards(folder, label, len(names))
+        )
     except DatasetError:
         return None  # a shard is damaged, and all the rest can be shown
     classes = {}
@@ -200,12 +213,15 @@ def _counted_in_shards(folder: FolderHere, label: str, names: int) -> dict[str, 
                 labels.validate(full=True)
             except pa.ArrowException as error:
                 raise file.unreadable(block, error) from error
-            counts[entry.split] = counts.get(entry.split, np.zeros(names, np.int64)) + _count(labels, names)
+            counts[entry.split] = counts.get(entry.split, np.zeros(names, np.int64)) + _count(
+                labels, names
+            )
     return {split: found.tolist() for split, found in counts.items()}
 
 
 def _count(labels: pa.Array, names: int) -> np.ndarray[Any, Any]:
-    """Count the samples of each class, (names,) int64. What is not the number of a class counts nowhere."""
+    """Count the samples of each class, (names,) int64. What is not the number of a class counts
+    nowhere."""
     if not pa.types.is_integer(labels.type):
         return np.zeros(names, np.int64)
     values = labels.drop_null().to_numpy()

@@ -34,11 +34,15 @@ DERIVED = {
     "shard": pa.string(),
     "row": pa.int64(),
 }
-"""Names that a condition may use beside the columns and the headers of images. A column of the same name takes precedence."""
+"""Names that a condition may use beside the columns and the headers of images. A column of the same
+name takes precedence."""
 
 
-def sample_at(folder: FolderHere, name: str, block: int | None, row: int, entry: ShardEntry | None = None) -> StoredSample:
-    """Return a row of a shard; without `block` it is counted from the shard's first row. Raises UsageError, DatasetError.
+def sample_at(
+    folder: FolderHere, name: str, block: int | None, row: int, entry: ShardEntry | None = None
+) -> StoredSample:
+    """Return a row of a shard; without `block` it is counted from the shard's first row. Raises
+    UsageError, DatasetError.
 
     With the shard's entry in a dataset, the record has its place there and its source.
     """
@@ -46,7 +50,9 @@ def sample_at(folder: FolderHere, name: str, block: int | None, row: int, entry:
     return replace(found, source=_source(folder, entry, found)) if entry is not None else found
 
 
-def _sample_at(folder: Folder, name: str, block: int | None, row: int, entry: ShardEntry | None) -> StoredSample:
+def _sample_at(
+    folder: Folder, name: str, block: int | None, row: int, entry: ShardEntry | None
+) -> StoredSample:
     shard = Shard(folder, name, entry)
     reader = shard.reader
     number, place = (block, row) if block is not None else _block_of(reader, row, entry)
@@ -54,14 +60,23 @@ def _sample_at(folder: Folder, name: str, block: int | None, row: int, entry: Sh
         raise UsageError(f"{name}: no block {number:,}; it has {counted(len(reader), 'block')}")
     placed = Placed(shard, number)
     if not 0 <= place < placed.data.num_rows:
-        raise UsageError(f"{name}: no row {place:,} in block {number:,}; it has {counted(placed.data.num_rows, 'row')}")
-    return replace(placed.record(place, reader.block_is_intact(number)), checksum=reader.stored_checksum(number))
+        raise UsageError(
+            f"{name}: no row {place:,} in block {number:,}; it has "
+            f"{counted(placed.data.num_rows, 'row')}"
+        )
+    return replace(
+        placed.record(place, reader.block_is_intact(number)),
+        checksum=reader.stored_checksum(number),
+    )
 
 
 def _block_of(reader: ShardReader, row: int, entry: ShardEntry | None) -> tuple[int, int]:
-    """Return the block of a row, and its place there. What the dataset says of a shard spares reading the blocks before it."""
+    """Return the block of a row, and its place there. What the dataset says of a shard spares
+    reading the blocks before it."""
     left = row
-    for number, rows in enumerate(entry.block_rows if entry is not None else (block.num_rows for block in reader.blocks())):
+    for number, rows in enumerate(
+        entry.block_rows if entry is not None else (block.num_rows for block in reader.blocks())
+    ):
         if left < rows:
             return number, left
         left -= rows
@@ -69,11 +84,14 @@ def _block_of(reader: ShardReader, row: int, entry: ShardEntry | None) -> tuple[
 
 
 def _source(folder: FolderHere, entry: ShardEntry, found: StoredSample) -> str | None:
-    """Return the path of the file that a record of a shard was made from; None if the tables do not say."""
+    """Return the path of the file that a record of a shard was made from; None if the tables do not
+    say."""
     stored = StoredDataset(folder)
     try:
         shard = stored.shards.index_of(entry.path)
-        file = None if shard is None else stored.file_of_row(shard, found.row, found.values.get("key"))
+        file = (
+            None if shard is None else stored.file_of_row(shard, found.row, found.values.get("key"))
+        )
         return None if file is None else stored.source_of(file)
     except DatasetError:
         return None
@@ -86,8 +104,9 @@ MOST_BLOCKS = 256
 def samples_of_key(folder: FolderHere, key: str) -> list[StoredSample]:
     """Return the samples made of one record (several with variants).
 
-    Where blocks have the tokens of several documents, these are the first MOST_BLOCKS blocks that have some of the document.
-    Raises InputError, with near keys, for an unknown one, DatasetError if there is no dataset.
+    Where blocks have the tokens of several documents, these are the first MOST_BLOCKS blocks that
+    have some of the document. Raises InputError, with near keys, for an unknown one, DatasetError
+    if there is no dataset.
     """
     if folder.local is not None and not exists(folder.local):
         Manifest.load(folder)  # says that there is no such dataset
@@ -113,8 +132,11 @@ def samples_of_key(folder: FolderHere, key: str) -> list[StoredSample]:
     return records
 
 
-def _blocks_with(stored: StoredDataset, key: str, places: list[RecordPlace] | None) -> list[StoredSample]:
-    """Return the first blocks of tokens that have a document; `places` are those of the plan, None if there is no plan."""
+def _blocks_with(
+    stored: StoredDataset, key: str, places: list[RecordPlace] | None
+) -> list[StoredSample]:
+    """Return the first blocks of tokens that have a document; `places` are those of the plan, None
+    if there is no plan."""
     from shardctl.inspection.content.tokens import blocks_of_document
 
     records = []
@@ -128,20 +150,29 @@ def _blocks_with(stored: StoredDataset, key: str, places: list[RecordPlace] | No
 
 
 def _written_in_blocks(stored: StoredDataset, key: str) -> list[StoredSample]:
-    """Return the blocks of tokens with a document of a dataset that shardctl.write made: the keys of all shards are read."""
+    """Return the blocks of tokens with a document of a dataset that shardctl.write made: the keys
+    of all shards are read."""
     from shardctl.inspection.content.tokens import document_keys
 
     def keys() -> Iterator[pa.Array]:
-        return (part.flatten() for entry in stored.shards for part in document_keys(stored.folder, entry.path))
+        return (
+            part.flatten()
+            for entry in stored.shards
+            for part in document_keys(stored.folder, entry.path)
+        )
 
     records = _blocks_with(stored, key, None)
     if not records:
-        raise InputError(f"{stored.folder.shown()}: no key {printable(key)!r}{_meant(_alike(key, keys()), stored)}")
+        raise InputError(
+            f"{stored.folder.shown()}: no key "
+            f"{printable(key)!r}{_meant(_alike(key, keys()), stored)}"
+        )
     return records
 
 
 def _written_with_key(stored: StoredDataset, key: str) -> list[StoredSample]:
-    """Return the samples with a key of a dataset that shardctl.write made: its tables know no keys, so shards are read."""
+    """Return the samples with a key of a dataset that shardctl.write made: its tables know no keys,
+    so shards are read."""
     records = []
     for shard, first, keys in stored.blocks_of_keys():
         for place in pc.indices_nonzero(pc.equal(keys, key)).to_pylist():
@@ -149,24 +180,38 @@ def _written_with_key(stored: StoredDataset, key: str) -> list[StoredSample]:
             records.append(_sample_at(stored.folder, entry.path, None, first + place, entry))
     if not records:
         near = _alike(key, (keys for _, _, keys in stored.blocks_of_keys()))
-        raise InputError(f"{stored.folder.shown()}: no key {printable(key)!r}{_meant(near, stored)}")
+        raise InputError(
+            f"{stored.folder.shown()}: no key {printable(key)!r}{_meant(near, stored)}"
+        )
     return records
 
 
-def _why_no_sample(folder: FolderHere, stored: StoredDataset, key: str, places: list[RecordPlace]) -> Exception:
+def _why_no_sample(
+    folder: FolderHere, stored: StoredDataset, key: str, places: list[RecordPlace]
+) -> Exception:
     """Return the error for a record that the plan has, and of which there is no sample."""
     shown = printable(key)
     if why := _why_rejected(folder, key, places):
         return DatasetError(f"{shown}: was rejected when the dataset was made ({why})")
     whole = [place for place in places if place.unit.records <= 1]
     if any(place.unit.samples for place in whole):
-        return DatasetError(f"{shown}: {PLAN} has a sample of it that is not in its shard; `shardctl verify` tells more")
+        return DatasetError(
+            f"{shown}: {PLAN} has a sample of it that is not in its shard; `shardctl verify` tells "
+            "more"
+        )
     if any(place.unit.rejected for place in whole):
-        return DatasetError(f"{shown}: was rejected when the dataset was made (the reason is not recorded)")
-    return InputError(f"{stored.folder.shown()}: no sample was made of {shown}: it is empty, or a step left it out")
+        return DatasetError(
+            f"{shown}: was rejected when the dataset was made (the reason is not recorded)"
+        )
+    return InputError(
+        f"{stored.folder.shown()}: no sample was made of {shown}: it is empty, or a step left it "
+        "out"
+    )
 
 
-def _why_in_no_block(folder: FolderHere, stored: StoredDataset, key: str, places: list[RecordPlace]) -> Exception:
+def _why_in_no_block(
+    folder: FolderHere, stored: StoredDataset, key: str, places: list[RecordPlace]
+) -> Exception:
     """Return the error for a document that the plan has, and that is in no block of tokens."""
     if why := _why_rejected(folder, key, places):
         return DatasetError(f"{printable(key)}: was rejected when the dataset was made ({why})")
@@ -176,15 +221,23 @@ def _why_in_no_block(folder: FolderHere, stored: StoredDataset, key: str, places
 
 def _why_rejected(folder: FolderHere, key: str, places: list[RecordPlace]) -> str | None:
     """Return why a record was rejected, None if that is not recorded."""
-    return next((reject.message for reject in read_rejects(folder) if _is_of(reject, key, places)), None)
+    return next(
+        (reject.message for reject in read_rejects(folder) if _is_of(reject, key, places)), None
+    )
 
 
 def _is_of(reject: Reject, key: str, places: list[RecordPlace]) -> bool:
-    """Return whether a reject is that of a record: by its key, or as one of several of a unit that are rejected together."""
+    """Return whether a reject is that of a record: by its key, or as one of several of a unit that
+    are rejected together."""
     if reject.key == key or reject.records == 1:
         return reject.key == key
-    first = next((number for path, number in possible_names(reject.key) if path == reject.source), 0)
-    return any(place.file.path == reject.source and place.unit.first <= first <= place.record for place in places)
+    first = next(
+        (number for path, number in possible_names(reject.key) if path == reject.source), 0
+    )
+    return any(
+        place.file.path == reject.source and place.unit.first <= first <= place.record
+        for place in places
+    )
 
 
 def _near(stored: StoredDataset, key: str) -> str:
@@ -213,7 +266,8 @@ def _alike(name: str, parts: Iterable[pa.Array]) -> list[str]:
 
 
 def head(place: DatasetPlace, split: str | None, count: int) -> Iterator[StoredSample]:
-    """Yield the first samples of a dataset, of one of its splits, or of a lone shard. Raises UsageError, DatasetError."""
+    """Yield the first samples of a dataset, of one of its splits, or of a lone shard. Raises
+    UsageError, DatasetError."""
     for block in all_blocks(place, split):
         yield from (block.record(row) for row in range(min(block.data.num_rows, count)))
         count -= block.data.num_rows
@@ -222,11 +276,14 @@ def head(place: DatasetPlace, split: str | None, count: int) -> Iterator[StoredS
 
 
 def matching(place: DatasetPlace, split: str | None, text: str) -> Iterator[StoredSample]:
-    """Yield the samples for which a condition holds. Blocks are read one after the other. Raises UsageError, DatasetError."""
+    """Yield the samples for which a condition holds. Blocks are read one after the other. Raises
+    UsageError, DatasetError."""
     where: Where | None = None
     for block in all_blocks(place, split):
         if where is None:
-            where = parse_where(text, _askable(block.reader.layout), block.reader.layout.roles.names)
+            where = parse_where(
+                text, _askable(block.reader.layout), block.reader.layout.roles.names
+            )
         yield from (block.record(row) for row in _places(where, block))
 
 
@@ -235,7 +292,9 @@ def _askable(layout: Layout) -> pa.Schema:
     fields = [field for field in layout.columns if not is_image(field)]
     taken = {field.name for field in fields}
     derived = {**DERIVED, **askable_headers(layout.roles)}
-    return pa.schema(fields + [pa.field(name, type_) for name, type_ in derived.items() if name not in taken])
+    return pa.schema(
+        fields + [pa.field(name, type_) for name, type_ in derived.items() if name not in taken]
+    )
 
 
 def _places(where: Where, block: Placed) -> list[int]:
@@ -245,7 +304,9 @@ def _places(where: Where, block: Placed) -> list[int]:
     try:
         return list(kept_rows(table, where.expression)[_PLACE].to_pylist())
     except pa.ArrowException as error:
-        raise UsageError(f"--where {quoted(where.text)} cannot be computed: {first_line(error)}") from error
+        raise UsageError(
+            f"--where {quoted(where.text)} cannot be computed: {first_line(error)}"
+        ) from error
 
 
 _PLACE = "__place__"
@@ -260,22 +321,35 @@ def _column(name: str, block: Placed) -> pa.Array:
     if name == "row":
         return pa.array(np.arange(block.first, block.first + rows))
     if name == "index":
-        return pa.array(np.arange(block.first, block.first + rows) + (block.entry.first if block.entry else 0))
+        return pa.array(
+            np.arange(block.first, block.first + rows) + (block.entry.first if block.entry else 0)
+        )
     if name in ("shard", "split"):
         value = block.reader.name if name == "shard" else str(block.reader.info["split"])
         return pa.array([value] * rows, pa.string())
     image = name if name in roles.images else str(roles.main_image)
-    headers = headers_of(Column.of(block.data.schema.field(image), roles.images[image]), block.data.column(image))
+    headers = headers_of(
+        Column.of(block.data.schema.field(image), roles.images[image]), block.data.column(image)
+    )
     return headers if name == image else headers.field(name)
 
 
 def describe_value(value: Any) -> Any:
-    """Return a stored value as plain data that is fit to print: for an image what it is, not its bytes."""
+    """Return a stored value as plain data that is fit to print: for an image what it is, not its
+    bytes."""
     if isinstance(value, np.ndarray):
-        return {"shape": list(value.shape), "dtype": str(value.dtype), "mean": round(float(value.mean()), 2)}
+        return {
+            "shape": list(value.shape),
+            "dtype": str(value.dtype),
+            "mean": round(float(value.mean()), 2),
+        }
     if is_encoded_image(value):
         facts = facts_of(value["bytes"])
         size = f"{facts['width']}x{facts['height']}"
-        more = {"error": facts["error"]} if "error" in facts else {n: facts.get(n) for n in ("format", "mode")} | {"size": size}
+        more = (
+            {"error": facts["error"]}
+            if "error" in facts
+            else {n: facts.get(n) for n in ("format", "mode")} | {"size": size}
+        )
         return {"bytes": facts["image_bytes"], "path": value["path"], **more}
     return plain_objects(value) if is_objects(value) else value

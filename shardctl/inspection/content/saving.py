@@ -17,16 +17,25 @@ from shardctl.inspection.content.images import is_encoded_image, is_objects, pla
 from shardctl.system.files import make_folder, naming_the_path
 from shardctl.system.text import printable
 
-SUFFIXES = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".gif", b"BM": ".bmp", b"II*\0": ".tif"}
+SUFFIXES = {
+    b"\xff\xd8\xff": ".jpg",
+    b"\x89PNG": ".png",
+    b"RIFF": ".webp",
+    b"GIF8": ".gif",
+    b"BM": ".bmp",
+    b"II*\0": ".tif",
+}
 
 
-def save(records: Iterable[StoredSample], folder: Path, columns: Sequence[str] | None = None) -> list[Path]:
+def save(
+    records: Iterable[StoredSample], folder: Path, columns: Sequence[str] | None = None
+) -> list[Path]:
     """Write every record into `folder`, named by its key, and return the files.
 
     Existing files are never overwritten, and no link below `folder` is followed.
 
-    `columns` are those that are written, None for all; the class of a label is written beside it, as `label_name`. Raises
-    StorageError, and UsageError for an unknown column.
+    `columns` are those that are written, None for all; the class of a label is written beside it,
+    as `label_name`. Raises StorageError, and UsageError for an unknown column.
     """
     written: list[Path] = []
     with naming_the_path(folder):
@@ -41,25 +50,38 @@ def save(records: Iterable[StoredSample], folder: Path, columns: Sequence[str] |
                     with open(path, "xb") as file:
                         file.write(content)
                 except FileExistsError:
-                    raise StorageError(f"{printable(str(path))}: exists already; give a folder that is new or empty") from None
+                    raise StorageError(
+                        f"{printable(str(path))}: exists already; give a folder that is new or "
+                        "empty"
+                    ) from None
             written.append(path)
     return written
 
 
 def _name(record: StoredSample) -> str:
-    """Return where in the folder a record goes: its key without what could lead out of it, and its variant."""
+    """Return where in the folder a record goes: its key without what could lead out of it, and its
+    variant."""
     key = str(record.values.get("key", ""))
-    parts = [part.replace("\\", "_").replace("\0", "_") for part in key.split("/") if part not in ("", ".", "..")]
+    parts = [
+        part.replace("\\", "_").replace("\0", "_")
+        for part in key.split("/")
+        if part not in ("", ".", "..")
+    ]
     name = "/".join(parts) or f"{record.shard}-{record.row}"
     variant = record.values.get("variant")
     return name if variant is None else f"{name}.{variant}"
 
 
 def _files(values: dict[str, Any], images: Sequence[str]) -> list[tuple[str, str, bytes]]:
-    """Return the field, the suffix and the content of every file of a record; all that is not a file is JSON."""
+    """Return the field, the suffix and the content of every file of a record; all that is not a
+    file is JSON."""
     files, rest = [], {}
     for name, value in values.items():
-        if isinstance(value, np.ndarray) and value.dtype == np.uint8 and _is_picture(value, name in images):
+        if (
+            isinstance(value, np.ndarray)
+            and value.dtype == np.uint8
+            and _is_picture(value, name in images)
+        ):
             files.append((name, ".png", ImageEncoding.parse("png").encode(value)))
         elif is_encoded_image(value):
             files.append((name, _suffix(value["bytes"], value["path"]), value["bytes"]))
@@ -68,7 +90,9 @@ def _files(values: dict[str, Any], images: Sequence[str]) -> list[tuple[str, str
         elif name != "key" and value is not None:
             rest[name] = _json_value(value)
     if rest:
-        files.append(("", ".json", json.dumps(rest, ensure_ascii=False, default=_plain).encode() + b"\n"))
+        files.append(
+            ("", ".json", json.dumps(rest, ensure_ascii=False, default=_plain).encode() + b"\n")
+        )
     return files
 
 
@@ -83,7 +107,8 @@ def _is_picture(values: npt.NDArray[np.uint8], has_role: bool) -> bool:
 
 
 def _named(name: str, field: str, suffix: str) -> str:
-    """Return a file name: that of the input where it fits (photo.jpg), else with what it is (photo.jpg.png, 3.answer.txt)."""
+    """Return a file name: that of the input where it fits (photo.jpg), else with what it is
+    (photo.jpg.png, 3.answer.txt)."""
     if field not in ("", "image", "text"):
         return f"{name}.{field}{suffix}"
     return name if field and name.lower().endswith(suffix) else f"{name}{suffix}"

@@ -34,7 +34,8 @@ WORD_BYTES = 16
 
 @dataclass(frozen=True)
 class Distribution:
-    """How some numbers are spread: of what, the least, the median, the most; a histogram of `edges` (n + 1), `counts` (n)."""
+    """How some numbers are spread: of what, the least, the median, the most; a histogram of `edges`
+    (n + 1), `counts` (n)."""
 
     what: str
     low: float
@@ -45,8 +46,11 @@ class Distribution:
 
     @property
     def says_something(self) -> bool:
-        """Whether it is worth showing: the numbers differ, and are not lengths of short words, such as modes of images."""
-        return self.low < self.high and not (self.what.endswith(", bytes") and self.high < WORD_BYTES)
+        """Whether it is worth showing: the numbers differ, and are not lengths of short words, such
+        as modes of images."""
+        return self.low < self.high and not (
+            self.what.endswith(", bytes") and self.high < WORD_BYTES
+        )
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ class ColumnStatistics:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What was found in `samples` samples of `blocks` blocks. `formats` counts those of encoded images.
+    """What was found in `samples` samples of `blocks` blocks. `formats` counts those of encoded
+    images.
 
     `faults` says of blocks that cannot be read why.
     """
@@ -78,13 +83,21 @@ class Statistics:
         return asdict(self)
 
 
-def statistics_of(place: DatasetPlace, blocks: int = BLOCKS, split: str | None = None) -> Statistics:
+def statistics_of(
+    place: DatasetPlace, blocks: int = BLOCKS, split: str | None = None
+) -> Statistics:
     """Read up to `blocks` blocks of a dataset, of one of its splits, or of a lone shard.
 
-    Raises DatasetError if not even its tables can be read, UsageError for a split that there is not.
+    Raises DatasetError if not even its tables can be read, UsageError for a split that there is
+    not.
     """
-    compression = Compression.parse("none" if place.lone else str(Manifest.load(place.folder).recipe.get("compression")))
-    tally = _Tally(compression.codec(), images=max(1, IMAGES // max(1, sum(1 for _ in some_blocks(place, split, blocks)))))
+    compression = Compression.parse(
+        "none" if place.lone else str(Manifest.load(place.folder).recipe.get("compression"))
+    )
+    tally = _Tally(
+        compression.codec(),
+        images=max(1, IMAGES // max(1, sum(1 for _ in some_blocks(place, split, blocks)))),
+    )
     faults: list[str] = []
     for block in some_blocks(place, split, blocks):
         try:
@@ -95,7 +108,8 @@ def statistics_of(place: DatasetPlace, blocks: int = BLOCKS, split: str | None =
 
 
 class _Tally:
-    """What was counted so far, a block at a time: nothing of a block stays, and different lengths are few."""
+    """What was counted so far, a block at a time: nothing of a block stays, and different lengths
+    are few."""
 
     def __init__(self, codec: pa.Codec | None, images: int) -> None:
         self._codec, self._images = codec, images
@@ -107,7 +121,8 @@ class _Tally:
 
     def add(self, block: pa.RecordBatch, roles: Roles) -> None:
         """Count a block."""
-        counted_elsewhere = {"key", *(DOCUMENT_COLUMNS if packed_column(roles) is not None else ())}  # token_statistics.py does
+        # token_statistics.py does
+        counted_elsewhere = {"key", *(DOCUMENT_COLUMNS if packed_column(roles) is not None else ())}
         self._samples += block.num_rows
         self._blocks += 1
         for field, column in zip(block.schema, block.columns, strict=True):
@@ -122,13 +137,24 @@ class _Tally:
                 spread = spreads.setdefault(f"{field.name}, {_unit(field.type)}", Counter())
                 spread.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
-    def _add_images(self, column: pa.StructArray, field: str, spreads: dict[str, Counter[Any]]) -> None:
+    def _add_images(
+        self, column: pa.StructArray, field: str, spreads: dict[str, Counter[Any]]
+    ) -> None:
         """Count width, height, stored bytes and formats of some images of a field."""
-        from shardctl.inspection.content.images import facts_of  # loads the decoders, which most datasets of text never need
+        # loads the decoders, which most datasets of text never need
+        from shardctl.inspection.content.images import facts_of
 
-        facts = [facts_of(data.as_py()) for data in column.slice(0, self._images).field("bytes") if data.is_valid]
+        facts = [
+            facts_of(data.as_py())
+            for data in column.slice(0, self._images).field("bytes")
+            if data.is_valid
+        ]
         self._formats.update(str(fact["format"] or "unreadable") for fact in facts)
-        for name, what in (("width", f"{field} width"), ("height", f"{field} height"), ("image_bytes", f"{field}, bytes")):
+        for name, what in (
+            ("width", f"{field} width"),
+            ("height", f"{field} height"),
+            ("image_bytes", f"{field}, bytes"),
+        ):
             known = Counter(fact[name] for fact in facts if fact[name] is not None)
             if known:
                 spreads.setdefault(what, Counter()).update(known)
@@ -137,19 +163,35 @@ class _Tally:
         """Return all of it, with what was wrong with blocks."""
         columns = []
         for name, type_ in self._types.items():
-            raw, stored = (round(self._bytes[name, which] / self._samples, 1) for which in ("raw", "stored"))
+            raw, stored = (
+                round(self._bytes[name, which] / self._samples, 1) for which in ("raw", "stored")
+            )
             columns.append(ColumnStatistics(name, str(type_), raw, stored))
-        distributions = [distribution(what, counter) for each in self._counts.values() for what, counter in each.items()]
+        distributions = [
+            distribution(what, counter)
+            for each in self._counts.values()
+            for what, counter in each.items()
+        ]
         of_formats = dict(self._formats.most_common())
-        return Statistics(self._samples, self._blocks, tuple(columns), tuple(distributions), of_formats, tuple(faults))
+        return Statistics(
+            self._samples,
+            self._blocks,
+            tuple(columns),
+            tuple(distributions),
+            of_formats,
+            tuple(faults),
+        )
 
 
 def _stored(column: pa.Array, codec: pa.Codec | None) -> int:
-    """Return what a column takes in a file: each of its buffers is compressed by itself, if that makes it smaller."""
+    """Return what a column takes in a file: each of its buffers is compressed by itself, if that
+    makes it smaller."""
     if codec is None:
         return int(column.nbytes)
     sizes = [(buffer, buffer.size) for buffer in column.buffers() if buffer is not None]
-    return sum(min(size, len(codec.compress(buffer, asbytes=True))) for buffer, size in sizes if size)
+    return sum(
+        min(size, len(codec.compress(buffer, asbytes=True))) for buffer, size in sizes if size
+    )
 
 
 def _unit(type_: pa.DataType) -> str:
@@ -163,7 +205,9 @@ def _lengths(column: pa.Array) -> npt.NDArray[Any] | None:
     if not small and not pa.types.is_large_list(type_):
         return None
     offsets = np.frombuffer(column.buffers()[1], np.int32 if small else np.int64)
-    return np.asarray(np.diff(offsets[column.offset : column.offset + len(column) + 1])[_there(column)])
+    return np.asarray(
+        np.diff(offsets[column.offset : column.offset + len(column) + 1])[_there(column)]
+    )
 
 
 def _there(column: pa.Array) -> npt.NDArray[np.bool_]:
@@ -176,9 +220,13 @@ def distribution(what: str, counter: Counter[Any]) -> Distribution:
     if not counter:
         return Distribution(what, 0, 0, 0, (), ())
     values, counts = _sorted_counts(counter)
-    binned, edges = np.histogram(values, min(BINS, max(1, int(values[-1] - values[0]))), weights=counts)
+    binned, edges = np.histogram(
+        values, min(BINS, max(1, int(values[-1] - values[0]))), weights=counts
+    )
     spread = (float(values[0]), _median(values, counts), float(values[-1]))
-    return Distribution(what, *spread, tuple(edges.round(1).tolist()), tuple(binned.astype(np.int64).tolist()))
+    return Distribution(
+        what, *spread, tuple(edges.round(1).tolist()), tuple(binned.astype(np.int64).tolist())
+    )
 
 
 def _sorted_counts(counter: Counter[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
@@ -187,14 +235,18 @@ def _sorted_counts(counter: Counter[Any]) -> tuple[npt.NDArray[Any], npt.NDArray
 
 
 def _median(values: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> float:
-    """Return the median of numbers, of which `values` are sorted and `counts` says how often there is each."""
+    """Return the median of numbers, of which `values` are sorted and `counts` says how often there
+    is each."""
     up_to, total = np.cumsum(counts), int(counts.sum())
-    middle = [float(values[np.searchsorted(up_to, place + 1)]) for place in ((total - 1) // 2, total // 2)]
+    middle = [
+        float(values[np.searchsorted(up_to, place + 1)]) for place in ((total - 1) // 2, total // 2)
+    ]
     return sum(middle) / 2
 
 
 def spread_of_counts(what: str, counter: Counter[int]) -> Distribution:
-    """Return how whole numbers are spread: bins of one number each, or of several where there are too many."""
+    """Return how whole numbers are spread: bins of one number each, or of several where there are
+    too many."""
     if not counter:
         return Distribution(what, 0, 0, 0, (), ())
     values, counts = _sorted_counts(counter)

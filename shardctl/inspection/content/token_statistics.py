@@ -1,7 +1,8 @@
-"""The tokens of a dataset: how many, how long documents are, what padding and cuts cost, which tokens occur and which do not.
+"""The tokens of a dataset: how many, how long documents are, what padding and cuts cost, which
+tokens occur and which do not.
 
-Blocks are read one after the other, only the columns that are needed, and counted in flat arrays: memory does not grow with the
-dataset, and no Python object is made of a token.
+Blocks are read one after the other, only the columns that are needed, and counted in flat arrays:
+memory does not grow with the dataset, and no Python object is made of a token.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ NEVER_USED = 20
 """Tokens that are listed."""
 
 LARGEST = 1 << 24
-"""Numbers of tokens from which on they are only counted together: the largest vocabularies have a million tokens."""
+"""Numbers of tokens from which on they are only counted together: the largest vocabularies have a
+million tokens."""
 
 DECODED = 1 << 16
 """Tokens of all blocks together that are decoded to count the bytes of their text."""
@@ -58,7 +60,8 @@ TOKENIZE = "tokenize"
 
 @dataclass(frozen=True)
 class TokenCount:
-    """A token, how people read it (None if the tokenizer cannot be used, or has none of this number), how often it occurs."""
+    """A token, how people read it (None if the tokenizer cannot be used, or has none of this
+    number), how often it occurs."""
 
     token: int
     text: str | None
@@ -67,15 +70,18 @@ class TokenCount:
 
 @dataclass(frozen=True)
 class TokenStatistics:
-    """What was found in a column of tokens, in `samples` samples of `blocks` blocks. Padding counts nowhere but in `padding`.
+    """What was found in a column of tokens, in `samples` samples of `blocks` blocks. Padding counts
+    nowhere but in `padding`.
 
-    `documents` are those that begin in these samples, and `lengths` says how many tokens they have; where tokens are not
-    packed, each sample counts as one, and so does each piece of a document that was cut into several. Of packed ones there are
-    `padding` (tokens), `cut` (documents of which a part is in another block), and `per_block`, the documents in a block.
-    `loss_tokens` is the number of tokens whose loss counts, None without a loss mask. `used` is how many different tokens
-    occur, `coverage` their share of the vocabulary. `outside` counts tokens that are not in the vocabulary. `text_bytes` of
-    text were found in `text_tokens` tokens: all (`exact`, as the step that made them counted), or some that were decoded.
-    `faults` says of blocks that cannot be read why, and `why_numbers` why tokens have no text.
+    `documents` are those that begin in these samples, and `lengths` says how many tokens they have;
+    where tokens are not packed, each sample counts as one, and so does each piece of a document
+    that was cut into several. Of packed ones there are `padding` (tokens), `cut` (documents of
+    which a part is in another block), and `per_block`, the documents in a block. `loss_tokens` is
+    the number of tokens whose loss counts, None without a loss mask. `used` is how many different
+    tokens occur, `coverage` their share of the vocabulary. `outside` counts tokens that are not in
+    the vocabulary. `text_bytes` of text were found in `text_tokens` tokens: all (`exact`, as the
+    step that made them counted), or some that were decoded. `faults` says of blocks that cannot be
+    read why, and `why_numbers` why tokens have no text.
     """
 
     samples: int
@@ -121,8 +127,14 @@ class TokenStatistics:
 
     def record(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        shares = {name: getattr(self, name) for name in ("coverage", "unused", "padding_share", "bytes_per_token")}
-        return {**asdict(self), **{name: round(v, 6) if isinstance(v, float) else v for name, v in shares.items()}}
+        shares = {
+            name: getattr(self, name)
+            for name in ("coverage", "unused", "padding_share", "bytes_per_token")
+        }
+        return {
+            **asdict(self),
+            **{name: round(v, 6) if isinstance(v, float) else v for name, v in shares.items()},
+        }
 
 
 @dataclass
@@ -144,7 +156,9 @@ class _Tally:
     per_block: Counter[int] = field(default_factory=Counter)
     counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
-    def add(self, columns: Mapping[str, pa.Array], name: str, decoder: Decoder, decode: int) -> None:
+    def add(
+        self, columns: Mapping[str, pa.Array], name: str, decoder: Decoder, decode: int
+    ) -> None:
         """Count a block, and decode up to `decode` of its tokens. Raises ValueError."""
         rows = token_rows(columns[name])
         mask = token_rows(columns[LOSS_MASK]).values if LOSS_MASK in columns else None
@@ -187,28 +201,36 @@ class _Tally:
         self.counts = found
 
     def _decode(self, ids: npt.NDArray[Any], decoder: Decoder, most: int) -> None:
-        """Decode some tokens, evenly spaced, and count the bytes of their text; special tokens stand for none."""
+        """Decode some tokens, evenly spaced, and count the bytes of their text; special tokens
+        stand for none."""
         tokenizer = decoder.use(self.role)
         if tokenizer is None:
             return
         ends = [token for token in (self.role.eos, self.role.pad) if token is not None]
         special = np.array([*tokenizer.special.values(), *ends], np.int64)
         together = min(_DECODED_TOGETHER, most)
-        parts = [ids[first : first + together] for first in evenly_spaced(len(ids), most // together)]
+        parts = [
+            ids[first : first + together] for first in evenly_spaced(len(ids), most // together)
+        ]
         for some in parts if len(ids) > most else [ids]:
             text = decoder.text(some[~np.isin(some, special)])
             if text is not None:
                 self.text_bytes += len(text.encode("utf-8", "replace"))
                 self.text_tokens += len(some)
 
-    def result(self, decoder: Decoder, faults: list[str], text_bytes: int | None) -> TokenStatistics:
-        """Return all of it, with what was wrong with blocks; `text_bytes` is known where the step that made them counted."""
+    def result(
+        self, decoder: Decoder, faults: list[str], text_bytes: int | None
+    ) -> TokenStatistics:
+        """Return all of it, with what was wrong with blocks; `text_bytes` is known where the step
+        that made them counted."""
         role, packed = self.role, self.role.packed
         decoder.use(role)
         size = min(role.vocabulary or len(self.counts), LARGEST)
         counts = np.append(self.counts, np.zeros(max(0, size - len(self.counts)), np.int64))
         ranked = np.argsort(-counts, kind="stable")[:MOST_COMMON].tolist()
-        unused = np.flatnonzero(counts == 0)[:NEVER_USED].tolist() if role.vocabulary is not None else []
+        unused = (
+            np.flatnonzero(counts == 0)[:NEVER_USED].tolist() if role.vocabulary is not None else []
+        )
 
         def token_count(number: int) -> TokenCount:
             return TokenCount(number, decoder.name_of(number), int(counts[number]))
@@ -219,7 +241,9 @@ class _Tally:
             blocks=self.blocks,
             tokens=self.tokens,
             documents=self.documents,
-            lengths=spread_of_counts("tokens of a document" if packed else "tokens of a sample", self.lengths),
+            lengths=spread_of_counts(
+                "tokens of a document" if packed else "tokens of a sample", self.lengths
+            ),
             packed=packed,
             padding=self.padding if packed else None,
             cut=self.cut if packed else None,
@@ -238,10 +262,14 @@ class _Tally:
         )
 
 
-def token_statistics(place: DatasetPlace, blocks: int | None = None, split: str | None = None) -> dict[str, TokenStatistics]:
-    """Count the tokens of up to `blocks` blocks of a dataset, or of a split, by the name of the column; None: of all blocks.
+def token_statistics(
+    place: DatasetPlace, blocks: int | None = None, split: str | None = None
+) -> dict[str, TokenStatistics]:
+    """Count the tokens of up to `blocks` blocks of a dataset, or of a split, by the name of the
+    column; None: of all blocks.
 
-    Raises DatasetError if not even the tables can be read, UsageError for a split that there is not.
+    Raises DatasetError if not even the tables can be read, UsageError for a split that there is
+    not.
     """
     tallies: dict[str, _Tally] = {}
     faults: list[str] = []
@@ -268,7 +296,9 @@ def _count_tokens(block: Placed, decode: int, tallies: dict[str, _Tally], decode
         beside = [DOCUMENT_LENGTHS, DOCUMENT_STARTS] if role.packed else []
         beside += [LOSS_MASK] if main is not None and name == main[0] and LOSS_MASK in there else []
         if missing := [column for column in beside if column not in there]:
-            raise block.reader.unreadable(block.number, f"its tokens are packed, and it has no column {missing[0]}")
+            raise block.reader.unreadable(
+                block.number, f"its tokens are packed, and it has no column {missing[0]}"
+            )
         batch = checked_columns(block, [name, *beside])
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         try:
@@ -284,13 +314,18 @@ def _add_numbers(counter: Counter[int], numbers: npt.NDArray[np.int64]) -> None:
 
 
 def _text_bytes(folder: Folder) -> int | None:
-    """Return the bytes of the texts that a dataset's tokens were made of, all together; None if that was not counted.
+    """Return the bytes of the texts that a dataset's tokens were made of, all together; None if
+    that was not counted.
 
     Pieces of documents that overlap have more tokens than their text.
     """
     manifest = Manifest.load(folder)
     counts = next((step for step in manifest.steps or () if step["name"] == TOKENIZE), None)
-    if counts is None or not counts.get("bytes") or any(name == "variant" for name, _ in manifest.schema):
+    if (
+        counts is None
+        or not counts.get("bytes")
+        or any(name == "variant" for name, _ in manifest.schema)
+    ):
         return None
     rejected: dict[str, list[int]] = counts.get("rejected", {})
     return int(counts["bytes"]) - sum(size for _, size in rejected.values())

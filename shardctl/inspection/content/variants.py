@@ -22,10 +22,12 @@ MOST = 16
 
 @dataclass(frozen=True)
 class VariantStatistics:
-    """Comparison of the variants of some inputs: `compared` of them, with `each` variants on average.
+    """Comparison of the variants of some inputs: `compared` of them, with `each` variants on
+    average.
 
-    `alike` have two variants with the same content. `difference` is the mean absolute difference between the pixels of the
-    first variant and of the others, from 0 to 255, over those of the same size; None where there are no such images.
+    `alike` have two variants with the same content. `difference` is the mean absolute difference
+    between the pixels of the first variant and of the others, from 0 to 255, over those of the same
+    size; None where there are no such images.
     """
 
     compared: int
@@ -48,9 +50,16 @@ def variant_statistics(folder: Folder, split: str | None = None) -> VariantStati
     counts, alike, differences = [], 0, []
     for place in evenly_spaced(len(dataset), INPUTS):
         first = max(0, min(place - MOST // 2, len(dataset) - MOST))
-        batch = dataset.take(range(first, min(first + MOST, len(dataset))), ["key", "variant", *content])
-        rows = [{name: values[row] for name, values in batch.items()} for row in range(len(batch["key"]))]
-        of_input = [row for row in rows if row["key"] == batch["key"][min(place - first, len(rows) - 1)]]
+        batch = dataset.take(
+            range(first, min(first + MOST, len(dataset))), ["key", "variant", *content]
+        )
+        rows = [
+            {name: values[row] for name, values in batch.items()}
+            for row in range(len(batch["key"]))
+        ]
+        of_input = [
+            row for row in rows if row["key"] == batch["key"][min(place - first, len(rows) - 1)]
+        ]
         contents = {repr([_plain(row[name]) for name in content]) for row in of_input}
         counts.append(len(of_input))
         alike += len(contents) < len(of_input)

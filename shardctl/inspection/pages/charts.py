@@ -1,7 +1,9 @@
-"""Charts as SVG: a browser shows them without a script. Their colours are variables of the page, light and dark.
+"""Charts as SVG: a browser shows them without a script. Their colours are variables of the page,
+light and dark.
 
-A chart is WIDTH units wide, and is as wide on the page as its frame. What font a browser has is not known here: the width of a
-text is estimated, rather too large than too small, so that no label reaches another one or leaves the picture.
+A chart is WIDTH units wide, and is as wide on the page as its frame. What font a browser has is not
+known here: the width of a text is estimated, rather too large than too small, so that no label
+reaches another one or leaves the picture.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ STYLE = """
 .chart details { font-size: .8rem; padding: .2rem .3rem 0; } .chart summary { color: var(--soft); cursor: pointer; }
 .chart details .scroll { max-height: 16rem; overflow: auto; }
 """ + "".join(
-    f".chart .c{n} {{ fill: var(--c{n}); }} .chart path.c{n} {{ fill: none; stroke: var(--c{n}); }}\n" for n in range(7)
+    f".chart .c{n} {{ fill: var(--c{n}); }} .chart path.c{n} "
+    f"{{ fill: none; stroke: var(--c{n}); }}\n"
+    for n in range(7)
 )
 """How a page shows charts."""
 
@@ -68,13 +72,18 @@ def number(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """Return a share for people: 0.5% where it is small, else 12%. Only nothing is 0%, and only all is 100%."""
+    """Return a share for people: 0.5% where it is small, else 12%. Only nothing is 0%, and only all
+    is 100%."""
     value = round(value, 9)  # sums of shares are a little off
     if 0 < value < 0.0005:
         return "under 0.1%"
     if 0.995 <= value < 1:
         return "over 99%"
-    return f"{value:.1%}" if 0 < value < 0.0995 and round(value * 100, 1) != round(value * 100) else f"{value:.0%}"
+    return (
+        f"{value:.1%}"
+        if 0 < value < 0.0995 and round(value * 100, 1) != round(value * 100)
+        else f"{value:.0%}"
+    )
 
 
 def size(value: float) -> str:
@@ -83,7 +92,8 @@ def size(value: float) -> str:
 
 
 class Axis(NamedTuple):
-    """What an axis shows: its title, how its numbers are written, the least step between them, and the base of their units."""
+    """What an axis shows: its title, how its numbers are written, the least step between them, and
+    the base of their units."""
 
     title: str = ""
     written: Callable[[float], str] = number
@@ -101,7 +111,8 @@ BYTES = Axis("", size, 1.0, 1024)
 
 
 def bars(title: str, series: Bars, axis: Axis, stacked: bool = False, total: int = 0) -> Html:
-    """Return bars from left to right, each with its name: several series beside each other, or in a row if `stacked`.
+    """Return bars from left to right, each with its name: several series beside each other, or in a
+    row if `stacked`.
 
     `total` is the number of all bars, if `series` has only some of them.
     """
@@ -111,88 +122,145 @@ def bars(title: str, series: Bars, axis: Axis, stacked: bool = False, total: int
         title = f"{title} (the first {MOST_BARS} of {max(total, len(names)):,})"
     drawn = {name: lengths[:MOST_BARS] for name, lengths in values.items()}
     header = ("", *(name or axis.title for name in values))
-    rows = [(name, *(axis.written(values[each][at]) for each in values)) for at, name in enumerate(names)]
+    rows = [
+        (name, *(axis.written(values[each][at]) for each in values))
+        for at, name in enumerate(names)
+    ]
     return _figure(title, _lying(names[:MOST_BARS], drawn, axis, stacked, None), header, rows)
 
 
 def shares(title: str, stacks: Mapping[str, Mapping[str, float]]) -> Html:
     """Return bars of a whole (1), each cut into named parts."""
-    parts = list(dict.fromkeys(part for each in stacks.values() for part, share in each.items() if share > 0))
+    parts = list(
+        dict.fromkeys(part for each in stacks.values() for part, share in each.items() if share > 0)
+    )
     values = {part: [each.get(part, 0.0) for each in stacks.values()] for part in parts}
     rows = [(part, *(percent(value) for value in values[part])) for part in parts]
     return _figure(title, _lying(list(stacks), values, SHARES, True, 1.0), ("", *stacks), rows)
 
 
 def columns(title: str, series: Bars, x: str, y: Axis) -> Html:
-    """Return upright bars for values in an order, such as numbers of threads; those of several series beside each other."""
+    """Return upright bars for values in an order, such as numbers of threads; those of several
+    series beside each other."""
     names = list(next(iter(series.values()))[0]) if series else []
     values = {name: list(heights) for name, (_, heights) in series.items()}
     slot = 1 / max(1, len(names))
     wide = slot * 0.8 / max(1, len(values))
     boxes = [
-        _Box(at * slot + slot * 0.1 + place * wide, wide, value, place, _said(names[at], name, y.written(value), y.title))
+        _Box(
+            at * slot + slot * 0.1 + place * wide,
+            wide,
+            value,
+            place,
+            _said(names[at], name, y.written(value), y.title),
+        )
         for place, (name, heights) in enumerate(values.items())
         for at, value in enumerate(heights)
     ]
     ticks = [((at + 0.5) * slot, name) for at, name in enumerate(names)]
     header = (x, *(name or y.title for name in values))
-    rows = [(name, *(y.written(values[each][at]) for each in values)) for at, name in enumerate(names)]
+    rows = [
+        (name, *(y.written(values[each][at]) for each in values)) for at, name in enumerate(names)
+    ]
     return _figure(title, _upright(boxes, _thinned(ticks), x, y, list(values)), header, rows)
 
 
-def histogram(title: str, edges: Sequence[float], numbers: Sequence[int], x: Axis, y: str, log: bool = False) -> Html:
+def histogram(
+    title: str, edges: Sequence[float], numbers: Sequence[int], x: Axis, y: str, log: bool = False
+) -> Html:
     """Return a histogram: edges (n + 1), numbers (n). `log` makes equal steps of equal ratios."""
     axis = counts(y)
     place = _places(edges[0], edges[-1], log) if len(edges) > 1 else _places(0, 1, False)
     names = [f"{x.written(low)} to {x.written(high)}" for low, high in itertools.pairwise(edges)]
     boxes = [
-        _Box(place(low), (place(high) - place(low)) * 0.96, count, 0, _said(name, "", number(count), y))
+        _Box(
+            place(low),
+            (place(high) - place(low)) * 0.96,
+            count,
+            0,
+            _said(name, "", number(count), y),
+        )
         for (low, high), count, name in zip(itertools.pairwise(edges), numbers, names, strict=True)
     ]
-    ticks = [(place(value), x.written(value)) for value in _fitting_ticks(edges[0], edges[-1], x, log)] if names else []
+    ticks = (
+        [(place(value), x.written(value)) for value in _fitting_ticks(edges[0], edges[-1], x, log)]
+        if names
+        else []
+    )
     rows = list(zip(names, map(number, numbers), strict=True))
     return _figure(title, _upright(boxes, ticks, x.title, axis, []), (x.title, y), rows)
 
 
 def lines(title: str, series: Series, x: Axis, y: Axis, top: float | None = None) -> Html:
-    """Return lines with points by name, each (xs, ys). A point alone has its value beside it; `top` ends the y axis."""
+    """Return lines with points by name, each (xs, ys). A point alone has its value beside it; `top`
+    ends the y axis."""
     everything = [value for xs, _ in series.values() for value in xs] or [0.0]
     low, high = min(everything), max(everything)
     across = _places(low, high if high > low else low + 1, False)
-    steps = _steps(0.0, max([1e-9, *(v for _, ys in series.values() for v in ys)]) if top is None else top, 5, y)
+    steps = _steps(
+        0.0,
+        max([1e-9, *(v for _, ys in series.values() for v in ys)]) if top is None else top,
+        5,
+        y,
+    )
     frame = _Frame(steps, y, list(series) if len(series) > 1 else [], x.title)
     drawn = list(frame.grid())
     for place, (name, (xs, ys)) in enumerate(series.items()):
         points = [(frame.x(across(a)), frame.y(b)) for a, b in zip(xs, ys, strict=True)]
         colour = f"c{place % _COLOURS}"
         if len(points) > 1:
-            drawn.append(f'<path class="{colour}" d="M{" L".join(f"{a:.1f} {b:.1f}" for a, b in points)}"/>')
+            drawn.append(
+                f'<path class="{colour}" d="M{" L".join(f"{a:.1f} {b:.1f}" for a, b in points)}"/>'
+            )
         for (a, b), at, value in zip(points, xs, ys, strict=True):
             said = _said(_with_unit(x.written(at), x.title), name, y.written(value), y.title)
             radius = 5 if len(points) == 1 else 2.5
-            drawn.append(f'<circle class="{colour}" cx="{a:.1f}" cy="{b:.1f}" r="{radius}">{_hover(said)}</circle>')
+            drawn.append(
+                f'<circle class="{colour}" cx="{a:.1f}" cy="{b:.1f}" '
+                f'r="{radius}">{_hover(said)}</circle>'
+            )
             if len(points) == 1:
-                drawn.append(_label(a, b - 10 if b > frame.top + 14 else b + 20, y.written(value), "middle", "alone"))
+                drawn.append(
+                    _label(
+                        a,
+                        b - 10 if b > frame.top + 14 else b + 20,
+                        y.written(value),
+                        "middle",
+                        "alone",
+                    )
+                )
     ticks = [(across(value), x.written(value)) for value in _fitting_ticks(low, high, x, False)]
     drawn += frame.across(ticks)
     header = ("", x.title or "x", y.title or title)
-    rows = [(name, x.written(a), y.written(b)) for name, (xs, ys) in series.items() for a, b in zip(xs, ys, strict=True)]
+    rows = [
+        (name, x.written(a), y.written(b))
+        for name, (xs, ys) in series.items()
+        for a, b in zip(xs, ys, strict=True)
+    ]
     return _figure(title, (frame.height, drawn), header, rows)
 
 
 def heat_map(title: str, cells: Sequence[Sequence[int]], what: str) -> Html:
-    """Return a map of numbers over an image: rows from its top, each from its left; the axes are shares of its sides."""
+    """Return a map of numbers over an image: rows from its top, each from its left; the axes are
+    shares of its sides."""
     side, left, top = 250.0, 60.0, 8.0
     across, down, most = len(cells[0]), len(cells), max(1, max(map(max, cells)))
     wide, high = side / across, side / down
     drawn = []
     for row, numbers in enumerate(cells):
         for column, count in enumerate(numbers):
-            place = f'x="{left + column * wide:.1f}" y="{top + row * high:.1f}" width="{wide - 1:.1f}" height="{high - 1:.1f}"'
-            said = _hover(
-                f"{_with_unit(f'{count:,}', what)}, {column / across:.0%} from the left, {row / down:.0%} from the top"
+            place = (
+                f'x="{left + column * wide:.1f}" y="{top + row * high:.1f}" '
+                f'width="{wide - 1:.1f}" height="{high - 1:.1f}"'
             )
-            drawn.append(f'<rect class="c0 cell" {place} fill-opacity="{0.06 + 0.94 * count / most:.2f}">{said}</rect>')
+            said = _hover(
+                f"{_with_unit(f'{count:,}', what)}, {column / across:.0%} from the left, "
+                f"{row / down:.0%} from the top"
+            )
+            drawn.append(
+                f'<rect class="c0 cell" {place} '
+                f'fill-opacity="{0.06 + 0.94 * count / most:.2f}">{said}</rect>'
+            )
     for share in (0.0, 0.5, 1.0):
         drawn.append(_label(left + share * side, top + side + _LINE, percent(share), "middle"))
         drawn.append(_label(left - 6, top + share * side + 4, percent(share), "end"))
@@ -210,7 +278,8 @@ def heat_map(title: str, cells: Sequence[Sequence[int]], what: str) -> Html:
 
 
 class _Box(NamedTuple):
-    """An upright bar: its left side and its width as shares of the axis, its height, its colour, and what is said of it."""
+    """An upright bar: its left side and its width as shares of the axis, its height, its colour,
+    and what is said of it."""
 
     left: float
     wide: float
@@ -224,7 +293,8 @@ _Drawn = tuple[float, list[str]]
 
 
 class _Frame:
-    """The place between the axes of upright bars and lines, with the legend above it and the axis below."""
+    """The place between the axes of upright bars and lines, with the legend above it and the axis
+    below."""
 
     def __init__(self, steps: Sequence[float], y: Axis, legend: Sequence[str], x: str) -> None:
         self._steps, self._y, self._x = steps, y, x
@@ -247,63 +317,108 @@ class _Frame:
             yield _label(0, self._legend_height + _FONT, self._y.title, kind="unit")
         for step in self._steps:
             at = self.y(step)
-            yield f'<line class="grid" x1="{self.left:.1f}" x2="{WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
+            yield (
+                f'<line class="grid" x1="{self.left:.1f}" x2="{WIDTH - _RIGHT}" y1="{at:.1f}" '
+                f'y2="{at:.1f}"/>'
+            )
             yield _label(self.left - 6, at + 4, self._y.written(step), "end", "ytick")
 
     def across(self, ticks: Iterable[tuple[float, str]]) -> Iterator[str]:
         """Yield the labels of the axis below, and its title."""
         for share, name in ticks:
             half = _wide(name) / 2
-            yield _label(min(max(self.x(share), half), WIDTH - half), self.bottom + _LINE, name, "middle", "xtick")
+            yield _label(
+                min(max(self.x(share), half), WIDTH - half),
+                self.bottom + _LINE,
+                name,
+                "middle",
+                "xtick",
+            )
         if self._x:
             yield _label(self.x(0.5), self.bottom + 2 * _LINE, self._x, "middle", "unit")
 
 
-def _upright(boxes: Sequence[_Box], ticks: Iterable[tuple[float, str]], x: str, y: Axis, legend: Sequence[str]) -> _Drawn:
-    frame = _Frame(_steps(0.0, max([0.0, *(box.value for box in boxes)]), 5, y), y, legend if len(legend) > 1 else [], x)
+def _upright(
+    boxes: Sequence[_Box],
+    ticks: Iterable[tuple[float, str]],
+    x: str,
+    y: Axis,
+    legend: Sequence[str],
+) -> _Drawn:
+    frame = _Frame(
+        _steps(0.0, max([0.0, *(box.value for box in boxes)]), 5, y),
+        y,
+        legend if len(legend) > 1 else [],
+        x,
+    )
     drawn = list(frame.grid())
     for box in boxes:
         left, top = frame.x(box.left), frame.y(box.value)
         wide = max(0.5, frame.x(box.left + box.wide) - left)
         drawn.append(
-            f'<rect class="bar c{box.colour % _COLOURS}" x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}"'
+            f'<rect class="bar c{box.colour % _COLOURS}" x="{left:.1f}" y="{top:.1f}" '
+            f'width="{wide:.1f}"'
             f' height="{frame.bottom - top:.1f}">{_hover(box.said)}</rect>'
         )
     return frame.height, [*drawn, *frame.across(ticks)]
 
 
-def _lying(names: Sequence[str], values: Mapping[str, Sequence[float]], axis: Axis, stacked: bool, end: float | None) -> _Drawn:
-    """Draw bars from left to right. `end` is the end of the axis, else it is that of the longest bar."""
+def _lying(
+    names: Sequence[str],
+    values: Mapping[str, Sequence[float]],
+    axis: Axis,
+    stacked: bool,
+    end: float | None,
+) -> _Drawn:
+    """Draw bars from left to right. `end` is the end of the axis, else it is that of the longest
+    bar."""
     legend, top = _legend([*values] if len(values) > 1 else [], 4)
     single, beside, gap = _LOOK_OF_BARS
     high = single if stacked or len(values) == 1 else beside
     totals = [sum(each[at] for each in values.values()) for at in range(len(names))]
-    tips = [axis.written(total) for total in totals] if stacked else [axis.written(v) for each in values.values() for v in each]
+    tips = (
+        [axis.written(total) for total in totals]
+        if stacked
+        else [axis.written(v) for each in values.values() for v in each]
+    )
     left = min(_LABELS, max([0.0, *(_wide(name) for name in names)])) + 8
-    room = WIDTH - left - (0 if end is not None else max([0.0, *(_wide(tip) for tip in tips)]) + 8) - 2
-    longest = max([0.0, *totals] if stacked else [0.0, *(v for each in values.values() for v in each)])
+    room = (
+        WIDTH - left - (0 if end is not None else max([0.0, *(_wide(tip) for tip in tips)]) + 8) - 2
+    )
+    longest = max(
+        [0.0, *totals] if stacked else [0.0, *(v for each in values.values() for v in each)]
+    )
     scale = room / ((longest if end is None else end) or 1)
     drawn, y = list(legend), top
     for at, name in enumerate(names):
         rows = 1 if stacked else len(values)
-        drawn.append(_label(left - 8, y + rows * high / 2 + 4, _cut(name, _LABELS), "end", "name", name))
+        drawn.append(
+            _label(left - 8, y + rows * high / 2 + 4, _cut(name, _LABELS), "end", "name", name)
+        )
         x = left
         for place, (of, lengths) in enumerate(values.items()):
             value = lengths[at]
             said = _said(name, of, axis.written(value), axis.title)
             if value:
                 drawn.append(
-                    f'<rect class="bar c{place % _COLOURS}" x="{x:.1f}" y="{y:.1f}" width="{max(0.5, value * scale):.1f}"'
+                    f'<rect class="bar c{place % _COLOURS}" x="{x:.1f}" y="{y:.1f}" '
+                    f'width="{max(0.5, value * scale):.1f}"'
                     f' height="{high - 1}">{_hover(said)}</rect>'
                 )
             if stacked:
                 x += value * scale
             else:
-                drawn.append(_label(x + value * scale + 4, y + high / 2 + 4, axis.written(value), kind="value"))
+                drawn.append(
+                    _label(
+                        x + value * scale + 4, y + high / 2 + 4, axis.written(value), kind="value"
+                    )
+                )
                 y += high
         if stacked:
             if end is None:
-                drawn.append(_label(x + 4, y + high / 2 + 4, axis.written(totals[at]), kind="value"))
+                drawn.append(
+                    _label(x + 4, y + high / 2 + 4, axis.written(totals[at]), kind="value")
+                )
             y += high
         y += gap
     if axis.title:
@@ -312,12 +427,22 @@ def _lying(names: Sequence[str], values: Mapping[str, Sequence[float]], axis: Ax
     return y, drawn
 
 
-def _figure(title: str, drawing: _Drawn, header: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
-    """Return a drawing with its title above it, and its numbers as a table that can be opened below it."""
+def _figure(
+    title: str, drawing: _Drawn, header: Sequence[str], rows: Sequence[Sequence[object]]
+) -> Html:
+    """Return a drawing with its title above it, and its numbers as a table that can be opened below
+    it."""
     height, drawn = drawing
     said = text(title)
-    svg = f'<svg viewBox="0 0 {WIDTH} {math.ceil(height)}" role="img" aria-label="{said}">{"".join(drawn)}</svg>'
-    numbers = f"<details><summary>as a table</summary>{table(rows, header).text}</details>" if rows else ""
+    svg = (
+        f'<svg viewBox="0 0 {WIDTH} {math.ceil(height)}" role="img" '
+        f'aria-label="{said}">{"".join(drawn)}</svg>'
+    )
+    numbers = (
+        f"<details><summary>as a table</summary>{table(rows, header).text}</details>"
+        if rows
+        else ""
+    )
     return Html(f'<figure class="chart"><figcaption>{said}</figcaption>{svg}{numbers}</figure>')
 
 
@@ -336,10 +461,15 @@ def _hover(said: str) -> str:
     return f"<title>{text(said)}</title>"
 
 
-def _label(x: float, y: float, said: str, anchor: str = "start", kind: str = "", whole: str = "") -> str:
+def _label(
+    x: float, y: float, said: str, anchor: str = "start", kind: str = "", whole: str = ""
+) -> str:
     """Return a text; where it was cut, the whole of it is shown on hover."""
     hover = _hover(whole) if whole and whole != said else ""
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text(said)}{hover}</text>'
+    return (
+        f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" '
+        f'text-anchor="{anchor}">{text(said)}{hover}</text>'
+    )
 
 
 def _legend(names: Sequence[str], top: float) -> tuple[list[str], float]:
@@ -351,7 +481,10 @@ def _legend(names: Sequence[str], top: float) -> tuple[list[str], float]:
         shown = _cut(name, WIDTH - 30)
         if x and x + 16 + _wide(shown) > WIDTH:
             x, y = 0.0, y + _LINE
-        drawn.append(f'<rect class="c{place % _COLOURS}" x="{x:.1f}" y="{y + 1:.1f}" width="10" height="10"/>')
+        drawn.append(
+            f'<rect class="c{place % _COLOURS}" x="{x:.1f}" y="{y + 1:.1f}" width="10" '
+            'height="10"/>'
+        )
         drawn.append(_label(x + 15, y + 11, shown, kind="legend", whole=name))
         x += 15 + _wide(shown) + 16
     return drawn, y + _LINE + 6
@@ -373,9 +506,13 @@ def _steps(low: float, high: float, most: int, axis: Axis) -> list[float]:
 
 def _step(least: float, axis: Axis) -> float:
     """Return the next round step: 1, 2 or 5 times a power of 10, of bytes that many of a unit."""
-    unit = axis.base ** math.floor(math.log(least, axis.base)) if axis.base != 10 and least >= 1 else 1
+    unit = (
+        axis.base ** math.floor(math.log(least, axis.base)) if axis.base != 10 and least >= 1 else 1
+    )
     power = 10.0 ** math.floor(math.log10(max(least / unit, 1e-12)))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least / unit * (1 - 1e-9))
+    step = next(
+        factor * power for factor in (1, 2, 5, 10) if factor * power >= least / unit * (1 - 1e-9)
+    )
     if axis.base != 10 and step >= 1000:  # the next unit begins at 1024 of this one
         step = axis.base
     return max(step * unit, axis.least)
@@ -385,23 +522,38 @@ def _fitting_ticks(low: float, high: float, axis: Axis, log: bool) -> list[float
     """Return as many round numbers between two others as there is room for their labels."""
     room = WIDTH - 60.0
     for most in range(8, 0, -1):
-        ticks = _powers(low, high, most) if log and low > 0 else [v for v in _steps(low, high, most, axis) if low <= v <= high]
+        ticks = (
+            _powers(low, high, most)
+            if log and low > 0
+            else [v for v in _steps(low, high, most, axis) if low <= v <= high]
+        )
         if len(ticks) < 2:  # no round numbers in so narrow a range
             ticks = [low, high]
         place = _places(low, high, log)
         labels = [axis.written(tick) for tick in ticks]
-        ends = [(place(tick) * room, _wide(label) / 2) for tick, label in zip(ticks, labels, strict=True)]
-        are_apart = all(b - a >= half + other + _GAP for (a, half), (b, other) in itertools.pairwise(ends))
+        ends = [
+            (place(tick) * room, _wide(label) / 2)
+            for tick, label in zip(ticks, labels, strict=True)
+        ]
+        are_apart = all(
+            b - a >= half + other + _GAP for (a, half), (b, other) in itertools.pairwise(ends)
+        )
         if are_apart and len(set(labels)) == len(labels):
             return ticks
     return ticks[:1]
 
 
 def _powers(low: float, high: float, most: int) -> list[float]:
-    """Return powers of 10 between two numbers, with 2 and 5 times each while these are not too many."""
+    """Return powers of 10 between two numbers, with 2 and 5 times each while these are not too
+    many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1, 3), (1,)):
-        ticks = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
+        ticks = [
+            factor * 10.0**power
+            for power in powers
+            for factor in factors
+            if low <= factor * 10.0**power <= high
+        ]
         if len(ticks) <= max(most, 2):
             return ticks
     return ticks[:: math.ceil(len(ticks) / most)]
@@ -412,7 +564,10 @@ def _thinned(ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
     room = WIDTH - 60.0
     for every in range(1, max(2, len(ticks))):
         kept = list(ticks[::every])
-        if all((b - a) * room >= (_wide(x) + _wide(y)) / 2 + _GAP / 2 for (a, x), (b, y) in itertools.pairwise(kept)):
+        if all(
+            (b - a) * room >= (_wide(x) + _wide(y)) / 2 + _GAP / 2
+            for (a, x), (b, y) in itertools.pairwise(kept)
+        ):
             return kept
     return list(ticks[:1])
 

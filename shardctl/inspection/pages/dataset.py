@@ -13,16 +13,40 @@ from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.inspection.content.images import is_objects
 from shardctl.inspection.content.masks import mask_statistics
 from shardctl.inspection.content.objects import object_statistics
-from shardctl.inspection.content.overview import Overview, overview, recipe_in_words, settings_in_words
+from shardctl.inspection.content.overview import (
+    Overview,
+    overview,
+    recipe_in_words,
+    settings_in_words,
+)
 from shardctl.inspection.content.samples import describe_value
 from shardctl.inspection.content.statistics import Statistics, statistics_of
-from shardctl.inspection.content.token_statistics import TokenCount, TokenStatistics, token_statistics
+from shardctl.inspection.content.token_statistics import (
+    TokenCount,
+    TokenStatistics,
+    token_statistics,
+)
 from shardctl.inspection.content.tokens import Decoder
 from shardctl.inspection.pages import charts
 from shardctl.inspection.pages import objects as object_pages
 from shardctl.inspection.pages.objects import whole_bins
-from shardctl.inspection.pages.page import absolute, command, data, figures, page, paragraph, section, tiles
-from shardctl.inspection.pages.pictures import MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of
+from shardctl.inspection.pages.page import (
+    absolute,
+    command,
+    data,
+    figures,
+    page,
+    paragraph,
+    section,
+    tiles,
+)
+from shardctl.inspection.pages.pictures import (
+    MARKED_SIDE,
+    PICTURES_STYLE,
+    SIDE,
+    figure,
+    pictures_of,
+)
 from shardctl.inspection.pages.rejects import rejects
 from shardctl.system.html import Html, table, text
 from shardctl.system.text import counted, format_bytes
@@ -32,7 +56,8 @@ TEXTS = 24
 ROWS = 500
 LISTED_CLASSES = object_pages.LISTED
 OBJECT_BLOCKS, OBJECT_IMAGES, MASKS, TOKEN_BLOCKS = 256, 2048, 128, 256
-"""How much of what is read and shown: the page of ten million samples is as large as that of ten thousand."""
+"""How much of what is read and shown: the page of ten million samples is as large as that of ten
+thousand."""
 
 TEXT_LENGTH = 400
 TEXT_TOKENS = 512
@@ -63,11 +88,14 @@ input { font: inherit; padding: .35rem .6rem; width: min(24rem, 100%); color: va
 )
 
 
-def dataset_page(place: DatasetPlace, split: str | None = None, annotated: bool = True, origin: str | None = None) -> str:
-    """Return a dataset, or one of its splits, as a page; `annotated` images have what is marked in them drawn onto them.
+def dataset_page(
+    place: DatasetPlace, split: str | None = None, annotated: bool = True, origin: str | None = None
+) -> str:
+    """Return a dataset, or one of its splits, as a page; `annotated` images have what is marked in
+    them drawn onto them.
 
-    `origin` says what the dataset was made of, if it was made for this page only. Raises DatasetError, UsageError for an
-    unknown split.
+    `origin` says what the dataset was made of, if it was made for this page only. Raises
+    DatasetError, UsageError for an unknown split.
     """
     found, statistics = overview(place.folder, split), statistics_of(place, blocks=32, split=split)
     decoder = Decoder(place.folder, TEXT_TOKENS)
@@ -75,19 +103,34 @@ def dataset_page(place: DatasetPlace, split: str | None = None, annotated: bool 
     objects = object_statistics(place, OBJECT_BLOCKS, OBJECT_IMAGES, split)
     masks = mask_statistics(place, MASKS, split)
     tokens = token_statistics(place, TOKEN_BLOCKS, split)
-    headline = _headline(found) if origin is None else paragraph(f"{origin}, as shardctl converts them", "soft")
+    headline = (
+        _headline(found)
+        if origin is None
+        else paragraph(f"{origin}, as shardctl converts them", "soft")
+    )
     name = origin or absolute(place.shown)
-    parts = [Html(_STYLE), headline, _tiles(found), *_classes(found), _splits(found), figures(*_charts(statistics))]
+    parts = [
+        Html(_STYLE),
+        headline,
+        _tiles(found),
+        *_classes(found),
+        _splits(found),
+        figures(*_charts(statistics)),
+    ]
     parts += [*rejects(place.folder, found), *_steps(found)]
     parts += [*object_pages.sections(objects, masks), *token_sections(tokens)]
     parts += [_samples(records, found.samples, annotated, None if origin else name)]
     parts += [
         _making(found, statistics),
-        data("overview", {**found.record(), **({"sources": [origin]} if origin is not None else {})}),
+        data(
+            "overview", {**found.record(), **({"sources": [origin]} if origin is not None else {})}
+        ),
         data("tokens", [{"field": name, **each.record()} for name, each in tokens.items()]),
         data("objects", [{"field": name, **each.record()} for name, each in objects.items()]),
     ]
-    return page(f"shardctl inspect: {name}" + (f", split {split}" if split else ""), *parts, script=_SEARCH)
+    return page(
+        f"shardctl inspect: {name}" + (f", split {split}" if split else ""), *parts, script=_SEARCH
+    )
 
 
 def _headline(found: Overview) -> Html:
@@ -105,40 +148,68 @@ def _tiles(found: Overview) -> Html:
             (f"{found.samples:,}", f"{m.kind} samples"),
             (f"{found.shards:,}", f"shards, {low} to {high}, {median} at the median"),
             (format_bytes(found.bytes), found.compressed),
-            (f"{m.rejected:,}", f"of {m.inputs:,} inputs rejected{', in all splits' if found.split else ''}"),
+            (
+                f"{m.rejected:,}",
+                f"of {m.inputs:,} inputs rejected{', in all splits' if found.split else ''}",
+            ),
         ]
     )
 
 
 def _splits(found: Overview) -> Html:
-    rows = [(split.name, split.samples, split.shards, format_bytes(split.bytes)) for split in found.splits]
+    rows = [
+        (split.name, split.samples, split.shards, format_bytes(split.bytes))
+        for split in found.splits
+    ]
     return section("Splits", table(rows, ("split", "samples", "shards", "size")))
 
 
 def _classes(found: Overview) -> Iterator[Html]:
-    """Yield the classes with their samples, and a chart of them where that shows more than their number."""
+    """Yield the classes with their samples, and a chart of them where that shows more than their
+    number."""
     totals, by_split = found.classes, found.classes_by_split
     if not totals or by_split is None:
         return
     names = sorted(totals, key=lambda name: -totals[name])
     splits = list(by_split) if len(by_split) > 1 else []
-    rows = [(name, totals[name], *(by_split[each].get(name, 0) for each in splits)) for name in names[:LISTED_CLASSES]]
-    more = f"the first {LISTED_CLASSES:,} of {len(names):,}; " if len(names) > LISTED_CLASSES else ""
+    rows = [
+        (name, totals[name], *(by_split[each].get(name, 0) for each in splits))
+        for name in names[:LISTED_CLASSES]
+    ]
+    more = (
+        f"the first {LISTED_CLASSES:,} of {len(names):,}; " if len(names) > LISTED_CLASSES else ""
+    )
     least, most = totals[names[-1]], totals[names[0]]
-    each = f"{counted(most, 'sample')} each" if least == most else f"{least:,} to {most:,} samples each"
+    each = (
+        f"{counted(most, 'sample')} each"
+        if least == most
+        else f"{least:,} to {most:,} samples each"
+    )
     parts = [
         paragraph(f"{more}{each}", "soft"),
         Html(f'<div class="tall">{table(rows, ("class", "samples", *splits)).text}</div>'),
     ]
     if most > 1 and (least < most or splits):
-        series = {split: (names, [counts.get(name, 0) for name in names]) for split, counts in by_split.items()}
-        parts.append(figures(charts.bars("Samples by class", _first(series), charts.counts("samples"), True, len(names))))
+        series = {
+            split: (names, [counts.get(name, 0) for name in names])
+            for split, counts in by_split.items()
+        }
+        parts.append(
+            figures(
+                charts.bars(
+                    "Samples by class", _first(series), charts.counts("samples"), True, len(names)
+                )
+            )
+        )
     yield section(counted(len(names), "class", "classes"), *parts)
 
 
 def _first(series: dict[str, tuple[list[str], list[int]]]) -> charts.Bars:
     """Return the bars of as many classes as are listed."""
-    return {split: (names[:LISTED_CLASSES], counts[:LISTED_CLASSES]) for split, (names, counts) in series.items()}
+    return {
+        split: (names[:LISTED_CLASSES], counts[:LISTED_CLASSES])
+        for split, (names, counts) in series.items()
+    }
 
 
 def _charts(statistics: Statistics) -> Iterator[Html]:
@@ -163,9 +234,13 @@ def _pictures(records: list[StoredSample], annotated: bool) -> Iterator[Html]:
     chosen = with_images[:: max(1, len(with_images) // PICTURES)][:PICTURES]
     large = any(picture.has_objects for picture in pictures_of(chosen[0], annotated))
     side = MARKED_SIDE if large else SIDE
-    made = [figure(picture, side) for record in chosen for picture in pictures_of(record, annotated)]
+    made = [
+        figure(picture, side) for record in chosen for picture in pictures_of(record, annotated)
+    ]
     style = "pictures marked" if large else "pictures"
-    yield _under("Some images", Html(f'<div class="{style}">{"".join(part.text for part in made)}</div>'))
+    yield _under(
+        "Some images", Html(f'<div class="{style}">{"".join(part.text for part in made)}</div>')
+    )
 
 
 def _texts(records: list[StoredSample]) -> Iterator[Html]:
@@ -174,7 +249,8 @@ def _texts(records: list[StoredSample]) -> Iterator[Html]:
     if not there:
         return
     made = (
-        f"<blockquote class=one>{text(whole[:TEXT_LENGTH])}{'…' if len(whole) > TEXT_LENGTH else ''}"
+        "<blockquote "
+        f"class=one>{text(whole[:TEXT_LENGTH])}{'…' if len(whole) > TEXT_LENGTH else ''}"
         f'<div class="soft">{text(record.values["key"])}, {length}</div></blockquote>'
         for record, whole, length in there[:: max(1, len(there) // TEXTS)][:TEXTS]
     )
@@ -186,7 +262,10 @@ def _text_of(record: StoredSample) -> tuple[str | None, str]:
     whole = record.values.get("text")
     if isinstance(whole, str):
         return whole, f"{len(whole):,} characters"
-    name, decoded = next(((name, decoded) for name, decoded in record.texts.items() if decoded is not None), ("", None))
+    name, decoded = next(
+        ((name, decoded) for name, decoded in record.texts.items() if decoded is not None),
+        ("", None),
+    )
     if decoded is None:
         return None, ""
     documents = f", {counted(len(record.documents), 'document')}" if record.documents else ""
@@ -197,11 +276,14 @@ def _steps(found: Overview) -> Iterator[Html]:
     lines = step_lines(found.manifest.steps or ())
     if lines:
         rows = [line.split(": ", 1) for line in lines]
-        yield section("What the steps kept", table(rows, ("step", "records, and share of the bytes of text")))
+        yield section(
+            "What the steps kept", table(rows, ("step", "records, and share of the bytes of text"))
+        )
 
 
 def _samples(records: list[StoredSample], total: int, annotated: bool, name: str | None) -> Html:
-    """Return what is searched in: pictures and texts, and the table of all samples that are on the page."""
+    """Return what is searched in: pictures and texts, and the table of all samples that are on the
+    page."""
     columns = list(records[0].values) if records else []
     texts = list(records[0].texts) if records else []
     rows = [
@@ -215,20 +297,35 @@ def _samples(records: list[StoredSample], total: int, annotated: bool, name: str
     ]
     found = f'<span id="found" class="soft">{len(rows):,} shown</span>'
     label = "part of a key, class or text"
-    search = Html(f'<p><input id="search" type="search" placeholder="{label}" aria-label="{label}"> {found}</p>')
+    search = Html(
+        f'<p><input id="search" type="search" placeholder="{label}" aria-label="{label}"> '
+        f"{found}</p>"
+    )
     parts = [paragraph(_how_many(len(rows), total), "soft"), search]
     if name is not None:
         begin = f"shardctl inspect {shlex.quote(name)} --key"
-        parts.append(Html(f'<div class="soft">Any other sample:</div>{command(f"{begin} KEY", "one", begin).text}'))
+        parts.append(
+            Html(
+                '<div class="soft">Any other '
+                f"sample:</div>{command(f'{begin} KEY', 'one', begin).text}"
+            )
+        )
     header = ("shard", "row", *columns, *(f"{name}, text" for name in texts))
     whole = Html(f'<div id="samples">{table(rows, header).text}</div>')
-    inside = "".join(part.text for part in (*_pictures(records, annotated), *_texts(records), _under("All of them", whole)))
+    inside = "".join(
+        part.text
+        for part in (*_pictures(records, annotated), *_texts(records), _under("All of them", whole))
+    )
     return section("Samples", *parts, Html(f"<div data-samples>{inside}</div>"))
 
 
 def _how_many(shown: int, total: int) -> str:
     there = counted(total, "sample")
-    return f"This page has {shown:,} of {there}, from everywhere." if shown < total else f"This page has all of {there}."
+    return (
+        f"This page has {shown:,} of {there}, from everywhere."
+        if shown < total
+        else f"This page has all of {there}."
+    )
 
 
 def _under(title: str, part: Html) -> Html:
@@ -248,7 +345,11 @@ def _shown(record: StoredSample, name: str) -> Any:
     plain = describe_value(value)
     if isinstance(plain, dict):
         plain = " ".join(str(part) for part in plain.values())
-    return plain if isinstance(plain, int | float) and not isinstance(plain, bool) else str(plain)[: TEXT_LENGTH // 4]
+    return (
+        plain
+        if isinstance(plain, int | float) and not isinstance(plain, bool)
+        else str(plain)[: TEXT_LENGTH // 4]
+    )
 
 
 def _making(found: Overview, statistics: Statistics) -> Html:
@@ -257,7 +358,12 @@ def _making(found: Overview, statistics: Statistics) -> Html:
     rows += [("settings", settings_in_words({**m.recipe, **m.settings}))]
     rows += [(f"column {name}", type_) for name, type_ in m.schema]
     if statistics.formats:
-        rows.append(("formats", ", ".join(f"{name} {count:,}" for name, count in statistics.formats.items())))
+        rows.append(
+            (
+                "formats",
+                ", ".join(f"{name} {count:,}" for name, count in statistics.formats.items()),
+            )
+        )
     note = f"Histograms and bytes by column are those of {_seen(statistics)}."
     return section("How it was made", table(rows), paragraph(note, "soft"))
 
@@ -277,16 +383,28 @@ def token_sections(found: dict[str, TokenStatistics]) -> Iterator[Html]:
             (tokens.per_block, "documents", "blocks"),
         )
         drawn = [
-            charts.columns(spread.what.capitalize(), {"": (whole_bins(spread), spread.counts)}, x, charts.counts(y))
+            charts.columns(
+                spread.what.capitalize(),
+                {"": (whole_bins(spread), spread.counts)},
+                x,
+                charts.counts(y),
+            )
             for spread, x, y in spreads
             if spread is not None and spread.low < spread.high
         ]
         if tokens.most_common:
-            common = ([_named(each) for each in tokens.most_common], [each.count for each in tokens.most_common])
+            common = (
+                [_named(each) for each in tokens.most_common],
+                [each.count for each in tokens.most_common],
+            )
             drawn.append(charts.bars("Most common tokens", {"": common}, charts.counts("times")))
         note = f"Of {tokens.samples:,} samples in {tokens.blocks:,} blocks."
         parts = [tiles(_figures(tokens)), figures(*drawn), *_never_used(tokens)]
-        parts += [paragraph(f"Tokens have no text here: {tokens.why_numbers}", "soft")] if tokens.why_numbers else []
+        parts += (
+            [paragraph(f"Tokens have no text here: {tokens.why_numbers}", "soft")]
+            if tokens.why_numbers
+            else []
+        )
         yield section(f"Tokens: {name}", *parts, paragraph(note, "soft"))
 
 
@@ -295,7 +413,10 @@ def _figures(found: TokenStatistics) -> Iterator[tuple[str, str]]:
     if found.padding_share is not None:
         yield f"{found.padding_share:.2%}", f"of the blocks is padding: {found.padding:,} tokens"
     if found.cut is not None:
-        yield f"{found.cut / max(1, found.documents):.1%}", f"of {found.documents:,} documents are cut: {found.cut:,}"
+        yield (
+            f"{found.cut / max(1, found.documents):.1%}",
+            f"of {found.documents:,} documents are cut: {found.cut:,}",
+        )
     if found.loss_tokens is not None:
         yield f"{found.loss_tokens / max(1, found.tokens):.1%}", "of the tokens count for the loss"
     if found.bytes_per_token is not None:

@@ -1,4 +1,5 @@
-"""The frame of a page: headings, figures, colours for light and for dark. Text and tables are those of system/html.py."""
+"""The frame of a page: headings, figures, colours for light and for dark. Text and tables are those
+of system/html.py."""
 
 from __future__ import annotations
 
@@ -61,7 +62,10 @@ for (const button of document.querySelectorAll(".copy")) {
 """
 """What the buttons do. Without scripts they are hidden."""
 
-_BEGIN = '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="generator" content="shardctl">'
+_BEGIN = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="generator" '
+    'content="shardctl">'
+)
 
 PAGE = OutputFileType("page", lambda begin: begin.startswith(_BEGIN.encode()))
 """A page, as a file."""
@@ -79,7 +83,10 @@ def paragraph(what: Any, kind: str = "") -> Html:
 
 def tiles(figures: Iterable[tuple[str, str]]) -> Html:
     """Return the figures that matter most, each with what it is."""
-    made = (f'<div class="tile"><b>{text(figure)}</b><span>{text(what)}</span></div>' for figure, what in figures)
+    made = (
+        f'<div class="tile"><b>{text(figure)}</b><span>{text(what)}</span></div>'
+        for figure, what in figures
+    )
     return Html(f'<div class="tiles">{"".join(made)}</div>')
 
 
@@ -95,7 +102,8 @@ def data(name: str, record: Any) -> Html:
 
 
 def command(line: str, name: str = "", begin: str = "") -> Html:
-    """Return a line for the shell, with a button that copies it; `name` is its id, and `begin` what a script leaves of it."""
+    """Return a line for the shell, with a button that copies it; `name` is its id, and `begin` what
+    a script leaves of it."""
     button, known = (
         '<button type="button" class="copy" hidden>copy the command</button>',
         f' id="{name}" data-begin="{text(begin)}"' if name else "",
@@ -114,15 +122,20 @@ def absolute(place: str) -> str:
 
 
 def page(title: str, *parts: Html, script: str = "") -> str:
-    """Return the whole page. It may load nothing from anywhere, and run nothing but its own scripts: its policy forbids it."""
+    """Return the whole page. It may load nothing from anywhere, and run nothing but its own
+    scripts: its policy forbids it."""
     body = "".join(part.text for part in parts)
     scripts = [each for each in (_COPY if 'class="copy"' in body else "", script) if each]
     run = " ".join(f"'sha256-{_digest(each)}'" for each in scripts) or "'none'"
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {run}; img-src data:; base-uri 'none'"
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src {run}; img-src data:; "
+        "base-uri 'none'"
+    )
     return (
         f"{_BEGIN}<title>{text(title)}</title>"
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" '
+        'href="data:,">'
         f"<style>{_STYLE}{charts.STYLE}</style></head><body><h1>{text(title)}</h1>{body}"
         f"{''.join(f'<script>{each}</script>' for each in scripts)}</body></html>\n"
     )
@@ -133,5 +146,6 @@ def _digest(script: str) -> str:
 
 
 def write_page(path: Path, content: str) -> None:
-    """Write a page. Raises StorageError, also if another file is there: only a page of before is replaced."""
+    """Write a page. Raises StorageError, also if another file is there: only a page of before is
+    replaced."""
     PAGE.write(path, content.encode())

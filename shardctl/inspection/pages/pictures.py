@@ -1,4 +1,5 @@
-"""The images of samples as pictures of a contact sheet or a page, with what is marked in them drawn onto them."""
+"""The images of samples as pictures of a contact sheet or a page, with what is marked in them drawn
+onto them."""
 
 from __future__ import annotations
 
@@ -41,22 +42,27 @@ PICTURES_STYLE = """.pictures { display: grid; grid-template-columns: repeat(aut
 
 
 def picture_sheet(pictures: Iterable[Picture]) -> bytes:
-    """Return images as one PNG, each with its class and key. Those that do not decode are crossed out.
+    """Return images as one PNG, each with its class and key. Those that do not decode are crossed
+    out.
 
     There are 8 in a row, or 5 larger ones where something is marked in them.
     """
     listed = list(pictures)
     large = any(picture.has_objects for picture in listed)
     side = MARKED_SIDE if large else SIDE
-    return contact_sheet(((thumbnail(picture, side), picture.lines) for picture in listed), 5 if large else 8, side)
+    return contact_sheet(
+        ((thumbnail(picture, side), picture.lines) for picture in listed), 5 if large else 8, side
+    )
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An image or a mask of a record, encoded or as an array, with what is marked in it and the lines below it.
+    """An image or a mask of a record, encoded or as an array, with what is marked in it and the
+    lines below it.
 
-    `objects` has the values of the columns of objects with their roles; `masks` the masks as they are stored. `classes` is the
-    role of a mask that is shown by itself, in the colours of its classes.
+    `objects` has the values of the columns of objects with their roles; `masks` the masks as they
+    are stored. `classes` is the role of a mask that is shown by itself, in the colours of its
+    classes.
     """
 
     content: bytes | npt.NDArray[Any]
@@ -72,13 +78,23 @@ class Picture:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The lines below it: how many objects of each category, and the caption, whose last line is the key."""
-        return (*self.caption[:-1], *(objects_line(value, role) for value, role in self.objects), self.caption[-1])
+        """The lines below it: how many objects of each category, and the caption, whose last line
+        is the key."""
+        return (
+            *self.caption[:-1],
+            *(objects_line(value, role) for value, role in self.objects),
+            self.caption[-1],
+        )
 
     def annotations(self) -> Annotations:
-        """Return what is marked in the image; masks that do not decode are left out. Raises Rejection for the image."""
+        """Return what is marked in the image; masks that do not decode are left out. Raises
+        Rejection for the image."""
         masks = ((_numbers(content), role) for content, role in self.masks)
-        return Annotations(size_of(self.content), self.objects, tuple((m, role) for m, role in masks if m is not None))
+        return Annotations(
+            size_of(self.content),
+            self.objects,
+            tuple((m, role) for m, role in masks if m is not None),
+        )
 
 
 def _numbers(content: bytes | npt.NDArray[Any]) -> npt.NDArray[Any] | None:
@@ -89,7 +105,8 @@ def _numbers(content: bytes | npt.NDArray[Any]) -> npt.NDArray[Any] | None:
 
 
 def pictures_of(record: StoredSample, annotated: bool = True) -> list[Picture]:
-    """Return the images and masks of a record; with several fields of them, the name of the field is below each.
+    """Return the images and masks of a record; with several fields of them, the name of the field
+    is below each.
 
     The main image has the objects and masks of the sample with it, if it is to be `annotated`.
     """
@@ -121,7 +138,11 @@ def _objects_of(record: StoredSample) -> tuple[tuple[dict[str, Any] | None, Obje
 
 
 def _masks_of(record: StoredSample) -> tuple[tuple[bytes | npt.NDArray[Any], Mask], ...]:
-    masks = ((_content(record.values[name]), role) for name, role in record.roles.images.items() if isinstance(role, Mask))
+    masks = (
+        (_content(record.values[name]), role)
+        for name, role in record.roles.images.items()
+        if isinstance(role, Mask)
+    )
     return tuple((content, role) for content, role in masks if content is not None)
 
 
@@ -129,13 +150,21 @@ def main_picture(record: StoredSample) -> Picture | None:
     """Return the main image of a record with all that is marked in it; None where there is none."""
     main = record.roles.main_image
     content = _content(record.values[main]) if main is not None else None
-    return None if content is None else Picture(content, caption(record), _objects_of(record), _masks_of(record))
+    return (
+        None
+        if content is None
+        else Picture(content, caption(record), _objects_of(record), _masks_of(record))
+    )
 
 
 def caption(record: StoredSample) -> tuple[str, ...]:
     """Return the caption of an image: its class or label if it has one, and its key."""
     labels = [(record.class_names[name], record.values[name]) for name in record.class_names]
-    said = [str(label if class_name is None else class_name) for class_name, label in labels if label is not None]
+    said = [
+        str(label if class_name is None else class_name)
+        for class_name, label in labels
+        if label is not None
+    ]
     return (", ".join(said), str(record.values["key"])) if said else (str(record.values["key"]),)
 
 
@@ -151,7 +180,8 @@ def thumbnail(picture: Picture, side: int) -> Pixels | None:
 
 
 def marks(picture: Picture, side: int) -> Pixels | None:
-    """Return what is marked in a picture alone, to lie over it, its longer side `side`; None where it cannot be drawn."""
+    """Return what is marked in a picture alone, to lie over it, its longer side `side`; None where
+    it cannot be drawn."""
     try:
         size = size_of(picture.content)
         width, height = (max(1, round(length * side / max(size))) for length in size)
@@ -161,7 +191,8 @@ def marks(picture: Picture, side: int) -> Pixels | None:
 
 
 def _coloured(content: bytes | npt.NDArray[Any], role: Mask, side: int) -> Pixels | None:
-    """Return a small picture of a mask in the colours of its classes, in grey or in its own where it has none."""
+    """Return a small picture of a mask in the colours of its classes, in grey or in its own where
+    it has none."""
     numbers = _numbers(content)
     if numbers is None:
         return shrink(content, side)
@@ -186,13 +217,20 @@ def _below(picture: Picture) -> str:
 
 
 def counted_objects(picture: Picture) -> list[Html]:
-    """Return a line for each column of objects: how many of each category, behind its colour in the picture."""
-    counted = ("&ensp;".join(_category(*each, role) for each in counted_categories(value)) for value, role in picture.objects)
+    """Return a line for each column of objects: how many of each category, behind its colour in the
+    picture."""
+    counted = (
+        "&ensp;".join(_category(*each, role) for each in counted_categories(value))
+        for value, role in picture.objects
+    )
     said = (objects_line(value, role) for value, role in picture.objects)
     return [Html(colours or text(line)) for colours, line in zip(counted, said, strict=True)]
 
 
 def _category(category: int, count: int, role: Objects) -> str:
     red, green, blue = colour_of(category)
-    said = f'<i style="background: rgb({red},{green},{blue})"></i>{text(counted_name(category, count, role))}'
+    said = (
+        '<i style="background: '
+        f'rgb({red},{green},{blue})"></i>{text(counted_name(category, count, role))}'
+    )
     return f'<span class="category">{said}</span>'

@@ -1,4 +1,5 @@
-"""The rejected inputs of a dataset as a part of its page: each reason with its number, an example, and what to do."""
+"""The rejected inputs of a dataset as a part of its page: each reason with its number, an example,
+and what to do."""
 
 from __future__ import annotations
 
@@ -25,10 +26,17 @@ def rejects(folder: FolderHere, found: Overview) -> Iterator[Html]:
         return
     reasons = [
         _reason(reason, count, example)
-        for (reason, count), example in zip(found.reject_reasons.items(), found.reject_examples, strict=True)
+        for (reason, count), example in zip(
+            found.reject_reasons.items(), found.reject_examples, strict=True
+        )
     ]
-    rows = [(each.key, f"{each.stage}: {each.error}", each.message) for each in islice(read_rejects(folder), MOST)]
-    more = f"the first {len(rows)} of them" if found.manifest.rejected > len(rows) else "all of them"
+    rows = [
+        (each.key, f"{each.stage}: {each.error}", each.message)
+        for each in islice(read_rejects(folder), MOST)
+    ]
+    more = (
+        f"the first {len(rows)} of them" if found.manifest.rejected > len(rows) else "all of them"
+    )
     where = ", of all splits" if found.split else ""
     yield section(
         "Rejected inputs",
@@ -42,11 +50,15 @@ def _reason(reason: str, count: int, example: Reject) -> Html:
     advice = fix(example.message).text
     what = f"<p>What to do: {advice}</p>" if advice else ""
     said = f"<p>for instance {text(example.key)}: {text(example.message)}</p>"
-    return Html(f'<div class="tile reason"><b>{counted(count, "input")}, {text(reason)}</b>{said}{what}</div>')
+    return Html(
+        f'<div class="tile reason"><b>{counted(count, "input")}, '
+        f"{text(reason)}</b>{said}{what}</div>"
+    )
 
 
 def fix(message: str) -> Html:
-    """Return what the table of messages says is to be done; nothing where it does not know the message."""
+    """Return what the table of messages says is to be done; nothing where it does not know the
+    message."""
     found = entry_for(message, _entries())
     if found is None:
         return Html("")
@@ -66,4 +78,6 @@ def _plain_markdown(said: str) -> str:
     """Return a sentence in Markdown as HTML: code as code, of links the text."""
     without_links = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", said)
     parts = without_links.split("`")
-    return "".join(f"<code>{text(part)}</code>" if at % 2 else text(part) for at, part in enumerate(parts))
+    return "".join(
+        f"<code>{text(part)}</code>" if at % 2 else text(part) for at, part in enumerate(parts)
+    )

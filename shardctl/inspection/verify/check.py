@@ -1,6 +1,8 @@
-"""The protocol of a check of shards: it looks at intact blocks, one after the other, and then says what is wrong with samples.
+"""The protocol of a check of shards: it looks at intact blocks, one after the other, and then says
+what is wrong with samples.
 
-A check knows nothing of findings, nor of whether the shard has a dataset: so one check serves both kinds of `verify`.
+A check knows nothing of findings, nor of whether the shard has a dataset: so one check serves both
+kinds of `verify`.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from shardctl.system.processes.progress_slot import WorkerProgress
 class ShardRecord:
     """What a dataset records of one of its shards.
 
-    `provenance` is what the plan says of its rows; None if it cannot be read or is not needed. `plain` (rows,) tells which of
-    the main images are recorded to be plain JPEG, None if that is not recorded.
+    `provenance` is what the plan says of its rows; None if it cannot be read or is not needed.
+    `plain` (rows,) tells which of the main images are recorded to be plain JPEG, None if that is
+    not recorded.
     """
 
     manifest: Manifest
@@ -37,7 +40,8 @@ class ShardRecord:
     plain: npt.NDArray[np.bool_] | None
 
     def origin_of(self, row: int, key: str | None = None) -> tuple[str | None, str | None]:
-        """Return the key and the source of a row, as far as the plan is there to tell; its `key` if that is known."""
+        """Return the key and the source of a row, as far as the plan is there to tell; its `key` if
+        that is known."""
         return (key, None) if self.provenance is None else self.provenance.of(row, key)
 
     def content_of(self, block: int, first: int) -> str:
@@ -49,10 +53,11 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class Shard:
-    """A shard whose file can be opened. `record` is what its dataset says of it, None for a shard without its dataset.
+    """A shard whose file can be opened. `record` is what its dataset says of it, None for a shard
+    without its dataset.
 
-    `progress` is where a check tells which sample it works on, if that may end its process. `fatal` has the samples that did,
-    as the check counts them, each with what happened.
+    `progress` is where a check tells which sample it works on, if that may end its process. `fatal`
+    has the samples that did, as the check counts them, each with what happened.
     """
 
     reader: ShardReader
@@ -62,7 +67,8 @@ class Shard:
 
     @cached_property
     def roles(self) -> Roles:
-        """The roles of the fields as the dataset has them: it may know more classes than when the shard was written."""
+        """The roles of the fields as the dataset has them: it may know more classes than when the
+        shard was written."""
         return self.own_roles if self.record is None else self.record.manifest.roles
 
     @cached_property
@@ -81,19 +87,25 @@ class Block:
 
     def with_columns(self, names: Collection[str]) -> Block:
         """Return the same block with those of its columns that have these names."""
-        return replace(self, data=self.data.select([name for name in self.data.schema.names if name in names]))
+        return replace(
+            self, data=self.data.select([name for name in self.data.schema.names if name in names])
+        )
 
     def fault(self, row: int, kind: str, message: str) -> Fault:
         """Return what is wrong with the sample in a row of this block."""
         key = self.data.column("key")[row].as_py()
-        return Fault(kind, message, self.number, self.first + row, key if isinstance(key, str) else None)
+        return Fault(
+            kind, message, self.number, self.first + row, key if isinstance(key, str) else None
+        )
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What a check finds. `row` is that in the shard; None, as `block`, where the shard as a whole is meant.
+    """What a check finds. `row` is that in the shard; None, as `block`, where the shard as a whole
+    is meant.
 
-    `kind` and `message` are those of the finding. `key` is the one that the sample has, None if that is not to be trusted.
+    `kind` and `message` are those of the finding. `key` is the one that the sample has, None if
+    that is not to be trusted.
     """
 
     kind: str
@@ -110,7 +122,8 @@ class Check(Protocol):
         """Look at the next block. They come in their order, and only intact ones."""
 
     def faults(self) -> Iterable[Fault]:
-        """Return what is wrong. Asked once, after the last block, and only if all blocks are intact.
+        """Return what is wrong. Asked once, after the last block, and only if all blocks are
+        intact.
 
         Raises OSError for a file that the system cannot read.
         """

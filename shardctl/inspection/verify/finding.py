@@ -8,7 +8,8 @@ from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 MISSING = "missing-file"
-"""The kind of the finding that a file beside the shards is missing, or that something else has its name: a link, a pipe."""
+"""The kind of the finding that a file beside the shards is missing, or that something else has its
+name: a link, a pipe."""
 
 UNREADABLE = "unreadable-file"
 """The kind of the finding that the system cannot read a file, whatever is in it."""
@@ -20,7 +21,8 @@ CONVERT_AGAIN = "convert the sources again with --overwrite"
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding of a check. `kind` is a short stable name, `message` says what is wrong and what to do.
+    """One finding of a check. `kind` is a short stable name, `message` says what is wrong and what
+    to do.
 
     If a whole block is affected, `row`, `key` and `source` are those of its first sample.
     """
@@ -36,9 +38,14 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """What is affected, in words: the shard, the block, the row, the key of the sample, its source."""
+        """What is affected, in words: the shard, the block, the row, the key of the sample, its
+        source."""
         where = [printable(self.shard or "dataset")]
-        where += [f"{name} {value}" for name, value in (("block", self.block), ("row", self.row)) if value is not None]
+        where += [
+            f"{name} {value}"
+            for name, value in (("block", self.block), ("row", self.row))
+            if value is not None
+        ]
         where += [f"key {printable(self.key)}"] if self.key is not None else []
         where += [f"from {printable(self.source)}"] if self.source is not None else []
         return ", ".join(where)
@@ -63,13 +70,21 @@ def warning(kind: str, message: str) -> Finding:
 
 
 def unreadable(name: str, fault: OSError, remedy: str, shard: str | None = None) -> Finding:
-    """Return the finding that a file is there and the system cannot read it. `remedy` says what else can be done."""
+    """Return the finding that a file is there and the system cannot read it. `remedy` says what
+    else can be done."""
     what = f"{printable(name)} cannot be read ({fault.strerror or fault})"
-    return error(UNREADABLE, f"{what}; check its permissions and its disk or server, then verify again; {remedy}", shard)
+    return error(
+        UNREADABLE,
+        f"{what}; check its permissions and its disk or server, then verify again; {remedy}",
+        shard,
+    )
 
 
-def reading(missing: Finding, name: str, remedy: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Pass on the findings of a check that reads the file `name`. One that cannot be read, or is gone by now, is a finding."""
+def reading(
+    missing: Finding, name: str, remedy: str, findings: Iterator[Finding]
+) -> Iterator[Finding]:
+    """Pass on the findings of a check that reads the file `name`. One that cannot be read, or is
+    gone by now, is a finding."""
     try:
         yield from findings
     except FileNotFoundError:

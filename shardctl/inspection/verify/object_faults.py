@@ -1,7 +1,8 @@
-"""What is wrong with marked objects: lists that go together, finite places, categories and keypoints that have names.
+"""What is wrong with marked objects: lists that go together, finite places, categories and
+keypoints that have names.
 
-Such a shard is what was written: an older shardctl did not look at the objects that a function returned. No Python object is
-made for each object.
+Such a shard is what was written: an older shardctl did not look at the objects that a function
+returned. No Python object is made for each object.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ import pyarrow.compute as pc
 from shardctl.format.roles import Objects, Roles
 from shardctl.images.codecs import rle
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.object_columns import BOX, CATEGORY, KEYPOINTS, POLYGONS, RLE, member_types
+from shardctl.loader.blocks.object_columns import (
+    BOX,
+    CATEGORY,
+    KEYPOINTS,
+    POLYGONS,
+    RLE,
+    member_types,
+)
 from shardctl.system.text import counted
 
 Numbers = npt.NDArray[np.int64]
@@ -26,7 +34,8 @@ Fault = tuple[int, str]
 
 
 def wrong_objects(block: pa.RecordBatch, roles: Roles) -> Iterator[Fault]:
-    """Yield the first fault of each row of a block whose objects are not as docs/annotations.md describes them."""
+    """Yield the first fault of each row of a block whose objects are not as docs/annotations.md
+    describes them."""
     for name, role in roles.objects.items():
         if name not in block.schema.names or not block.num_rows:
             continue
@@ -42,10 +51,15 @@ def wrong_objects(block: pa.RecordBatch, roles: Roles) -> Iterator[Fault]:
 
 
 def undecodable_objects(block: pa.RecordBatch, roles: Roles) -> Iterator[Fault]:
-    """Yield the rows of a block with an RLE that is no mask of its size. It decodes every RLE, one after the other."""
+    """Yield the rows of a block with an RLE that is no mask of its size. It decodes every RLE, one
+    after the other."""
     for name in roles.objects:
         type_ = block.schema.field(name).type if name in block.schema.names else pa.null()
-        if pa.types.is_struct(type_) and type_.get_field_index(RLE) >= 0 and _is_rle(type_.field(RLE).type.value_type):
+        if (
+            pa.types.is_struct(type_)
+            and type_.get_field_index(RLE) >= 0
+            and _is_rle(type_.field(RLE).type.value_type)
+        ):
             for row, masks in enumerate(block.column(name).field(RLE)):
                 faults = (_rle_fault(mask) for mask in masks.as_py() or ())
                 if fault := next(filter(None, faults), None):
@@ -61,23 +75,34 @@ def _faults(column: pa.StructArray, role: Objects) -> Iterator[Fault]:
         lengths = _lengths(items)
         for row in np.flatnonzero(lengths != counts).tolist():
             whole = False
-            yield row, f"has {counts[row]} of {BOX} and {lengths[row]} of {name}; there must be one for each object"
+            yield (
+                row,
+                f"has {counts[row]} of {BOX} and {lengths[row]} of {name}; there must be one for "
+                "each object",
+            )
     if not whole:  # nothing more can be said: it is not known what belongs together
         return
     for place in np.flatnonzero(_not_finite(lists[BOX].flatten())).tolist():
-        yield int(owners[place]), f"has a {BOX} that is not four finite numbers: {lists[BOX].flatten()[place].as_py()}"
+        yield (
+            int(owners[place]),
+            f"has a {BOX} that is not four finite numbers: {lists[BOX].flatten()[place].as_py()}",
+        )
     if role.names is not None:
         categories = np.asarray(lists[CATEGORY].flatten().fill_null(0))
         for place in np.flatnonzero((categories < 0) | (categories >= len(role.names))).tolist():
             yield (
                 int(owners[place]),
-                f"has the {CATEGORY} {categories[place]}, and there are names for 0 to {len(role.names) - 1}",
+                f"has the {CATEGORY} {categories[place]}, and there are names for 0 to "
+                f"{len(role.names) - 1}",
             )
     if KEYPOINTS in lists and role.keypoints is not None:
         lengths = _lengths(lists[KEYPOINTS].flatten())
         for place in np.flatnonzero(lengths > len(role.keypoints)).tolist():
             given = counted(int(lengths[place]), "keypoint")
-            yield int(owners[place]), f"has an object of {given}, where {len(role.keypoints)} have names"
+            yield (
+                int(owners[place]),
+                f"has an object of {given}, where {len(role.keypoints)} have names",
+            )
     if KEYPOINTS in lists:
         for row in _owners_of_not_finite(lists[KEYPOINTS].flatten(), owners):
             yield row, "has an object with a keypoint that is not three finite numbers"
@@ -86,7 +111,11 @@ def _faults(column: pa.StructArray, role: Objects) -> Iterator[Fault]:
         lengths = _lengths(of_object.flatten())
         of_polygon = np.repeat(owners, _lengths(of_object))
         for place in np.flatnonzero(lengths % 2).tolist():
-            yield int(of_polygon[place]), f"has a polygon of {counted(int(lengths[place]), 'number')}, which are x, y, x, y, …"
+            yield (
+                int(of_polygon[place]),
+                f"has a polygon of {counted(int(lengths[place]), 'number')}, which are x, y, x, y, "
+                "…",
+            )
         for row in _owners_of_not_finite(of_object, owners):
             yield row, "has a polygon with a number that is not finite"
     if RLE in lists and _is_rle(lists[RLE].type.value_type):
@@ -102,7 +131,8 @@ def _lengths(lists: pa.Array) -> Numbers:
 
 
 def _not_finite(boxes: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return which boxes have a number that is missing, or that is not finite; or are missing themselves."""
+    """Return which boxes have a number that is missing, or that is not finite; or are missing
+    themselves."""
     wrong: npt.NDArray[np.bool_] = np.array(boxes.is_null())
     numbers = boxes.drop_null().flatten().to_numpy(zero_copy_only=False)  # a missing number is NaN
     wrong[~wrong] = ~np.isfinite(numbers.reshape(-1, 4)).all(axis=1)
@@ -110,7 +140,8 @@ def _not_finite(boxes: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _owners_of_not_finite(lists: pa.Array, owners: Numbers) -> list[int]:
-    """Return the owners, one for each object, of lists of lists with a number that is missing, or that is not finite."""
+    """Return the owners, one for each object, of lists of lists with a number that is missing, or
+    that is not finite."""
     inner = lists.flatten()
     wrong = ~np.isfinite(inner.flatten().to_numpy(zero_copy_only=False))  # a missing number is NaN
     if not wrong.any():
@@ -131,4 +162,8 @@ def _rle_fault(mask: dict[str, Any] | None) -> str | None:
         total = int(rle.decompress(mask["counts"]).sum())
     except ValueError as error:
         return f"is {error}"
-    return None if total == height * width else f"has runs of {total} pixels, and {width}x{height} are {width * height}"
+    return (
+        None
+        if total == height * width
+        else f"has runs of {total} pixels, and {width}x{height} are {width * height}"
+    )

@@ -1,4 +1,5 @@
-"""The check of keys: each row of a shard has the key of a record that the plan gives it. They are read a block at a time."""
+"""The check of keys: each row of a shard has the key of a record that the plan gives it. They are
+read a block at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from shardctl.system.dataclass import dataclass
 
 
 class KeyCheck:
-    """The keys of one shard. They are kept up to the last block: what is wrong may be that a key comes again."""
+    """The keys of one shard. They are kept up to the last block: what is wrong may be that a key
+    comes again."""
 
     def __init__(self, shard: Shard) -> None:
         self._provenance = None if shard.record is None else shard.record.provenance
@@ -57,13 +59,19 @@ class PlannedKeys:
     """The keys that the plan gives the rows of one shard."""
 
     def __init__(self, provenance: Provenance) -> None:
-        self._provenance, self._stored, self._units = provenance, provenance.stored, provenance.units
+        self._provenance, self._stored, self._units = (
+            provenance,
+            provenance.stored,
+            provenance.units,
+        )
         self._numbered = "variant" in dict(provenance.stored.manifest.schema)
 
     def first_wrong(self, blocks: Sequence[pa.RecordBatch]) -> tuple[int, str | None] | None:
-        """Return the first row, and its key, that is not of a record that the plan gives it; None if there is none.
+        """Return the first row, and its key, that is not of a record that the plan gives it; None
+        if there is none.
 
-        `blocks` are all blocks of the shard, with the columns `key` and, if there are variants, `variant`.
+        `blocks` are all blocks of the shard, with the columns `key` and, if there are variants,
+        `variant`.
         """
         if not len(self._units) or self._provenance.tells_no_keys:
             return None  # samples that shardctl.write wrote are of no unit
@@ -94,19 +102,28 @@ class PlannedKeys:
         expected = paths if whole.all() else _keys(paths, record)
         if whole.any() and not whole.all():
             expected = pc.if_else(pa.array(whole), paths, expected)
-        right = _equal(keys, expected) & (units.first[places] <= record) & self._variants_are_right(block)
+        right = (
+            _equal(keys, expected)
+            & (units.first[places] <= record)
+            & self._variants_are_right(block)
+        )
         right &= whole | (record < units.first[places] + units.records[places])
         return _Rows(np.where(right, places, -1), record, self._variant(block))
 
     def _mixed(self, first: int, block: pa.RecordBatch) -> _Rows:
-        """Read the keys of rows that were mixed with those of other units: all of files of many records."""
+        """Read the keys of rows that were mixed with those of other units: all of files of many
+        records."""
         import pyarrow.compute as pc
 
         units, keys = self._units, block.column("key")
         record = number_at_end(keys)
         files = np.unique(units.file)
         paths = pc.replace_substring_regex(keys, pattern="#[0-9]+$", replacement="")
-        found = pc.index_in(paths, value_set=self._stored.paths_of(files)).fill_null(-1).to_numpy(zero_copy_only=False)
+        found = (
+            pc.index_in(paths, value_set=self._stored.paths_of(files))
+            .fill_null(-1)
+            .to_numpy(zero_copy_only=False)
+        )
         order = np.lexsort((units.first, units.file))
         span = int((units.first + units.records).max()) + 1
         if span * len(files) >= MOST:
@@ -117,7 +134,9 @@ class PlannedKeys:
         places = order[np.maximum(at, 0)]
         right = (at >= 0) & (found >= 0) & (units.file[places] == files[np.maximum(found, 0)])
         right &= (
-            (units.first[places] > 0) & (units.first[places] <= record) & (record < units.first[places] + units.records[places])
+            (units.first[places] > 0)
+            & (units.first[places] <= record)
+            & (record < units.first[places] + units.records[places])
         )
         right &= _equal(keys, _keys(paths, record)) & self._variants_are_right(block)
         row = first + np.arange(len(keys))
@@ -126,18 +145,24 @@ class PlannedKeys:
         return _Rows(np.where(right, places, -1), record, self._variant(block))
 
     def _first_repeated(self, parts: list[_Rows]) -> int | None:
-        """Return the first row of a record that an earlier row has, or that is behind a later record of its unit.
+        """Return the first row of a record that an earlier row has, or that is behind a later
+        record of its unit.
 
         Where rows were mixed, also the first row of a unit that has more rows than the plan says.
         """
         if not parts:
             return None
         unit, record, variant = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("unit", "record", "variant")
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("unit", "record", "variant")
         )
-        order = np.arange(len(unit)) if self._units.in_order else np.lexsort((variant, record, unit))
+        order = (
+            np.arange(len(unit)) if self._units.in_order else np.lexsort((variant, record, unit))
+        )
         unit, record, variant = unit[order], record[order], variant[order]
-        behind = (record[1:] < record[:-1]) | ((record[1:] == record[:-1]) & (variant[1:] <= variant[:-1]))
+        behind = (record[1:] < record[:-1]) | (
+            (record[1:] == record[:-1]) & (variant[1:] <= variant[:-1])
+        )
         wrong = np.flatnonzero((unit[1:] == unit[:-1]) & behind)
         if len(wrong):
             return int(order[wrong + 1].min())
@@ -160,11 +185,14 @@ class PlannedKeys:
         )
 
     def _has_variants(self, block: pa.RecordBatch) -> bool:
-        return "variant" in block.schema.names and bool(pa.types.is_integer(block.schema.field("variant").type))
+        return "variant" in block.schema.names and bool(
+            pa.types.is_integer(block.schema.field("variant").type)
+        )
 
 
 def number_at_end(keys: pa.Array) -> Numbers:
-    """Return the number that the last digits of each key make, at most 18 of them; 0 if there are none. (n,) int64.
+    """Return the number that the last digits of each key make, at most 18 of them; 0 if there are
+    none. (n,) int64.
 
     No Python object is made per key.
     """
@@ -173,7 +201,9 @@ def number_at_end(keys: pa.Array) -> Numbers:
     if not len(keys) or data is None or not data.size:
         return numbers
     letters = np.frombuffer(data, np.uint8)
-    ends = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
+    ends = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(
+        np.int64
+    )
     places, starts = ends[1:] - 1, ends[:-1]
     left = np.arange(len(keys))
     for power in range(18):
@@ -195,7 +225,9 @@ def _keys(paths: pa.Array, records: Numbers) -> pa.Array:
 def _equal(keys: pa.Array, others: pa.Array) -> npt.NDArray[np.bool_]:
     import pyarrow.compute as pc
 
-    equal: npt.NDArray[np.bool_] = pc.equal(keys, others).fill_null(False).to_numpy(zero_copy_only=False)
+    equal: npt.NDArray[np.bool_] = (
+        pc.equal(keys, others).fill_null(False).to_numpy(zero_copy_only=False)
+    )
     return equal
 
 

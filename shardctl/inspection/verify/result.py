@@ -6,11 +6,21 @@ from collections.abc import Sequence
 
 from shardctl.inspection.verify.finding import Finding
 from shardctl.system.dataclass import dataclass
-from shardctl.system.html import BAD, GOOD, WARNING, Html, in_notebook, marked, rows_in_notebook, text
+from shardctl.system.html import (
+    BAD,
+    GOOD,
+    WARNING,
+    Html,
+    in_notebook,
+    marked,
+    rows_in_notebook,
+    text,
+)
 from shardctl.system.text import counted
 
 LEVELS = ("quick", "full", "deep")
-"""`quick` reads the manifest, the tables, the sizes and every shard's footer; `full` every byte; `deep` decodes too."""
+"""`quick` reads the manifest, the tables, the sizes and every shard's footer; `full` every byte;
+`deep` decodes too."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +40,8 @@ class VerifyResult:
 
     @property
     def total(self) -> str:
-        """The numbers of errors and warnings, in words. Only errors mean that a dataset is damaged."""
+        """The numbers of errors and warnings, in words. Only errors mean that a dataset is
+        damaged."""
         errors = sum(finding.severity == "error" for finding in self.findings)
         counts = ((errors, "error"), (len(self.findings) - errors, "warning"))
         return ", ".join(counted(count, noun) for count, noun in counts if count) or "no findings"
@@ -42,7 +53,10 @@ class VerifyResult:
     def _repr_html_(self) -> str:
         """Return the verdict, and the findings as a table, for a notebook."""
         colours = {"error": BAD, "warning": WARNING}
-        rows = [(marked(each.severity, colours[each.severity]), each.where, each.kind, each.message) for each in self.findings]
+        rows = [
+            (marked(each.severity, colours[each.severity]), each.where, each.kind, each.message)
+            for each in self.findings
+        ]
         verdict = marked(self.verdict, GOOD if self.ok else BAD)
         return in_notebook(
             Html(f"{verdict.text} {text(self._line.removeprefix(self.verdict))}"),

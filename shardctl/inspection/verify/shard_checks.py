@@ -1,4 +1,5 @@
-"""The checks of shards, and their table. A new check is one module beside this one, and one row here; small ones are here."""
+"""The checks of shards, and their table. A new check is one module beside this one, and one row
+here; small ones are here."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ from shardctl.inspection.verify.planned_keys import KeyCheck
 from shardctl.system.locations.folder import hash_file
 from shardctl.system.text import counted
 
-OTHER_BUILD = "another build may read it (`shardctl --version` names this one), else convert without it"
+OTHER_BUILD = (
+    "another build may read it (`shardctl --version` names this one), else convert without it"
+)
 MOST_PIXELS = 2**40
 """Largest stored image that is decoded: the conversion has had its own limit."""
 
@@ -41,24 +44,31 @@ UNDECODABLE = "does-not-decode"
 def undecodable(shard: Shard, block: Block) -> Iterator[Fault]:
     """Yield every encoded image and every RLE of a block that does not decode.
 
-    Raw pixels and text have no form that could be wrong. Without its dataset nothing says that a shard may have truncated
-    images: there they are faults.
+    Raw pixels and text have no form that could be wrong. Without its dataset nothing says that a
+    shard may have truncated images: there they are faults.
     """
     roles, schema = shard.own_roles, block.data.schema
-    keep_truncated = shard.record is not None and shard.record.manifest.recipe.get("truncated") == "keep"
+    keep_truncated = (
+        shard.record is not None and shard.record.manifest.recipe.get("truncated") == "keep"
+    )
     encoded = [name for name in roles.images if schema.field(name).type.equals(ENCODED_IMAGE)]
     lists = image_lists(schema)
     for place, name in enumerate((*encoded, *lists)):
         role, column = roles.images.get(name, Image("source")), block.data.column(name)
         for row, value in enumerate(column if name in lists else column.field("bytes")):
-            number = (block.first + row) * (len(encoded) + len(lists)) + place  # that of a list stands for all its images
+            # that of a list stands for all its images
+            number = (block.first + row) * (len(encoded) + len(lists)) + place
             images = _images_of(value) if name in lists else [("", value.as_py())]
             for which, data in images:
                 if fault := _fault_of(data, role, keep_truncated, shard, number):
-                    what = f"{picture(name, role)}{which} has not changed since it was written, and does not decode"
+                    what = (
+                        f"{picture(name, role)}{which} has not changed since it was written, "
+                        "and does not decode"
+                    )
                     yield block.fault(row, UNDECODABLE, f"{what}: {fault}; {OTHER_BUILD}")
     if roles.objects:
-        from shardctl.inspection.verify import object_faults  # brings the modules of the loader along, for 70 ms
+        # brings the modules of the loader along, for 70 ms
+        from shardctl.inspection.verify import object_faults
 
         for row, what in object_faults.undecodable_objects(block.data, roles):
             yield block.fault(row, UNDECODABLE, f"{what}; {CONVERT_AGAIN}")
@@ -76,8 +86,11 @@ def picture(name: str, role: Image) -> str:
     return f"the {role.name}" if name == role.name else f"the {role.name} {name}"
 
 
-def _fault_of(data: bytes | None, role: Image, keep_truncated: bool, shard: Shard, number: int) -> str | None:
-    """Return why an image or a mask does not decode, None if it does. `number` is its number among those of the shard."""
+def _fault_of(
+    data: bytes | None, role: Image, keep_truncated: bool, shard: Shard, number: int
+) -> str | None:
+    """Return why an image or a mask does not decode, None if it does. `number` is its number among
+    those of the shard."""
     if number in shard.fatal:
         return shard.fatal[number]
     shard.progress.begin(number, stage="decode")
@@ -88,7 +101,8 @@ def _fault_of(data: bytes | None, role: Image, keep_truncated: bool, shard: Shar
 
 def _decode_fault(data: bytes | None, role: Image, keep_truncated: bool) -> str | None:
     if data is None:
-        return None if isinstance(role, Mask) else "it is missing"  # not every image need have a mask
+        # not every image need have a mask
+        return None if isinstance(role, Mask) else "it is missing"
     from shardctl.images.codecs import image  # brings the decoders along, for 25 ms
 
     try:
@@ -103,7 +117,8 @@ BAD_TOKENS, BAD_DOCUMENTS, BAD_LOSS_MASK = "bad-tokens", "bad-documents", "bad-l
 
 
 def wrong_tokens(shard: Shard, block: Block) -> Iterator[Fault]:
-    """Yield the first fault of each kind and row of a block whose tokens are not as docs/format.md describes them."""
+    """Yield the first fault of each kind and row of a block whose tokens are not as docs/format.md
+    describes them."""
     found: dict[tuple[int, str], str] = {}
     for row, kind, what in _wrong_rows(block.data, shard.own_roles):
         found.setdefault((row, kind), what)
@@ -124,9 +139,14 @@ def _wrong_rows(block: pa.RecordBatch, roles: Roles) -> Iterator[tuple[int, str,
             continue
         yield from ((row, BAD_TOKENS, f"{name} {what}") for row, what in _outside(tokens, role))
         if role.packed:
-            yield from ((row, BAD_DOCUMENTS, what) for row, what in _wrong_documents(block, tokens, role))
+            yield from (
+                (row, BAD_DOCUMENTS, what) for row, what in _wrong_documents(block, tokens, role)
+            )
         if name == main[0] and LOSS_MASK in block.schema.names:
-            yield from ((row, BAD_LOSS_MASK, what) for row, what in _wrong_mask(block.column(LOSS_MASK), tokens, name))
+            yield from (
+                (row, BAD_LOSS_MASK, what)
+                for row, what in _wrong_mask(block.column(LOSS_MASK), tokens, name)
+            )
 
 
 def _outside(tokens: Rows, role: Tokens) -> Iterator[tuple[int, str]]:
@@ -139,40 +159,64 @@ def _outside(tokens: Rows, role: Tokens) -> Iterator[tuple[int, str]]:
     for place in _first_of_each_row(tokens, (ids < 0) | (ids >= role.vocabulary)):
         row = _row_of(tokens, place)
         at = place - int(tokens.offsets[row])
-        yield row, f"has the token {ids[place]} at place {at}, and its vocabulary has the numbers 0 to {role.vocabulary - 1}"
+        yield (
+            row,
+            f"has the token {ids[place]} at place {at}, and its vocabulary has the numbers 0 to "
+            f"{role.vocabulary - 1}",
+        )
 
 
-def _wrong_documents(block: pa.RecordBatch, tokens: Rows, role: Tokens) -> Iterator[tuple[int, str]]:
+def _wrong_documents(
+    block: pa.RecordBatch, tokens: Rows, role: Tokens
+) -> Iterator[tuple[int, str]]:
     missing = [name for name in DOCUMENT_COLUMNS if name not in block.schema.names]
     if missing:
         yield 0, f"its tokens are packed, and there is no column {' and no column '.join(missing)}"
         return
     keys = block.column(DOCUMENT_KEYS)
     try:
-        lengths, starts = token_rows(block.column(DOCUMENT_LENGTHS)), token_rows(block.column(DOCUMENT_STARTS))
+        lengths, starts = (
+            token_rows(block.column(DOCUMENT_LENGTHS)),
+            token_rows(block.column(DOCUMENT_STARTS)),
+        )
         counts = np.diff(list_offsets(keys))
     except (ValueError, pa.ArrowException) as error:
         yield 0, f"the columns of documents cannot be read: {error}"
         return
     for row in np.flatnonzero((lengths.lengths != counts) | (starts.lengths != counts)).tolist():
         several = f"{counts[row]} of {DOCUMENT_KEYS}, {lengths.lengths[row]} of {DOCUMENT_LENGTHS}"
-        yield row, f"has {several} and {starts.lengths[row]} of {DOCUMENT_STARTS}; there must be one for each document"
+        yield (
+            row,
+            f"has {several} and {starts.lengths[row]} of {DOCUMENT_STARTS}; there must be one for "
+            "each document",
+        )
     for row in np.flatnonzero(lengths.lengths == 0).tolist():
         yield row, "is a block without a document"
-    for rows, name, low, least in ((lengths, DOCUMENT_LENGTHS, 1, "1"), (starts, DOCUMENT_STARTS, 0, "0")):
+    for rows, name, low, least in (
+        (lengths, DOCUMENT_LENGTHS, 1, "1"),
+        (starts, DOCUMENT_STARTS, 0, "0"),
+    ):
         for place in _first_of_each_row(rows, rows.values < low):
-            yield _row_of(rows, place), f"has {rows.values[place]} in {name}, and the least is {least}"
+            yield (
+                _row_of(rows, place),
+                f"has {rows.values[place]} in {name}, and the least is {least}",
+            )
     row_of = np.repeat(np.arange(block.num_rows), lengths.lengths)
-    filled = np.bincount(row_of, np.maximum(lengths.values, 0), minlength=block.num_rows).astype(np.int64)
+    filled = np.bincount(row_of, np.maximum(lengths.values, 0), minlength=block.num_rows).astype(
+        np.int64
+    )
     size = tokens.lengths
     for row in np.flatnonzero(filled > size).tolist():
         yield row, f"has documents of {filled[row]} tokens together in a block of {size[row]}"
     if role.pad is not None:
         within = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], size)
-        for place in _first_of_each_row(tokens, (within >= np.repeat(filled, size)) & (tokens.values != role.pad)):
+        for place in _first_of_each_row(
+            tokens, (within >= np.repeat(filled, size)) & (tokens.values != role.pad)
+        ):
             yield (
                 _row_of(tokens, place),
-                f"has the token {tokens.values[place]} behind its documents, where padding is {role.pad}",
+                f"has the token {tokens.values[place]} behind its documents, where padding is "
+                f"{role.pad}",
             )
 
 
@@ -183,9 +227,15 @@ def _wrong_mask(column: pa.Array, tokens: Rows, name: str) -> Iterator[tuple[int
         yield 0, f"{LOSS_MASK}: {error}"
         return
     for row in np.flatnonzero(mask.lengths != tokens.lengths).tolist():
-        yield row, f"{LOSS_MASK} has {mask.lengths[row]} numbers, and {name} has {tokens.lengths[row]}"
+        yield (
+            row,
+            f"{LOSS_MASK} has {mask.lengths[row]} numbers, and {name} has {tokens.lengths[row]}",
+        )
     for place in _first_of_each_row(mask, (mask.values != 0) & (mask.values != 1)):
-        yield _row_of(mask, place), f"{LOSS_MASK} has the number {mask.values[place]}, and it is 0 or 1"
+        yield (
+            _row_of(mask, place),
+            f"{LOSS_MASK} has the number {mask.values[place]}, and it is 0 or 1",
+        )
 
 
 def _first_of_each_row(rows: Rows, wrong: npt.NDArray[np.bool_]) -> list[int]:
@@ -205,20 +255,25 @@ def other_facts(shard: Shard) -> Iterator[Fault]:
         return
     reader, entry = shard.reader, shard.record.entry
     if len(reader) != len(entry.block_rows):
-        what = f"it has {counted(len(reader), 'block')} where {len(entry.block_rows):,} were written"
+        what = (
+            f"it has {counted(len(reader), 'block')} where {len(entry.block_rows):,} were written"
+        )
         yield Fault("blocks-differ", f"{what}; {REBUILD}")
     if tuple((f.name, str(f.type)) for f in reader.schema) != shard.record.manifest.schema:
         yield Fault("schema-differs", f"its columns are not those of the dataset; {REBUILD}")
     own = shard_name(reader.info["split"], reader.info["shard"])
     if own != entry.path:
-        yield Fault("wrong-shard", f"this was written as {own}; give it its name back, or {REBUILD}")
+        yield Fault(
+            "wrong-shard", f"this was written as {own}; give it its name back, or {REBUILD}"
+        )
 
 
 class OtherBytes:
     """Whether the file has the bytes that were written.
 
-    It is read when the check begins, from its beginning to its end: a disk gives it faster so than as mapped blocks, which are
-    in the page cache then. A cold dataset of 2.6 GiB took 3.5 s the other way round, and takes 2.7 s (2026-11-27).
+    It is read when the check begins, from its beginning to its end: a disk gives it faster so than
+    as mapped blocks, which are in the page cache then. A cold dataset of 2.6 GiB took 3.5 s the
+    other way round, and takes 2.7 s (2026-11-27).
     """
 
     def __init__(self, shard: Shard) -> None:
@@ -244,7 +299,8 @@ class OtherBytes:
 def not_plain(shard: Shard, block: Block) -> Iterator[Fault]:
     """Yield the images of a block that the loader takes for plain JPEG, and are not.
 
-    Of the main images those that are recorded to be plain, and all images of a field that is stored as JPEG.
+    Of the main images those that are recorded to be plain, and all images of a field that is stored
+    as JPEG.
     """
     roles = shard.own_roles
     for name, rows in _said_plain(shard).items():
@@ -256,14 +312,25 @@ def not_plain(shard: Shard, block: Block) -> Iterator[Fault]:
             data = images[row].as_py()
             facts = None if data is None else jpeg_facts(data)
             if facts is None or not facts.plain:
-                what = f"{picture(name, roles.images[name])} is not the plain JPEG that it is said to be"
-                yield block.fault(row, "not-plain", f"{what}: the loader may give other pixels; {CONVERT_AGAIN}")
+                what = (
+                    f"{picture(name, roles.images[name])} is not the plain JPEG that it is "
+                    "said "
+                    "to be"
+                )
+                yield block.fault(
+                    row, "not-plain", f"{what}: the loader may give other pixels; {CONVERT_AGAIN}"
+                )
 
 
 def _said_plain(shard: Shard) -> dict[str, npt.NDArray[np.bool_] | None]:
-    """Return the fields with plain JPEG, each with the rows (rows,) of the shard where it is plain; None for all of them."""
+    """Return the fields with plain JPEG, each with the rows (rows,) of the shard where it is plain;
+    None for all of them."""
     roles, recorded = shard.own_roles, None if shard.record is None else shard.record.plain
-    stored_so = {name: None for name, role in roles.images.items() if role.is_plain and not isinstance(role, Mask)}
+    stored_so = {
+        name: None
+        for name, role in roles.images.items()
+        if role.is_plain and not isinstance(role, Mask)
+    }
     if recorded is None or roles.main_image is None:
         return dict(stored_so)
     return {roles.main_image: recorded, **stored_so}
@@ -303,14 +370,19 @@ def _unnamed(name: str, classes: Sequence[str], blocks: list[Block]) -> Iterator
             return
         values = np.from_dlpack(labels.fill_null(0))
         for row in np.flatnonzero((values < 0) | (values >= len(classes))).tolist():
-            what = f"its {name} is {values[row]}, and the classes have the numbers 0 to {len(classes) - 1}"
+            what = (
+                f"its {name} is {values[row]}, and the classes have the numbers 0 to "
+                f"{len(classes) - 1}"
+            )
             yield block.fault(row, NO_SUCH_CLASS, f"{what}; {CONVERT_AGAIN}")
 
 
 def wrong_objects(shard: Shard, block: Block) -> Iterator[Fault]:
-    """Yield the samples of a block whose objects are not as docs/annotations.md describes them, each with its first fault."""
+    """Yield the samples of a block whose objects are not as docs/annotations.md describes them,
+    each with its first fault."""
     if shard.roles.objects:
-        from shardctl.inspection.verify import object_faults  # brings the modules of the loader along, for 70 ms
+        # brings the modules of the loader along, for 70 ms
+        from shardctl.inspection.verify import object_faults
         from shardctl.sources.annotations.base import BAD
 
         for row, what in object_faults.wrong_objects(block.data, shard.roles):
@@ -318,7 +390,8 @@ def wrong_objects(shard: Shard, block: Block) -> Iterator[Fault]:
 
 
 class ShardCheck(NamedTuple):
-    """A row of the table: the lowest level that has the check, the name of what it looks at, and the check."""
+    """A row of the table: the lowest level that has the check, the name of what it looks at, and
+    the check."""
 
     level: str
     name: str
@@ -335,8 +408,10 @@ SHARD_CHECKS = (
     ShardCheck("deep", "plain JPEG", by_block(not_plain)),
     ShardCheck("deep", "tokens", by_block(wrong_tokens)),
 )
-"""All checks of a shard, in the order of their findings. A level is checked if those before it have found nothing.
+"""All checks of a shard, in the order of their findings. A level is checked if those before it have
+found nothing.
 
-At `quick` no block is read, so that its checks are shown none. A shard without its dataset has no table that tells how many
-samples it should have: there every block is read, and `full` is the lowest level.
+At `quick` no block is read, so that its checks are shown none. A shard without its dataset has no
+table that tells how many samples it should have: there every block is read, and `full` is the
+lowest level.
 """

@@ -1,4 +1,5 @@
-"""The checks of the files beside the shards. Those of Arrow tables run in a process of their own."""
+"""The checks of the files beside the shards. Those of Arrow tables run in a process of their
+own."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
 from shardctl.format.stored import MOST, StoredDataset, open_files
-from shardctl.format.tables import BRING_BACK, ShardTable, open_checked_table, read_checksums, read_rejects
+from shardctl.format.tables import (
+    BRING_BACK,
+    ShardTable,
+    open_checked_table,
+    read_checksums,
+    read_rejects,
+)
 from shardctl.inspection.verify.finding import MEND, MISSING, Finding, error, reading, unreadable
 from shardctl.sources.label_table import hash_names
 from shardctl.system.files import exists
@@ -31,15 +38,22 @@ LEADS_OUT = r"(^|/)\.{0,2}(/|$)|\x00"
 
 
 def check_manifest(folder: Folder) -> tuple[Manifest | None, list[Finding]]:
-    """Read the manifest. A damaged one is a finding; raises DatasetError if there is no dataset at all."""
+    """Read the manifest. A damaged one is a finding; raises DatasetError if there is no dataset at
+    all."""
     here = folder.local
     try:
         folder.read(MANIFEST, 0, 1)
     except (FileNotFoundError, NotADirectoryError):
         lost = all(folder.stat(name) is not None for name in (PLAN, SHARDS, CHECKSUMS))
         if not lost or (here is not None and any((here / STAGING).glob(f"*/{JOB}"))):
-            Manifest.load(folder)  # says what this is instead: no dataset, or a conversion that is not finished
-        return None, [error("missing-manifest", f"{MANIFEST} is missing, but the rest of a dataset exists; {MEND}")]
+            # says what this is instead: no dataset, or a conversion that is not finished
+            Manifest.load(folder)
+        return None, [
+            error(
+                "missing-manifest",
+                f"{MANIFEST} is missing, but the rest of a dataset exists; {MEND}",
+            )
+        ]
     except OSError as fault:
         if here is not None and not exists(here):
             Manifest.load(folder)  # says why nothing is known of the folder
@@ -65,15 +79,22 @@ def check_file(folder: Folder, manifest: Manifest, name: str, level: str) -> Ite
     remedy = BRING_BACK if name in manifest.given_files else MEND
     missing = error(MISSING, f"{name} is missing; {remedy}")
     if is_regular_file(folder, name):
-        yield from reading(missing, name, remedy, _compare_file(folder, manifest, name, level, remedy))
+        yield from reading(
+            missing, name, remedy, _compare_file(folder, manifest, name, level, remedy)
+        )
     else:
         yield missing
 
 
-def _compare_file(folder: Folder, manifest: Manifest, name: str, level: str, remedy: str) -> Iterator[Finding]:
+def _compare_file(
+    folder: Folder, manifest: Manifest, name: str, level: str, remedy: str
+) -> Iterator[Finding]:
     facts, found = manifest.files[name], folder.stat(name)
     if found is not None and found.size != facts.bytes:
-        yield error("wrong-size", f"{name} has {found.size} bytes, the manifest says {facts.bytes}; {remedy}")
+        yield error(
+            "wrong-size",
+            f"{name} has {found.size} bytes, the manifest says {facts.bytes}; {remedy}",
+        )
     elif level == "quick":
         folder.read(name, 0, 1)  # for the OSError of a file that may not, or cannot, be read
     elif hash_file(folder, name) != facts.sha256:
@@ -99,8 +120,15 @@ def check_shard_table(folder: FolderHere, manifest: Manifest) -> Iterator[Findin
         own = entries[start : start + split.shards]
         start += split.shards
         of_split = (len(own), sum(entry.rows for entry in own), sum(entry.bytes for entry in own))
-        if {entry.split for entry in own} - {split.name} or of_split != (split.shards, split.samples, split.bytes):
-            yield error("counts-differ", f"{MANIFEST} and {SHARDS} do not have the same shards of {split.name}; {MEND}")
+        if {entry.split for entry in own} - {split.name} or of_split != (
+            split.shards,
+            split.samples,
+            split.bytes,
+        ):
+            yield error(
+                "counts-differ",
+                f"{MANIFEST} and {SHARDS} do not have the same shards of {split.name}; {MEND}",
+            )
     if table.records_jpegs or manifest.jpeg is not None:
         yield from _compare_jpegs(manifest, table)
     if start != len(entries):
@@ -110,14 +138,18 @@ def check_shard_table(folder: FolderHere, manifest: Manifest) -> Iterator[Findin
 
 
 def _compare_jpegs(manifest: Manifest, table: ShardTable) -> Iterator[Finding]:
-    """Compare what shards.arrow says of images as JPEG with the manifest. Images themselves are compared by a deep check."""
+    """Compare what shards.arrow says of images as JPEG with the manifest. Images themselves are
+    compared by a deep check."""
     try:
         counts = table.read_jpegs().counts()
     except DatasetError as problem:
         yield error("jpeg-differs", str(problem))
         return
     if manifest.jpeg is None or {name: manifest.jpeg[name] for name in counts} != counts:
-        yield error("jpeg-differs", f"{MANIFEST} says {manifest.jpeg} of JPEG images; {SHARDS} {counts}; {MEND}")
+        yield error(
+            "jpeg-differs",
+            f"{MANIFEST} says {manifest.jpeg} of JPEG images; {SHARDS} {counts}; {MEND}",
+        )
 
 
 def check_checksums(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
@@ -129,10 +161,15 @@ def check_checksums(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]
         return
     for entry in table:
         if sums.get(entry.path) != entry.sha256:
-            yield error("checksums-differ", f"{CHECKSUMS} and {SHARDS} disagree on it; {MEND}", entry.path)
+            yield error(
+                "checksums-differ", f"{CHECKSUMS} and {SHARDS} disagree on it; {MEND}", entry.path
+            )
     listed = {entry.path for entry in table} | set(manifest.files) - {CHECKSUMS}
     for name in sorted(set(sums) ^ listed):
-        yield error("checksums-differ", f"{CHECKSUMS} and {SHARDS} do not list the same files: {printable(name)}; {MEND}")
+        yield error(
+            "checksums-differ",
+            f"{CHECKSUMS} and {SHARDS} do not list the same files: {printable(name)}; {MEND}",
+        )
 
 
 def check_rejects(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
@@ -143,11 +180,15 @@ def check_rejects(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
         yield error("damaged-rejects", f"{problem}")
         return
     if count != manifest.rejected:
-        yield error("rejects-differ", f"{REJECTS} has {count} rejected records, {MANIFEST} says {manifest.rejected}; {MEND}")
+        yield error(
+            "rejects-differ",
+            f"{REJECTS} has {count} rejected records, {MANIFEST} says {manifest.rejected}; {MEND}",
+        )
 
 
 def check_files(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
-    """Look at every value of the table of files: paths, each of them once, below sources that there are."""
+    """Look at every value of the table of files: paths, each of them once, below sources that there
+    are."""
     import pyarrow.compute as pc  # 30 ms to import, and `quick` does not look at them
 
     try:
@@ -163,29 +204,43 @@ def check_files(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
         wrong = pc.match_substring_regex(batch.column(0), LEADS_OUT)
         if pc.any(wrong).as_py():
             path = printable(batch.column(0).filter(wrong)[0].as_py())
-            yield error("files-differ", f"{FILES} has a path that is not below a source, {path!r}; {MEND}")
+            yield error(
+                "files-differ", f"{FILES} has a path that is not below a source, {path!r}; {MEND}"
+            )
             return
     roots, sizes = (pc.min_max(files[name]).as_py() for name in ("root", "size"))
     most_roots = len(manifest.sources) or MOST  # repair may have lost the paths of the sources
-    if files.num_rows and (roots["min"] < 0 or roots["max"] >= most_roots or not 0 <= sizes["min"] <= sizes["max"] < MOST):
-        yield error("files-differ", f"{FILES} names sources that {MANIFEST} does not have, or sizes that cannot be; {MEND}")
+    if files.num_rows and (
+        roots["min"] < 0
+        or roots["max"] >= most_roots
+        or not 0 <= sizes["min"] <= sizes["max"] < MOST
+    ):
+        yield error(
+            "files-differ",
+            f"{FILES} names sources that {MANIFEST} does not have, or sizes that cannot be; {MEND}",
+        )
     if (twice := _first_duplicate(files["path"])) is not None:
         yield error("duplicate-key", f"{FILES} has this path twice; {MEND}", key=twice)
 
 
 def _first_duplicate(paths: pa.ChunkedArray) -> str | None:
     """Return a path that is repeated."""
-    hashes = np.concatenate([np.empty(0, np.uint64), *(hash_names(chunk.to_pylist()) for chunk in paths.chunks)])
+    hashes = np.concatenate(
+        [np.empty(0, np.uint64), *(hash_names(chunk.to_pylist()) for chunk in paths.chunks)]
+    )
     order = np.sort(hashes)
     for twice in order[1:][order[1:] == order[:-1]].tolist():
-        alike: list[str] = [paths[place].as_py() for place in np.flatnonzero(hashes == twice).tolist()]
+        alike: list[str] = [
+            paths[place].as_py() for place in np.flatnonzero(hashes == twice).tolist()
+        ]
         if len(set(alike)) < len(alike):
             return next(path for path in alike if alike.count(path) > 1)
     return None
 
 
 def check_plan(folder: FolderHere, _manifest: Manifest) -> Iterator[Finding]:
-    """Compare the plan with the tables of shards and files: what units there are, and what became of them."""
+    """Compare the plan with the tables of shards and files: what units there are, and what became
+    of them."""
     stored = StoredDataset(folder)
     whole: list[npt.NDArray[np.int32]] = [np.empty(0, np.int32)]
     parts: dict[str, list[Numbers]] = {}
@@ -193,9 +248,13 @@ def check_plan(folder: FolderHere, _manifest: Manifest) -> Iterator[Finding]:
         for number, entry in enumerate(stored.shards):
             units = stored.units(number)
             is_whole = units.first == 0
-            whole.append(units.file[is_whole & (units.samples + units.rejected > 0)].astype(np.int32))
+            whole.append(
+                units.file[is_whole & (units.samples + units.rejected > 0)].astype(np.int32)
+            )
             if not is_whole.all():
-                parts.setdefault(entry.split, []).append(np.stack([units.file, units.first, units.records])[:, ~is_whole])
+                parts.setdefault(entry.split, []).append(
+                    np.stack([units.file, units.first, units.records])[:, ~is_whole]
+                )
     except DatasetError as problem:
         yield error("plan-differs", str(problem))
         return
@@ -216,7 +275,8 @@ def _twice(stored: StoredDataset, file: int, record: int) -> Finding:
 
 
 class TableCheck(NamedTuple):
-    """A row of the table: the lowest level that has the check, the check, and the files that it reads."""
+    """A row of the table: the lowest level that has the check, the check, and the files that it
+    reads."""
 
     level: str
     check: Callable[[FolderHere, Manifest], Iterable[Finding]]
@@ -232,4 +292,5 @@ TABLE_CHECKS = {
     "files": TableCheck("full", check_files, frozenset({FILES})),
     "plan": TableCheck("full", check_plan, frozenset({FILES, PLAN, SHARDS})),
 }
-"""All checks that read the content of the files beside the shards, in the order of their findings."""
+"""All checks that read the content of the files beside the shards, in the order of their
+findings."""

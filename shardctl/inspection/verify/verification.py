@@ -1,7 +1,7 @@
 """`verify`: all damage of a dataset, or of one shard without its dataset, as findings.
 
-It prints nothing, and does not stop at the first finding. Arrow files are read and images decoded in child processes: bytes
-that crash such a process are one more finding.
+It prints nothing, and does not stop at the first finding. Arrow files are read and images decoded
+in child processes: bytes that crash such a process are one more finding.
 """
 
 from __future__ import annotations
@@ -36,7 +36,16 @@ from shardctl.format.names import (
 )
 from shardctl.format.tables import ShardTable, read_checksums
 from shardctl.inspection.verify.check_processes import LIMITS, pool_of_checks
-from shardctl.inspection.verify.finding import MEND, MISSING, REBUILD, UNREADABLE, Finding, error, reading, warning
+from shardctl.inspection.verify.finding import (
+    MEND,
+    MISSING,
+    REBUILD,
+    UNREADABLE,
+    Finding,
+    error,
+    reading,
+    warning,
+)
 from shardctl.inspection.verify.result import LEVELS, VerifyResult, result_of
 from shardctl.inspection.verify.tables import OF_SHARDS, TABLE_CHECKS, check_manifest
 from shardctl.system.locations.folder import hash_file, is_regular_file
@@ -47,21 +56,28 @@ from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, printable, unknown
 
 
-def verify(path: str | Path, level: str = "full", progress: bool | Callable[[int, int], None] = True) -> VerifyResult:
+def verify(
+    path: str | Path, level: str = "full", progress: bool | Callable[[int, int], None] = True
+) -> VerifyResult:
     """Check a dataset, or one shard without its dataset.
 
-    `progress` False shows no progress on stderr; a function is called with (shards done, shards) instead. `path` may be the URL
-    of one on a store: `quick` lists it and reads the end of each shard, the other levels download all. Raises DatasetError if
-    there is no dataset at all, UsageError for an unknown level, and StoreError if a store refuses or does not answer. Raises
+    `progress` False shows no progress on stderr; a function is called with (shards done, shards)
+    instead. `path` may be the URL of one on a store: `quick` lists it and reads the end of each
+    shard, the other levels download all. Raises DatasetError if there is no dataset at all,
+    UsageError for an unknown level, and StoreError if a store refuses or does not answer. Raises
     WorkerError if the processes that check are killed from outside again and again.
     """
     return verify_with(None, path, level, progress)
 
 
 def verify_with(
-    processes: Pool | None, path: str | Path, level: str, progress: bool | Callable[[int, int], None]
+    processes: Pool | None,
+    path: str | Path,
+    level: str,
+    progress: bool | Callable[[int, int], None],
 ) -> VerifyResult:
-    """Check as `verify` does, with the processes of `pool_of_checks`, which end afterwards; None: with new ones."""
+    """Check as `verify` does, with the processes of `pool_of_checks`, which end afterwards; None:
+    with new ones."""
     if level not in LEVELS:
         raise UsageError(unknown("level", level, LEVELS))
     checked = "no shard was checked yet"
@@ -70,7 +86,9 @@ def verify_with(
         open_place(path, "ends" if level == "quick" else "whole", listed=True) as place,
     ):
         refuse_part_of_dataset(place)
-        with CheckPool(place, level, processes or pool_of_checks(1 if place.lone else "auto")) as pool:
+        with CheckPool(
+            place, level, processes or pool_of_checks(1 if place.lone else "auto")
+        ) as pool:
             if place.lone:
                 return _verify_lone_shard(level, pool)
             with counting(progress, "shards", "verifying") as report:
@@ -95,20 +113,29 @@ def _verify_lone_shard(level: str, pool: CheckPool) -> VerifyResult:
     return result_of(level, 1, samples, findings)
 
 
-# --- the verification of a dataset: its manifest, the files beside the shards, every shard, and what does not belong to it ---
+# --- the verification of a dataset: its manifest, the files beside the shards, every shard, and
+# what does not belong to it ---
 
 
 class DatasetCheck:
-    """One check of everything in the folder of a dataset. `progress` is called with (shards done, shards)."""
+    """One check of everything in the folder of a dataset. `progress` is called with (shards done,
+    shards)."""
 
-    def __init__(self, folder: DatasetFolder, level: str, progress: Callable[[int, int], None], pool: CheckPool) -> None:
+    def __init__(
+        self,
+        folder: DatasetFolder,
+        level: str,
+        progress: Callable[[int, int], None],
+        pool: CheckPool,
+    ) -> None:
         self.folder, self.level, self.progress, self.pool = folder, level, progress, pool
         self.findings: list[Finding] = []
 
     def run(self) -> VerifyResult:
         """Return the result of the check.
 
-        Raises DatasetError if there is no dataset at all, or another one at the end; WorkerError as CheckPool.run.
+        Raises DatasetError if there is no dataset at all, or another one at the end; WorkerError as
+        CheckPool.run.
         """
         manifest, found = check_manifest(self.folder)
         self.findings += found
@@ -117,24 +144,48 @@ class DatasetCheck:
         shards, samples = self._check_with(manifest)
         check_unchanged(self.folder)
         if not check_manifest(self.folder)[0] == manifest:
-            raise DatasetError(f"{self.folder.shown()}: was replaced while it was checked; check it again")
+            raise DatasetError(
+                f"{self.folder.shown()}: was replaced while it was checked; check it again"
+            )
         return result_of(self.level, shards, samples, self.findings)
 
     def _check_with(self, manifest: Manifest) -> tuple[int, int]:
         names = sorted(manifest.files)
-        found = dict(zip(names, self._check_all([{"check": "file", "name": name} for name in names]), strict=True))
+        found = dict(
+            zip(
+                names,
+                self._check_all([{"check": "file", "name": name} for name in names]),
+                strict=True,
+            )
+        )
         broken = {name for name in names if found[name]}
-        # Not opened again: the same finding would come twice, and a pipe in the place of a file never answers.
-        closed = {name for name in names if any(finding.kind in (UNREADABLE, MISSING) for finding in found[name])}
-        wanted = [name for name, check in TABLE_CHECKS.items() if self.level != "quick" or check.level == "quick"]
+        # Not opened again: the same finding would come twice, and a pipe in the place of a file
+        # never answers.
+        closed = {
+            name
+            for name in names
+            if any(finding.kind in (UNREADABLE, MISSING) for finding in found[name])
+        }
+        wanted = [
+            name
+            for name, check in TABLE_CHECKS.items()
+            if self.level != "quick" or check.level == "quick"
+        ]
         contents = [name for name in wanted if not TABLE_CHECKS[name].reads & closed]
-        wrong = dict(zip(contents, self._check_all([{"check": name} for name in contents]), strict=True))
+        wrong = dict(
+            zip(contents, self._check_all([{"check": name} for name in contents]), strict=True)
+        )
         if SHARDS in broken or wrong[OF_SHARDS]:
             return self._by_checksums(broken), 0
         table = ShardTable(self.folder)
         self._look_for_extra_files({*table.names, *manifest.own_files})
         self._check_update(manifest)
-        use_plan = self.level != "quick" and not {FILES, PLAN} & broken and not wrong["files"] and not wrong["plan"]
+        use_plan = (
+            self.level != "quick"
+            and not {FILES, PLAN} & broken
+            and not wrong["files"]
+            and not wrong["plan"]
+        )
         of_shard = lambda number: {"check": "shard", "shard": number, "plan": use_plan}  # noqa: E731 - one line, used once
         with self.folder.prefetch(table.names) as note:
             self._check_all(LazySequence(len(table), of_shard), self.progress, note)
@@ -154,7 +205,10 @@ class DatasetCheck:
             else:
                 what = "is damaged" if hash_file(self.folder, UPDATE) != facts.sha256 else ""
         if what:
-            needs = "the samples are whole, but `convert --update` cannot tell any more which inputs have changed"
+            needs = (
+                "the samples are whole, but `convert --update` cannot tell any more which "
+                "inputs have changed"
+            )
             self.findings.append(warning("damaged-update", f"{UPDATE} {what}: {needs}"))
 
     def _check_all(
@@ -163,7 +217,8 @@ class DatasetCheck:
         progress: Callable[[int, int], None] = lambda done, total: None,
         note: Callable[[int], None] = lambda number: None,
     ) -> list[list[Finding]]:
-        """Run these checks, add their findings in this order, and return those of each. `note` gets the number of each."""
+        """Run these checks, add their findings in this order, and return those of each. `note` gets
+        the number of each."""
         found: dict[int, list[Finding]] = {}
 
         def add(task: Task, findings: list[Finding]) -> None:
@@ -181,9 +236,11 @@ class DatasetCheck:
         return ordered
 
     def _by_checksums(self, checked: set[str]) -> int:
-        """Check what can still be checked if the manifest or the table of shards cannot be used, and count the shards.
+        """Check what can still be checked if the manifest or the table of shards cannot be used,
+        and count the shards.
 
-        SHA256SUMS still lists the files and their SHA-256. `checked` are files that already have a finding.
+        SHA256SUMS still lists the files and their SHA-256. `checked` are files that already have a
+        finding.
         """
         try:
             sums = read_checksums(self.folder) if CHECKSUMS not in checked else {}
@@ -204,37 +261,55 @@ class DatasetCheck:
 
     def _by_checksum(self, name: str, sha256: str) -> list[Finding]:
         shard, remedy = (name, REBUILD) if is_shard_name(name) else (None, MEND)
-        missing = error(MISSING if shard is None else "missing-shard", f"{name} is missing; {remedy}", shard)
+        missing = error(
+            MISSING if shard is None else "missing-shard", f"{name} is missing; {remedy}", shard
+        )
         if not is_regular_file(self.folder, name):
             return [missing]
 
         def compare() -> Iterator[Finding]:
             if self.level != "quick" and hash_file(self.folder, name) != sha256:
-                yield error("wrong-checksum", f"{name}: its SHA-256 differs from {CHECKSUMS}; {remedy}", shard)
+                yield error(
+                    "wrong-checksum",
+                    f"{name}: its SHA-256 differs from {CHECKSUMS}; {remedy}",
+                    shard,
+                )
 
         return list(reading(missing, name, remedy, compare()))
 
     def _look_for_extra_files(self, listed: set[str]) -> None:
-        """Find files that do not belong to the dataset, beside those `listed`. Missing files are found by the other checks."""
+        """Find files that do not belong to the dataset, beside those `listed`. Missing files are
+        found by the other checks."""
         known = listed | BESIDE_SHARDS | {STAGING, GENERATIONS}
         try:
             names = self.folder.names()
-        except OSError as fault:  # a folder whose files may be read need not be one that may be listed
+        except OSError as fault:
+            # a folder whose files may be read need not be one that may be listed
             what = f"{self.folder.shown()} cannot be listed ({fault.strerror or fault})"
-            self.findings.append(warning(UNREADABLE, f"{what}; whether it has files that are not part of it is unknown"))
+            self.findings.append(
+                warning(
+                    UNREADABLE, f"{what}; whether it has files that are not part of it is unknown"
+                )
+            )
             return
         for name in sorted(set(names) - known):
-            self.findings.append(warning("extra-file", f"{printable(name)} is not part of the dataset; it does no harm"))
+            self.findings.append(
+                warning(
+                    "extra-file", f"{printable(name)} is not part of the dataset; it does no harm"
+                )
+            )
 
 
 # --- the processes that check a dataset. One that dies of what it reads is a finding ---
 
 MOST_KILLS = 4 * FATAL_KILLS
-"""Deaths of processes that were killed from outside at one shard, wherever in it, after which the check is given up."""
+"""Deaths of processes that were killed from outside at one shard, wherever in it, after which the
+check is given up."""
 
 
 class CheckPool:
-    """The processes that check a dataset or a shard at a level. They end with the block of a `with`."""
+    """The processes that check a dataset or a shard at a level. They end with the block of a
+    `with`."""
 
     def __init__(self, place: DatasetPlace, level: str, pool: Pool) -> None:
         self._place, self._level, self._pool = place, level, pool
@@ -246,11 +321,16 @@ class CheckPool:
         self._pool.close()
 
     def run(
-        self, tasks: Sequence[Task], on_answer: Callable[[Task, Any], None], crashed: Callable[[Task, Finding], None]
+        self,
+        tasks: Sequence[Task],
+        on_answer: Callable[[Task, Any], None],
+        crashed: Callable[[Task, Finding], None],
     ) -> None:
-        """Do checks. `on_answer` gets what they return (worker.py), `crashed` the finding that a process has died of its check.
+        """Do checks. `on_answer` gets what they return (worker.py), `crashed` the finding that a
+        process has died of its check.
 
-        What a process did that was killed from outside is done again. Raises WorkerError if that goes on.
+        What a process did that was killed from outside is done again. Raises WorkerError if that
+        goes on.
         """
         kills: Counter[tuple[int, int | None]] = Counter()
         all_kills: Counter[int] = Counter()
@@ -260,7 +340,9 @@ class CheckPool:
                 kills[task["number"], death.place] += 1
                 all_kills[task["number"]] += 1
                 times = kills[task["number"], death.place]
-                if (death.place is None and times >= FATAL_KILLS) or all_kills[task["number"]] >= MOST_KILLS:
+                if (death.place is None and times >= FATAL_KILLS) or all_kills[
+                    task["number"]
+                ] >= MOST_KILLS:
                     raise WorkerError(self._kills(task, death, all_kills[task["number"]]))
                 if times < FATAL_KILLS:
                     return task
@@ -269,12 +351,23 @@ class CheckPool:
             crashed(task, self._crash(task, death))
             return None
 
-        start = {"folder": to_json(self._place.folder), "lone": self._place.lone, "level": self._level, "fatal": []}
-        given = LazySequence(len(tasks), lambda number: {**start, "number": number, **tasks[number]})
+        start = {
+            "folder": to_json(self._place.folder),
+            "lone": self._place.lone,
+            "level": self._level,
+            "fatal": [],
+        }
+        given = LazySequence(
+            len(tasks), lambda number: {**start, "number": number, **tasks[number]}
+        )
         self._pool.run(given, lambda task, message: on_answer(task, message["done"]), died)
 
     def _crash(self, task: Task, death: Death) -> Finding:
-        what = "needs more memory than any shard should" if death.out_of_memory else f"the process that read it {death}"
+        what = (
+            "needs more memory than any shard should"
+            if death.out_of_memory
+            else f"the process that read it {death}"
+        )
         if task["check"] == "shard":
             return error("crashes-reader", f"{what}; {REBUILD}", self._name(task))
         if task["check"] == "lone shard":
@@ -283,15 +376,21 @@ class CheckPool:
 
     def _kills(self, task: Task, death: Death, times: int) -> str:
         return (
-            f"{self._place.shown}: the process that checked {printable(self._name(task))} {death}, {times} times,"
-            " as systems do when memory runs out; this tells nothing about the dataset; free some memory and check it again"
+            f"{self._place.shown}: the process that checked {printable(self._name(task))} {death}, "
+            f"{times} times,"
+            " as systems do when memory runs out; this tells nothing about the dataset; free some "
+            "memory and check it again"
         )
 
     def _name(self, task: Task) -> str:
         """Return the name of what a task checks."""
         if task["check"] == "shard":
             return ShardTable(self._place.folder)[task["shard"]].path
-        return self._place.lone if task["check"] == "lone shard" else str(task.get("name", task["check"]))
+        return (
+            self._place.lone
+            if task["check"] == "lone shard"
+            else str(task.get("name", task["check"]))
+        )
 
 
 def _why_fatal(death: Death) -> str:
@@ -299,5 +398,7 @@ def _why_fatal(death: Death) -> str:
     if death.overtime:
         return f"its decoder takes longer than {LIMITS.seconds:g} s"
     if death.from_outside:
-        return "the process that decodes it is killed every time, as systems do when memory runs out"
+        return (
+            "the process that decodes it is killed every time, as systems do when memory runs out"
+        )
     return "its decoder crashes"

@@ -1,4 +1,5 @@
-"""The worker process of a check (worker_loop.py calls `handle`). If damaged bytes crash it, its parent survives."""
+"""The worker process of a check (worker_loop.py calls `handle`). If damaged bytes crash it, its
+parent survives."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from shardctl.system.processes.worker_loop import Tell
 
 
 def handle(task: dict[str, Any], _tell: Tell, progress: WorkerProgress) -> Any:
-    """Do one check of a dataset and return its findings; of a shard without its dataset the samples too."""
+    """Do one check of a dataset and return its findings; of a shard without its dataset the samples
+    too."""
     folder, level, what = from_json(task["folder"]), task["level"], task["check"]
     if what == "lone shard":
         samples, lone = check_lone_shard(folder, task["lone"], level, progress, dict(task["fatal"]))
@@ -48,7 +50,8 @@ def _stored(folder: DatasetFolder) -> StoredDataset:
 
 
 def _record(stored: StoredDataset, shard: int, use_plan: bool) -> ShardRecord:
-    """Return what a dataset records of a shard; of its rows, if the plan can be read and is needed."""
+    """Return what a dataset records of a shard; of its rows, if the plan can be read and is
+    needed."""
     provenance = Provenance(stored, shard) if use_plan else None
     entry, jpegs = stored.shards[shard], stored.shards.jpegs
     plain = jpegs.only(entry.first, entry.rows) if jpegs is not None else None
@@ -61,7 +64,8 @@ def _record(stored: StoredDataset, shard: int, use_plan: bool) -> ShardRecord:
 def check_shard(
     folder: Folder, record: ShardRecord, level: str, progress: WorkerProgress, fatal: dict[int, str]
 ) -> Iterator[Finding]:
-    """Yield the findings of a shard of a dataset, at a level. A shard that is missing or cannot be read is a finding too.
+    """Yield the findings of a shard of a dataset, at a level. A shard that is missing or cannot be
+    read is a finding too.
 
     `fatal` is that of Shard: images that ended a process.
     """
@@ -70,7 +74,11 @@ def check_shard(
         yield missing
         return
     for _ in range(2):  # what a store sends is asked for once more
-        found = list(reading(missing, "the shard", REBUILD, _findings(folder, record, level, progress, fatal)))
+        found = list(
+            reading(
+                missing, "the shard", REBUILD, _findings(folder, record, level, progress, fatal)
+            )
+        )
         if not found or not folder.forget(record.entry.path):
             break
     yield from found
@@ -94,7 +102,11 @@ def _open(folder: Folder, entry: ShardEntry) -> Generator[Finding, None, ShardRe
     """
     found = folder.stat(entry.path)
     if found is not None and found.size != entry.bytes:
-        yield error("wrong-size", f"it has {found.size} bytes where {entry.bytes} were written; {REBUILD}", entry.path)
+        yield error(
+            "wrong-size",
+            f"it has {found.size} bytes where {entry.bytes} were written; {REBUILD}",
+            entry.path,
+        )
         return None
     try:
         return ShardReader(folder, entry.path)
@@ -107,7 +119,8 @@ def _open(folder: Folder, entry: ShardEntry) -> Generator[Finding, None, ShardRe
 def check_lone_shard(
     folder: Folder, name: str, level: str, progress: WorkerProgress, fatal: dict[int, str]
 ) -> tuple[int, list[Finding]]:
-    """Check one shard without its dataset; return its number of samples, those in damaged blocks left out.
+    """Check one shard without its dataset; return its number of samples, those in damaged blocks
+    left out.
 
     There is no table to tell how many it should have, so that every block is read, at `quick` too.
     """
@@ -120,19 +133,25 @@ def check_lone_shard(
         walk = ShardWalk(Shard(reader, None, progress, fatal))
         faults = walk.faults("full" if level == "quick" else level)
     except OSError as fault:
-        return 0, [unreadable(name, fault, "nothing else is known of a shard without its dataset", name)]
-    return walk.samples, [error(each.kind, each.message, name, each.block, each.row, each.key) for each in faults]
+        return 0, [
+            unreadable(name, fault, "nothing else is known of a shard without its dataset", name)
+        ]
+    return walk.samples, [
+        error(each.kind, each.message, name, each.block, each.row, each.key) for each in faults
+    ]
 
 
 class ShardWalk:
-    """All checks of the table, done with one shard. `samples` is the number of samples in the intact blocks."""
+    """All checks of the table, done with one shard. `samples` is the number of samples in the
+    intact blocks."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self.samples = 0
 
     def faults(self, level: str) -> list[Fault]:
-        """Return the faults of the lowest level that finds any, `level` or one before it. They have the order of the table.
+        """Return the faults of the lowest level that finds any, `level` or one before it. They have
+        the order of the table.
 
         Raises OSError if the file cannot be read.
         """
@@ -142,7 +161,8 @@ class ShardWalk:
         return []
 
     def _faults_of(self, level: str) -> list[Fault]:
-        """Return the faults of one level alone. Damaged blocks hide all others: the checks need every sample."""
+        """Return the faults of one level alone. Damaged blocks hide all others: the checks need
+        every sample."""
         checks = [row.check(self._shard) for row in SHARD_CHECKS if row.level == level]
         damaged = []
         for block in self._blocks(level):
@@ -153,7 +173,8 @@ class ShardWalk:
                 check.look(block)
         found = damaged or [fault for check in checks for fault in check.faults()]
         if found and level != "quick":
-            # Of a mapped file, what the system cannot read looks like zeros. Only a plain read raises OSError.
+            # Of a mapped file, what the system cannot read looks like zeros. Only a plain read
+            # raises OSError.
             hash_file(self._shard.reader.folder, self._shard.reader.name)
         return found
 
@@ -183,14 +204,23 @@ class ShardWalk:
             self.samples += held
 
     def _damage(self, block: int, first: int, kind: str, what: str) -> Fault:
-        """Return the fault of a damaged block. `first` is its first row; without a dataset, earlier damage may hide others."""
+        """Return the fault of a damaged block. `first` is its first row; without a dataset, earlier
+        damage may hide others."""
         if self._shard.record is None:
             return Fault(kind, what, block)
-        return Fault(kind, f"{what}; it holds {self._shard.record.content_of(block, first)}; {REBUILD}", block, first)
+        return Fault(
+            kind,
+            f"{what}; it holds {self._shard.record.content_of(block, first)}; {REBUILD}",
+            block,
+            first,
+        )
 
 
-def _read_block(reader: ShardReader, block: int) -> tuple[pa.RecordBatch | None, tuple[str, str] | None]:
-    """Return a block if it is intact, else the kind and the description of what is wrong with it."""
+def _read_block(
+    reader: ShardReader, block: int
+) -> tuple[pa.RecordBatch | None, tuple[str, str] | None]:
+    """Return a block if it is intact, else the kind and the description of what is wrong with
+    it."""
     try:
         data, intact = reader.checked_block(block)
     except DatasetError as problem:

@@ -1,4 +1,5 @@
-"""Images of which it is known what is marked in them, for the forms that have files of images and of annotations."""
+"""Images of which it is known what is marked in them, for the forms that have files of images and
+of annotations."""
 
 from __future__ import annotations
 
@@ -15,8 +16,23 @@ from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.json_values import to_json
 from shardctl.format.roles import Objects
 from shardctl.images.codecs.image import open_image
-from shardctl.interop.exports.base import Column, ColumnEncoding, Export, ExportPart, PartResult, Progress, form_of_raw
-from shardctl.interop.exports.file_names import IMAGE_SUFFIXES, MARK, folded, plain_stem, safe_name, stem_of
+from shardctl.interop.exports.base import (
+    Column,
+    ColumnEncoding,
+    Export,
+    ExportPart,
+    PartResult,
+    Progress,
+    form_of_raw,
+)
+from shardctl.interop.exports.file_names import (
+    IMAGE_SUFFIXES,
+    MARK,
+    folded,
+    plain_stem,
+    safe_name,
+    stem_of,
+)
 from shardctl.interop.exports.images import suffix_of
 from shardctl.interop.exports.loose_files import repeated
 from shardctl.interop.exports.name_set import NameSet
@@ -38,21 +54,31 @@ NO_NAMES = "the categories have no names, and are called by their numbers"
 
 
 def marked_columns(source: Source) -> tuple[str, str]:
-    """Return the column of the image and that of its objects. Raises InputError if it cannot be told."""
+    """Return the column of the image and that of its objects. Raises InputError if it cannot be
+    told."""
     image, objects = source.exported.roles.main_image, list(source.exported.roles.objects)
     if image is None:
-        raise InputError(f"{source.shown}: has no images, so that objects cannot be written; export it to parquet")
+        raise InputError(
+            f"{source.shown}: has no images, so that objects cannot be written; export it to "
+            "parquet"
+        )
     if not objects:
         raise InputError(
-            f"{source.shown}: has no column of objects: a column has this role if `convert --labels coco:FILE` (or yolo, voc,"
+            f"{source.shown}: has no column of objects: a column has this role if `convert "
+            "--labels coco:FILE` (or yolo, voc,"
             " metadata.jsonl) made it, or shardctl.write(roles=…)"
         )
     if len(objects) > 1 and "objects" not in objects:
-        raise InputError(f"{source.shown}: has several columns of objects, {', '.join(objects)}; choose one with --columns")
+        raise InputError(
+            f"{source.shown}: has several columns of objects, {', '.join(objects)}; choose one "
+            "with --columns"
+        )
     name = "objects" if "objects" in objects else objects[0]
     type_ = source.exported.columns.field(name).type
     if not pa.types.is_struct(type_) or not {"category", "bbox"} <= {each.name for each in type_}:
-        raise InputError(f"{source.shown}: {name} has no lists of bbox and category, as objects have")
+        raise InputError(
+            f"{source.shown}: {name} has no lists of bbox and category, as objects have"
+        )
     return image, name
 
 
@@ -84,7 +110,9 @@ class AnnotatedImagesExport(Export):
         if column.name == image:
             return image_place(column)
         if column.name == objects:
-            return ColumnEncoding(column.target, self.form_of_objects(), self.lost_of_objects(column.source))
+            return ColumnEncoding(
+                column.target, self.form_of_objects(), self.lost_of_objects(column.source)
+            )
         if column.name in (WIDTH, HEIGHT) and is_whole(column.type):
             return None
         return self.place_of_other(column)
@@ -100,23 +128,27 @@ class AnnotatedImagesExport(Export):
 
 
 def check_annotated(source: Source) -> None:
-    """Raise InputError if no objects can be written, UsageError for splits that some file systems do not tell apart."""
+    """Raise InputError if no objects can be written, UsageError for splits that some file systems
+    do not tell apart."""
     marked_columns(source)
     same = repeated(source.splits)
     if same:
         splits = ", ".join(split for split in source.splits if folded(split) in same)
         raise UsageError(
-            f"{source.shown}: the folders of the splits {splits} are the same to some file systems; export one alone (--split)"
+            f"{source.shown}: the folders of the splits {splits} are the same to some file "
+            "systems; export one alone (--split)"
         )
     if main_role(source).names is None and members_of(source).classes > MOST_CATEGORIES:
         raise InputError(
-            f"{source.shown}: an object has the category {members_of(source).classes - 1:,}, and categories without names are"
+            f"{source.shown}: an object has the category {members_of(source).classes - 1:,}, and "
+            "categories without names are"
             f" listed by their numbers, up to {MOST_CATEGORIES:,}"
         )
 
 
 def image_place(column: Column) -> ColumnEncoding:
-    """Say how the images are written. Raises InputError where some are missing, UsageError where they are no image files."""
+    """Say how the images are written. Raises InputError where some are missing, UsageError where
+    they are no image files."""
     missing = column.missing_images if column.is_image else column.nulls
     if missing:
         have = "has" if missing == 1 else "have"
@@ -126,7 +158,10 @@ def image_place(column: Column) -> ColumnEncoding:
         )
     form = "image" if column.is_image else form_of_raw(column)
     if form == "value":
-        raise UsageError(f"{column.name}: these arrays have no place in files as they are; use --store png or jpeg:QUALITY")
+        raise UsageError(
+            f"{column.name}: these arrays have no place in files as they are; use --store png or "
+            "jpeg:QUALITY"
+        )
     return ColumnEncoding(column.target, form)
 
 
@@ -137,10 +172,12 @@ def is_whole(type_: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class Members:
-    """What objects there are: how many, how many images are not annotated, and how many objects have a value of each member.
+    """What objects there are: how many, how many images are not annotated, and how many objects
+    have a value of each member.
 
-    `several` have several polygons, `bare` have none, `both` have polygons and an RLE. `points` counts the objects by
-    how many keypoints they have, `classes` is one more than the largest category.
+    `several` have several polygons, `bare` have none, `both` have polygons and an RLE. `points`
+    counts the objects by how many keypoints they have, `classes` is one more than the largest
+    category.
     """
 
     unannotated: int
@@ -197,12 +234,17 @@ def _lengths(values: pa.Array) -> Any:
 
 def said_of_members(found: Members, kept: frozenset[str]) -> list[str]:
     """Say which members have values and no place."""
-    return [f"{name} of {counted(number, 'object')}" for name, number in found.having.items() if number and name not in kept]
+    return [
+        f"{name} of {counted(number, 'object')}"
+        for name, number in found.having.items()
+        if number and name not in kept
+    ]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A sample: `name` is that of its file, `size` the width and height of the upright image, `objects` None if not known.
+    """A sample: `name` is that of its file, `size` the width and height of the upright image,
+    `objects` None if not known.
 
     `renamed` says whether the file could not be called as the key is.
     """
@@ -216,8 +258,11 @@ class Picture:
     renamed: bool
 
 
-def pictures(source: Source, fields: Sequence[Field], part: ExportPart, progress: Progress) -> Iterator[Picture]:
-    """Yield the samples of a part. Raises InputError for an image or objects that cannot be read, and DatasetError."""
+def pictures(
+    source: Source, fields: Sequence[Field], part: ExportPart, progress: Progress
+) -> Iterator[Picture]:
+    """Yield the samples of a part. Raises InputError for an image or objects that cannot be read,
+    and DatasetError."""
     image, objects = marked_columns(source)
     several = _repeated(source, part.split)
     role, row = main_role(source), 0
@@ -234,13 +279,22 @@ def pictures(source: Source, fields: Sequence[Field], part: ExportPart, progress
                 stem = f"{stem}{MARK}{MARK}{part.number}-{row}"
             each = objects_of(key, marked[place], role)
             image_id = ids[place] if ids is not None else None
-            yield Picture(key, f"{stem}.{suffix_of(data)}", data, size_of(key, data), each, image_id, stem != plain)
+            yield Picture(
+                key,
+                f"{stem}.{suffix_of(data)}",
+                data,
+                size_of(key, data),
+                each,
+                image_id,
+                stem != plain,
+            )
             row += 1
 
 
 @lru_cache(maxsize=1)
 def _repeated(source: Source, split: str) -> NameSet:
-    """Return the names, folded, that several files of a split would have. All keys of the split are looked at, once."""
+    """Return the names, folded, that several files of a split would have. All keys of the split are
+    looked at, once."""
     keys = (key for block in source.columns((KEY,), split) for key in block.column(KEY).to_pylist())
     return repeated(stem_of(key, split, IMAGE_SUFFIXES) for key in keys)
 
@@ -264,19 +318,27 @@ def stored_size(image: pa.Scalar, key: str) -> tuple[int, int]:
     return size_of(key, image["bytes"].as_py())
 
 
-def objects_of(key: str, objects: dict[str, list[Any]] | None, role: Objects) -> list[ObjectRecord] | None:
-    """Return the objects of a sample one by one. Raises InputError if their lists or categories do not go together."""
+def objects_of(
+    key: str, objects: dict[str, list[Any]] | None, role: Objects
+) -> list[ObjectRecord] | None:
+    """Return the objects of a sample one by one. Raises InputError if their lists or categories do
+    not go together."""
     if objects is None:
         return None
     try:
-        each = [dict(zip(objects, items, strict=True)) for items in zip(*objects.values(), strict=True)]
+        each = [
+            dict(zip(objects, items, strict=True)) for items in zip(*objects.values(), strict=True)
+        ]
     except (TypeError, ValueError):
-        raise InputError(f"{key!r}: its objects have lists that differ in length; `shardctl verify` tells more") from None
+        raise InputError(
+            f"{key!r}: its objects have lists that differ in length; `shardctl verify` tells more"
+        ) from None
     most = 2**31 if role.names is None else len(role.names)
     for item in each:
         if item["category"] is None or not 0 <= item["category"] < most:
             raise InputError(
-                f"{key!r}: an object has the category {item['category']}, which has no name; `shardctl verify` tells more"
+                f"{key!r}: an object has the category {item['category']}, which has no name; "
+                "`shardctl verify` tells more"
             )
     return each
 
@@ -284,12 +346,23 @@ def objects_of(key: str, objects: dict[str, list[Any]] | None, role: Objects) ->
 def said_of_sizes(source: Source) -> list[str]:
     """Say what becomes of columns with the size of the image, if there are some."""
     there = [name for name in (WIDTH, HEIGHT) if name in source.names]
-    return [f"the columns {' and '.join(there)} are not written: sizes are those of the images as they are"] if there else []
+    return (
+        [
+            f"the columns {' and '.join(there)} are not written: sizes are those of the images as "
+            "they are"
+        ]
+        if there
+        else []
+    )
 
 
 def said_of_names(written: Sequence[tuple[ExportPart, PartResult]]) -> list[str]:
-    """Say how many files are not called as their keys are; `renamed` in the facts of each part counts them."""
+    """Say how many files are not called as their keys are; `renamed` in the facts of each part
+    counts them."""
     renamed = sum(each.facts["renamed"] for _, each in written)
     if not renamed:
         return []
-    return [f"{counted(renamed, 'file')} with another name than the key: a split has one folder (`shardctl help annotations`)"]
+    return [
+        f"{counted(renamed, 'file')} with another name than the key: a split has one folder "
+        "(`shardctl help annotations`)"
+    ]

@@ -1,7 +1,8 @@
-"""ArrayRecord: SPLIT-00000-of-00007.array_record for each shard, with a tf.train.Example for each sample, read by number.
+"""ArrayRecord: SPLIT-00000-of-00007.array_record for each shard, with a tf.train.Example for each
+sample, read by number.
 
-Google's package array_record writes the files. Each record is a chunk of its own (`group_size:1`), so that a reader that takes
-samples in any order reads nothing else.
+Google's package array_record writes the files. Each record is a chunk of its own (`group_size:1`),
+so that a reader that takes samples in any order reads nothing else.
 """
 
 from __future__ import annotations
@@ -28,18 +29,30 @@ OPTIONS = {"none": "group_size:1,uncompressed", "zstd": "group_size:1,zstd:3"}
 
 @dataclass(frozen=True)
 class ArrayRecord(ExampleExport):
-    """An ArrayRecord file for each shard. Encoded images do not get smaller by compression, and are read faster without."""
+    """An ArrayRecord file for each shard. Encoded images do not get smaller by compression, and are
+    read faster without."""
 
     compression: str = "none"
     name: ClassVar[str] = "array-record"
 
     def check(self, source: Source) -> None:
-        """Raise UsageError for a compression that there is not, InstallError if the package is missing."""
+        """Raise UsageError for a compression that there is not, InstallError if the package is
+        missing."""
         if self.compression not in OPTIONS:
-            raise UsageError(f"--compression {self.compression!r} is not one of {', '.join(OPTIONS)}, which array-record has")
+            raise UsageError(
+                f"--compression {self.compression!r} is not one of {', '.join(OPTIONS)}, which "
+                "array-record has"
+            )
         _module()
 
-    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
+    def write(
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        part: ExportPart,
+        folder: Path,
+        progress: Progress,
+    ) -> PartResult:
         """Write one file; none if no sample was chosen of the shard."""
         name = f"{part.split}-{part.number:05d}-of-{part.of:05d}.array_record"
         unfinished = folder / f"{name}.unfinished"
@@ -53,7 +66,9 @@ class ArrayRecord(ExampleExport):
                     samples += batch.num_rows
                 writer.close()
             except RuntimeError as error:  # the package's own
-                raise StorageError(f"{printable(str(folder / name))}: cannot be written ({first_line(error)})") from error
+                raise StorageError(
+                    f"{printable(str(folder / name))}: cannot be written ({first_line(error)})"
+                ) from error
             with open(unfinished, "rb+") as file:
                 os.fsync(file.fileno())
             facts = FileFacts(unfinished.stat().st_size, sha256_of(unfinished))
@@ -65,5 +80,7 @@ def _module() -> Any:
     try:
         from array_record.python import array_record_module
     except ImportError:
-        raise InstallError(f"ArrayRecord needs the package array_record: pip install {to_install('array-record')}") from None
+        raise InstallError(
+            f"ArrayRecord needs the package array_record: pip install {to_install('array-record')}"
+        ) from None
     return array_record_module

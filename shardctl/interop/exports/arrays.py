@@ -29,11 +29,16 @@ def has_gaps(array: pa.Array) -> bool:
 
 
 def arrays_of(array: pa.Array) -> list[Any]:
-    """Return the rows of a column of tensors, or of lists of one length, none of which is missing."""
+    """Return the rows of a column of tensors, or of lists of one length, none of which is
+    missing."""
     if isinstance(array.type, pa.FixedShapeTensorType):
         return pixels_of(array)
     size = array.type.list_size
-    return list(np.asarray(array.values.slice(array.offset * size, len(array) * size)).reshape(len(array), size))
+    return list(
+        np.asarray(array.values.slice(array.offset * size, len(array) * size)).reshape(
+            len(array), size
+        )
+    )
 
 
 def pixels_of(array: pa.Array) -> list[Any]:
@@ -46,4 +51,7 @@ def pixels_of(array: pa.Array) -> list[Any]:
     rows = np.asarray(flat).reshape(len(array), *array.type.shape)
     if not array.null_count:
         return list(rows)
-    return [row if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
+    return [
+        row if valid else None
+        for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)
+    ]

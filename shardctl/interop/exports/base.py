@@ -1,4 +1,5 @@
-"""What an export is: it says how each column is written and what is lost, and writes the parts of a dataset."""
+"""What an export is: it says how each column is written and what is lost, and writes the parts of a
+dataset."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ Progress = Callable[[int], None]
 class ExportPart:
     """What is written at a time, by one worker: a shard, or a split as a whole.
 
-    `name` is its own, for files: `train-00000`. `shards` are the numbers of its shards in the dataset. `number` counts the
-    parts of its split, of which there are `of`.
+    `name` is its own, for files: `train-00000`. `shards` are the numbers of its shards in the
+    dataset. `number` counts the parts of its split, of which there are `of`.
     """
 
     name: str
@@ -45,7 +46,8 @@ class ExportPart:
 
 @dataclass(frozen=True)
 class FileList:
-    """Files of one image or text each (loose_files.py): `files` of them, of `bytes` bytes, which the piece `list` lists."""
+    """Files of one image or text each (loose_files.py): `files` of them, of `bytes` bytes, which
+    the piece `list` lists."""
 
     list: str
     files: int
@@ -54,10 +56,11 @@ class FileList:
 
 @dataclass(frozen=True)
 class PartResult:
-    """What was written of a part: its samples, its files by their path in the export's folder (with /), what was counted in it.
+    """What was written of a part: its samples, its files by their path in the export's folder (with
+    /), what was counted in it.
 
-    `facts` (plain data) and `pieces` are what `finish` needs: pieces are files that are no part of the export. Loose files are
-    not among `files`.
+    `facts` (plain data) and `pieces` are what `finish` needs: pieces are files that are no part of
+    the export. Loose files are not among `files`.
     """
 
     samples: int
@@ -74,7 +77,9 @@ class PartResult:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> PartResult:
         """Build what `to_json` gave. Raises KeyError, TypeError or ValueError for anything else."""
-        files, pieces = ({n: FileFacts(**facts) for n, facts in record[of].items()} for of in ("files", "pieces"))
+        files, pieces = (
+            {n: FileFacts(**facts) for n, facts in record[of].items()} for of in ("files", "pieces")
+        )
         loose = None if record["loose"] is None else FileList(**record["loose"])
         if not all(map(is_path_below, [*files, *pieces, *([] if loose is None else [loose.list])])):
             raise ValueError("a file of the part is outside of the export")
@@ -90,8 +95,9 @@ class PartResult:
 class ColumnEncoding:
     """How a form writes a column: under the name `written`, as `form`.
 
-    `form` is `value` (as it is), `json` (JSON text, json_values.py), `image` (an encoded image), `png` or `jpeg:Q` (a raw image
-    that is encoded for it), or a word of the form's own. `loss` says what the form cannot hold of it, None if it holds all.
+    `form` is `value` (as it is), `json` (JSON text, json_values.py), `image` (an encoded image),
+    `png` or `jpeg:Q` (a raw image that is encoded for it), or a word of the form's own. `loss` says
+    what the form cannot hold of it, None if it holds all.
     """
 
     written: str
@@ -100,7 +106,8 @@ class ColumnEncoding:
 
 
 class Column:
-    """A column that is to be exported: `name` in the dataset, `target` as the user wants it called, its type and its role."""
+    """A column that is to be exported: `name` in the dataset, `target` as the user wants it called,
+    its type and its role."""
 
     def __init__(self, source: Source, name: str) -> None:
         self.source = source
@@ -112,12 +119,17 @@ class Column:
     @property
     def is_image(self) -> bool:
         """Whether it has encoded images."""
-        return bool(self.type.equals(ENCODED_IMAGE)) and self.name in self.source.exported.roles.images
+        return (
+            bool(self.type.equals(ENCODED_IMAGE)) and self.name in self.source.exported.roles.images
+        )
 
     @property
     def is_raw_image(self) -> bool:
         """Whether it has raw images or masks: arrays of one shape."""
-        return isinstance(self.type, pa.FixedShapeTensorType) and self.name in self.source.exported.roles.images
+        return (
+            isinstance(self.type, pa.FixedShapeTensorType)
+            and self.name in self.source.exported.roles.images
+        )
 
     @property
     def is_main_image(self) -> bool:
@@ -136,7 +148,8 @@ class Column:
 
     @cached_property
     def has_gaps(self) -> bool:
-        """Whether a value is missing inside a list or a tensor of this column. All blocks are looked at."""
+        """Whether a value is missing inside a list or a tensor of this column. All blocks are
+        looked at."""
         return any(has_gaps(array) for array in self.arrays())
 
     @cached_property
@@ -151,7 +164,8 @@ class Column:
 
     @cached_property
     def has_own_paths(self) -> bool:
-        """Whether the path of an encoded image is not the key of its sample. All blocks are looked at."""
+        """Whether the path of an encoded image is not the key of its sample. All blocks are looked
+        at."""
         return any(
             not block.column(KEY).equals(block.column(self.name).field("path"))
             for block in self.source.columns((KEY, self.name))
@@ -172,18 +186,21 @@ class Export(ABC):
 
     @abstractmethod
     def check(self, source: Source) -> None:
-        """Raise InputError or UsageError if the dataset does not have what this form needs. Nothing is written yet."""
+        """Raise InputError or UsageError if the dataset does not have what this form needs. Nothing
+        is written yet."""
 
     @abstractmethod
     def place(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written; None: not at all, which is no loss (`notes` says so)."""
 
     def place_as_json(self, column: Column) -> ColumnEncoding | None:
-        """Say how a column that the form cannot hold is written as JSON text; None: the form has no place for such text."""
+        """Say how a column that the form cannot hold is written as JSON text; None: the form has no
+        place for such text."""
         return ColumnEncoding(column.target, "json")
 
     def place_of_rest(self, column: Column) -> ColumnEncoding | None:
-        """Say how a column is written without what the form cannot hold of it; None: it is left out as a whole."""
+        """Say how a column is written without what the form cannot hold of it; None: it is left out
+        as a whole."""
         return None
 
     def parts(self, source: Source) -> Sequence[ExportPart]:
@@ -191,15 +208,28 @@ class Export(ABC):
         return parts_by_shard(source)
 
     @abstractmethod
-    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
-        """Write the files of a part below `folder`, complete or absent each: see `replacing`. They depend on nothing else.
+    def write(
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        part: ExportPart,
+        folder: Path,
+        progress: Progress,
+    ) -> PartResult:
+        """Write the files of a part below `folder`, complete or absent each: see `replacing`. They
+        depend on nothing else.
 
-        `fields` are the columns that are written. A file that is not in what is returned is removed: one without samples, for
-        instance. Raises DatasetError for a damaged block, InputError, StorageError.
+        `fields` are the columns that are written. A file that is not in what is returned is
+        removed: one without samples, for instance. Raises DatasetError for a damaged block,
+        InputError, StorageError.
         """
 
     def finish(
-        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        folder: Path,
+        written: Sequence[tuple[ExportPart, PartResult]],
     ) -> dict[str, FileFacts]:
         """Write the files that need all parts, such as indexes, and return them."""
         return {}
@@ -209,20 +239,26 @@ class Export(ABC):
         return ()
 
     def facts(self, source: Source) -> dict[str, Any]:
-        """Return what a reader of the files needs to know beside their fields: plain data for shardctl.json."""
+        """Return what a reader of the files needs to know beside their fields: plain data for
+        shardctl.json."""
         return {}
 
     def notes(self, source: Source) -> tuple[str, ...]:
-        """Return sentences about what the form has no place for. They are told before anything is written."""
+        """Return sentences about what the form has no place for. They are told before anything is
+        written."""
         return ()
 
-    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]) -> tuple[str, ...]:
-        """Return sentences about what was written, known only when all parts are. The pieces are still there."""
+    def notes_of(
+        self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
+    ) -> tuple[str, ...]:
+        """Return sentences about what was written, known only when all parts are. The pieces are
+        still there."""
         return ()
 
 
 def form_of_raw(column: Column, default: str = "png") -> str:
-    """Return the form in which a column of raw images is written: as the user chose, else as `default`. Raises UsageError."""
+    """Return the form in which a column of raw images is written: as the user chose, else as
+    `default`. Raises UsageError."""
     return (Recoding.parse(column.store) or Recoding(default)).form_of(column.type, column.role)
 
 

@@ -1,7 +1,9 @@
-"""COCO: images in SPLIT/NAME.jpg, and annotations/instances_SPLIT.json with their objects, keypoints included.
+"""COCO: images in SPLIT/NAME.jpg, and annotations/instances_SPLIT.json with their objects,
+keypoints included.
 
-An image that is not annotated is written and not listed, and one without objects is listed without any: so `convert` reads both
-back as they were. Places are those of docs/annotations.md, but for keypoints: COCO gives numbers of pixels, 0.5 less.
+An image that is not annotated is written and not listed, and one without objects is listed without
+any: so `convert` reads both back as they were. Places are those of docs/annotations.md, but for
+keypoints: COCO gives numbers of pixels, 0.5 less.
 """
 
 from __future__ import annotations
@@ -59,11 +61,13 @@ class Coco(AnnotatedImagesExport):
     name: ClassVar[str] = "coco"
 
     def check(self, source: Source) -> None:
-        """Raise InputError if there are no images, or nothing is marked in them, and UsageError for splits of one folder."""
+        """Raise InputError if there are no images, or nothing is marked in them, and UsageError for
+        splits of one folder."""
         check_annotated(source)
 
     def place_of_other(self, column: Column) -> ColumnEncoding:
-        """Say how a column is written that is no image and no objects: ids of images have a place."""
+        """Say how a column is written that is no image and no objects: ids of images have a
+        place."""
         if column.name == IMAGE_ID and is_whole(column.type):
             return ColumnEncoding(column.target)
         return ColumnEncoding(column.target, "value", "instances_SPLIT.json has no place for it")
@@ -80,11 +84,21 @@ class Coco(AnnotatedImagesExport):
             lost.append(f"the RLE of {counted(found.both, 'object')} with polygons")
         return ", ".join(lost) or None
 
-    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
-        """Write the images of a shard, and as pieces the lines of its images and of its annotations, which lack their ids."""
+    def write(
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        part: ExportPart,
+        folder: Path,
+        progress: Progress,
+    ) -> PartResult:
+        """Write the images of a shard, and as pieces the lines of its images and of its
+        annotations, which lack their ids."""
         role, samples, annotated, objects, classes, renamed = main_role(source), 0, 0, 0, 0, 0
         pointed: set[int] = set()
-        images_piece, objects_piece = (f"{FOLDER}/{what}_{part.split}.{part.number:05d}" for what in ("images", "objects"))
+        images_piece, objects_piece = (
+            f"{FOLDER}/{what}_{part.split}.{part.number:05d}" for what in ("images", "objects")
+        )
         for name in (FOLDER, part.split):
             with naming_the_path(folder / name):
                 (folder / name).mkdir(exist_ok=True)
@@ -99,25 +113,39 @@ class Coco(AnnotatedImagesExport):
                 renamed += picture.renamed
                 if picture.objects is None:
                     continue
-                lines = [_annotation_line(annotated, each, role, picture.key) for each in picture.objects]
+                lines = [
+                    _annotation_line(annotated, each, role, picture.key) for each in picture.objects
+                ]
                 annotations.write(b"".join(lines))
                 images.write(_image_line(picture))
                 annotated += 1
                 objects += len(lines)
                 classes = max([classes, *(each["category"] + 1 for each in picture.objects)])
                 pointed |= {each["category"] for each in picture.objects if each.get("keypoints")}
-        facts = {"images": annotated, "classes": classes, "pointed": sorted(pointed), "renamed": renamed}
+        facts = {
+            "images": annotated,
+            "classes": classes,
+            "pointed": sorted(pointed),
+            "renamed": renamed,
+        }
         pieces = {images_piece: images.facts, objects_piece: annotations.facts, **loose.piece}
-        return PartResult(samples, {}, {"samples": samples, "objects": objects}, facts, pieces, loose.found)
+        return PartResult(
+            samples, {}, {"samples": samples, "objects": objects}, facts, pieces, loose.found
+        )
 
     def loose_folders(self, split: str) -> tuple[str, ...]:
         """Return the folder of the images of the split."""
         return (split,)
 
     def finish(
-        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        folder: Path,
+        written: Sequence[tuple[ExportPart, PartResult]],
     ) -> dict[str, FileFacts]:
-        """Write annotations/instances_SPLIT.json: the pieces of all shards with ids. A split without annotations has none."""
+        """Write annotations/instances_SPLIT.json: the pieces of all shards with ids. A split
+        without annotations has none."""
         role = main_role(source)
         classes = max([0, *(each.facts["classes"] for _, each in written)])
         pointed = {number for _, each in written for number in each.facts["pointed"]}
@@ -128,7 +156,9 @@ class Coco(AnnotatedImagesExport):
             if not any(each.facts["images"] for each in of_split):
                 continue
             name = f"{FOLDER}/instances_{split}.json"
-            images, annotations = ([folder / list(each.pieces)[place] for each in of_split] for place in (0, 1))
+            images, annotations = (
+                [folder / list(each.pieces)[place] for each in of_split] for place in (0, 1)
+            )
             image_ids, ids = _ids(_ids_of_images(images)), _ids(_ids_of_objects(annotations))
             starts = np.cumsum([0, *(each.facts["images"] for each in of_split)]).tolist()
             with replacing(folder / name) as sink:
@@ -144,7 +174,10 @@ class Coco(AnnotatedImagesExport):
         """Say what is not in the files of annotations."""
         role, found, said = main_role(source), members_of(source), list[str]()
         if found.unannotated:
-            said.append(f"{counted(found.unannotated, 'image')} not annotated: written, and not listed in {FOLDER}")
+            said.append(
+                f"{counted(found.unannotated, 'image')} not annotated: written, and not listed in "
+                f"{FOLDER}"
+            )
         if role.names is None and found.objects:
             said.append(NO_NAMES)
         said += said_of_sizes(source)
@@ -152,15 +185,24 @@ class Coco(AnnotatedImagesExport):
             said.append("what each keypoint becomes in a mirrored image has no place in COCO")
         return tuple(said)
 
-    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]) -> tuple[str, ...]:
+    def notes_of(
+        self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
+    ) -> tuple[str, ...]:
         """Say which files have other names than their keys, and which ids are new."""
         said = said_of_names(written)
         for split in source.splits:
             of_split = [list(each.pieces) for part, each in written if part.split == split]
-            images, annotations = ([folder / pieces[place] for pieces in of_split] for place in (0, 1))
-            for what, given in (("image_id", _ids_of_images(images)), ("id of objects", _ids_of_objects(annotations))):
+            images, annotations = (
+                [folder / pieces[place] for pieces in of_split] for place in (0, 1)
+            )
+            for what, given in (
+                ("image_id", _ids_of_images(images)),
+                ("id of objects", _ids_of_objects(annotations)),
+            ):
                 if _are_replaced(given):
-                    said.append(f"{split}: the {what} is counted from 1, as some have none, or the same")
+                    said.append(
+                        f"{split}: the {what} is counted from 1, as some have none, or the same"
+                    )
         return tuple(said)
 
 
@@ -179,19 +221,27 @@ def _image_line(picture: Picture) -> bytes:
 
 
 def _annotation_line(row: int, each: ObjectRecord, role: Objects, key: str) -> bytes:
-    """Return the number of the image in its piece, the id that the object has, if any, and what else is said of it."""
+    """Return the number of the image in its piece, the id that the object has, if any, and what
+    else is said of it."""
     own = each.get("id")
     try:
-        said = json.dumps(_annotation(each, role), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        said = json.dumps(
+            _annotation(each, role), ensure_ascii=False, separators=(",", ":"), allow_nan=False
+        )
     except (TypeError, ValueError) as error:
-        raise InputError(f"{key!r}: an object cannot be written ({error}); `shardctl verify` tells more") from error
+        raise InputError(
+            f"{key!r}: an object cannot be written ({error}); `shardctl verify` tells more"
+        ) from error
     return f"{row}\t{'' if own is None else own}\t{said[1:]}\n".encode()
 
 
 def _annotation(each: ObjectRecord, role: Objects) -> dict[str, Any]:
-    """Return what COCO says of an object, without the ids. Raises ValueError for an RLE that is none."""
+    """Return what COCO says of an object, without the ids. Raises ValueError for an RLE that is
+    none."""
     said = {
-        "category_id": _category_ids(role)[each["category"]] if role.names is not None else each["category"] + 1,
+        "category_id": _category_ids(role)[each["category"]]
+        if role.names is not None
+        else each["category"] + 1,
         "bbox": each["bbox"],
         "area": _area(each),
         "iscrowd": int(each.get("iscrowd") or 0),
@@ -209,7 +259,8 @@ def _segmentation(each: ObjectRecord) -> Any:
 
 
 def _area(each: ObjectRecord) -> float:
-    """Return the area that an object is said to have, else that of its polygons, its RLE or its box: COCO's tools need one."""
+    """Return the area that an object is said to have, else that of its polygons, its RLE or its
+    box: COCO's tools need one."""
     if each.get("area") is not None and math.isfinite(each["area"]):
         return float(each["area"])
     if each.get("segmentation"):
@@ -235,7 +286,8 @@ def _category_ids(role: Objects) -> Sequence[int]:
 
 
 def _categories(role: Objects, classes: int, pointed: set[int]) -> Iterator[dict[str, Any]]:
-    """Yield the categories, of which `classes` are there at least. Those that are `pointed` have objects with keypoints."""
+    """Yield the categories, of which `classes` are there at least. Those that are `pointed` have
+    objects with keypoints."""
     names = role.names if role.names is not None else tuple(map(str, range(classes)))
     ids = _category_ids(role) if role.names is not None else range(1, classes + 1)
     for number, name in enumerate(names):
@@ -290,7 +342,9 @@ def _gathered(given: Iterator[int | None]) -> tuple[array[int], int]:
 
 def _are_of_use(found: array[int], missing: int) -> bool:
     """Return whether all have an id, and no two the same."""
-    return not found or (not missing and len(np.unique(np.frombuffer(found, np.int64))) == len(found))
+    return not found or (
+        not missing and len(np.unique(np.frombuffer(found, np.int64))) == len(found)
+    )
 
 
 def _with_image_ids(pieces: Sequence[Path], ids: Sequence[int]) -> Iterator[bytes]:
@@ -298,7 +352,9 @@ def _with_image_ids(pieces: Sequence[Path], ids: Sequence[int]) -> Iterator[byte
         yield b'{"id":%d,%s' % (number, said)
 
 
-def _with_ids(pieces: Sequence[Path], starts: Sequence[int], image_ids: Sequence[int], ids: Sequence[int]) -> Iterator[bytes]:
+def _with_ids(
+    pieces: Sequence[Path], starts: Sequence[int], image_ids: Sequence[int], ids: Sequence[int]
+) -> Iterator[bytes]:
     """Yield all annotations. `starts` are the number of the first image of each piece."""
     numbers = iter(ids)
     for piece, start in zip(pieces, starts, strict=False):

@@ -20,14 +20,19 @@ GZIP_LEVEL = 6
 def check_compression(name: str, compression: str) -> None:
     """Raise UsageError for a compression that readers of the form `name` do not know."""
     if compression not in SUFFIXES:
-        raise UsageError(f"compression {compression!r} is not one of {name}'s; use {' or '.join(SUFFIXES)}")
+        raise UsageError(
+            f"compression {compression!r} is not one of {name}'s; use {' or '.join(SUFFIXES)}"
+        )
 
 
 @contextmanager
 def compressing(sink: HashingFile, path: Path) -> Iterator[Any]:
-    """Yield what to write to, by the name of the file. No name and no time get into what gzip writes."""
+    """Yield what to write to, by the name of the file. No name and no time get into what gzip
+    writes."""
     if path.suffix != SUFFIXES["gzip"]:
         yield sink
         return
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=GZIP_LEVEL, fileobj=sink, mtime=0) as stream:
+    with gzip.GzipFile(
+        filename="", mode="wb", compresslevel=GZIP_LEVEL, fileobj=sink, mtime=0
+    ) as stream:
         yield stream

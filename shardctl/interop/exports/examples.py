@@ -1,7 +1,9 @@
-"""Samples as tf.train.Example: bytes, float32 or int64 lists by name. A missing value is a feature that is not there.
+"""Samples as tf.train.Example: bytes, float32 or int64 lists by name. A missing value is a feature
+that is not there.
 
-The messages (tensorflow/core/example/example.proto and feature.proto) are so plain that they are written here, byte by byte:
-each implementation of protobuf has features in an order of its own, and the same samples are to give the same bytes.
+The messages (tensorflow/core/example/example.proto and feature.proto) are so plain that they are
+written here, byte by byte: each implementation of protobuf has features in an order of its own, and
+the same samples are to give the same bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from shardctl.interop.exports.base import Column, ColumnEncoding, Export, form_o
 from shardctl.sources.export_description import Field
 
 PATH = "/path"
-"""What the name of the feature ends with that has the path of an image, where that is not the key."""
+"""What the name of the feature ends with that has the path of an image, where that is not the
+key."""
 
 WITH_PATHS = "image+path"
 """The form of encoded images that have such a feature."""
@@ -33,7 +36,8 @@ STRUCT = "struct"
 MOST_INT64 = 2**63 - 1
 
 BYTES, FLOATS, INTEGERS = (bytes([number << 3 | 2]) for number in (1, 2, 3))
-"""What the lists begin with that a Feature can have: the number of the field, and that its length follows."""
+"""What the lists begin with that a Feature can have: the number of the field, and that its length
+follows."""
 
 FIRST, SECOND = BYTES, FLOATS
 """What the first and the second field of any message begins with, where its length follows."""
@@ -45,7 +49,13 @@ Content = Callable[[int], "bytes | None"]
 def is_bytes(type_: pa.DataType) -> bool:
     """Return whether values of a type are strings or bytes."""
     return any(
-        fits(type_) for fits in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+        fits(type_)
+        for fits in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+        )
     )
 
 
@@ -53,7 +63,8 @@ class ExampleExport(Export):
     """An export whose records are Examples."""
 
     def place(self, column: Column) -> ColumnEncoding | None:
-        """Say which feature a column becomes. Raises UsageError if another one has the name of the paths of its images."""
+        """Say which feature a column becomes. Raises UsageError if another one has the name of the
+        paths of its images."""
         if column.is_image:
             return ColumnEncoding(column.target, form_of_images(column))
         if column.is_raw_image:
@@ -64,13 +75,17 @@ class ExampleExport(Export):
 
 
 def form_of(column: Column) -> str:
-    """Return the form of a column that is no image. Raises UsageError if another column has the name of a member."""
+    """Return the form of a column that is no image. Raises UsageError if another column has the
+    name of a member."""
     if not pa.types.is_struct(column.type):
         return "value"
     members = {f"{column.target}/{member.name}" for member in column.type}
     taken = next((name for name in column.source.written_names.values() if name in members), None)
     if taken is not None:
-        raise UsageError(f"{taken} is the name of a column, and of a member of {column.target}; --rename gives it another one")
+        raise UsageError(
+            f"{taken} is the name of a column, and of a member of {column.target}; --rename gives "
+            "it another one"
+        )
     return STRUCT
 
 
@@ -96,17 +111,27 @@ def _loss_of_values(column: Column, type_: pa.DataType) -> str | None:
 
 
 def _loss_of_members(column: Column) -> str | None:
-    """Return what an Example cannot hold of a struct: a member that is no list of plain values, a value that is missing."""
+    """Return what an Example cannot hold of a struct: a member that is no list of plain values, a
+    value that is missing."""
     for member in column.type:
         if "/" in member.name or not member.name:
             return f"a member is called {member.name!r}, and NAME/MEMBER is the name of a feature"
         type_, depth = leaf_of(member.type)
         if pa.types.is_float64(type_):
             return f"{member.name} is float64, and an Example has float32"
-        plain = pa.types.is_boolean(type_) or (is_number(type_) and type_ != pa.uint64()) or is_bytes(type_)
+        plain = (
+            pa.types.is_boolean(type_)
+            or (is_number(type_) and type_ != pa.uint64())
+            or is_bytes(type_)
+        )
         if not plain or depth > 2 or (depth == 2 and not is_packed(member.type.value_type)):
-            return f"an Example has lists of bytes, float32 or int64, and {member.name} is {member.type}"
-    if any(_lacks_values(part) for array in column.arrays() for part in array.drop_null().flatten()):
+            return (
+                f"an Example has lists of bytes, float32 or int64, and {member.name} is "
+                f"{member.type}"
+            )
+    if any(
+        _lacks_values(part) for array in column.arrays() for part in array.drop_null().flatten()
+    ):
         return "some of its members lack values"
     return None
 
@@ -121,28 +146,41 @@ def _largest(array: pa.Array) -> int:
 
 
 def _flat(array: pa.Array) -> pa.Array:
-    """Return the values of a column, those of its lists one behind the other; a missing list has none."""
+    """Return the values of a column, those of its lists one behind the other; a missing list has
+    none."""
     storage = array.storage if isinstance(array, pa.ExtensionArray) else array
     return storage.flatten() if is_list(storage.type) else storage
 
 
 def form_of_images(column: Column) -> str:
-    """Return the form of a column of encoded images. Raises UsageError if another column has the name of their paths."""
+    """Return the form of a column of encoded images. Raises UsageError if another column has the
+    name of their paths."""
     if not column.has_own_paths:
         return "image"
     name = column.target + PATH
     if name in column.source.written_names.values():
-        raise UsageError(f"{name} is the name of a column, and of the paths of {column.target}; --rename gives it another one")
+        raise UsageError(
+            f"{name} is the name of a column, and of the paths of {column.target}; --rename gives "
+            "it another one"
+        )
     return WITH_PATHS
 
 
 def serialized(batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[bytes]:
-    """Yield an Example for every sample of a batch, whose columns are those of `fields` under their written names.
+    """Yield an Example for every sample of a batch, whose columns are those of `fields` under their
+    written names.
 
     Features are in the order of the bytes of their names.
     """
-    columns = [column for place, field in enumerate(fields) for column in _features(batch.column(place), field)]
-    named = [(FIRST + varint(len(name)) + name, kind, content) for name, kind, content in sorted(columns, key=itemgetter(0))]
+    columns = [
+        column
+        for place, field in enumerate(fields)
+        for column in _features(batch.column(place), field)
+    ]
+    named = [
+        (FIRST + varint(len(name)) + name, kind, content)
+        for name, kind, content in sorted(columns, key=itemgetter(0))
+    ]
     for row in range(batch.num_rows):
         parts: list[bytes] = []
         for name, kind, content in named:
@@ -155,7 +193,8 @@ def serialized(batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[bytes
 
 
 def varint(number: int) -> bytes:
-    """Return a number, which is not negative, as protobuf writes it: 7 bits in each byte, the lowest ones first."""
+    """Return a number, which is not negative, as protobuf writes it: 7 bits in each byte, the
+    lowest ones first."""
     if number < 128:
         return _SMALL[number]
     made = bytearray()
@@ -170,7 +209,8 @@ _SMALL = [bytes([number]) for number in range(128)]
 
 
 def _features(array: pa.Array, field: Field) -> Iterator[tuple[bytes, bytes, Content]]:
-    """Yield the features of a column: their names, the kinds of their lists, and the contents of these."""
+    """Yield the features of a column: their names, the kinds of their lists, and the contents of
+    these."""
     name = field.written.encode()
     if field.form == STRUCT:
         for member, part in zip(array.type, array.flatten(), strict=True):
@@ -179,7 +219,11 @@ def _features(array: pa.Array, field: Field) -> Iterator[tuple[bytes, bytes, Con
         missing = array.is_null().to_pylist() if array.null_count else None
         yield name, BYTES, _strings(array.field("bytes"), missing)
         if field.form == WITH_PATHS:
-            yield name + PATH.encode(), BYTES, _strings(array.field("path").cast(pa.binary()), missing)
+            yield (
+                name + PATH.encode(),
+                BYTES,
+                _strings(array.field("path").cast(pa.binary()), missing),
+            )
     else:
         yield _feature(name, array.storage if isinstance(array, pa.ExtensionArray) else array)
 
@@ -188,12 +232,15 @@ def _feature(name: bytes, array: pa.Array) -> tuple[bytes, bytes, Content]:
     """Return the feature of a column of plain values or of lists of them."""
     if is_list(array.type):
         of_strings = is_bytes(array.type.value_type)
-        return name, *((BYTES, _lists_of_strings(array)) if of_strings else _lists_of_numbers(array))
+        return name, *(
+            (BYTES, _lists_of_strings(array)) if of_strings else _lists_of_numbers(array)
+        )
     return name, *((BYTES, _strings(_binary(array))) if is_bytes(array.type) else _numbers(array))
 
 
 def _strings(array: pa.Array, missing: list[bool] | None = None) -> Content:
-    """Return the strings of a column, one by one: all images of a block at once would need its memory again."""
+    """Return the strings of a column, one by one: all images of a block at once would need its
+    memory again."""
 
     def content(row: int) -> bytes | None:
         data = None if missing and missing[row] else array[row].as_py()
@@ -214,24 +261,33 @@ def _lists_of_strings(array: pa.Array) -> Content:
     def content(row: int) -> bytes | None:
         if missing[row]:
             return None
-        return b"".join(FIRST + varint(len(item)) + item for item in items[offsets[row] : offsets[row + 1]])
+        return b"".join(
+            FIRST + varint(len(item)) + item for item in items[offsets[row] : offsets[row + 1]]
+        )
 
     return content
 
 
 def _numbers(array: pa.Array) -> tuple[bytes, Content]:
-    return _packed(array.cast(pa.uint8()) if pa.types.is_boolean(array.type) else array, np.arange(len(array) + 1), array)
+    return _packed(
+        array.cast(pa.uint8()) if pa.types.is_boolean(array.type) else array,
+        np.arange(len(array) + 1),
+        array,
+    )
 
 
 def _lists_of_numbers(array: pa.Array) -> tuple[bytes, Content]:
     flat, offsets = array.flatten(), list_offsets(array)
     if is_packed(flat.type):  # a list of lists of one length: all their numbers
         flat, offsets = flat.flatten(), offsets * flat.type.list_size
-    return _packed(flat.cast(pa.uint8()) if pa.types.is_boolean(flat.type) else flat, offsets, array)
+    return _packed(
+        flat.cast(pa.uint8()) if pa.types.is_boolean(flat.type) else flat, offsets, array
+    )
 
 
 def _packed(values: pa.Array, offsets: Any, rows: pa.Array) -> tuple[bytes, Content]:
-    """Return the kind of the lists that numbers go into, and their content: those of a row lie between two offsets."""
+    """Return the kind of the lists that numbers go into, and their content: those of a row lie
+    between two offsets."""
     # Not asarray: Arrow would ask pandas whether it is there, which takes 0.3 s where it is.
     filled = np.from_dlpack(values.fill_null(0) if values.null_count else values)
     if pa.types.is_floating(values.type):
@@ -250,7 +306,8 @@ def _packed(values: pa.Array, offsets: Any, rows: pa.Array) -> tuple[bytes, Cont
 
 
 def varints(numbers: Any) -> tuple[bytes, Any]:
-    """Return 64-bit integers one behind the other as protobuf writes them, where each begins, and where the last one ends.
+    """Return 64-bit integers one behind the other as protobuf writes them, where each begins, and
+    where the last one ends.
 
     Negative ones have ten bytes: they are written as if they had no sign.
     """
@@ -261,6 +318,8 @@ def varints(numbers: Any) -> tuple[bytes, Any]:
         sizes += unsigned >= np.uint64(1 << 7 * byte)
     rows = np.empty((len(numbers), most), np.uint8)  # each number has room for the longest one
     for byte in range(most):
-        rows[:, byte] = (unsigned >> np.uint64(7 * byte)).astype(np.uint8) & 127 | (sizes > byte + 1).view(np.uint8) << 7
+        rows[:, byte] = (unsigned >> np.uint64(7 * byte)).astype(np.uint8) & 127 | (
+            sizes > byte + 1
+        ).view(np.uint8) << 7
     kept = np.arange(most, dtype=np.uint8) < sizes[:, None]
     return rows[kept].tobytes(), np.append(0, np.cumsum(sizes, dtype=np.int64))

@@ -14,7 +14,15 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.build.shared_options import WORKERS
-from shardctl.errors import CONTINUES, DatasetError, InputError, StorageError, UsageError, WorkerError, explaining_interrupts
+from shardctl.errors import (
+    CONTINUES,
+    DatasetError,
+    InputError,
+    StorageError,
+    UsageError,
+    WorkerError,
+    explaining_interrupts,
+)
 from shardctl.format.dataset_place import open_place
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import write_checksums
@@ -23,7 +31,12 @@ from shardctl.interop.exports.base import ExportPart, FileList, PartResult
 from shardctl.interop.exports.destination import check_destination
 from shardctl.interop.exports.forms import chosen_export
 from shardctl.interop.exports.job import ExportJob
-from shardctl.interop.exports.losses import PlannedField, accepted_losses, plan_fields, refuse_losses
+from shardctl.interop.exports.losses import (
+    PlannedField,
+    accepted_losses,
+    plan_fields,
+    refuse_losses,
+)
 from shardctl.interop.exports.options import Choice, FormSettings
 from shardctl.interop.exports.source import Source, digest_of
 from shardctl.interop.exports.staging import Staging, Writer, discard_others, only_writer
@@ -45,12 +58,15 @@ from shardctl.version import __version__
 
 @dataclass(frozen=True)
 class ExportResult:
-    """The result of `export`: the number of samples that it read, bytes and seconds, and `files` with their names and bytes.
+    """The result of `export`: the number of samples that it read, bytes and seconds, and `files`
+    with their names and bytes.
 
-    Files of one image or text each are not in `files`, as there may be millions: `loose_files` is their number.
+    Files of one image or text each are not in `files`, as there may be millions: `loose_files` is
+    their number.
 
-    `counts` has numbers for each split: `samples`; for files of tokens `documents`, `tokens`, and `empty` documents that were
-    left out. `fields` say how each column was written. `notes` are sentences about what the form has no place for.
+    `counts` has numbers for each split: `samples`; for files of tokens `documents`, `tokens`, and
+    `empty` documents that were left out. `fields` say how each column was written. `notes` are
+    sentences about what the form has no place for.
     """
 
     to: str
@@ -77,8 +93,13 @@ class ExportResult:
     def _repr_html_(self) -> str:
         """Return what was written of each split and column, and the files, for a notebook."""
         nouns = list(dict.fromkeys(noun for counts in self.counts.values() for noun in counts))
-        splits = [(name, *(counts.get(noun) for noun in nouns)) for name, counts in self.counts.items()]
-        columns = [(each.name, each.type, each.written or "-", each.form, each.loss) for each in self.fields]
+        splits = [
+            (name, *(counts.get(noun) for noun in nouns)) for name, counts in self.counts.items()
+        ]
+        columns = [
+            (each.name, each.type, each.written or "-", each.form, each.loss)
+            for each in self.fields
+        ]
         files = [(name, format_bytes(size)) for name, size in self.files.items()]
         return in_notebook(
             self.sentence,
@@ -91,7 +112,8 @@ class ExportResult:
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """What `export` would do: `fields` say what becomes of each column, `parts` is the number of pieces it is done in.
+    """What `export` would do: `fields` say what becomes of each column, `parts` is the number of
+    pieces it is done in.
 
     `samples` that are read have `bytes` bytes in all their columns, uncompressed.
     """
@@ -126,32 +148,42 @@ def export(
 ) -> ExportResult:
     """Write the dataset at `dst`, or one of its splits, into the new folder `out` in another form.
 
-    `to` is `parquet` (for Hugging Face datasets), `webdataset`, `tfrecord`, `tfds`, `mds` (MosaicML Streaming), `array-record`
-    (Grain), or `files` (a folder of images or texts). For images and their objects, it can be `coco` or `yolo`. For tokens, it
-    can be `megatron` (SPLIT.bin and SPLIT.idx for megatron-core) or `nanogpt` (SPLIT.bin, bare uint16). These two add the
+    `to` is `parquet` (for Hugging Face datasets), `webdataset`, `tfrecord`, `tfds`, `mds` (MosaicML
+    Streaming), `array-record` (Grain), or `files` (a folder of images or texts). For images and
+    their objects, it can be `coco` or `yolo`. For tokens, it can be `megatron` (SPLIT.bin and
+    SPLIT.idx for megatron-core) or `nanogpt` (SPLIT.bin, bare uint16). These two add the
     end-of-text token to each document that lacks it, unless `eos=False`.
 
-    `columns` names the columns to write, and the key is written too. `rename` gives them other names, and `where` is a
-    condition on samples. `store` says how raw images are written: `keep`, `png` or `jpeg:Q`. `on_loss` is for columns that the
-    form cannot hold: `fail`, `json` or `drop`. shardctl.json describes the columns, and SHA256SUMS has the checksums.
+    `columns` names the columns to write, and the key is written too. `rename` gives them other
+    names, and `where` is a condition on samples. `store` says how raw images are written: `keep`,
+    `png` or `jpeg:Q`. `on_loss` is for columns that the form cannot hold: `fail`, `json` or `drop`.
+    shardctl.json describes the columns, and SHA256SUMS has the checksums.
 
-    `dst` may be the URL of a dataset on a store; its shards are downloaded to a scratch folder while they are read.
+    `dst` may be the URL of a dataset on a store; its shards are downloaded to a scratch folder
+    while they are read.
 
-    The same dataset gives the same bytes, for any number of `workers`. `overwrite` replaces an earlier export. `progress` False
-    shows no progress on stderr; a function is called with the samples done and all instead. `on_note` is called with each note
-    of the result as soon as it is known. You hear of losses before files are written. `on_plan` is called with the plan before
-    all notes. `out` appears only when it is complete. If the export was stopped, the same call continues it. Every block is
-    checked against its checksum. Raises UsageError, InputError if the dataset does not have what the form needs, DatasetError
-    if it is damaged, BusyError, WorkerError and StorageError.
+    The same dataset gives the same bytes, for any number of `workers`. `overwrite` replaces an
+    earlier export. `progress` False shows no progress on stderr; a function is called with the
+    samples done and all instead. `on_note` is called with each note of the result as soon as it is
+    known. You hear of losses before files are written. `on_plan` is called with the plan before all
+    notes. `out` appears only when it is complete. If the export was stopped, the same call
+    continues it. Every block is checked against its checksum. Raises UsageError, InputError if the
+    dataset does not have what the form needs, DatasetError if it is damaged, BusyError, WorkerError
+    and StorageError.
     """
     WORKERS.check("workers", workers)
     choice = _choice(split, columns, rename, where, store, on_loss)
     replaces = arguments.truth("overwrite", overwrite)
     if is_url(out):
-        raise UsageError(f"{printable(str(out))}: an export to a store is not supported; export to a local folder, and copy it")
+        raise UsageError(
+            f"{printable(str(out))}: an export to a store is not supported; export to a local "
+            "folder, and copy it"
+        )
     listener = _Listener(progress, on_note, on_plan)
     with open_place(dst) as place:
-        return _export(Source(place.whole, choice), Path(out), to, settings, replaces, workers, listener)
+        return _export(
+            Source(place.whole, choice), Path(out), to, settings, replaces, workers, listener
+        )
 
 
 @dataclass(frozen=True)
@@ -185,7 +217,9 @@ def _export(
         listener.on_note(note)
     with only_writer(target) as writer:
         check_target()  # another export may have been here meanwhile
-        staging = Staging(writer.folder / digest_of([source.state, job.named(), __version__, pa.__version__]))
+        staging = Staging(
+            writer.folder / digest_of([source.state, job.named(), __version__, pa.__version__])
+        )
         discard_others(writer.folder, staging.folder)
         with _kept_if_of_use(job, staging, writer):
             with counting(listener.progress, "samples", "exporting") as report:
@@ -208,7 +242,18 @@ def _export(
     loose = description.loose
     size = sum(files.values()) + (0 if loose is None else loose.bytes)
     several = 0 if loose is None else loose.files
-    return ExportResult(to, str(out), source.samples, size, seconds, files, counts, (*notes, *late), planned, several)
+    return ExportResult(
+        to,
+        str(out),
+        source.samples,
+        size,
+        seconds,
+        files,
+        counts,
+        (*notes, *late),
+        planned,
+        several,
+    )
 
 
 def plan_export(
@@ -223,7 +268,8 @@ def plan_export(
     on_loss: str = "fail",
     **settings: Any,
 ) -> ExportPlan:
-    """Say what `export` would write of each column, and what would be lost. Nothing is written, and no loss is refused.
+    """Say what `export` would write of each column, and what would be lost. Nothing is written, and
+    no loss is refused.
 
     Raises UsageError, InputError and DatasetError.
     """
@@ -236,10 +282,14 @@ def plan_export(
 def _plan_of(job: ExportJob, planned: tuple[PlannedField, ...]) -> ExportPlan:
     source = job.source
     size = sum(entry.raw_bytes for _, entry in source.numbered_shards())
-    return ExportPlan(job.export.name, source.samples, len(job.parts), planned, job.export.notes(source), size)
+    return ExportPlan(
+        job.export.name, source.samples, len(job.parts), planned, job.export.notes(source), size
+    )
 
 
-def _planned(source: Source, to: str, settings: Mapping[str, Any]) -> tuple[ExportJob, tuple[PlannedField, ...]]:
+def _planned(
+    source: Source, to: str, settings: Mapping[str, Any]
+) -> tuple[ExportJob, tuple[PlannedField, ...]]:
     """Check all that can be checked beforehand, and return the job."""
     chosen = chosen_export(to, dict(settings))
     chosen.check(source)
@@ -264,7 +314,8 @@ def _choice(
 
 
 _LATER = (KeyboardInterrupt, StorageError, DatasetError, WorkerError)
-"""What stops an export that can go on when the fault is mended. It goes wrong again with any other one."""
+"""What stops an export that can go on when the fault is mended. It goes wrong again with any other
+one."""
 
 
 @contextlib.contextmanager
@@ -277,9 +328,15 @@ def _kept_if_of_use(job: ExportJob, staging: Staging, writer: Writer) -> Iterato
         if not done or not isinstance(error, _LATER):
             writer.discard(staging.folder)
         kept = printable(str(staging.folder.parent))
-        state = f"{done} of {len(job.parts)} parts are done, in {kept}; run the same command again to continue"
+        state = (
+            f"{done} of {len(job.parts)} parts are done, in {kept}; run the same command "
+            "again "
+            "to continue"
+        )
         if isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(f"interrupted; {state if done else 'nothing was written'}") from error
+            raise KeyboardInterrupt(
+                f"interrupted; {state if done else 'nothing was written'}"
+            ) from error
         if done and isinstance(error, StorageError | DatasetError | WorkerError):
             raise type(error)(f"{error}. {state}") from error
         raise
@@ -294,21 +351,34 @@ def _check_unchanged(source: Source, staging: Staging, writer: Writer) -> None:
         raise
 
 
-def _complete(job: ExportJob, staging: Staging, written: Sequence[tuple[ExportPart, PartResult]]) -> Description:
-    """Write the files that need all parts, shardctl.json and SHA256SUMS. Raises InputError if no sample was chosen."""
+def _complete(
+    job: ExportJob, staging: Staging, written: Sequence[tuple[ExportPart, PartResult]]
+) -> Description:
+    """Write the files that need all parts, shardctl.json and SHA256SUMS. Raises InputError if no
+    sample was chosen."""
     if job.source.where is not None and not any(each.samples for _, each in written):
-        raise InputError(f"{job.source.shown}: has no sample for which {job.source.where.text!r} is true; nothing was written")
+        raise InputError(
+            f"{job.source.shown}: has no sample for which {job.source.where.text!r} is true; "
+            "nothing was written"
+        )
     files = {name: facts for _, each in written for name, facts in each.files.items()}
     files |= job.export.finish(job.source, job.fields, staging.files, written)
-    loose = ((name, facts.sha256) for name, facts in staging.loose_files(each for _, each in written))
-    sums = write_checksums(staging.files / CHECKSUMS, ((name, facts.sha256) for name, facts in files.items()), loose)
+    loose = (
+        (name, facts.sha256) for name, facts in staging.loose_files(each for _, each in written)
+    )
+    sums = write_checksums(
+        staging.files / CHECKSUMS, ((name, facts.sha256) for name, facts in files.items()), loose
+    )
     description = _description(job, written, files, sums)
     write_atomically(staging.files / DESCRIPTION, description.dumps())
     return description
 
 
 def _description(
-    job: ExportJob, written: Sequence[tuple[ExportPart, PartResult]], files: Mapping[str, FileFacts], sums: str
+    job: ExportJob,
+    written: Sequence[tuple[ExportPart, PartResult]],
+    files: Mapping[str, FileFacts],
+    sums: str,
 ) -> Description:
     splits = {}
     for split in job.source.splits:
@@ -320,17 +390,31 @@ def _description(
     facts = {**job.export.facts(job.source), **({"counts": counts} if counts else {})}
     layout, fingerprint = job.source.exported, job.source.manifest.fingerprint
     loose = _loose(job, [each.loose for _, each in written if each.loose is not None], sums)
-    return Description(job.export.name, layout, keys[0] if keys else None, job.fields, splits, files, fingerprint, facts, loose)
+    return Description(
+        job.export.name,
+        layout,
+        keys[0] if keys else None,
+        job.fields,
+        splits,
+        files,
+        fingerprint,
+        facts,
+        loose,
+    )
 
 
 def _loose(job: ExportJob, there: Sequence[FileList], sums: str) -> LooseFacts | None:
     if not there:
         return None
     folders = {split: job.export.loose_folders(split) for split in job.source.splits}
-    return LooseFacts(sum(each.files for each in there), sum(each.bytes for each in there), folders, sums)
+    return LooseFacts(
+        sum(each.files for each in there), sum(each.bytes for each in there), folders, sums
+    )
 
 
-def _counts(job: ExportJob, written: Sequence[tuple[ExportPart, PartResult]]) -> dict[str, dict[str, int]]:
+def _counts(
+    job: ExportJob, written: Sequence[tuple[ExportPart, PartResult]]
+) -> dict[str, dict[str, int]]:
     """Return what was counted in each split: the samples where the form counts nothing else."""
     counts: dict[str, dict[str, int]] = {}
     for split in job.source.splits:
@@ -343,19 +427,28 @@ def _counts(job: ExportJob, written: Sequence[tuple[ExportPart, PartResult]]) ->
     return counts
 
 
-# --- the parts of an export, written in worker processes or in this one. Those that an earlier run has done are left ---
+# --- the parts of an export, written in worker processes or in this one. Those that an earlier run
+# has done are left ---
 
 SMALL = 128 << 20
-"""Bytes of a dataset that `auto` workers leave to this process: 100 MB of JPEGs take longer with two.
+"""Bytes of a dataset that `auto` workers leave to this process: 100 MB of JPEGs take longer with
+two.
 
 The figures are in docs/dev/measurements/formats.md.
 """
 
 
 class Parts:
-    """The parts of an export, written by workers or in this process; those that are done already are left."""
+    """The parts of an export, written by workers or in this process; those that are done already
+    are left."""
 
-    def __init__(self, job: ExportJob, staging: Staging, workers: int | str, progress: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        job: ExportJob,
+        staging: Staging,
+        workers: int | str,
+        progress: Callable[[int, int], None],
+    ) -> None:
         self._job, self._staging, self._progress = job, staging, progress
         self._found: dict[int, PartResult] = {}
         self._samples = 0
@@ -374,7 +467,10 @@ class Parts:
         self._staging.sweep(list(self._found.values()))
         self._tell(self._samples_of(self._found))
         missing = [number for number in range(len(parts)) if number not in self._found]
-        source, ends = self._job.source, list(accumulate(len(parts[number].shards) for number in missing))
+        source, ends = (
+            self._job.source,
+            list(accumulate(len(parts[number].shards) for number in missing)),
+        )
         names = [source.name_of(shard) for number in missing for shard in parts[number].shards]
         with source.folder.prefetch(names) as note:
             self._write_all(missing, lambda place: note(ends[place] - 1))
@@ -405,7 +501,11 @@ class Parts:
 
     def _in_pool(self, missing: Sequence[int], note: Callable[[int], None]) -> None:
         version = self._staging.job.record_path.stat().st_mtime_ns
-        start = {"folder": str(self._staging.folder), "state": self._job.source.state, "version": version}
+        start = {
+            "folder": str(self._staging.folder),
+            "state": self._job.source.state,
+            "version": version,
+        }
         kills: Counter[int] = Counter()
 
         def on_message(task: Task, message: dict[str, Any]) -> None:
@@ -423,16 +523,25 @@ class Parts:
                 name = printable(self._job.parts[task["part"]].name)
                 why = f" ({printable(death.last_words)})" if death.last_words else ""
                 raise WorkerError(
-                    f"{self._job.source.shown}: the process that wrote {name} {death}{why}; fewer --workers need less memory,"
+                    f"{self._job.source.shown}: the process that wrote {name} {death}{why}; fewer "
+                    "--workers need less memory,"
                     " and `shardctl verify` tells whether the dataset is damaged"
                 )
             return task
 
-        workers = min(self._workers, len(missing)) if isinstance(self._workers, int) else self._workers
-        pool = Pool(WORKER, workers, Limits(), remedy=lambda possible: f"use --workers {possible}, or ")
+        workers = (
+            min(self._workers, len(missing)) if isinstance(self._workers, int) else self._workers
+        )
+        pool = Pool(
+            WORKER, workers, Limits(), remedy=lambda possible: f"use --workers {possible}, or "
+        )
         try:
             pool.run(
-                LazySequence(len(missing), lambda place: {**start, "place": place, "part": missing[place]}), on_message, died
+                LazySequence(
+                    len(missing), lambda place: {**start, "place": place, "part": missing[place]}
+                ),
+                on_message,
+                died,
             )
         finally:
             pool.close()

@@ -1,8 +1,10 @@
-"""A folder of files as people look at it: SPLIT/CLASS/NAME.jpg, or SPLIT/NAME.txt, and SPLIT/metadata.jsonl.
+"""A folder of files as people look at it: SPLIT/CLASS/NAME.jpg, or SPLIT/NAME.txt, and
+SPLIT/metadata.jsonl.
 
-Hugging Face datasets reads it as an ImageFolder. metadata.jsonl has a line for each sample, in order: `file_name` is the
-path of its file below SPLIT, NAME_file_name that of another image, and the other columns are in the form of json_values.py. The
-path of an image in the dataset is there as NAME.path where it is not the key.
+Hugging Face datasets reads it as an ImageFolder. metadata.jsonl has a line for each sample, in
+order: `file_name` is the path of its file below SPLIT, NAME_file_name that of another image, and
+the other columns are in the form of json_values.py. The path of an image in the dataset is there as
+NAME.path where it is not the key.
 """
 
 from __future__ import annotations
@@ -71,7 +73,10 @@ class Files(Export):
             if is_main and column.missing_images:
                 raise InputError(_missing(column, column.missing_images, "image"))
             if column.name + PATHS in column.source.written_names.values() and column.has_own_paths:
-                taken = f"{column.name + PATHS} is the name of a column, and of the paths of {column.name}"
+                taken = (
+                    f"{column.name + PATHS} is the name of a column, and of the paths of "
+                    f"{column.name}"
+                )
                 raise UsageError(f"{taken}; --rename gives it another one")
             return ColumnEncoding(written, "image")
         if column.is_raw_image:
@@ -80,7 +85,8 @@ class Files(Export):
                 return ColumnEncoding(written, form)
             if is_main:
                 raise UsageError(
-                    f"{column.name}: these arrays have no place in files as they are; use --store png or jpeg:QUALITY"
+                    f"{column.name}: these arrays have no place in files as they are; use --store "
+                    "png or jpeg:QUALITY"
                 )
         if is_main:
             if column.nulls:
@@ -89,7 +95,14 @@ class Files(Export):
         check_json(column)
         return self.place_as_json(column)
 
-    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
+    def write(
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        part: ExportPart,
+        folder: Path,
+        progress: Progress,
+    ) -> PartResult:
         """Write the files of a shard, and its lines of metadata as a piece."""
         naming, several = _Naming(source), _repeated(source, part.split)
         base = folder / part.split
@@ -98,18 +111,28 @@ class Files(Export):
         with naming_the_path(base):
             base.mkdir(exist_ok=True)
         with replacing(folder / piece) as lines, writing(folder, part, part.split) as loose:
-            plain = [replace(field, form="value") if field.form == "json" else field for field in fields]
+            plain = [
+                replace(field, form="value") if field.form == "json" else field for field in fields
+            ]
             for batch in batches(source, plain, part, progress):
-                known = batch.select([field.written for field in fields if field.name in naming.columns])
-                named = naming.names(known.rename_columns([f.name for f in fields if f.name in naming.columns]))
-                for row, ((stem, wanted), record) in enumerate(zip(named, _records(batch, fields), strict=True), samples):
+                known = batch.select(
+                    [field.written for field in fields if field.name in naming.columns]
+                )
+                named = naming.names(
+                    known.rename_columns([f.name for f in fields if f.name in naming.columns])
+                )
+                for row, ((stem, wanted), record) in enumerate(
+                    zip(named, _records(batch, fields), strict=True), samples
+                ):
                     if folded(stem) in several:
                         stem = f"{stem}{MARK}{MARK}{part.number}-{row}"
                     renamed += stem != wanted
                     paths = {}
                     for field, data in record.files:
                         suffix = "txt" if field.form == "text" else suffix_of(data)
-                        other = "" if field.written == FILE_NAME else MARK + extension_part(field.name)
+                        other = (
+                            "" if field.written == FILE_NAME else MARK + extension_part(field.name)
+                        )
                         paths[field.written] = f"{stem}{other}.{suffix}"
                         loose.write(f"{part.split}/{paths[field.written]}", data)
                     lines.write(dumps({**paths, **record.values}).encode() + b"\n")
@@ -120,19 +143,36 @@ class Files(Export):
     def notes(self, source: Source) -> tuple[str, ...]:
         """Say which classes have folders of other names."""
         renamed = _Naming(source).renamed()
-        return (f"{counted(len(renamed), 'class folder')} of another name than the class: {some(renamed)}",) if renamed else ()
+        return (
+            (
+                f"{counted(len(renamed), 'class folder')} of another name than the class: "
+                f"{some(renamed)}",
+            )
+            if renamed
+            else ()
+        )
 
-    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]) -> tuple[str, ...]:
+    def notes_of(
+        self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
+    ) -> tuple[str, ...]:
         """Say how many files are not called as their keys are."""
         renamed = sum(each.facts["renamed"] for _, each in written)
-        return (f"{counted(renamed, 'file')} with another name than the key, which {METADATA} has",) if renamed else ()
+        return (
+            (f"{counted(renamed, 'file')} with another name than the key, which {METADATA} has",)
+            if renamed
+            else ()
+        )
 
     def loose_folders(self, split: str) -> tuple[str, ...]:
         """Return the folder of the split."""
         return (split,)
 
     def finish(
-        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        folder: Path,
+        written: Sequence[tuple[ExportPart, PartResult]],
     ) -> dict[str, FileFacts]:
         """Write SPLIT/metadata.jsonl: the pieces of all shards."""
         made: dict[str, FileFacts] = {}
@@ -151,14 +191,17 @@ class Files(Export):
 
 
 def main_file(source: Source) -> str:
-    """Return the column of which each sample is a file: the image, or the text where there is none. Raises InputError."""
+    """Return the column of which each sample is a file: the image, or the text where there is none.
+    Raises InputError."""
     image = source.exported.roles.main_image
     if image is not None:
         return image
     text = source.exported.columns.get_field_index("text")
     if text >= 0 and pa.types.is_string(source.exported.columns.field(text).type):
         return "text"
-    raise InputError(f"{source.shown}: has no image and no text to make files of; export it to parquet")
+    raise InputError(
+        f"{source.shown}: has no image and no text to make files of; export it to parquet"
+    )
 
 
 def _missing(column: Column, number: int, what: str) -> str:
@@ -170,11 +213,14 @@ def _missing(column: Column, number: int, what: str) -> str:
 
 
 class _Naming:
-    """Makes paths of files from keys and labels: CLASS/NAME, or NAME where there is no class. Several may be the same."""
+    """Makes paths of files from keys and labels: CLASS/NAME, or NAME where there is no class.
+    Several may be the same."""
 
     def __init__(self, source: Source) -> None:
         label = source.exported.roles.main_label
-        self._classes = (source.exported.roles.names.get(label) if label is not None else None) or ()
+        self._classes = (
+            source.exported.roles.names.get(label) if label is not None else None
+        ) or ()
         self._label = label if self._classes else None
         self._folders = class_folders(self._classes)
         self._suffixes = TEXT_SUFFIXES if main_file(source) == "text" else IMAGE_SUFFIXES
@@ -190,9 +236,12 @@ class _Naming:
         return [f"{name} is in {folder}" for name, folder in pairs if folder != name]
 
     def names(self, block: pa.RecordBatch) -> list[tuple[str, str]]:
-        """Return the path of each sample's file below its split, without a suffix, and the same if any name could be one."""
+        """Return the path of each sample's file below its split, without a suffix, and the same if
+        any name could be one."""
         keys = block.column(KEY).to_pylist()
-        labels = [None] * len(keys) if self._label is None else block.column(self._label).to_pylist()
+        labels = (
+            [None] * len(keys) if self._label is None else block.column(self._label).to_pylist()
+        )
         return [self._name(key, label) for key, label in zip(keys, labels, strict=True)]
 
     def _name(self, key: str, label: int | None) -> tuple[str, str]:
@@ -205,9 +254,12 @@ class _Naming:
 
 @lru_cache(maxsize=1)
 def _repeated(source: Source, split: str) -> NameSet:
-    """Return the paths, folded, that several samples of a split would have. All keys of the split are looked at, once."""
+    """Return the paths, folded, that several samples of a split would have. All keys of the split
+    are looked at, once."""
     naming = _Naming(source)
-    return repeated(path for block in source.columns(naming.columns, split) for path, _ in naming.names(block))
+    return repeated(
+        path for block in source.columns(naming.columns, split) for path, _ in naming.names(block)
+    )
 
 
 @dataclass(frozen=True)
@@ -222,9 +274,13 @@ def _records(batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[_Record
     """Yield the samples of a batch."""
     columns = {field: batch.column(place) for place, field in enumerate(fields)}
     keys = next(column for field, column in columns.items() if field.name == KEY).to_pylist()
-    values = {field.written: to_json(column) for field, column in columns.items() if field.form == "json"}
+    values = {
+        field.written: to_json(column) for field, column in columns.items() if field.form == "json"
+    }
     texts = {field: column.to_pylist() for field, column in columns.items() if field.form == "text"}
-    images = {field: column for field, column in columns.items() if field.form not in ("json", "text")}
+    images = {
+        field: column for field, column in columns.items() if field.form not in ("json", "text")
+    }
     for row, key in enumerate(keys):
         files = [(field, texts[field][row].encode()) for field in texts]
         record: dict[str, Any] = {}

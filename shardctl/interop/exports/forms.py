@@ -15,10 +15,14 @@ from shardctl.system.text import did_you_mean, unknown
 
 
 def chosen_export(to: str, settings: dict[str, Any]) -> Export:
-    """Return the export of a name with its settings. Raises UsageError for an unknown name or setting."""
+    """Return the export of a name with its settings. Raises UsageError for an unknown name or
+    setting."""
     if to not in EXPORTS:
         raise UsageError(unknown("the form of an export", to, EXPORTS))
-    class_: Any = getattr(importlib.import_module(f"shardctl.interop.exports.{to.replace('-', '_')}"), EXPORTS[to].class_)
+    class_: Any = getattr(
+        importlib.import_module(f"shardctl.interop.exports.{to.replace('-', '_')}"),
+        EXPORTS[to].class_,
+    )
     known = [field.name for field in fields(class_)]
     odd = next((name for name in settings if name not in known), None)
     if odd is not None:

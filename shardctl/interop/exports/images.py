@@ -29,7 +29,8 @@ OTHER = "img"
 
 
 def suffix_of(data: bytes | memoryview) -> str:
-    """Return the suffix of an encoded image by its first bytes, without a dot: jpg, png, webp, …; `img` if they do not tell."""
+    """Return the suffix of an encoded image by its first bytes, without a dot: jpg, png, webp, …;
+    `img` if they do not tell."""
     start = bytes(data[:12])
     for magic, suffix in _SUFFIXES:
         if start.startswith(magic):
@@ -46,7 +47,8 @@ def suffixes_in(array: pa.Array) -> set[str]:
 
 @dataclass(frozen=True)
 class Recoding:
-    """How raw images are stored: `keep` as arrays, `png`, or `jpeg:Q`. Masks are never JPEG, which changes numbers."""
+    """How raw images are stored: `keep` as arrays, `png`, or `jpeg:Q`. Masks are never JPEG, which
+    changes numbers."""
 
     name: str
 
@@ -58,21 +60,30 @@ class Recoding:
         name, _, quality = text.partition(":")
         if text in ("keep", "png"):
             return cls(text)
-        if name == "jpeg" and (text == "jpeg" or (quality.isascii() and quality.isdecimal() and 1 <= int(quality) <= 100)):
+        if name == "jpeg" and (
+            text == "jpeg"
+            or (quality.isascii() and quality.isdecimal() and 1 <= int(quality) <= 100)
+        ):
             return cls(f"jpeg:{int(quality or 90)}")
-        raise UsageError(f"--store {text!r} is not known; use keep, png or jpeg:QUALITY, with a quality of 1 to 100")
+        raise UsageError(
+            f"--store {text!r} is not known; use keep, png or jpeg:QUALITY, with a quality of 1 to "
+            "100"
+        )
 
     def form_of(self, type_: pa.DataType, role: Role | None) -> str:
-        """Return the form in which a column of raw images is written: `png`, `jpeg:Q`, or `value` for arrays as they are."""
+        """Return the form in which a column of raw images is written: `png`, `jpeg:Q`, or `value`
+        for arrays as they are."""
         if self.name == "keep" or type_.value_type not in (pa.uint8(), pa.uint16()):
             return "value"
         return "png" if isinstance(role, Mask) else self.name
 
 
 def upright(array: pa.Array, is_mask: bool) -> tuple[pa.Array, int]:
-    """Return a column of encoded images without those that EXIF turns, and how many these were: their pixels are turned.
+    """Return a column of encoded images without those that EXIF turns, and how many these were:
+    their pixels are turned.
 
-    Not every reader looks at EXIF, and what is marked in an image fits it upright. Raises InputError for a broken image.
+    Not every reader looks at EXIF, and what is marked in an image fits it upright. Raises
+    InputError for a broken image.
     """
     from shardctl.images.codecs.image import decode_mask, mask_png, without_turn
 
@@ -95,18 +106,24 @@ def upright(array: pa.Array, is_mask: bool) -> tuple[pa.Array, int]:
 
 def encoder(form: str) -> Callable[[pa.Array], pa.Array]:
     """Return what encodes a column of raw images: as `png` or `jpeg:Q`."""
-    from shardctl.images.codecs.image import ImageEncoding  # Pillow, which datasets without images do not need
+    # Pillow, which datasets without images do not need
+    from shardctl.images.codecs.image import ImageEncoding
 
     store = ImageEncoding.parse(form)
 
     def encode(array: pa.Array) -> pa.Array:
-        """Encode every image: struct<bytes, path>, the path missing. Raises InputError for one that cannot be."""
+        """Encode every image: struct<bytes, path>, the path missing. Raises InputError for one that
+        cannot be."""
         try:
-            encoded = [None if pixels is None else store.encode(pixels) for pixels in pixels_of(array)]
+            encoded = [
+                None if pixels is None else store.encode(pixels) for pixels in pixels_of(array)
+            ]
         except Rejection as fault:
             raise InputError(f"an image {fault.message}") from fault
         children = [pa.array(encoded, pa.binary()), pa.nulls(len(encoded), pa.string())]
-        missing = pa.array([each is None for each in encoded], pa.bool_()) if None in encoded else None
+        missing = (
+            pa.array([each is None for each in encoded], pa.bool_()) if None in encoded else None
+        )
         return pa.StructArray.from_arrays(children, fields=list(ENCODED_IMAGE), mask=missing)
 
     return encode

@@ -1,4 +1,5 @@
-"""What a worker is told: the dataset, what was chosen of it, the form, its settings and the columns."""
+"""What a worker is told: the dataset, what was chosen of it, the form, its settings and the
+columns."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ TURNED = "turned"
 
 @dataclass(frozen=True)
 class ExportJob:
-    """An export that is about to be written: its source, the form, the columns, and the parts in their order."""
+    """An export that is about to be written: its source, the form, the columns, and the parts in
+    their order."""
 
     source: Source
     export: Export
@@ -32,7 +34,9 @@ class ExportJob:
     parts: Sequence[ExportPart]
 
     @classmethod
-    def of(cls, source: Source, to: str, settings: Mapping[str, Any], fields: tuple[Field, ...]) -> ExportJob:
+    def of(
+        cls, source: Source, to: str, settings: Mapping[str, Any], fields: tuple[Field, ...]
+    ) -> ExportJob:
         """Return the job of a form with these settings."""
         export = chosen_export(to, dict(settings))
         return cls(source, export, settings, fields, export.parts(source))
@@ -48,7 +52,8 @@ class ExportJob:
         }
 
     def named(self) -> dict[str, Any]:
-        """Return what is the same in every run of the same export, wherever a dataset on a store is fetched to."""
+        """Return what is the same in every run of the same export, wherever a dataset on a store is
+        fetched to."""
         return {**self.to_json(), "dataset": self._folder.text}
 
     @property
@@ -59,22 +64,31 @@ class ExportJob:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> ExportJob:
-        """Return the job that `to_json` gave. Raises DatasetError if the dataset is not there any more."""
+        """Return the job that `to_json` gave. Raises DatasetError if the dataset is not there any
+        more."""
         source = Source(from_json(record["dataset"]), Choice.from_json(record["choice"]))
         fields = tuple(Field(**field) for field in record["fields"])
         return cls.of(source, record["to"], record["settings"], fields)
 
     def write(self, part: ExportPart, folder: Path, progress: Progress) -> PartResult:
-        """Write one part. Raises DatasetError if there is another dataset by the time that it is done."""
+        """Write one part. Raises DatasetError if there is another dataset by the time that it is
+        done."""
         before = self.source.turned
         written = self.export.write(self.source, self.fields, part, folder, progress)
         if turned := self.source.turned - before:
             written = replace(written, facts={**written.facts, TURNED: turned})
-        self.source.check_unchanged()  # here too: at the end of the export the first one may be back
+        # here too: at the end of the export the first one may be back
+        self.source.check_unchanged()
         return written
 
-    def notes_of(self, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]) -> tuple[str, ...]:
+    def notes_of(
+        self, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
+    ) -> tuple[str, ...]:
         """Return sentences about what was written, known only when all parts are."""
         turned = sum(each.facts.get(TURNED, 0) for _, each in written)
         said = self.export.notes_of(self.source, folder, written)
-        return (*said, f"{counted(turned, 'image')} turned as EXIF says, and written anew") if turned else said
+        return (
+            (*said, f"{counted(turned, 'image')} turned as EXIF says, and written anew")
+            if turned
+            else said
+        )

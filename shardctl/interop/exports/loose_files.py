@@ -1,7 +1,9 @@
-"""Files of one image or text each: written, named so that no two of a folder are the same, and listed in a file.
+"""Files of one image or text each: written, named so that no two of a folder are the same, and
+listed in a file.
 
-There may be millions: their names, sizes and checksums are never all in memory. The list of a part is a piece of the export,
-a line for each file: SHA-256, bytes, path. SHA256SUMS is made of these lists.
+There may be millions: their names, sizes and checksums are never all in memory. The list of a part
+is a piece of the export, a line for each file: SHA-256, bytes, path. SHA256SUMS is made of these
+lists.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ def write_file(path: Path, data: bytes) -> FileFacts:
 
 
 class LooseFiles:
-    """Writes files below the folder of an export, and their list. What there is, is known when the block of `writing` ends."""
+    """Writes files below the folder of an export, and their list. What there is, is known when the
+    block of `writing` ends."""
 
     def __init__(self, folder: Path, piece: str, sink: HashingFile) -> None:
         self._folder, self._piece, self._sink = folder, piece, sink
@@ -64,7 +67,8 @@ class LooseFiles:
 
 @contextmanager
 def writing(folder: Path, part: ExportPart, within: str) -> Iterator[LooseFiles]:
-    """Yield what writes the loose files of a part below `folder`, and their list in `within`; at the end they are on disk."""
+    """Yield what writes the loose files of a part below `folder`, and their list in `within`; at
+    the end they are on disk."""
     piece = f"{within}/{MARK}{part.name}.files"  # no other name begins so
     with replacing(folder / piece) as sink:
         loose = LooseFiles(folder, piece, sink)

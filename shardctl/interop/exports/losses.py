@@ -17,7 +17,8 @@ SHORT = 60
 
 @dataclass(frozen=True)
 class PlannedField:
-    """A column of the dataset, and what becomes of it: `written` as which name, None if it is left out, and in which `form`.
+    """A column of the dataset, and what becomes of it: `written` as which name, None if it is left
+    out, and in which `form`.
 
     `loss` says what the form cannot hold of it, None if nothing is lost.
     """
@@ -40,11 +41,16 @@ def plan_fields(export: Export, source: Source) -> tuple[PlannedField, ...]:
     Raises UsageError for columns whose names in the target would be the same, and DatasetError.
     """
     Recoding.parse(source.choice.store)
-    planned = tuple(_planned(export, Column(source, name), source.choice.on_loss) for name in source.names)
+    planned = tuple(
+        _planned(export, Column(source, name), source.choice.on_loss) for name in source.names
+    )
     names = [each.written for each in planned if each.written is not None]
     twice = first_repeated(names)
     if twice is not None:
-        raise UsageError(f"several columns would be called {twice!r} in the export; --rename gives them other names")
+        raise UsageError(
+            f"several columns would be called {twice!r} in the export; --rename gives them other "
+            "names"
+        )
     return planned
 
 
@@ -56,7 +62,9 @@ def refuse_losses(export: Export, source: Source, planned: tuple[PlannedField, .
         names = ", ".join(each.name for each in lost)
         columns = [Column(source, each.name) for each in lost]
         if all(export.place_as_json(column) is not None for column in columns):
-            remedy = f"--on-loss json writes {names} as JSON text, and --on-loss drop leaves them out"
+            remedy = (
+                f"--on-loss json writes {names} as JSON text, and --on-loss drop leaves them out"
+            )
         elif any(export.place_of_rest(column) is not None for column in columns):
             remedy = "--on-loss drop writes the rest"
         else:
@@ -69,7 +77,8 @@ def accepted_losses(planned: tuple[PlannedField, ...]) -> list[str]:
     lost = [each for each in planned if each.loss is not None]
     how = {None: "is left out: {}", "json": "is written as JSON text: {}"}
     return [
-        f"{each.name} {how.get(each.written and each.form, 'is written, but not all: left out is {}').format(each.loss)}"
+        f"{each.name} "
+        f"{how.get(each.written and each.form, 'is written, but not all: left out is {}').format(each.loss)}"
         for each in lost
     ]
 
@@ -99,5 +108,7 @@ def _as_json(export: Export, column: Column) -> ColumnEncoding:
         raise UsageError(f"{column.name}: {error}; leave it out with --on-loss drop") from error
     place = export.place_as_json(column)
     if place is None:
-        raise UsageError(f"{column.name}: {export.name} has no place for JSON text; use --on-loss drop")
+        raise UsageError(
+            f"{column.name}: {export.name} has no place for JSON text; use --on-loss drop"
+        )
     return place

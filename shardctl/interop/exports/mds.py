@@ -1,8 +1,10 @@
-"""MDS, the format of MosaicML Streaming: SPLIT/shard.00000.mds for each shard, and SPLIT/index.json.
+"""MDS, the format of MosaicML Streaming: SPLIT/shard.00000.mds for each shard, and
+SPLIT/index.json.
 
-A shard, little-endian: the number of samples (u32), where each begins and the last one ends (u32, from the start of the file),
-the column encodings as JSON, and the samples. A sample: the sizes of the values whose encoding has no fixed size (u32), and the
-values of all columns. Columns are sorted by name. Streaming 0.13 reads version 2.
+A shard, little-endian: the number of samples (u32), where each begins and the last one ends (u32,
+from the start of the file), the column encodings as JSON, and the samples. A sample: the sizes of
+the values whose encoding has no fixed size (u32), and the values of all columns. Columns are sorted
+by name. Streaming 0.13 reads version 2.
 """
 
 from __future__ import annotations
@@ -36,21 +38,30 @@ from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 from shardctl.system.dataclass import dataclass
-from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
+from shardctl.system.files import (
+    FileFacts,
+    StreamedFile,
+    naming_the_path,
+    replacing,
+    write_atomically,
+)
 
 MOST_BYTES = 2**32 - 1
 """Places in a shard are 32 bits."""
 
 HELD_BYTES = 256 << 20
-"""Bytes of samples that are kept in memory until their places are known; more of them go into a nameless file."""
+"""Bytes of samples that are kept in memory until their places are known; more of them go into a
+nameless file."""
 
 COPIED_BYTES = 1 << 20
 
 PATHS = ".path"
-"""What the name of the column ends with that has the paths of images, where these are not the keys."""
+"""What the name of the column ends with that has the paths of images, where these are not the
+keys."""
 
 WITH_PATHS = "+path"
-"""What the form of encoded images ends with that have such a column. It begins with `image:` and their encoding."""
+"""What the form of encoded images ends with that have such a column. It begins with `image:` and
+their encoding."""
 
 _SCALARS = {
     pa.int8(): ("int8", "<i1"),
@@ -78,9 +89,12 @@ class Mds(Export):
         """Do nothing: all that can be wrong is found in the columns."""
 
     def place(self, column: Column) -> ColumnEncoding | None:
-        """Say how a column is encoded: in its own encoding where all of its values have one, as JSON else."""
+        """Say how a column is encoded: in its own encoding where all of its values have one, as
+        JSON else."""
         if column.is_image:
-            encoding = {frozenset(["jpg"]): "jpeg", frozenset(["png"]): "png"}.get(column.suffixes, "bytes")
+            encoding = {frozenset(["jpg"]): "jpeg", frozenset(["png"]): "png"}.get(
+                column.suffixes, "bytes"
+            )
             form = f"image:{encoding}{WITH_PATHS if column.has_own_paths else ''}"
             return ColumnEncoding(column.target, form, _lacking(column.missing_images, "images"))
         if column.is_raw_image:
@@ -94,15 +108,31 @@ class Mds(Export):
         check_json(column)
         return self.place_as_json(column)
 
-    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
+    def write(
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        part: ExportPart,
+        folder: Path,
+        progress: Progress,
+    ) -> PartResult:
         """Write one shard; none if no sample was chosen of it."""
         encodings = _encodings(source, fields)
         columns = sorted(encodings)
-        with naming_the_path(folder), tempfile.SpooledTemporaryFile(HELD_BYTES, dir=str(folder)) as spool:
+        with (
+            naming_the_path(folder),
+            tempfile.SpooledTemporaryFile(HELD_BYTES, dir=str(folder)) as spool,
+        ):
             sizes: list[int] = []
             for batch in batches(source, fields, part, progress):
-                values = {name: value for place, each in enumerate(fields) for name, value in _encoded(batch, place, each)}
-                sizes += _write_samples(spool, [values[name] for name in columns], [encodings[name] for name in columns])
+                values = {
+                    name: value
+                    for place, each in enumerate(fields)
+                    for name, value in _encoded(batch, place, each)
+                }
+                sizes += _write_samples(
+                    spool, [values[name] for name in columns], [encodings[name] for name in columns]
+                )
             if not sizes:
                 return PartResult(0, {})
             config = _config(columns, encodings)
@@ -111,23 +141,32 @@ class Mds(Export):
             name = f"{part.split}/shard.{part.number:05d}.mds"
             if ends[-1] > MOST_BYTES:
                 raise InputError(
-                    f"{source.shown}: {part.name} becomes {ends[-1]:,} bytes, and a shard of MDS holds {MOST_BYTES:,};"
+                    f"{source.shown}: {part.name} becomes {ends[-1]:,} bytes, and a shard of MDS "
+                    f"holds {MOST_BYTES:,};"
                     " convert it again with a smaller --shard-size, or fewer --samples-per-shard"
                 )
             facts, hashes = _write_shard(
-                folder / name, struct.pack("<I", len(sizes)) + ends.astype("<u4").tobytes() + header, spool
+                folder / name,
+                struct.pack("<I", len(sizes)) + ends.astype("<u4").tobytes() + header,
+                spool,
             )
         data = {"basename": Path(name).name, "bytes": facts.bytes, "hashes": hashes}
         entry = {**config, "raw_data": data, "samples": len(sizes), "zip_data": None}
         return PartResult(len(sizes), {name: facts}, facts={"entry": entry})
 
     def finish(
-        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        folder: Path,
+        written: Sequence[tuple[ExportPart, PartResult]],
     ) -> dict[str, FileFacts]:
         """Write SPLIT/index.json."""
         made: dict[str, FileFacts] = {}
         for split in source.splits:
-            entries = [each.facts["entry"] for part, each in written if part.split == split and each.facts]
+            entries = [
+                each.facts["entry"] for part, each in written if part.split == split and each.facts
+            ]
             if entries:
                 name = f"{split}/index.json"
                 data = json.dumps({"shards": entries, "version": 2}, sort_keys=True).encode()
@@ -150,14 +189,22 @@ def _lacking(number: int, what: str) -> str | None:
 def _is_scalar(column: Column) -> bool:
     return column.type in _SCALARS or any(
         fits(column.type)
-        for fits in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+        for fits in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+        )
     )
 
 
 def _is_array(column: Column) -> bool:
-    """Return whether all values of a column are arrays that MDS can hold: not empty, and none with a gap."""
+    """Return whether all values of a column are arrays that MDS can hold: not empty, and none with
+    a gap."""
     type_ = column.type
-    ragged = (pa.types.is_list(type_) or pa.types.is_large_list(type_)) and is_number(type_.value_type)
+    ragged = (pa.types.is_list(type_) or pa.types.is_large_list(type_)) and is_number(
+        type_.value_type
+    )
     if ragged:
         import pyarrow.compute as pc
 
@@ -181,7 +228,9 @@ def _encodings(source: Source, fields: Sequence[Field]) -> dict[str, _Encoding]:
         if field.form.endswith(WITH_PATHS):
             made[field.written + PATHS] = _Encoding("json")
     if len(made) != len(fields) + sum(field.form.endswith(WITH_PATHS) for field in fields):
-        raise UsageError(f"a column has the name of the paths of images ({PATHS}); --rename gives it another one")
+        raise UsageError(
+            f"a column has the name of the paths of images ({PATHS}); --rename gives it another one"
+        )
     return made
 
 
@@ -199,10 +248,15 @@ def _encoding(source: Source, field: Field) -> _Encoding:
     if is_packed(type_):
         dtype = dtype_of(type_.value_type)
         shape = _shape(type_)
-        return _Encoding(f"ndarray:{dtype.name}:{','.join(map(str, shape))}", int(np.prod(shape)) * dtype.itemsize)
+        return _Encoding(
+            f"ndarray:{dtype.name}:{','.join(map(str, shape))}",
+            int(np.prod(shape)) * dtype.itemsize,
+        )
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return _Encoding(f"ndarray:{dtype_of(type_.value_type).name}")
-    return _Encoding("str" if pa.types.is_string(type_) or pa.types.is_large_string(type_) else "bytes")
+    return _Encoding(
+        "str" if pa.types.is_string(type_) or pa.types.is_large_string(type_) else "bytes"
+    )
 
 
 Values = Sequence[bytes]
@@ -210,7 +264,8 @@ Values = Sequence[bytes]
 
 
 def _encoded(batch: pa.RecordBatch, place: int, field: Field) -> Iterable[tuple[str, Values]]:
-    """Yield the encoded values of a column of a batch, and those of its paths where it has them, with their names."""
+    """Yield the encoded values of a column of a batch, and those of its paths where it has them,
+    with their names."""
     array = batch.column(place)
     if field.form == "json":
         yield field.written, _texts(array)
@@ -241,14 +296,19 @@ def _little(values: Any) -> bytes:
 
 
 def _ragged(values: Any) -> bytes:
-    """Return a list of numbers as the encoding ndarray has it: axes and width of their lengths in a byte, lengths, values."""
+    """Return a list of numbers as the encoding ndarray has it: axes and width of their lengths in a
+    byte, lengths, values."""
     width = next(place for place in range(4) if len(values) < 1 << (8 << place))
     return bytes([1 << 2 | width]) + len(values).to_bytes(1 << width, "little") + _little(values)
 
 
-def _write_samples(sink: IO[bytes], columns: Sequence[Values], encodings: Sequence[_Encoding]) -> list[int]:
+def _write_samples(
+    sink: IO[bytes], columns: Sequence[Values], encodings: Sequence[_Encoding]
+) -> list[int]:
     """Write the samples of a batch, and return the bytes of each."""
-    open_ended = [values for values, encoding in zip(columns, encodings, strict=True) if encoding.size is None]
+    open_ended = [
+        values for values, encoding in zip(columns, encodings, strict=True) if encoding.size is None
+    ]
     sizes = []
     for row in range(len(columns[0])):
         head = struct.pack(f"<{len(open_ended)}I", *(len(values[row]) for values in open_ended))
@@ -270,7 +330,8 @@ def _config(columns: Sequence[str], encodings: dict[str, _Encoding]) -> dict[str
 
 
 def _write_shard(path: Path, header: bytes, samples: IO[bytes]) -> tuple[FileFacts, dict[str, str]]:
-    """Write a shard, and return what it is, and its checksums by the names that Streaming has for them."""
+    """Write a shard, and return what it is, and its checksums by the names that Streaming has for
+    them."""
     with naming_the_path(path):
         path.parent.mkdir(exist_ok=True)
         samples.seek(0)

@@ -1,8 +1,10 @@
-"""Megatron's indexed datasets: NAME.bin has the tokens, NAME.idx where each document is. As megatron-core 0.16 reads them.
+"""Megatron's indexed datasets: NAME.bin has the tokens, NAME.idx where each document is. As
+megatron-core 0.16 reads them.
 
-The index, little-endian: `MMIDIDX\\0\\0`, version 1 (8 bytes), code of the type (1 byte), the number of sequences and that of
-documents + 1 (8 bytes each); the length of every sequence (int32), its first byte in NAME.bin (int64), and the sequences at
-which documents begin, from 0 to the number of all (int64). Here each document is one sequence.
+The index, little-endian: `MMIDIDX\\0\\0`, version 1 (8 bytes), code of the type (1 byte), the
+number of sequences and that of documents + 1 (8 bytes each); the length of every sequence (int32),
+its first byte in NAME.bin (int64), and the sequences at which documents begin, from 0 to the number
+of all (int64). Here each document is one sequence.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ CODES = {UINT16: 8, INT32: 4}
 """The numbers of the types in the index. There is none for uint32."""
 
 SMALL_VOCABULARY = 65_500
-"""Megatron writes uint16 for a vocabulary below this, and int32 for any other, or for one that is not known."""
+"""Megatron writes uint16 for a vocabulary below this, and int32 for any other, or for one that is
+not known."""
 
 LONGEST = 2**31 - 1
 SPOOL_ITEMS = 1 << 17
@@ -46,9 +49,18 @@ class Megatron(TokenExport):
 
     def dtype(self, role: Tokens, shown: str) -> np.dtype[Any]:
         """Return uint16 for a small vocabulary, else int32."""
-        return UINT16 if role.vocabulary is not None and role.vocabulary < SMALL_VOCABULARY else INT32
+        return (
+            UINT16 if role.vocabulary is not None and role.vocabulary < SMALL_VOCABULARY else INT32
+        )
 
-    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
+    def write(
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        part: ExportPart,
+        folder: Path,
+        progress: Progress,
+    ) -> PartResult:
         """Write SPLIT.bin and SPLIT.idx."""
         form = self.form(source)
         path, index = folder / f"{part.split}.bin", folder / f"{part.split}.idx"
@@ -59,7 +71,8 @@ class Megatron(TokenExport):
 
 
 class _Lengths:
-    """The lengths of documents, kept in a nameless file in `folder`: those of a billion documents take 4 GB."""
+    """The lengths of documents, kept in a nameless file in `folder`: those of a billion documents
+    take 4 GB."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -76,7 +89,10 @@ class _Lengths:
     def add(self, lengths: npt.NDArray[np.int64]) -> None:
         """Add the lengths of some documents. Raises InputError for one that is too long."""
         if len(lengths) and lengths.max() > LONGEST:
-            raise InputError(f"a document has {lengths.max():,} tokens; Megatron's index holds {LONGEST:,} at most")
+            raise InputError(
+                f"a document has {lengths.max():,} tokens; Megatron's index holds {LONGEST:,} at "
+                "most"
+            )
         with naming_the_path(self._folder):
             self._file.write(lengths.astype("<i4").data)
         self.count += len(lengths)

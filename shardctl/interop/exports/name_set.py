@@ -12,7 +12,8 @@ import xxhash
 
 
 class NameSet:
-    """A set of names that are given at once. That it has another name too is as likely as two hashes of 64 bits being equal."""
+    """A set of names that are given at once. That it has another name too is as likely as two
+    hashes of 64 bits being equal."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._hashes = array("Q", map(_hash, names))

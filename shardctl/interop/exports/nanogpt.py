@@ -1,4 +1,5 @@
-"""What nanoGPT trains on: train.bin and val.bin, bare uint16 tokens without a header, which it opens with np.memmap."""
+"""What nanoGPT trains on: train.bin and val.bin, bare uint16 tokens without a header, which it
+opens with np.memmap."""
 
 from __future__ import annotations
 
@@ -29,12 +30,20 @@ class NanoGpt(TokenExport):
         """Return uint16. Raises InputError for a vocabulary that it does not hold."""
         if (role.vocabulary or 0) > UINT16_VOCABULARY:
             raise InputError(
-                f"{shown}: has a vocabulary of {role.vocabulary:,}, and nanoGPT's files hold numbers below"
+                f"{shown}: has a vocabulary of {role.vocabulary:,}, and nanoGPT's files hold "
+                "numbers below"
                 f" {UINT16_VOCABULARY:,}; use a smaller tokenizer, or export to megatron"
             )
         return UINT16
 
-    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
+    def write(
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        part: ExportPart,
+        folder: Path,
+        progress: Progress,
+    ) -> PartResult:
         """Write SPLIT.bin."""
         path = folder / f"{part.split}.bin"
         facts, counts = self.form(source).write(path, source, part.split, progress)

@@ -35,10 +35,17 @@ class NewNames(OptionType):
         """Return the new names by the old ones. Raises ValueError."""
         pairs = [value.partition("=") for value in given]
         odd = next(
-            (value for value, (name, _, new) in zip(given, pairs, strict=True) if not (name and new) or "=" in new), None
+            (
+                value
+                for value, (name, _, new) in zip(given, pairs, strict=True)
+                if not (name and new) or "=" in new
+            ),
+            None,
         )
         if odd is not None:
-            raise ValueError(f"{odd!r} is not COLUMN=NAME; give the option again for each other column")
+            raise ValueError(
+                f"{odd!r} is not COLUMN=NAME; give the option again for each other column"
+            )
         return {name: new for name, _, new in pairs}
 
     def check(self, name: str, value: Any) -> None:
@@ -58,15 +65,24 @@ class OnLoss(Word):
 
 @dataclass(frozen=True)
 class Choice:
-    """What the user chose: one split or all (None), some columns, other names for them, a condition on samples, how raw images
-    are stored (`keep`, `png`, `jpeg:Q`; None: as suits the form), and what becomes of columns that the form cannot hold."""
+    """What the user chose: one split or all (None), some columns, other names for them, a condition
+    on samples, how raw images are stored (`keep`, `png`, `jpeg:Q`; None: as suits the form), and
+    what becomes of columns that the form cannot hold."""
 
-    split: str | None = option(Text(), None, "Export this split only.  [default: all, in files of their own]", metavar="NAME")
+    split: str | None = option(
+        Text(),
+        None,
+        "Export this split only.  [default: all, in files of their own]",
+        metavar="NAME",
+    )
     columns: tuple[str, ...] | None = option(
         Columns(), None, "Export these columns only, and the key.  [default: all]", metavar="A,B,…"
     )
     rename: Mapping[str, str] = option(
-        NewNames(), dict, "Write the column A under the name B. May be given several times.", metavar="A=B"
+        NewNames(),
+        dict,
+        "Write the column A under the name B. May be given several times.",
+        metavar="A=B",
     )
     where: str | None = option(
         Text(),
@@ -77,13 +93,15 @@ class Choice:
     store: str | None = option(
         Text(),
         None,
-        "How raw images are written. Encoded images are copied unchanged.  [default: png where the form has no arrays]",
+        "How raw images are written. Encoded images are copied unchanged.  [default: png where the "
+        "form has no arrays]",
         metavar="keep|png|jpeg:Q",
     )
     on_loss: str = option(
         OnLoss("fail", "json", "drop"),
         "fail",
-        f"Columns that the form cannot hold: an error, JSON text, or left out. {' and '.join(made_of('objects'))} have no JSON"
+        "Columns that the form cannot hold: an error, JSON text, or left out. "
+        f"{' and '.join(made_of('objects'))} have no JSON"
         " text; they leave out parts of objects that they cannot hold.",
         shows_default=True,
     )
@@ -101,18 +119,21 @@ class Choice:
 
 @dataclass(frozen=True)
 class FormSettings:
-    """The settings that some form has, None where nothing is said. The class of a form checks those that it has."""
+    """The settings that some form has, None where nothing is said. The class of a form checks those
+    that it has."""
 
     compression: str | None = option(Text(), None, words_of("compression"), metavar="NAME")
     eos: bool | None = option(
         Off(),
         None,
-        f"{', '.join(that_have('eos'))}: do not add an end-of-text token to documents that do not end with it.",
+        f"{', '.join(that_have('eos'))}: do not add an end-of-text token to documents that do not "
+        "end with it.",
         spelling="--no-eos",
     )
     task: str | None = option(
         Text(),
         None,
-        f"{', '.join(that_have('task'))}: detect (boxes, the default), segment (polygons) or pose (keypoints).",
+        f"{', '.join(that_have('task'))}: detect (boxes, the default), segment (polygons) or pose "
+        "(keypoints).",
         metavar="NAME",
     )

@@ -1,4 +1,5 @@
-"""Parquet as Hugging Face datasets reads it: data/SPLIT-00000-of-00007.parquet, with its features in the schema.
+"""Parquet as Hugging Face datasets reads it: data/SPLIT-00000-of-00007.parquet, with its features
+in the schema.
 
 LitData's ParquetLoader reads the same files: litdata/SPLIT/index.json lists those of a split.
 """
@@ -16,16 +17,31 @@ from shardctl.errors import UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.roles import Roles
 from shardctl.format.shard import HUGGINGFACE_KEY
-from shardctl.interop.exports.base import Column, ColumnEncoding, Export, ExportPart, PartResult, Progress, form_of_raw
+from shardctl.interop.exports.base import (
+    Column,
+    ColumnEncoding,
+    Export,
+    ExportPart,
+    PartResult,
+    Progress,
+    form_of_raw,
+)
 from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 from shardctl.system.dataclass import dataclass
-from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
+from shardctl.system.files import (
+    FileFacts,
+    StreamedFile,
+    naming_the_path,
+    replacing,
+    write_atomically,
+)
 
 FOLDER = "data"
 GROUP_BYTES = 100_000_000
-"""Uncompressed bytes of a row group at most: what Hugging Face writes. Its viewer refuses larger ones."""
+"""Uncompressed bytes of a row group at most: what Hugging Face writes. Its viewer refuses larger
+ones."""
 
 GROUP_IMAGES = 1000
 """Rows of a row group at most where there are images. A reader of one row reads the whole group."""
@@ -36,7 +52,8 @@ COMPRESSIONS = ("zstd", "snappy", "none")
 
 @dataclass(frozen=True)
 class Parquet(Export):
-    """A .parquet for each shard. Columns of encoded images are not compressed, which would gain nothing."""
+    """A .parquet for each shard. Columns of encoded images are not compressed, which would gain
+    nothing."""
 
     compression: str = "zstd"
     name: ClassVar[str] = "parquet"
@@ -44,18 +61,30 @@ class Parquet(Export):
     def check(self, source: Source) -> None:
         """Raise UsageError for a compression that is not known."""
         if self.compression not in COMPRESSIONS:
-            raise UsageError(f"compression {self.compression!r} is not known here; use {', '.join(COMPRESSIONS)}")
+            raise UsageError(
+                f"compression {self.compression!r} is not known here; use {', '.join(COMPRESSIONS)}"
+            )
 
     def place(self, column: Column) -> ColumnEncoding | None:
-        """Say how a column is written. Raw images become PNG, which Hugging Face knows, and other tensors nested lists."""
+        """Say how a column is written. Raw images become PNG, which Hugging Face knows, and other
+        tensors nested lists."""
         if column.is_image:
             return ColumnEncoding(column.target, "image")
         if column.is_raw_image:
             return ColumnEncoding(column.target, form_of_raw(column))
         type_ = nested(column.type)
-        return ColumnEncoding(column.target, "value", None if _is_held(type_) else f"Parquet has no type for {type_}")
+        return ColumnEncoding(
+            column.target, "value", None if _is_held(type_) else f"Parquet has no type for {type_}"
+        )
 
-    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
+    def write(
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        part: ExportPart,
+        folder: Path,
+        progress: Progress,
+    ) -> PartResult:
         """Write one file; none if no sample was chosen of the shard."""
         from pyarrow import parquet
 
@@ -75,19 +104,30 @@ class Parquet(Export):
                 compression=codecs,
                 write_page_index=True,
                 write_page_checksum=True,
-                use_dictionary=[leaf for leaf in _leaves(schema) if leaf.rpartition(".")[0] not in images],
+                use_dictionary=[
+                    leaf for leaf in _leaves(schema) if leaf.rpartition(".")[0] not in images
+                ],
             )
             with writer:
                 rows = 0
-                for group in _groups(batches(source, fields, part, progress), schema, GROUP_IMAGES if images else GROUP_ROWS):
+                for group in _groups(
+                    batches(source, fields, part, progress),
+                    schema,
+                    GROUP_IMAGES if images else GROUP_ROWS,
+                ):
                     writer.write_table(group, row_group_size=len(group))
                     rows += len(group)
         return PartResult(rows, {name: sink.facts} if rows else {})
 
     def finish(
-        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        folder: Path,
+        written: Sequence[tuple[ExportPart, PartResult]],
     ) -> dict[str, FileFacts]:
-        """Write litdata/SPLIT/index.json: the list of files with which LitData reads them in this order."""
+        """Write litdata/SPLIT/index.json: the list of files with which LitData reads them in this
+        order."""
         types = [str(field.type) for field in written_schema(source, fields)]
         made: dict[str, FileFacts] = {}
         for split in source.splits:
@@ -111,7 +151,8 @@ class Parquet(Export):
 def nested(type_: pa.DataType) -> pa.DataType:
     """Return the type in which a column is written.
 
-    Tensors are nested lists of fixed length, and large lists (of 64-bit offsets) are lists: Hugging Face has neither.
+    Tensors are nested lists of fixed length, and large lists (of 64-bit offsets) are lists: Hugging
+    Face has neither.
     """
     if pa.types.is_large_list(type_) or pa.types.is_list(type_):
         return pa.list_(type_.value_field.with_type(nested(type_.value_type)))
@@ -143,16 +184,23 @@ def written_schema(source: Source, fields: Sequence[Field]) -> pa.Schema:
             roles[field.written] = role
     layout = Layout(source.exported.kind, pa.schema(columns), Roles(roles))
     features = layout.huggingface_features()
-    return layout.columns.with_metadata({HUGGINGFACE_KEY: json.dumps({"info": {"features": features}})})
+    return layout.columns.with_metadata(
+        {HUGGINGFACE_KEY: json.dumps({"info": {"features": features}})}
+    )
 
 
 def _groups(given: Iterator[pa.RecordBatch], schema: pa.Schema, most: int) -> Iterator[pa.Table]:
-    """Yield the rows of a file in groups of at most GROUP_BYTES and `most` rows; a larger row has a group of its own."""
+    """Yield the rows of a file in groups of at most GROUP_BYTES and `most` rows; a larger row has a
+    group of its own."""
     held: list[pa.RecordBatch] = []
     size = rows = 0
     for batch in given:
         flat = pa.record_batch(
-            [_flattened(column, field.type) for column, field in zip(batch.columns, schema, strict=True)], schema
+            [
+                _flattened(column, field.type)
+                for column, field in zip(batch.columns, schema, strict=True)
+            ],
+            schema,
         )
         for piece in _pieces(flat, most):
             if held and (size + piece.nbytes > GROUP_BYTES or rows + piece.num_rows > most):
@@ -223,5 +271,7 @@ def _write_index(path: Path, chunks: Sequence[dict[str, Any]], types: Sequence[s
         "encryption": None,
         "item_loader": "ParquetLoader",
     }
-    data = json.dumps({"chunks": list(chunks), "config": config, "updated_at": "0"}, sort_keys=True).encode()
+    data = json.dumps(
+        {"chunks": list(chunks), "config": config, "updated_at": "0"}, sort_keys=True
+    ).encode()
     return FileFacts(len(data), write_atomically(path, data))

@@ -1,4 +1,5 @@
-"""The dataset that is exported, and what was chosen of it. Every block that is exported is checked against its checksum."""
+"""The dataset that is exported, and what was chosen of it. Every block that is exported is checked
+against its checksum."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ KEY = "key"
 
 @dataclass(frozen=True)
 class Shard:
-    """A shard of the dataset that is exported. `columns` are those that the first shard has: all have the same."""
+    """A shard of the dataset that is exported. `columns` are those that the first shard has: all
+    have the same."""
 
     folder: Folder
     entry: ShardEntry
@@ -47,7 +49,8 @@ class Shard:
             yield block
 
     def blocks_of(self, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        """Yield some columns of every block, without reading the others. There is no checksum of them alone."""
+        """Yield some columns of every block, without reading the others. There is no checksum of
+        them alone."""
         self._reader()
         numbers = [self.columns.get_field_index(name) for name in names]
         file = BlockFile.of(self.folder, self.entry.path, numbers)
@@ -56,17 +59,21 @@ class Shard:
             try:
                 block.validate(full=True)
             except (pa.ArrowException, ValueError) as error:
-                raise self.damaged(f"block {number} cannot be read ({first_line(error)})") from error
+                raise self.damaged(
+                    f"block {number} cannot be read ({first_line(error)})"
+                ) from error
             yield block
 
     def _reader(self) -> ShardReader:
-        """Open the shard. Raises DatasetError if it is not one of those that the tables describe."""
+        """Open the shard. Raises DatasetError if it is not one of those that the tables
+        describe."""
         reader = ShardReader(self.folder, self.entry.path)
         if not reader.schema.remove_metadata().equals(self.columns):
             raise self.damaged("its columns are not those of the other shards")
         if len(reader) != len(self.entry.block_rows):
             raise self.damaged(
-                f"it has {counted(len(reader), 'block')}, and the table of shards says {len(self.entry.block_rows):,}"
+                f"it has {counted(len(reader), 'block')}, and the table of shards says "
+                f"{len(self.entry.block_rows):,}"
             )
         return reader
 
@@ -76,9 +83,11 @@ class Shard:
 
 
 class Source:
-    """The dataset that is exported, as far as it was chosen. `turned` counts the images that were turned upright (rows.py).
+    """The dataset that is exported, as far as it was chosen. `turned` counts the images that were
+    turned upright (rows.py).
 
-    Raises DatasetError, and UsageError for a split, a column or a condition that the dataset does not have.
+    Raises DatasetError, and UsageError for a split, a column or a condition that the dataset does
+    not have.
     """
 
     def __init__(self, folder: DatasetFolder, choice: Choice) -> None:
@@ -108,7 +117,8 @@ class Source:
 
     @cached_property
     def state(self) -> str:
-        """What names this very state of the dataset: the SHA-256 of its manifest, which has those of all files."""
+        """What names this very state of the dataset: the SHA-256 of its manifest, which has those
+        of all files."""
         return hashlib.sha256(self.manifest.to_json().encode()).hexdigest()
 
     @cached_property
@@ -118,7 +128,8 @@ class Source:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The columns that are exported: the key, and those that were chosen, in their order. Raises UsageError."""
+        """The columns that are exported: the key, and those that were chosen, in their order.
+        Raises UsageError."""
         there = self.layout.columns.names
         chosen = there if self.choice.columns is None else self.choice.columns
         for name in (*chosen, *self.choice.rename):
@@ -134,14 +145,19 @@ class Source:
         if odd is not None:
             raise UsageError(f"--rename {odd}: this column is not among those that are exported")
         if len(set(names.values())) != len(names) or "" in names.values():
-            raise UsageError(f"--rename: each column needs a name of its own; they would be {', '.join(names.values())}")
+            raise UsageError(
+                "--rename: each column needs a name of its own; they would be "
+                f"{', '.join(names.values())}"
+            )
         return names
 
     @cached_property
     def exported(self) -> Layout:
         """The types and the roles of the exported columns, under their names in the dataset."""
         columns = pa.schema([self.layout.columns.field(name) for name in self.names])
-        roles = {name: role for name in self.names if (role := self.layout.roles.get(name)) is not None}
+        roles = {
+            name: role for name in self.names if (role := self.layout.roles.get(name)) is not None
+        }
         return replace(self.layout, columns=columns, roles=Roles(roles))
 
     @cached_property
@@ -173,7 +189,8 @@ class Source:
         return Shard(self.folder, entry, self.layout.columns)
 
     def blocks(self, shard: Shard) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Yield the exported columns and the chosen samples of every block, and how many samples were read for them.
+        """Yield the exported columns and the chosen samples of every block, and how many samples
+        were read for them.
 
         Raises DatasetError, UsageError if the condition does not fit the values.
         """
@@ -181,7 +198,8 @@ class Source:
             yield self._chosen(block).select(list(self.names)), block.num_rows
 
     def columns(self, names: tuple[str, ...], split: str | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield some columns of all chosen samples, or of those of a split, block by block, without reading the others."""
+        """Yield some columns of all chosen samples, or of those of a split, block by block, without
+        reading the others."""
         needed = tuple(dict.fromkeys([*names, *(self.where.columns if self.where else ())]))
         for each in self.splits if split is None else (split,):
             for shard in self.shards(each):
@@ -194,15 +212,20 @@ class Source:
         try:
             kept = kept_rows(pa.table(block), self.where.expression)
         except pa.ArrowException as error:
-            raise UsageError(f"--where {self.where.text!r} does not fit the values ({first_line(error)})") from error
+            raise UsageError(
+                f"--where {self.where.text!r} does not fit the values ({first_line(error)})"
+            ) from error
         batches = kept.combine_chunks().to_batches()
         return batches[0] if batches else block.slice(0, 0)
 
     def check_unchanged(self) -> None:
-        """Raise DatasetError if there is another dataset by now: its shards may have been read with those of the first."""
+        """Raise DatasetError if there is another dataset by now: its shards may have been read with
+        those of the first."""
         check_unchanged(self.folder)
         if Manifest.load(self.folder) != self.manifest:
-            raise DatasetError(f"{self.shown}: was changed while it was exported; run the same command again")
+            raise DatasetError(
+                f"{self.shown}: was changed while it was exported; run the same command again"
+            )
 
 
 def digest_of(record: Any) -> str:

@@ -1,4 +1,5 @@
-"""Where an export is made: a folder beside its destination, which a stopped export leaves so that the same command goes on.
+"""Where an export is made: a folder beside its destination, which a stopped export leaves so that
+the same command goes on.
 
 OUT.partial/.shardctl/lease     one export at a time
 OUT.partial/DIGEST/job.json     what is exported, for the workers; DIGEST names it
@@ -7,9 +8,9 @@ OUT.partial/DIGEST/done/        a file for each part that is done: its files, th
 OUT.partial/DIGEST/pieces/      files of parts that are not of the export, while `files` becomes it
 OUT.partial/old/                the export that was at OUT, between two renames
 
-Nothing else may be there: what a person has put there is never deleted. Wherever a folder of these is deleted, the file that
-tells what it is goes last, so that it is known again after a kill. JobFolder.discard does it the other way round: it is for
-folders that are known by their names.
+Nothing else may be there: what a person has put there is never deleted. Wherever a folder of these
+is deleted, the file that tells what it is goes last, so that it is known again after a kill.
+JobFolder.discard does it the other way round: it is for folders that are known by their names.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ _UNFINISHED_JOB = re.compile(rf"{re.escape(JOB)}\.[0-9a-f]+{re.escape(PARTIAL)}"
 
 @dataclass(frozen=True)
 class Staging:
-    """The folder in which one export is made: of one state of a dataset, in one form, with the same settings."""
+    """The folder in which one export is made: of one state of a dataset, in one form, with the same
+    settings."""
 
     folder: Path
 
@@ -83,7 +85,8 @@ class Staging:
                     _rename(aside / name, self.files / name)
 
     def set_pieces_aside(self, written: Sequence[PartResult]) -> None:
-        """Take the pieces out of what becomes the export. They stay until it is there: the same command needs them again."""
+        """Take the pieces out of what becomes the export. They stay until it is there: the same
+        command needs them again."""
         with naming_the_path(self.folder):
             for name in (name for each in written for name in each.pieces):
                 _rename(self.files / name, self.folder / PIECES / name)
@@ -95,10 +98,14 @@ class Staging:
         self.job.mark_done(part.name, written.to_json())
 
     def done(self, part: ExportPart) -> PartResult | None:
-        """Return what was written of a part, None if it is not done or a file of it is not there as it was."""
+        """Return what was written of a part, None if it is not done or a file of it is not there as
+        it was."""
         try:
             written = PartResult.from_json(self.job.read_marker(part.name))
-            whole = all(self._place(name).stat().st_size == facts.bytes for name, facts in self._files_of(written))
+            whole = all(
+                self._place(name).stat().st_size == facts.bytes
+                for name, facts in self._files_of(written)
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return written if whole else None
@@ -120,20 +127,29 @@ class Staging:
         return path if is_file(path) else self.folder / PIECES / name
 
     def sweep(self, written: Sequence[PartResult], others: Iterable[str] = ()) -> None:
-        """Remove files that are not of these parts, nor `others`: what workers left that were killed. Raises StorageError."""
+        """Remove files that are not of these parts, nor `others`: what workers left that were
+        killed. Raises StorageError."""
         kept = (name for each in written for name in each.all_files)
         known = NameSet(chain(kept, (name for name, _ in self.loose_files(written)), others))
         with naming_the_path(self.files):
-            for name in [name for name, is_folder in entries_below(self.files) if not is_folder and name not in known]:
+            for name in [
+                name
+                for name, is_folder in entries_below(self.files)
+                if not is_folder and name not in known
+            ]:
                 (self.files / name).unlink()
-            for name in sorted((name for name, is_folder in entries_below(self.files) if is_folder), reverse=True):
+            for name in sorted(
+                (name for name, is_folder in entries_below(self.files) if is_folder), reverse=True
+            ):
                 with contextlib.suppress(OSError):  # it has files
                     (self.files / name).rmdir()
 
     def publish(self, target: Path, overwrite: bool) -> None:
-        """Put the files in the place of `target`, by one rename, or by two where `overwrite` replaces an older export.
+        """Put the files in the place of `target`, by one rename, or by two where `overwrite`
+        replaces an older export.
 
-        What is there and is no export stays there, even if it came this very moment. Raises StorageError.
+        What is there and is no export stays there, even if it came this very moment. Raises
+        StorageError.
         """
         with naming_the_path(target):
             for name, is_folder in entries_below(self.files):
@@ -144,7 +160,8 @@ class Staging:
                 target.rmdir()
             if overwrite and target.exists():
                 _move_away(target, self.folder.parent / OLD)
-            self.files.rename(target)  # refused by the system if there is a file, or a folder that is not empty
+            # refused by the system if there is a file, or a folder that is not empty
+            self.files.rename(target)
         sync_folder(target.parent)
 
 
@@ -154,13 +171,15 @@ def _rename(source: Path, target: Path) -> None:
 
 
 def _move_away(target: Path, old: Path) -> None:
-    """Rename the export at `target`. It is looked at where nobody else writes: what has anything else is put back."""
+    """Rename the export at `target`. It is looked at where nobody else writes: what has anything
+    else is put back."""
     target.rename(old)
     other = not_of_export(old)
     if other is not None:
         old.rename(target)
         raise StorageError(
-            f"{printable(str(target))}: a file appeared that does not come from an export ({printable(other)}); move it away"
+            f"{printable(str(target))}: a file appeared that does not come from an export "
+            f"({printable(other)}); move it away"
         )
 
 
@@ -172,16 +191,19 @@ class Writer:
     lease: Lease
 
     def check(self) -> None:
-        """Raise BusyError if another process has taken over, StorageError if that cannot be told."""
+        """Raise BusyError if another process has taken over, StorageError if that cannot be
+        told."""
         self.lease.check()
 
     def discard(self, folder: Path) -> None:
-        """Delete a folder of a stopped export, but leave it to the process that has taken over if one has."""
+        """Delete a folder of a stopped export, but leave it to the process that has taken over if
+        one has."""
         if self._has_it():
             discard(folder)
 
     def settle(self, target: Path) -> None:
-        """Put back the export that had to give way, or remove it where the new one is in its place."""
+        """Put back the export that had to give way, or remove it where the new one is in its
+        place."""
         old = self.folder / OLD
         if not old.exists() or not self._has_it():
             return
@@ -200,9 +222,11 @@ class Writer:
 
 @contextlib.contextmanager
 def only_writer(target: Path) -> Iterator[Writer]:
-    """Be the only one that exports to `target`. Raises BusyError, and StorageError if the folder beside it is a person's.
+    """Be the only one that exports to `target`. Raises BusyError, and StorageError if the folder
+    beside it is a person's.
 
-    An export that was stopped between its two renames is put back first. The folder is removed at the end if it is empty.
+    An export that was stopped between its two renames is put back first. The folder is removed at
+    the end if it is empty.
     """
     beside = target.with_name(f"{target.name}{PARTIAL}")
     _refuse_if_not_ours(beside)
@@ -220,7 +244,8 @@ def only_writer(target: Path) -> Iterator[Writer]:
 
 
 def _refuse_if_not_ours(beside: Path) -> None:
-    """Raise StorageError if the folder has anything that no export has put there: it would be deleted with the rest.
+    """Raise StorageError if the folder has anything that no export has put there: it would be
+    deleted with the rest.
 
     No export puts a link there.
     """
@@ -228,16 +253,20 @@ def _refuse_if_not_ours(beside: Path) -> None:
         return
     with naming_the_path(beside):
         refuse_links(beside)
-        other = next((name for name in sorted(os.listdir(beside)) if not _is_ours(beside / name)), None)
+        other = next(
+            (name for name in sorted(os.listdir(beside)) if not _is_ours(beside / name)), None
+        )
     if other is not None:
         raise StorageError(
-            f"{printable(str(beside))}: an export is made in this folder, but it has a file that does not come from an export"
+            f"{printable(str(beside))}: an export is made in this folder, but it has a file that "
+            "does not come from an export"
             f" ({printable(other)}); move that away, or give another destination"
         )
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether something beside a destination is certainly of an export, or just being removed by another one."""
+    """Return whether something beside a destination is certainly of an export, or just being
+    removed by another one."""
     if path.is_symlink():
         return False
     try:
@@ -253,7 +282,8 @@ def _is_ours(path: Path) -> bool:
 
 
 def _is_of_job(folder: Path) -> bool:
-    """Return whether a folder has the record of a job, or no file at all but one that was to become it."""
+    """Return whether a folder has the record of a job, or no file at all but one that was to become
+    it."""
     names = {name for name in os.listdir(folder) if not _UNFINISHED_JOB.fullmatch(name)}
     if not names <= {JOB, FILES, DONE_FOLDER, PIECES}:
         return False
@@ -279,7 +309,8 @@ def discard_others(beside: Path, kept: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Delete a folder if it is there, and go on with that before a Ctrl-C that comes meanwhile is heeded."""
+    """Delete a folder if it is there, and go on with that before a Ctrl-C that comes meanwhile is
+    heeded."""
     try:
         _remove(folder)
     except KeyboardInterrupt:
@@ -297,5 +328,6 @@ def _remove(folder: Path) -> None:
             elif entry.name not in (JOB, DESCRIPTION, CHECKSUMS):
                 with contextlib.suppress(OSError):
                     Path(entry.path).unlink()
-        (folder / CHECKSUMS).unlink(missing_ok=True)  # it tells which files are of an export, and the description the rest
+        # it tells which files are of an export, and the description the rest
+        (folder / CHECKSUMS).unlink(missing_ok=True)
         remove_tree(folder, folder.parent)

@@ -1,4 +1,5 @@
-"""The exports by their names: a new one is a file and a row. Little is imported: the command line lists them."""
+"""The exports by their names: a new one is a file and a row. Little is imported: the command line
+lists them."""
 
 from __future__ import annotations
 
@@ -7,11 +8,13 @@ from typing import NamedTuple
 
 
 class ExportFormat(NamedTuple):
-    """A form of export, as far as `--help` knows it. Its module, which has the name of the export with _ for -, has the rest.
+    """A form of export, as far as `--help` knows it. Its module, which has the name of the export
+    with _ for -, has the rest.
 
-    `class_` is its class in that module. `writes` is a line about the files that it writes. `of` says what it holds: `samples`,
-    `objects` of images, or `tokens`. `settings` are the fields of the class. Each has the words that it can be, the default
-    first; a field that is True or False has none.
+    `class_` is its class in that module. `writes` is a line about the files that it writes. `of`
+    says what it holds: `samples`, `objects` of images, or `tokens`. `settings` are the fields of
+    the class. Each has the words that it can be, the default first; a field that is True or False
+    has none.
     """
 
     class_: str
@@ -36,16 +39,26 @@ EXPORTS = {
         "SPLIT-00000.tfrecord with tf.train.Examples, as TensorFlow reads it",
         settings={"compression": ("none", "gzip")},
     ),
-    "tfds": ExportFormat("Tfds", 'a folder of TFRecords with features.json: tensorflow_datasets.builder_from_directory("OUT")'),
-    "mds": ExportFormat("Mds", "SPLIT/shard.00000.mds and SPLIT/index.json, as MosaicML Streaming reads them"),
+    "tfds": ExportFormat(
+        "Tfds",
+        "a folder of TFRecords with features.json: "
+        'tensorflow_datasets.builder_from_directory("OUT")',
+    ),
+    "mds": ExportFormat(
+        "Mds", "SPLIT/shard.00000.mds and SPLIT/index.json, as MosaicML Streaming reads them"
+    ),
     "array-record": ExportFormat(
         "ArrayRecord",
         "SPLIT-00000-of-00007.array_record with Examples, as Grain and TFDS read it by number",
         settings={"compression": ("none", "zstd")},
     ),
-    "files": ExportFormat("Files", "SPLIT/CLASS/NAME.jpg or SPLIT/NAME.txt, and SPLIT/metadata.jsonl (an ImageFolder)"),
+    "files": ExportFormat(
+        "Files", "SPLIT/CLASS/NAME.jpg or SPLIT/NAME.txt, and SPLIT/metadata.jsonl (an ImageFolder)"
+    ),
     "coco": ExportFormat(
-        "Coco", "SPLIT/NAME.jpg, and annotations/instances_SPLIT.json with the objects of all images", of="objects"
+        "Coco",
+        "SPLIT/NAME.jpg, and annotations/instances_SPLIT.json with the objects of all images",
+        of="objects",
     ),
     "yolo": ExportFormat(
         "Yolo",
@@ -84,5 +97,6 @@ def words_of(setting: str) -> str:
     for name in that_have(setting):
         names.setdefault(EXPORTS[name].settings[setting], []).append(name)
     return " ".join(
-        f"{', '.join(each)}: {', '.join([f'{default} (default)', *others])}." for (default, *others), each in names.items()
+        f"{', '.join(each)}: {', '.join([f'{default} (default)', *others])}."
+        for (default, *others), each in names.items()
     )

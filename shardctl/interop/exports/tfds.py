@@ -1,7 +1,9 @@
-"""TFDS: TFRecord files with features.json and dataset_info.json: `tensorflow_datasets.builder_from_directory` reads them.
+"""TFDS: TFRecord files with features.json and dataset_info.json:
+`tensorflow_datasets.builder_from_directory` reads them.
 
-A column a/b is the feature b of the dict a, which is how TFDS stores dicts too. Paths of images that are not the keys are in
-the records beside them (NAME/path). features.json has no place for these: TFDS passes over them.
+A column a/b is the feature b of the dict a, which is how TFDS stores dicts too. Paths of images
+that are not the keys are in the records beside them (NAME/path). features.json has no place for
+these: TFDS passes over them.
 """
 
 from __future__ import annotations
@@ -18,8 +20,23 @@ from shardctl.format.arrays import dtype_of
 from shardctl.format.list_types import is_list
 from shardctl.format.roles import Label, Mask, Objects, Role
 from shardctl.interop.exports.arrays import is_packed
-from shardctl.interop.exports.base import Column, ColumnEncoding, Export, ExportPart, PartResult, Progress, form_of_raw
-from shardctl.interop.exports.examples import STRUCT, WITH_PATHS, form_of, form_of_images, is_bytes, loss_of
+from shardctl.interop.exports.base import (
+    Column,
+    ColumnEncoding,
+    Export,
+    ExportPart,
+    PartResult,
+    Progress,
+    form_of_raw,
+)
+from shardctl.interop.exports.examples import (
+    STRUCT,
+    WITH_PATHS,
+    form_of,
+    form_of_images,
+    is_bytes,
+    loss_of,
+)
 from shardctl.interop.exports.images import suffixes_in
 from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
@@ -32,7 +49,8 @@ DATASET = "shardctl"
 """The name of the dataset, which the names of its files begin with."""
 
 DECODED = {"jpg": "jpeg", "png": "png"}
-"""The suffixes of images that TFDS decodes, and its names of their encodings. All other images are bytes to it."""
+"""The suffixes of images that TFDS decodes, and its names of their encodings. All other images are
+bytes to it."""
 
 IMAGES = ("image", WITH_PATHS)
 """The forms of encoded images."""
@@ -47,18 +65,24 @@ class Tfds(Export):
     name: ClassVar[str] = "tfds"
 
     def check(self, source: Source) -> None:
-        """Raise InputError for a split that TFDS cannot name, UsageError for names of columns, InstallError."""
+        """Raise InputError for a split that TFDS cannot name, UsageError for names of columns,
+        InstallError."""
         TfRecord().check(source)
         odd = next((split for split in source.splits if "." in split), None)
         if odd is not None:
-            raise InputError(f"{source.shown}: the split {odd!r} has a dot in its name, which TFDS does not read")
+            raise InputError(
+                f"{source.shown}: the split {odd!r} has a dot in its name, which TFDS does not read"
+            )
         _check_names(list(source.written_names.values()))
         labels = [source.written_names[name] for name in source.exported.roles.names]
         labels += [_category(source.written_names[name]) for name in source.exported.roles.objects]
         files = list(map(_names_file, labels))
         twice = next((file for file in files if files.count(file) > 1), None)
         if twice is not None:
-            raise UsageError(f"the names of the classes of two labels would be in the same file, {twice}; use --rename")
+            raise UsageError(
+                f"the names of the classes of two labels would be in the same file, {twice}; use "
+                "--rename"
+            )
 
     def place(self, column: Column) -> ColumnEncoding | None:
         """Say which feature a column becomes: as in TFRecord, but TFDS has no missing values.
@@ -66,25 +90,46 @@ class Tfds(Export):
         Raises UsageError if a column has the name of the paths of images.
         """
         if column.is_image:
-            return ColumnEncoding(column.target, form_of_images(column), _missing(column.missing_images))
+            return ColumnEncoding(
+                column.target, form_of_images(column), _missing(column.missing_images)
+            )
         if column.is_raw_image:
             form = form_of_raw(column)
             if form != "value":
                 return ColumnEncoding(column.target, form, _missing(column.nulls))
         return ColumnEncoding(
-            column.target, form_of(column), loss_of(column) or _missing(column.nulls) or _loss_of_names(column)
+            column.target,
+            form_of(column),
+            loss_of(column) or _missing(column.nulls) or _loss_of_names(column),
         )
 
-    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
+    def write(
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        part: ExportPart,
+        folder: Path,
+        progress: Progress,
+    ) -> PartResult:
         """Write one file, which has no records if no sample was chosen of the shard."""
         name = f"{DATASET}-{part.split}.tfrecord-{part.number:05d}-of-{part.of:05d}"
-        suffixes: dict[str, set[str]] = {field.name: set() for field in fields if field.form in IMAGES}
+        suffixes: dict[str, set[str]] = {
+            field.name: set() for field in fields if field.form in IMAGES
+        }
         given = _noted(batches(source, fields, part, progress), fields, suffixes)
         samples, facts = write_records(given, fields, folder / name)
-        return PartResult(samples, {name: facts}, facts={"suffixes": {name: sorted(found) for name, found in suffixes.items()}})
+        return PartResult(
+            samples,
+            {name: facts},
+            facts={"suffixes": {name: sorted(found) for name, found in suffixes.items()}},
+        )
 
     def finish(
-        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        folder: Path,
+        written: Sequence[tuple[ExportPart, PartResult]],
     ) -> dict[str, FileFacts]:
         """Write features.json, the names of classes, and dataset_info.json."""
         made: dict[str, bytes] = {
@@ -96,19 +141,29 @@ class Tfds(Export):
             if names:
                 name = _category(field.written) if field.form == STRUCT else field.written
                 made[_names_file(name)] = ("\n".join(names) + "\n").encode()
-        return {name: FileFacts(len(data), write_atomically(folder / name, data)) for name, data in made.items()}
+        return {
+            name: FileFacts(len(data), write_atomically(folder / name, data))
+            for name, data in made.items()
+        }
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Raise UsageError for a column that TFDS cannot have beside the others: a/b is a part of a dict, which a number is not."""
+    """Raise UsageError for a column that TFDS cannot have beside the others: a/b is a part of a
+    dict, which a number is not."""
     for name in names:
         parts = name.split("/")
         if "" in parts:
-            raise UsageError(f"{name!r} has an empty part between its slashes, which TFDS does not read; use --rename")
-        above = next((dict_ for at in range(1, len(parts)) if (dict_ := "/".join(parts[:at])) in names), None)
+            raise UsageError(
+                f"{name!r} has an empty part between its slashes, which TFDS does not read; use "
+                "--rename"
+            )
+        above = next(
+            (dict_ for at in range(1, len(parts)) if (dict_ := "/".join(parts[:at])) in names), None
+        )
         if above is not None:
             raise UsageError(
-                f"TFDS takes {name!r} for a part of {above!r}, which is another column; --rename gives it another name"
+                f"TFDS takes {name!r} for a part of {above!r}, which is another column; --rename "
+                "gives it another name"
             )
 
 
@@ -122,7 +177,8 @@ def _category(name: str) -> str:
 
 
 def _loss_of_names(column: Column) -> str | None:
-    """Return what becomes of the names of classes that a file with a name in each line cannot have, None if it has them."""
+    """Return what becomes of the names of classes that a file with a name in each line cannot have,
+    None if it has them."""
     if isinstance(column.role, Objects):
         return _fault_of_names(column.role.names or (), _category(column.target))
     names = (_names_of(column.role) if pa.types.is_integer(column.type) else None) or ()
@@ -132,11 +188,18 @@ def _loss_of_names(column: Column) -> str | None:
 def _fault_of_names(names: Sequence[str], label: str) -> str | None:
     """Return why the names of the classes of a label cannot be in its file, None if they can."""
     if any(name != name.strip() or not name or set("\r\n") & set(name) for name in names):
-        return "TFDS has a name of a class in each line, and a name here has several, has none, or has spaces at its ends"
+        return (
+            "TFDS has a name of a class in each line, and a name here has several, has none, "
+            "or "
+            "has spaces at its ends"
+        )
     if len(set(names)) < len(names):
         return "TFDS has no two classes of the same name"
     if names and (set("\\\0\r\n") & set(label) or len(_names_file(label).encode()) > 255):
-        return "TFDS has the names of classes in a file that is called as the column, and no file can be; --rename helps"
+        return (
+            "TFDS has the names of classes in a file that is called as the column, and no file "
+            "can be; --rename helps"
+        )
     return None
 
 
@@ -153,7 +216,8 @@ def _dumps(record: dict[str, Any]) -> bytes:
 
 
 def _info(source: Source, written: Sequence[tuple[ExportPart, PartResult]]) -> dict[str, Any]:
-    """Return dataset_info.json: the splits, and how many records each of their files has. TFDS cannot read one without any."""
+    """Return dataset_info.json: the splits, and how many records each of their files has. TFDS
+    cannot read one without any."""
     splits = []
     for split in source.splits:
         of_split = [each for part, each in written if part.split == split]
@@ -171,7 +235,9 @@ def _info(source: Source, written: Sequence[tuple[ExportPart, PartResult]]) -> d
     return {"fileFormat": "tfrecord", "name": DATASET, "splits": splits, "version": "1.0.0"}
 
 
-def _noted(given: Iterator[pa.RecordBatch], fields: Sequence[Field], suffixes: dict[str, set[str]]) -> Iterator[pa.RecordBatch]:
+def _noted(
+    given: Iterator[pa.RecordBatch], fields: Sequence[Field], suffixes: dict[str, set[str]]
+) -> Iterator[pa.RecordBatch]:
     """Yield what is given, and add the suffixes of its encoded images to those of their columns."""
     for batch in given:
         for place, field in enumerate(fields):
@@ -189,7 +255,9 @@ def _suffixes(written: Sequence[tuple[ExportPart, PartResult]]) -> dict[str, set
     return found
 
 
-def _features(source: Source, fields: Sequence[Field], suffixes: Mapping[str, set[str]]) -> dict[str, Any]:
+def _features(
+    source: Source, fields: Sequence[Field], suffixes: Mapping[str, set[str]]
+) -> dict[str, Any]:
     """Return features.json (tensorflow_datasets/core/proto/feature.proto)."""
     tree: dict[str, Any] = _dict_of_features()
     for field in fields:
@@ -209,11 +277,14 @@ def _dict_of_features() -> dict[str, Any]:
 
 
 def _classes(source: Source, field: Field) -> tuple[str, ...] | None:
-    """Return the names of the classes of a column that is written as numbers of classes, None if it is not or has none."""
+    """Return the names of the classes of a column that is written as numbers of classes, None if it
+    is not or has none."""
     role = source.exported.roles.get(field.name)
     if field.form == STRUCT:
         return (role.names or None) if isinstance(role, Objects) else None
-    if field.form != "value" or not pa.types.is_integer(source.exported.columns.field(field.name).type):
+    if field.form != "value" or not pa.types.is_integer(
+        source.exported.columns.field(field.name).type
+    ):
         return None
     return _names_of(role) or None
 
@@ -232,7 +303,11 @@ def _feature(source: Source, field: Field, suffixes: set[str]) -> dict[str, Any]
         return tree
     if field.form != "value":
         formats = suffixes or {"png" if field.form == "png" else "jpg"}
-        return _image(type_, source.exported.roles.get(field.name), DECODED[formats.pop()] if len(formats) == 1 else "")
+        return _image(
+            type_,
+            source.exported.roles.get(field.name),
+            DECODED[formats.pop()] if len(formats) == 1 else "",
+        )
     return _class_label(names) if names else _plain(type_)
 
 
@@ -241,7 +316,8 @@ def _class_label(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _plain(type_: pa.DataType, inner: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the feature of values, or of lists; `inner` is that of the values of lists, where it is not of their type."""
+    """Return the feature of values, or of lists; `inner` is that of the values of lists, where it
+    is not of their type."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return _tensor(type_.value_type, [str(length) for length in type_.shape])
     if pa.types.is_fixed_size_list(type_):
@@ -253,12 +329,17 @@ def _plain(type_: pa.DataType, inner: dict[str, Any] | None = None) -> dict[str,
 
 
 def _image(type_: pa.DataType, role: Role | None, encoding: str) -> dict[str, Any]:
-    """Return the feature of images, raw ones before or encoded; `encoding` is empty where they have several."""
+    """Return the feature of images, raw ones before or encoded; `encoding` is empty where they have
+    several."""
     if is_packed(type_):
         channels, dtype = (type_.shape[2] if len(type_.shape) == 3 else 1), _dtype(type_.value_type)
     else:
         channels, dtype = (1, f"uint{role.bits}") if isinstance(role, Mask) else (3, "uint8")
-    facts = {"dtype": dtype, "encodingFormat": encoding, "shape": {"dimensions": ["-1", "-1", str(channels)]}}
+    facts = {
+        "dtype": dtype,
+        "encodingFormat": encoding,
+        "shape": {"dimensions": ["-1", "-1", str(channels)]},
+    }
     return _made("image_feature.Image", "image", facts)
 
 
@@ -277,7 +358,11 @@ def _scalar(type_: pa.DataType) -> dict[str, Any]:
 
 def _tensor(type_: pa.DataType, shape: list[str]) -> dict[str, Any]:
     of_shape = {"dimensions": shape} if shape else {}
-    return _made("tensor_feature.Tensor", "tensor", {"dtype": _dtype(type_), "encoding": "none", "shape": of_shape})
+    return _made(
+        "tensor_feature.Tensor",
+        "tensor",
+        {"dtype": _dtype(type_), "encoding": "none", "shape": of_shape},
+    )
 
 
 def _dtype(type_: pa.DataType) -> str:

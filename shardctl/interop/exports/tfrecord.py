@@ -1,4 +1,5 @@
-"""TFRecord: SPLIT-00000.tfrecord for each shard, with a tf.train.Example for each sample. No TensorFlow is needed."""
+"""TFRecord: SPLIT-00000.tfrecord for each shard, with a tf.train.Example for each sample. No
+TensorFlow is needed."""
 
 from __future__ import annotations
 
@@ -27,19 +28,32 @@ class TfRecord(ExampleExport):
     name: ClassVar[str] = "tfrecord"
 
     def check(self, source: Source) -> None:
-        """Raise UsageError for a compression that TensorFlow does not read, InstallError if a package is missing."""
+        """Raise UsageError for a compression that TensorFlow does not read, InstallError if a
+        package is missing."""
         check_compression(self.name, self.compression)
         crc32c()
 
-    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
+    def write(
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        part: ExportPart,
+        folder: Path,
+        progress: Progress,
+    ) -> PartResult:
         """Write one file; none if no sample was chosen of the shard."""
         name = f"{part.name}.tfrecord{SUFFIXES[self.compression]}"
-        samples, facts = write_records(batches(source, fields, part, progress), fields, folder / name)
+        samples, facts = write_records(
+            batches(source, fields, part, progress), fields, folder / name
+        )
         return PartResult(samples, {name: facts} if samples else {})
 
 
-def write_records(given: Iterator[pa.RecordBatch], fields: Sequence[Field], path: Path) -> tuple[int, FileFacts]:
-    """Write samples into a file, which may have none, and return how many they are and what the file is."""
+def write_records(
+    given: Iterator[pa.RecordBatch], fields: Sequence[Field], path: Path
+) -> tuple[int, FileFacts]:
+    """Write samples into a file, which may have none, and return how many they are and what the
+    file is."""
     checksum = crc32c()
     samples = 0
     with replacing(path, StreamedFile) as sink, compressing(sink, path) as stream:

@@ -1,10 +1,13 @@
-"""WebDataset: a tar archive for each shard, with the members of a sample one behind the other and under the same name.
+"""WebDataset: a tar archive for each shard, with the members of a sample one behind the other and
+under the same name.
 
-A sample is KEY.jpg (the image; its suffix is that of its bytes), KEY.cls (the label, a number), KEY.txt (the text),
-KEY.NAME.png (other images), KEY.NAME.npy (lists of numbers of one length), KEY.NAME.bin (bytes), and KEY.json, an object with
-all other columns in the form of json_values.py. Columns that lack a value somewhere are there too: readers infer types from the
-first samples. Under the name that an image has in the target there is {"path": …} if its path was not the key, and null if
-there is no image. KEY is the key with its dots escaped (keys.py), since readers split a name at the first one.
+A sample is KEY.jpg (the image; its suffix is that of its bytes), KEY.cls (the label, a number),
+KEY.txt (the text), KEY.NAME.png (other images), KEY.NAME.npy (lists of numbers of one length),
+KEY.NAME.bin (bytes), and KEY.json, an object with all other columns in the form of json_values.py.
+Columns that lack a value somewhere are there too: readers infer types from the first samples. Under
+the name that an image has in the target there is {"path": …} if its path was not the key, and null
+if there is no image. KEY is the key with its dots escaped (keys.py), since readers split a name at
+the first one.
 """
 
 from __future__ import annotations
@@ -45,10 +48,12 @@ IN_JSON = "json/"
 """What the written name of a column begins with that is in KEY.json."""
 
 MAIN, OTHERS = "*", ".*"
-"""The written name of the main image, whose suffix is that of its bytes, and what those of other images end with."""
+"""The written name of the main image, whose suffix is that of its bytes, and what those of other
+images end with."""
 
 IN_OBJECT = "images"
-"""The name in shardctl.json under which images have their names in KEY.json, where these are not those of their columns."""
+"""The name in shardctl.json under which images have their names in KEY.json, where these are not
+those of their columns."""
 
 TEXTS = ("text", "txt")
 """The column of the first of these names, as they are in the target, becomes KEY.txt."""
@@ -56,7 +61,8 @@ TEXTS = ("text", "txt")
 
 @dataclass(frozen=True)
 class WebDataset(Export):
-    """A .tar for each shard, or a .tar.gz. They are read by webdataset, Hugging Face datasets and tar."""
+    """A .tar for each shard, or a .tar.gz. They are read by webdataset, Hugging Face datasets and
+    tar."""
 
     compression: str = "none"
     name: ClassVar[str] = "webdataset"
@@ -77,7 +83,11 @@ class WebDataset(Export):
         if _is_image_member(column, part):
             return ColumnEncoding(column.target)
         member = _member(column, part)
-        if member is not None and not column.nulls and not (is_packed(column.type) and column.has_gaps):
+        if (
+            member is not None
+            and not column.nulls
+            and not (is_packed(column.type) and column.has_gaps)
+        ):
             return ColumnEncoding(member)
         check_json(column)
         return self.place_as_json(column)
@@ -86,11 +96,21 @@ class WebDataset(Export):
         """Say under which name a column is in the JSON object."""
         return ColumnEncoding(IN_JSON + column.target, "json")
 
-    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
+    def write(
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        part: ExportPart,
+        folder: Path,
+        progress: Progress,
+    ) -> PartResult:
         """Write one archive; none if no sample was chosen of the shard."""
         name = f"{part.name}.tar{SUFFIXES[self.compression]}"
         samples, seen = 0, DistinctNames()
-        plain = [Field(each.name, each.written, "value" if each.form == "json" else each.form) for each in fields]
+        plain = [
+            Field(each.name, each.written, "value" if each.form == "json" else each.form)
+            for each in fields
+        ]
         with _archive(folder / name) as archive:
             for batch in batches(source, plain, part, progress):
                 for members in _samples(source, batch, plain):
@@ -101,16 +121,21 @@ class WebDataset(Export):
         return PartResult(samples, {name: archive.facts} if samples else {})
 
     def facts(self, source: Source) -> dict[str, Any]:
-        """Say how images are called in KEY.json: as their columns in the target, so that no other column has their name."""
+        """Say how images are called in KEY.json: as their columns in the target, so that no other
+        column has their name."""
         names = {name: source.written_names[name] for name in source.exported.roles.images}
         other = {name: written for name, written in names.items() if written != name}
         return {IN_OBJECT: other} if other else {}
 
 
 def _is_image_member(column: Column, part: str) -> bool:
-    """Return whether a column of bytes is a member as a tar had it, such as left.png: its samples had several images."""
+    """Return whether a column of bytes is a member as a tar had it, such as left.png: its samples
+    had several images."""
     stem, _, suffix = column.target.rpartition(".")
-    plain = stem not in column.source.written_names.values() and part.replace("%2e", ".") == column.target
+    plain = (
+        stem not in column.source.written_names.values()
+        and part.replace("%2e", ".") == column.target
+    )
     return _is_bytes(column) and bool(stem) and suffix in IMAGE_SUFFIXES and plain
 
 
@@ -119,11 +144,14 @@ def _is_bytes(column: Column) -> bool:
 
 
 def _member(column: Column, part: str) -> str | None:
-    """Return the extension of the member that a column could be on its own, None if it goes into the JSON object."""
+    """Return the extension of the member that a column could be on its own, None if it goes into
+    the JSON object."""
     if column.is_main_label and pa.types.is_integer(column.type):
         return "cls"
     targets = column.source.written_names.values()
-    if column.target == next((name for name in TEXTS if name in targets), None) and pa.types.is_string(column.type):
+    if column.target == next(
+        (name for name in TEXTS if name in targets), None
+    ) and pa.types.is_string(column.type):
         return "txt"
     if is_packed(column.type):
         return f"{part}.npy"
@@ -238,11 +266,13 @@ _LARGE = 8**11
 """Bytes of a member from which on its size is written in another way."""
 
 _BARE = tarfile.TarInfo("").tobuf(tarfile.GNU_FORMAT)
-"""The header of a member without a name and without data: owned by root, from 1970, for its owner to write and all to read."""
+"""The header of a member without a name and without data: owned by root, from 1970, for its owner
+to write and all to read."""
 
 
 def member_header(name: str, size: int) -> bytes:
-    """Return the header of a member: the bytes that tarfile makes, in a sixth of the time where the name is short."""
+    """Return the header of a member: the bytes that tarfile makes, in a sixth of the time where the
+    name is short."""
     encoded = name.encode()
     if len(encoded) > _NAME.stop or size >= _LARGE:
         info = tarfile.TarInfo(name)
@@ -257,7 +287,8 @@ def member_header(name: str, size: int) -> bytes:
 
 
 class _Archive:
-    """Writes the members of a tar archive in GNU's format. All that is not in the data is the same for every member."""
+    """Writes the members of a tar archive in GNU's format. All that is not in the data is the same
+    for every member."""
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink
@@ -266,10 +297,13 @@ class _Archive:
 
     def add(self, name: str, data: bytes) -> None:
         """Add a file."""
-        self._put(b"".join([member_header(name, len(data)), data, bytes(-len(data) % tarfile.BLOCKSIZE)]))
+        self._put(
+            b"".join([member_header(name, len(data)), data, bytes(-len(data) % tarfile.BLOCKSIZE)])
+        )
 
     def end(self) -> None:
-        """Write the end of the archive: two empty blocks, and more up to the size that tar reads at once."""
+        """Write the end of the archive: two empty blocks, and more up to the size that tar reads at
+        once."""
         end = 2 * tarfile.BLOCKSIZE
         self._put(bytes(end + -(self._written + end) % tarfile.RECORDSIZE))
 
@@ -280,7 +314,8 @@ class _Archive:
 
 @contextmanager
 def _archive(path: Path) -> Iterator[_Archive]:
-    """Yield an archive that appears at `path` when the block ends without an error; its `facts` are known then."""
+    """Yield an archive that appears at `path` when the block ends without an error; its `facts` are
+    known then."""
     with replacing(path, StreamedFile) as sink, compressing(sink, path) as stream:
         archive = _Archive(stream)
         yield archive

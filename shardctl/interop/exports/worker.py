@@ -1,4 +1,5 @@
-"""The worker process of an export (worker_loop.py calls `handle`): it writes one part after the other."""
+"""The worker process of an export (worker_loop.py calls `handle`): it writes one part after the
+other."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from shardctl.system.processes.worker_loop import Tell
 
 
 def handle(task: dict[str, Any], tell: Tell, _progress: WorkerProgress) -> Any:
-    """Write the part with the number `part` of the export in the folder `folder`, and return what was written.
+    """Write the part with the number `part` of the export in the folder `folder`, and return what
+    was written.
 
     Raises DatasetError if the dataset is not in the `state` for which the export was planned.
     """
@@ -29,8 +31,12 @@ def handle(task: dict[str, Any], tell: Tell, _progress: WorkerProgress) -> Any:
 
 @lru_cache(maxsize=1)
 def _job(folder: JobFolder, state: str, _version: int) -> ExportJob:
-    """Return the job, which is read once for all parts of an export. Raises DatasetError if its dataset is another one."""
+    """Return the job, which is read once for all parts of an export. Raises DatasetError if its
+    dataset is another one."""
     job = ExportJob.from_json(folder.record())
-    if job.source.state != state:  # moved away, and another one put in its place, since the export was planned
-        raise DatasetError(f"{job.source.shown}: was changed while it was exported; run the same command again")
+    # moved away, and another one put in its place, since the export was planned
+    if job.source.state != state:
+        raise DatasetError(
+            f"{job.source.shown}: was changed while it was exported; run the same command again"
+        )
     return job

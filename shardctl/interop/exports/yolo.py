@@ -1,8 +1,10 @@
-"""YOLO: images/SPLIT/NAME.jpg, labels/SPLIT/NAME.txt with a line for each object, and data.yaml, as Ultralytics reads them.
+"""YOLO: images/SPLIT/NAME.jpg, labels/SPLIT/NAME.txt with a line for each object, and data.yaml, as
+Ultralytics reads them.
 
-Places are shares of the upright image's size, of 12 decimals: to a millionth of a pixel they come back as they were. An image
-that is not annotated has no label file, one without objects an empty one; to YOLO both are background. data.yaml has no
-`path`: its folders are then looked for beside it, wherever it is moved to.
+Places are shares of the upright image's size, of 12 decimals: to a millionth of a pixel they come
+back as they were. An image that is not annotated has no label file, one without objects an empty
+one; to YOLO both are background. data.yaml has no `path`: its folders are then looked for beside
+it, wherever it is moved to.
 """
 
 from __future__ import annotations
@@ -51,41 +53,62 @@ VALIDATION = ("valid", "validation", "dev")
 """Splits that are meant by `val`, where none has that name."""
 
 RESERVED = frozenset(
-    ("path", "names", "nc", "task", "channels", "download", "kpt_shape", "kpt_names", "flip_idx", "yaml_file", IMAGES, LABELS)
+    (
+        "path",
+        "names",
+        "nc",
+        "task",
+        "channels",
+        "download",
+        "kpt_shape",
+        "kpt_names",
+        "flip_idx",
+        "yaml_file",
+        IMAGES,
+        LABELS,
+    )
 )
-"""What splits cannot be called: members of data.yaml, and the folders by which the labels of an image are found."""
+"""What splits cannot be called: members of data.yaml, and the folders by which the labels of an
+image are found."""
 
 BOOKKEEPING = ("id", "area")
-"""Members of objects that number them, or follow from the others: that YOLO has no place for them is no loss."""
+"""Members of objects that number them, or follow from the others: that YOLO has no place for them
+is no loss."""
 
 DECIMALS = 12
 
 
 @dataclass(frozen=True)
 class Yolo(AnnotatedImagesExport):
-    """A file for each image and one for its objects. `task` is `detect` (boxes), `segment` (polygons) or `pose` (keypoints)."""
+    """A file for each image and one for its objects. `task` is `detect` (boxes), `segment`
+    (polygons) or `pose` (keypoints)."""
 
     name: ClassVar[str] = "yolo"
     task: str = "detect"
 
     def check(self, source: Source) -> None:
-        """Raise InputError if there are no images or objects, UsageError for a task of which there are none."""
+        """Raise InputError if there are no images or objects, UsageError for a task of which there
+        are none."""
         if self.task not in TASKS:
             raise UsageError(unknown("task", self.task, TASKS))
         check_annotated(source)
         odd = next((split for split in source.splits if split in RESERVED), None)
         if odd is not None:
             raise UsageError(
-                f"{source.shown}: the split {odd} cannot go out as YOLO, where this name means something else;"
+                f"{source.shown}: the split {odd} cannot go out as YOLO, where this name means "
+                "something else;"
                 " convert again with another name for it (--split)"
             )
         found, wanted = members_of(source), TASKS[self.task]
         needs_some = found.objects > 0 or (self.task == "pose" and not _points(source))
         if needs_some and not found.having.get(wanted):
-            raise UsageError(f"{source.shown}: its objects have no {wanted}, which --task {self.task} writes")
+            raise UsageError(
+                f"{source.shown}: its objects have no {wanted}, which --task {self.task} writes"
+            )
 
     def place_of_other(self, column: Column) -> ColumnEncoding | None:
-        """Say how a column is written that is no image and no objects: none has a place. The ids of images say nothing more."""
+        """Say how a column is written that is no image and no objects: none has a place. The ids of
+        images say nothing more."""
         if column.name == IMAGE_ID and is_whole(column.type):
             return None
         return ColumnEncoding(column.target, "value", "YOLO has no place for it")
@@ -94,7 +117,14 @@ class Yolo(AnnotatedImagesExport):
         """Return the word for how objects are written."""
         return self.task
 
-    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
+    def write(
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        part: ExportPart,
+        folder: Path,
+        progress: Progress,
+    ) -> PartResult:
         """Write the images of a shard and their labels."""
         samples = objects = renamed = 0
         for name in (f"{IMAGES}/{part.split}", f"{LABELS}/{part.split}"):
@@ -109,7 +139,11 @@ class Yolo(AnnotatedImagesExport):
                 if picture.objects is None:
                     continue
                 kept = [each for each in picture.objects if self._is_kept(each, points)]
-                lines = [line for each in kept if (line := self._line(each, picture.size, points)) is not None]
+                lines = [
+                    line
+                    for each in kept
+                    if (line := self._line(each, picture.size, points)) is not None
+                ]
                 name = f"{LABELS}/{part.split}/{picture.name.rpartition('.')[0]}.txt"
                 loose.write(name, "".join(lines).encode())
                 objects += len(lines)
@@ -121,10 +155,18 @@ class Yolo(AnnotatedImagesExport):
         return f"{IMAGES}/{split}", f"{LABELS}/{split}"
 
     def finish(
-        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        folder: Path,
+        written: Sequence[tuple[ExportPart, PartResult]],
     ) -> dict[str, FileFacts]:
         """Write data.yaml."""
-        splits = [split for split in source.splits if any(each.samples for part, each in written if part.split == split)]
+        splits = [
+            split
+            for split in source.splits
+            if any(each.samples for part, each in written if part.split == split)
+        ]
         points = _points(source) if self.task == "pose" else 0
         data = "".join(f"{line}\n" for line in self._data_yaml(source, splits, points)).encode()
         return {DATA: write_file(folder / DATA, data)}
@@ -134,51 +176,81 @@ class Yolo(AnnotatedImagesExport):
         role, said = main_role(source), list[str]()
         if role.names is None and members_of(source).objects:
             said.append(NO_NAMES)
-        beside = {"ids": role.ids, "supercategories": role.supercategories, "skeleton": role.skeleton}
+        beside = {
+            "ids": role.ids,
+            "supercategories": role.supercategories,
+            "skeleton": role.skeleton,
+        }
         named = [name for name, value in beside.items() if value is not None]
         left_out = [name for name in BOOKKEEPING if members_of(source).having.get(name)]
         if left_out:
             said.append(f"YOLO has no place for the {' and the '.join(left_out)} of the objects")
         if named:
             said.append(f"YOLO has no place for the {', '.join(named)} of the categories")
-        odd = [split for name, split in _split_names(source.splits).items() if name not in ("train", "val", "test")]
+        odd = [
+            split
+            for name, split in _split_names(source.splits).items()
+            if name not in ("train", "val", "test")
+        ]
         if odd:
-            said.append(f"{DATA} names the splits {', '.join(odd)} too, and YOLO looks for train, val and test only")
+            said.append(
+                f"{DATA} names the splits {', '.join(odd)} too, and YOLO looks for train, val and "
+                "test only"
+            )
         lacking = [name for name in ("train", "val") if name not in _split_names(source.splits)]
         if lacking:
-            said.append(f"{DATA} has no {' and no '.join(lacking)}, and Ultralytics trains with both")
+            said.append(
+                f"{DATA} has no {' and no '.join(lacking)}, and Ultralytics trains with both"
+            )
         if self.task == "segment":
             said.append("boxes are those around the polygons")
         if self.task == "pose" and members_of(source).points.get(0):
-            said.append(f"{counted(members_of(source).points[0], 'object')} without keypoints: written as not visible")
+            said.append(
+                f"{counted(members_of(source).points[0], 'object')} without keypoints: written as "
+                "not visible"
+            )
         return (*said, *said_of_sizes(source))
 
-    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]) -> tuple[str, ...]:
+    def notes_of(
+        self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
+    ) -> tuple[str, ...]:
         """Say which files have other names than their keys."""
         return tuple(said_of_names(written))
 
     def lost_of_objects(self, source: Source) -> str | None:
         """Say what the lines of this task cannot hold of the objects, None if they hold all."""
         found = members_of(source)
-        lost = said_of_members(found, frozenset(("category", "bbox", "iscrowd", TASKS[self.task], *BOOKKEEPING)))
+        lost = said_of_members(
+            found, frozenset(("category", "bbox", "iscrowd", TASKS[self.task], *BOOKKEEPING))
+        )
         for task, member in TASKS.items():
-            lost = [f"{each} (--task {task} writes it)" if each.startswith(f"{member} ") else each for each in lost]
+            lost = [
+                f"{each} (--task {task} writes it)" if each.startswith(f"{member} ") else each
+                for each in lost
+            ]
         if found.having.get("iscrowd"):
             lost.append(f"all of {counted(found.having['iscrowd'], 'crowd')}")
         if self.task == "segment":
             lost += _said_of_polygons(found)
         points = _points(source) if self.task == "pose" else 0
-        uneven = sum(number for count, number in found.points.items() if count not in (0, points)) if points else 0
+        uneven = (
+            sum(number for count, number in found.points.items() if count not in (0, points))
+            if points
+            else 0
+        )
         if uneven:
             lost.append(f"{counted(uneven, 'object')} whose keypoints are not {points}")
         if outside := _outside(source, self):
             lost.append(f"{counted(outside, 'object')} with places outside of the image")
         if found.unannotated:
-            lost.append(f"that {counted(found.unannotated, 'image is', 'images are')} not annotated")
+            lost.append(
+                f"that {counted(found.unannotated, 'image is', 'images are')} not annotated"
+            )
         return ", ".join(lost) or None
 
     def _is_kept(self, each: ObjectRecord, points: int) -> bool:
-        """Return whether an object may have a line: it is no crowd, and has one polygon, or `points` keypoints or none."""
+        """Return whether an object may have a line: it is no crowd, and has one polygon, or
+        `points` keypoints or none."""
         if each.get("iscrowd"):
             return False
         if self.task == "pose":
@@ -186,7 +258,8 @@ class Yolo(AnnotatedImagesExport):
         return self.task != "segment" or len(each["segmentation"] or ()) == 1
 
     def _line(self, each: ObjectRecord, size: tuple[int, int], points: int) -> str | None:
-        """Return the line of an object; None if places of it are too far outside of the image for YOLO's readers."""
+        """Return the line of an object; None if places of it are too far outside of the image for
+        YOLO's readers."""
         seen: list[float] = []
         if self.task == "segment":
             shares = inside = _shares(each["segmentation"][0], size)
@@ -214,9 +287,15 @@ class Yolo(AnnotatedImagesExport):
         if points:
             yield f"kpt_shape: [{points}, 3]"
             yield from _said_of_points(role)
-        names = role.names if role.names is not None else tuple(map(str, range(members_of(source).classes)))
+        names = (
+            role.names
+            if role.names is not None
+            else tuple(map(str, range(members_of(source).classes)))
+        )
         yield f"nc: {len(names)}"
-        yield from (["names:", *(f"  - {_text(name)}" for name in names)] if names else ["names: []"])
+        yield from (
+            ["names:", *(f"  - {_text(name)}" for name in names)] if names else ["names: []"]
+        )
 
 
 def _said_of_points(role: Objects) -> Iterator[str]:
@@ -243,7 +322,8 @@ def _points(source: Source) -> int:
 
 @lru_cache(maxsize=1)
 def _outside(source: Source, export: Yolo) -> int:
-    """Return how many objects have places outside of their image. The headers of all images with objects are read, once."""
+    """Return how many objects have places outside of their image. The headers of all images with
+    objects are read, once."""
     image, objects = marked_columns(source)
     role, points = main_role(source), _points(source) if export.task == "pose" else 0
     outside = 0
@@ -270,13 +350,15 @@ def _shares(places: Sequence[float], size: tuple[int, int]) -> list[float]:
 
 
 def _number(share: float) -> str:
-    """Return a share with the fewest digits, and never in the form 1e-05, which not all readers know."""
+    """Return a share with the fewest digits, and never in the form 1e-05, which not all readers
+    know."""
     text = f"{share:.{DECIMALS}f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
 
 def _text(text: str) -> str:
-    """Return a text for YAML, in double quotes. What JSON leaves as it is and YAML does not allow is escaped."""
+    """Return a text for YAML, in double quotes. What JSON leaves as it is and YAML does not allow
+    is escaped."""
     quoted = dumps(text)
     return "".join(char if char.isprintable() else _escaped(char) for char in quoted)
 

@@ -34,12 +34,16 @@ from shardctl.system.text import printable
 LIMITS = Limits(seconds=INPUT_TIMEOUT)
 
 _ARROW = frozenset(FORMAT_NAMES["arrow"])
-_OTHERS = {*CONTAINER_SUFFIXES, *(ending for endings in FORMAT_NAMES.values() for ending in endings)} - _ARROW
+_OTHERS = {
+    *CONTAINER_SUFFIXES,
+    *(ending for endings in FORMAT_NAMES.values() for ending in endings),
+} - _ARROW
 """The endings of files that cannot be shards of shardctl."""
 
 
 def is_foreign(path: Path) -> bool:
-    """Return whether a path is that of shards of another tool: a file, or a folder without a manifest that has some.
+    """Return whether a path is that of shards of another tool: a file, or a folder without a
+    manifest that has some.
 
     Shards of shardctl whose manifest is lost are its own.
     """
@@ -57,11 +61,15 @@ def is_foreign(path: Path) -> bool:
 
 
 def refuse_text(path: Path) -> None:
-    """Raise UsageError for a file of text, which is neither a shard nor checked as one. Those of a dataset are others."""
+    """Raise UsageError for a file of text, which is neither a shard nor checked as one. Those of a
+    dataset are others."""
     ending = without_compression(suffix_of(path.name))
     if ending in PLAIN_TEXTS and is_file(path) and not (path.parent / MANIFEST).exists():
         shown = printable(str(path))
-        raise UsageError(f"{shown}: is text ({ending}) and no shard; `shardctl convert` says which of its records are bad")
+        raise UsageError(
+            f"{shown}: is text ({ending}) and no shard; `shardctl convert` says which of its "
+            "records are bad"
+        )
 
 
 def _is_of_others(name: str, opened: str) -> bool:
@@ -76,7 +84,11 @@ def _is_own(path: str) -> bool:
         with pa.OSFile(path) as file:
             start = file.read(len(FILE_MAGIC))
             file.seek(0)
-            with pa.ipc.open_file(file) if start == FILE_MAGIC else pa.ipc.open_stream(file) as reader:
+            with (
+                pa.ipc.open_file(file)
+                if start == FILE_MAGIC
+                else pa.ipc.open_stream(file) as reader
+            ):
                 return INFO_KEY in (reader.schema.metadata or {})
     except (pa.ArrowException, OSError, ValueError):
         return True
@@ -93,7 +105,9 @@ class Shards:
     @property
     def formats(self) -> dict[str, int]:
         """How many files there are of each format."""
-        names = {ending: name for name, endings in reversed(FORMAT_NAMES.items()) for ending in endings}
+        names = {
+            ending: name for name, endings in reversed(FORMAT_NAMES.items()) for ending in endings
+        }
         found: Counter[str] = Counter()
         for batch in self.listing.table.select(["path", "root"]).to_batches():
             for row in batch.to_pylist():
@@ -104,14 +118,20 @@ class Shards:
 
 @contextmanager
 def open_shards(path: Path, workers: int | str) -> Iterator[tuple[Shards, Engine]]:
-    """List the files at a path, and find their units, in processes that may be used on. Raises InputError."""
+    """List the files at a path, and find their units, in processes that may be used on. Raises
+    InputError."""
     with scratch_folder() as scratch:
         reading = Reading()
         engine = local_engine(workers, LIMITS)
         try:
             rule = LabelRule.parse("none")
             listing = list_files(
-                [SourceRoot(str(path))], KINDS["table"], reading, rule, scratch / "listing.arrow", lambda _: None
+                [SourceRoot(str(path))],
+                KINDS["table"],
+                reading,
+                rule,
+                scratch / "listing.arrow",
+                lambda _: None,
             )
             discovery = Discovery(listing, reading, False, engine)
             yield Shards(listing, discovery.find_units(), discovery), engine

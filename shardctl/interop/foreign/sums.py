@@ -1,4 +1,5 @@
-"""`shardctl verify` of an export whose files are no shards: images, texts, annotations. Their checksums are compared."""
+"""`shardctl verify` of an export whose files are no shards: images, texts, annotations. Their
+checksums are compared."""
 
 from __future__ import annotations
 
@@ -32,13 +33,17 @@ def refuse_export(path: Path) -> None:
     export = export_of_files(path)
     if export is not None:
         raise UsageError(
-            f"{printable(str(path))}: is an export of shardctl to {export.to}, and its files are not shards; open them"
+            f"{printable(str(path))}: is an export of shardctl to {export.to}, and its files are "
+            "not shards; open them"
             " directly, and check them with `shardctl verify`"
         )
 
 
-def check_sums(folder: Path, export: Description, progress: Callable[[int, int], None]) -> VerifyResult:
-    """Compare all files of the export in a folder with the checksums that it has. `progress` is called with (files, all).
+def check_sums(
+    folder: Path, export: Description, progress: Callable[[int, int], None]
+) -> VerifyResult:
+    """Compare all files of the export in a folder with the checksums that it has. `progress` is
+    called with (files, all).
 
     `shards` of the result are files, and `samples` those that were exported.
     """
@@ -46,12 +51,18 @@ def check_sums(folder: Path, export: Description, progress: Callable[[int, int],
     findings: list[Finding] = []
     done = 0
     try:
-        for name, sha256 in chain(((name, facts.sha256) for name, facts in export.files.items()), loose_sums(folder, export)):
+        for name, sha256 in chain(
+            ((name, facts.sha256) for name, facts in export.files.items()),
+            loose_sums(folder, export),
+        ):
             findings += _findings(folder, name, sha256)
             done += 1
             progress(done, total)
     except (OSError, ValueError):
-        message = f"{CHECKSUMS} is lost or changed, so that most files cannot be checked; get it again, or export again"
+        message = (
+            f"{CHECKSUMS} is lost or changed, so that most files cannot be checked; get it "
+            "again, or export again"
+        )
         findings.append(error("lost-checksums", message, CHECKSUMS))
     samples = sum(each.samples for each in export.splits.values())
     return VerifyResult(not findings, "full", total, samples, tuple(findings))
@@ -66,4 +77,8 @@ def _findings(folder: Path, name: str, sha256: str) -> Iterator[Finding]:
         yield error("unreadable-file", f"it cannot be read ({fault.strerror or fault})", name)
     else:
         if found != sha256:
-            yield error("wrong-checksum", f"its SHA-256 is not the one that {CHECKSUMS} has; get it again", name)
+            yield error(
+                "wrong-checksum",
+                f"its SHA-256 is not the one that {CHECKSUMS} has; get it again",
+                name,
+            )

@@ -1,4 +1,5 @@
-"""Random access to the samples of a dataset: sample numbers in, columns of a batch out. docs/loader.md."""
+"""Random access to the samples of a dataset: sample numbers in, columns of a batch out.
+docs/loader.md."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ from shardctl.images.codecs import image
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.block_sources import GatherOptions, in_place
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.memory import Batch, BatchMemory, lend_free_memory, rounded, without_views
+from shardctl.loader.blocks.memory import (
+    Batch,
+    BatchMemory,
+    lend_free_memory,
+    rounded,
+    without_views,
+)
 from shardctl.loader.blocks.pictures import most_pixels
 from shardctl.loader.blocks.shards import Indices, Shards, identity
 from shardctl.loader.blocks.specs import Spec
@@ -54,40 +61,64 @@ __all__ = [
 ]
 
 
-# --- what stays as it is beside images whose pixels are moved: refused if it is a place, else named ---
+# --- what stays as it is beside images whose pixels are moved: refused if it is a place, else named
+# ---
 
 
-def refuse_unmoved(shards: Shards, columns: Sequence[Column], transforms: Transforms, samples: Indices) -> None:
-    """Raise UsageError if columns would be wrong in batches whose images are resized, cut or mirrored; warn of what may be so.
+def refuse_unmoved(
+    shards: Shards, columns: Sequence[Column], transforms: Transforms, samples: Indices
+) -> None:
+    """Raise UsageError if columns would be wrong in batches whose images are resized, cut or
+    mirrored; warn of what may be so.
 
-    `columns` are read; others tell what these are, as y1 does of x1. Of the first of `samples` (n,), those in one block, the
-    values are looked at. Columns in `unmoved` of the transforms are left out; UsageError if there are none of these names, or
-    their roles say that they move.
+    `columns` are read; others tell what these are, as y1 does of x1. Of the first of `samples`
+    (n,), those in one block, the values are looked at. Columns in `unmoved` of the transforms are
+    left out; UsageError if there are none of these names, or their roles say that they move.
     """
     _check_unmoved(shards, transforms)
     if transforms.moving is None or not len(samples):
         return
-    from shardctl.sources.boxes import beside_images, column_of, has_values_to_see, said_of_unknown, why_wrong  # 20 ms
+    # 20 ms
+    from shardctl.sources.boxes import (
+        beside_images,
+        column_of,
+        has_values_to_see,
+        said_of_unknown,
+        why_wrong,
+    )
 
     roles, read = shards.layout.roles.by_name, [column.name for column in columns]
-    moved = {"key", "variant", *transforms.unmoved, *(n for n, role in roles.items() if isinstance(role, Image | Objects))}
+    moved = {
+        "key",
+        "variant",
+        *transforms.unmoved,
+        *(n for n, role in roles.items() if isinstance(role, Image | Objects)),
+    }
     beside = [f for f in shards.layout.columns if f.name not in moved]
-    to_see = [f.name for f in beside if f.name in read and f.name not in roles and has_values_to_see(f.type)]
+    to_see = [
+        f.name
+        for f in beside
+        if f.name in read and f.name not in roles and has_values_to_see(f.type)
+    ]
     wrong, unknown = beside_images(beside, roles, _first_kinds(shards, to_see, samples))
     names = [f.name for f in beside if f.name in read]
     if places := [place for place in wrong if column_of(place, names) is not None]:
         stay = list(dict.fromkeys(column_of(place, names) for place in places))
         kept = ", ".join(repr(name) for name in read if name not in stay)
         raise UsageError(
-            f"{why_wrong(transforms.moving, places)}. Leave out {transforms.moving}; or get these columns as they are with"
+            f"{why_wrong(transforms.moving, places)}. Leave out {transforms.moving}; or get these "
+            "columns as they are with"
             f" unmoved={stay}; or leave them out: columns=[{kept}]"
         )
     if unknown := [name for name in unknown if name in names]:
-        warnings.warn(said_of_unknown(transforms.moving, unknown, "unmoved=[…]"), UserWarning, caller_level())
+        warnings.warn(
+            said_of_unknown(transforms.moving, unknown, "unmoved=[…]"), UserWarning, caller_level()
+        )
 
 
 def _check_unmoved(shards: Shards, transforms: Transforms) -> None:
-    """Raise UsageError if `unmoved` names what is no column, or what moves with the image because of its role."""
+    """Raise UsageError if `unmoved` names what is no column, or what moves with the image because
+    of its role."""
     roles, names = shards.layout.roles, shards.layout.columns.names
     unknown = [name for name in transforms.unmoved if name not in names]
     if unknown:
@@ -96,10 +127,17 @@ def _check_unmoved(shards: Shards, transforms: Transforms) -> None:
         return
     for name in transforms.unmoved:
         role = roles.get(name)
-        what = "a mask" if isinstance(role, Mask) else "an image" if isinstance(role, Image) else "objects"
+        what = (
+            "a mask"
+            if isinstance(role, Mask)
+            else "an image"
+            if isinstance(role, Image)
+            else "objects"
+        )
         if isinstance(role, Image | Objects):
             raise UsageError(
-                f"unmoved: {name} is {what} by its role, and {transforms.moving} moves it with the images. Leave it out of"
+                f"unmoved: {name} is {what} by its role, and {transforms.moving} moves it with the "
+                "images. Leave it out of"
                 f" unmoved=, or read it unchanged with another loader, without {transforms.moving}"
             )
 
@@ -113,7 +151,9 @@ def _first_kinds(shards: Shards, names: Sequence[str], samples: Indices) -> Show
     blocks = np.searchsorted(shards.starts, samples, side="right")
     near = samples[blocks == blocks[0]][:LOOKED_AT]
     try:
-        table = BatchReader(shards, columns_of(shards, names), Transforms(), GatherOptions()).table(near)
+        table = BatchReader(shards, columns_of(shards, names), Transforms(), GatherOptions()).table(
+            near
+        )
         values = {name: table.column(name).to_pylist() for name in names}
     except (DatasetError, UnicodeDecodeError):  # the batches tell of it, or leave it out
         return {}
@@ -130,13 +170,15 @@ HEADER = pa.struct(list(HEADER_FIELDS.items()))
 
 
 def askable_headers(roles: Roles) -> dict[str, pa.DataType]:
-    """Return what a condition may ask of images: NAME.width, … of each field, and width, … of the main one alone."""
+    """Return what a condition may ask of images: NAME.width, … of each field, and width, … of the
+    main one alone."""
     of_main = HEADER_FIELDS if roles.main_image is not None else {}
     return {**of_main, **dict.fromkeys(roles.images, HEADER)}
 
 
 def headers_of(column: Column, values: pa.Array) -> pa.StructArray:
-    """Return the header of every image of a column, of type HEADER; its fields are null where it cannot be read."""
+    """Return the header of every image of a column, of type HEADER; its fields are null where it
+    cannot be read."""
     if column.shape:
         known = {"width": column.shape[1], "height": column.shape[0], "image_bytes": column.width}
         return pa.array([known] * len(values), HEADER)

@@ -1,4 +1,5 @@
-"""One batch: from sample numbers to columns of values, each in the cheapest way that its storage allows."""
+"""One batch: from sample numbers to columns of values, each in the cheapest way that its storage
+allows."""
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.loader.blocks.block_sources import BlockPlaces, BlockSources, GatherOptions
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.convert import Converter, Misfit
-from shardctl.loader.blocks.gather import LEAST_ALONE, Bytes, Located, adjoining, gather, gather_fixed, gather_into, in_array
+from shardctl.loader.blocks.gather import (
+    LEAST_ALONE,
+    Bytes,
+    Located,
+    adjoining,
+    gather,
+    gather_fixed,
+    gather_into,
+    in_array,
+)
 from shardctl.loader.blocks.lists import Lists, numbers_of, with_none
 from shardctl.loader.blocks.locate import Wanted
 from shardctl.loader.blocks.memory import Batch, BatchMemory
@@ -34,7 +44,8 @@ from shardctl.system.text import lacks
 
 
 def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
-    """Return the chosen columns, all of them for None; `objects.bbox` chooses a member of a column of objects.
+    """Return the chosen columns, all of them for None; `objects.bbox` chooses a member of a column
+    of objects.
 
     Raises UsageError for an unknown one.
     """
@@ -44,11 +55,15 @@ def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
     for name in schema.names if names is None else names:
         whole, _, member = name.partition(".") if name not in there else (name, "", "")
         column = Column.of(schema.field(whole), roles.get(whole)) if whole in there else None
-        if column is None or (member and (column.objects is None or member not in column.object_members)):
+        if column is None or (
+            member and (column.objects is None or member not in column.object_members)
+        ):
             raise _no_column(shards, [name for name in names or () if name not in there])
         before = chosen.get(whole)
         if member and (before is None or before.members is not None):
-            column = replace(column, members=(*(before.object_members if before is not None else ()), member))
+            column = replace(
+                column, members=(*(before.object_members if before is not None else ()), member)
+            )
         chosen[whole] = column
     return list(chosen.values())
 
@@ -56,24 +71,37 @@ def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
 def _no_column(shards: Shards, missing: Sequence[str]) -> UsageError:
     """Return the error for names that are no columns."""
     schema, roles = shards.layout.columns, shards.layout.roles
-    members = [f"{name}.{member}" for name in roles.objects for member in Column.of(schema.field(name)).object_members]
+    members = [
+        f"{name}.{member}"
+        for name in roles.objects
+        for member in Column.of(schema.field(name)).object_members
+    ]
     gone = [name for name in missing if name not in members]
     return UsageError(lacks("column", gone[0], [*schema.names, *members]))
 
 
 _CHUNK = 2 << 20
-"""Bytes of small samples that are collected and then converted in one go: with less, threads wait for each other's Python."""
+"""Bytes of small samples that are collected and then converted in one go: with less, threads wait
+for each other's Python."""
 
 _MANY = 64
-"""Samples in a chunk, at the least, for which collecting them pays; larger ones are converted one by one, where they lie."""
+"""Samples in a chunk, at the least, for which collecting them pays; larger ones are converted one
+by one, where they lie."""
 
 
 class BatchReader:
     """Reads batches of some columns. Threads may share it."""
 
-    def __init__(self, shards: Shards, columns: list[Column], transforms: Transforms, options: GatherOptions) -> None:
+    def __init__(
+        self, shards: Shards, columns: list[Column], transforms: Transforms, options: GatherOptions
+    ) -> None:
         transforms.check(columns)
-        self.shards, self.columns, self._transforms, self._options = shards, columns, transforms, options
+        self.shards, self.columns, self._transforms, self._options = (
+            shards,
+            columns,
+            transforms,
+            options,
+        )
         self.stages: Stages = StageClock() if options.profile else NoStages()
         self._objects = ObjectReader(shards, columns, transforms)
         self._derived = Deriver(shards, columns, transforms.derive, transforms.pad)
@@ -84,8 +112,14 @@ class BatchReader:
         self.skipped = 0
 
     def counts(self) -> dict[str, int]:
-        """Return the cache hits and misses of blocks and decoded images, and the numbers of skipped samples and cut objects."""
-        return {**self._places.counts(), **self._pictures.counts(), **self._objects.counts(), "skipped": self.skipped}
+        """Return the cache hits and misses of blocks and decoded images, and the numbers of skipped
+        samples and cut objects."""
+        return {
+            **self._places.counts(),
+            **self._pictures.counts(),
+            **self._objects.counts(),
+            "skipped": self.skipped,
+        }
 
     def specs(self) -> dict[str, Spec]:
         """Return the kind of values of each field of a batch."""
@@ -95,7 +129,8 @@ class BatchReader:
     def gather(
         self, samples: Indices, epoch: int = 0, memory: BatchMemory | None = None
     ) -> tuple[Batch, npt.NDArray[np.bool_]]:
-        """Return the samples (n,), in that order, and which of them are present: all, unless some were skipped.
+        """Return the samples (n,), in that order, and which of them are present: all, unless some
+        were skipped.
 
         The content of `memory` is overwritten. Raises DatasetError if a shard is damaged.
         """
@@ -120,36 +155,56 @@ class BatchReader:
         for column in self.columns:
             batch.update(self._values(column, sources, samples, epoch, memory))
         batch.update(self._derived.read(batch, sources, memory))
-        if mended() != mended_before and self._places.in_place is not None:  # a mapped file shrank, perhaps one of these
+        # a mapped file shrank, perhaps one of these
+        if mended() != mended_before and self._places.in_place is not None:
             faults = self._places.in_place.changed(wanted)
             if faults:
                 raise unreadable_blocks(self.shards, wanted, faults)
         return batch
 
     def lengths(self, name: str, samples: Indices) -> Indices:
-        """Return how many items (numbers, bytes) samples have in a ragged column, (n,). Raises UsageError, DatasetError."""
-        column = next((column for column in self.columns if column.name == name and column.kind == "variable"), None)
+        """Return how many items (numbers, bytes) samples have in a ragged column, (n,). Raises
+        UsageError, DatasetError."""
+        column = next(
+            (
+                column
+                for column in self.columns
+                if column.name == name and column.kind == "variable"
+            ),
+            None,
+        )
         if column is None:
             raise UsageError(f"{name} is not a ragged column that is read")
         if not len(samples):
             return np.empty(0, np.int64)
         try:
-            located = BlockSources(self._places, Wanted(self.shards.starts, samples), counted=False).locate(column)
+            located = BlockSources(
+                self._places, Wanted(self.shards.starts, samples), counted=False
+            ).locate(column)
         except DamageError:
             if not self._options.skip:
                 raise
-            return np.zeros(len(samples), np.int64)  # the readable ones are found when they are read, in any order
+            # the readable ones are found when they are read, in any order
+            return np.zeros(len(samples), np.int64)
         if not isinstance(located, Located):
             raise UsageError(f"{name} has missing values, and so no lengths to make buckets by")
         return located.length // column.width
 
     def table(self, samples: Indices) -> pa.Table:
-        """Return the samples as they are stored, as an Arrow table. Raises DatasetError if a shard is damaged."""
+        """Return the samples as they are stored, as an Arrow table. Raises DatasetError if a shard
+        is damaged."""
         wanted = Wanted(self.shards.starts, samples)
         memory = BlockSources(self._places, wanted, counted=False).memory
         return pa.table({column.name: memory.take(column, wanted) for column in self.columns})
 
-    def _values(self, column: Column, sources: BlockSources, samples: Indices, epoch: int, memory: BatchMemory) -> Batch:
+    def _values(
+        self,
+        column: Column,
+        sources: BlockSources,
+        samples: Indices,
+        epoch: int,
+        memory: BatchMemory,
+    ) -> Batch:
         if column.objects is not None:
             return self._objects.read(column, sources, samples, epoch, memory)
         located = sources.locate(column)
@@ -162,28 +217,51 @@ class BatchReader:
             return self._located(column, located, samples, epoch, sources.wanted, memory)
         except Misfit as misfit:
             where = name_of(self.shards, sources.wanted, misfit.place)
-            raise UsageError(f"{where}: {column.name}: {misfit}; give a dtype that holds it") from None
+            raise UsageError(
+                f"{where}: {column.name}: {misfit}; give a dtype that holds it"
+            ) from None
 
     def _located(
-        self, column: Column, located: Located, samples: Indices, epoch: int, wanted: Wanted, memory: BatchMemory
+        self,
+        column: Column,
+        located: Located,
+        samples: Indices,
+        epoch: int,
+        wanted: Wanted,
+        memory: BatchMemory,
     ) -> Batch:
         """Return values that are at any places in memory."""
         if column.is_encoded_picture and self._transforms.decode:
             with self.stages.stage(DECODE):
-                return {column.name: self._pictures.read(column, located, samples, epoch, wanted, memory)}
+                return {
+                    column.name: self._pictures.read(
+                        column, located, samples, epoch, wanted, memory
+                    )
+                }
         if column.kind == "fixed":
             return {column.name: self._fixed(column, located, samples, epoch, wanted, memory)}
         if column.dtype is None:
             return {column.name: self._strings(column, located, wanted)}
         data = gather(located).buffers()[2]
-        values = np.frombuffer(data, column.dtype) if data is not None else np.empty(0, column.dtype)
+        values = (
+            np.frombuffer(data, column.dtype) if data is not None else np.empty(0, column.dtype)
+        )
         lengths = located.length // column.width
-        return _ragged(column, Lists(values[: int(lengths.sum())], [lengths]), self._transforms, memory)
+        return _ragged(
+            column, Lists(values[: int(lengths.sum())], [lengths]), self._transforms, memory
+        )
 
     def _taken(
-        self, column: Column, values: pa.Array, samples: Indices, epoch: int, wanted: Wanted, memory: BatchMemory
+        self,
+        column: Column,
+        values: pa.Array,
+        samples: Indices,
+        epoch: int,
+        wanted: Wanted,
+        memory: BatchMemory,
     ) -> Batch:
-        """Return values that Arrow has collected: some of their block are missing, or they are of a type of many parts."""
+        """Return values that Arrow has collected: some of their block are missing, or they are of a
+        type of many parts."""
         name, fill = column.name, self._transforms.fill
         if column.is_encoded_image:
             return self._encoded(column, values, samples, epoch, wanted, memory)
@@ -195,22 +273,34 @@ class BatchReader:
         if missing is not None and fill is None:
             return {name: with_none(numbers, missing)}
         if missing is not None:
-            self._need_fill(column, np.flatnonzero(missing.reshape(len(missing), -1).any(axis=1)), wanted)
+            self._need_fill(
+                column, np.flatnonzero(missing.reshape(len(missing), -1).any(axis=1)), wanted
+            )
         if column.is_boolean or not column.shape:
             found = numbers if column.is_boolean else self._numbers(column, numbers, wanted)
         else:
             rows = np.arange(len(numbers), dtype=np.int64)
             data = pa.py_buffer(numbers)
-            lying = Located([data], np.zeros_like(rows), rows * column.width, np.full(len(rows), column.width))
+            lying = Located(
+                [data], np.zeros_like(rows), rows * column.width, np.full(len(rows), column.width)
+            )
             found = self._fixed(column, lying, samples, epoch, wanted, memory)
         if missing is not None and fill is not None:
             found = np.array(found)
             whole = found.shape == missing.shape  # a picture that was cut is filled as a whole
-            found[missing if whole else missing.reshape(len(missing), -1).any(axis=1)] = fill.get(name, np.nan)
+            found[missing if whole else missing.reshape(len(missing), -1).any(axis=1)] = fill.get(
+                name, np.nan
+            )
         return {name: found}
 
     def _encoded(
-        self, column: Column, values: pa.Array, samples: Indices, epoch: int, wanted: Wanted, memory: BatchMemory
+        self,
+        column: Column,
+        values: pa.Array,
+        samples: Indices,
+        epoch: int,
+        wanted: Wanted,
+        memory: BatchMemory,
     ) -> Batch:
         """Return images or masks of which some may be missing: only masks may be."""
         lost = missing_images(values)
@@ -222,7 +312,9 @@ class BatchReader:
             found: list[Any] = [None] * len(wanted)
             if len(there):
                 some = in_array(values.field("bytes").take(pa.array(there)))
-                read = self._located(column, some, samples[there], epoch, wanted.only(there), memory)[column.name]
+                read = self._located(
+                    column, some, samples[there], epoch, wanted.only(there), memory
+                )[column.name]
                 for place, value in zip(there.tolist(), read, strict=True):
                     found[place] = value
             return {column.name: found}
@@ -231,7 +323,11 @@ class BatchReader:
             self._need_fill(column, lost, wanted)
         located = in_array(values.field("bytes"))
         with self.stages.stage(DECODE):
-            return {column.name: self._pictures.read(column, located, samples, epoch, wanted, memory, Missing(lost, fill or 0))}
+            return {
+                column.name: self._pictures.read(
+                    column, located, samples, epoch, wanted, memory, Missing(lost, fill or 0)
+                )
+            }
 
     def _lists(self, column: Column, lists: Lists, wanted: Wanted, memory: BatchMemory) -> Batch:
         fill = self._transforms.fill
@@ -244,18 +340,30 @@ class BatchReader:
                 self._need_fill(column, np.flatnonzero(lacking), wanted)
         return _ragged(column, lists, self._transforms, memory)
 
-    def _need_fill(self, column: Column, places: Indices, wanted: Wanted, also_floats: bool = False) -> None:
-        """Raise UsageError if values of these samples are missing and `fill` has no value for them."""
+    def _need_fill(
+        self, column: Column, places: Indices, wanted: Wanted, also_floats: bool = False
+    ) -> None:
+        """Raise UsageError if values of these samples are missing and `fill` has no value for
+        them."""
         is_float = column.dtype is not None and column.dtype.kind == "f" and not also_floats
         if not len(places) or is_float or column.name in (self._transforms.fill or {}):
             return
-        example = False if column.is_boolean else -1 if column.dtype is not None and column.dtype.kind == "i" else 0
+        example = (
+            False
+            if column.is_boolean
+            else -1
+            if column.dtype is not None and column.dtype.kind == "i"
+            else 0
+        )
         raise UsageError(
             f"{name_of(self.shards, wanted, int(places[0]))}: {column.name} is missing; give"
-            f" fill={{{column.name!r}: {example}}} to the loader, or leave the column out with columns="
+            f" fill={{{column.name!r}: {example}}} to the loader, or leave the column out with "
+            "columns="
         )
 
-    def _numbers(self, column: Column, values: npt.NDArray[Any], wanted: Wanted) -> npt.NDArray[Any]:
+    def _numbers(
+        self, column: Column, values: npt.NDArray[Any], wanted: Wanted
+    ) -> npt.NDArray[Any]:
         """Return numbers (n,), converted and normalised where that is wanted."""
         if not self._transforms.changes(column):
             return values
@@ -266,31 +374,48 @@ class BatchReader:
         converter.write(values, result)
         return result
 
-    def _relabelled(self, column: Column, labels: npt.NDArray[Any], wanted: Wanted) -> npt.NDArray[Any]:
+    def _relabelled(
+        self, column: Column, labels: npt.NDArray[Any], wanted: Wanted
+    ) -> npt.NDArray[Any]:
         """Return the new labels of these."""
         table = np.array(self._transforms.relabel[column.name], np.int64)
         wrong = np.flatnonzero((labels < 0) | (labels >= len(table)))
         if len(wrong):
             place = int(wrong[0])
             raise DatasetError(
-                f"{name_of(self.shards, wanted, place)}: {column.name} {labels[place]} is not one of the {len(table)} classes"
+                f"{name_of(self.shards, wanted, place)}: {column.name} {labels[place]} is not one "
+                f"of the {len(table)} classes"
             )
         found: npt.NDArray[Any] = table[labels]
         return found
 
     def _fixed(
-        self, column: Column, located: Located, samples: Indices, epoch: int, wanted: Wanted, memory: BatchMemory
+        self,
+        column: Column,
+        located: Located,
+        samples: Indices,
+        epoch: int,
+        wanted: Wanted,
+        memory: BatchMemory,
     ) -> npt.NDArray[Any]:
-        """Return the values of a fixed column, (n, *shape): without a copy where that is possible."""
+        """Return the values of a fixed column, (n, *shape): without a copy where that is
+        possible."""
         assert column.dtype is not None
         if not self._transforms.changes(column):
             # A view may lose its file after it was handed out, which cannot be skipped then.
-            found = adjoining(located, column.width) if memory.views and not self._options.skip else None
+            found = (
+                adjoining(located, column.width)
+                if memory.views and not self._options.skip
+                else None
+            )
             if found is None and memory.views and column.width < LEAST_ALONE:
-                found = gather_fixed(located, column.width)  # Arrow's own memory: what is small needs no other copy
+                # Arrow's own memory: what is small needs no other copy
+                found = gather_fixed(located, column.width)
             return _copied(located, column, memory) if found is None else _shaped(found, column)
         if not column.shape:
-            return self._numbers(column, _shaped(gather_fixed(located, column.width), column), wanted)
+            return self._numbers(
+                column, _shaped(gather_fixed(located, column.width), column), wanted
+            )
         converter = Converter(self._transforms, column, column.dtype, samples, epoch)
         shape = (len(located), *fixed_shape(column, self._transforms))
         result = memory.array(column.name, shape, converter.dtype)
@@ -298,14 +423,19 @@ class BatchReader:
         if converter.one_by_one or step < _MANY:
             for place, row in enumerate(located.rows()):
                 try:
-                    converter.write(converter.view(row.view(column.dtype).reshape(column.shape), place), result[place])
+                    converter.write(
+                        converter.view(row.view(column.dtype).reshape(column.shape), place),
+                        result[place],
+                    )
                 except Misfit as misfit:
                     raise misfit.of(place) from None
             return result
         for first in range(0, len(located), step):
             part = slice(first, first + step)
             try:
-                converter.write(_shaped(gather_fixed(located.at(part), column.width), column), result[part])
+                converter.write(
+                    _shaped(gather_fixed(located.at(part), column.width), column), result[part]
+                )
             except Misfit as misfit:
                 raise misfit.of(first + misfit.at * column.dtype.itemsize // column.width) from None
         return result
@@ -315,11 +445,16 @@ class BatchReader:
         result: list[Any]
         if column.is_text:
             try:
-                result = values.view(pa.large_string()).to_pylist()  # cast() imports pyarrow.compute for the same
+                # cast() imports pyarrow.compute for the same
+                result = values.view(pa.large_string()).to_pylist()
             except UnicodeDecodeError as error:
-                wrong = [place for place, value in enumerate(values.to_pylist()) if not _is_utf8(value)]
+                wrong = [
+                    place for place, value in enumerate(values.to_pylist()) if not _is_utf8(value)
+                ]
                 where = name_of(self.shards, wanted, wrong[0])
-                raise DamageError(f"{where}: {column.name} is not UTF-8; {VERIFY_ADVICE}", wrong) from error
+                raise DamageError(
+                    f"{where}: {column.name} is not UTF-8; {VERIFY_ADVICE}", wrong
+                ) from error
         else:
             result = values.to_pylist()
         return result
@@ -350,7 +485,8 @@ def _copied(located: Located, column: Column, memory: BatchMemory) -> npt.NDArra
 
 
 def _ragged(column: Column, lists: Lists, transforms: Transforms, memory: BatchMemory) -> Batch:
-    """Return lists of numbers as arrays of their own, or padded to the longest, with their lengths."""
+    """Return lists of numbers as arrays of their own, or padded to the longest, with their
+    lengths."""
     assert column.dtype is not None
     name = column.name
     converter = Converter(transforms, column, column.dtype, np.empty(0, np.int64), 0)
@@ -368,5 +504,7 @@ def _ragged(column: Column, lists: Lists, transforms: Transforms, memory: BatchM
     converted = lists.with_numbers(numbers)
     if name not in transforms.pad:
         return {name: converted.arrays()}
-    padded = converted.padded(transforms.pad[name], lambda shape: memory.array(name, shape, converter.dtype))
+    padded = converted.padded(
+        transforms.pad[name], lambda shape: memory.array(name, shape, converter.dtype)
+    )
     return {name: padded, f"{name}_length": converted.sizes()}

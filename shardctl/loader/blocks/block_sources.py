@@ -1,4 +1,5 @@
-"""Where the values of a batch are read: in mapped or loaded files, or in blocks that are fetched into memory."""
+"""Where the values of a batch are read: in mapped or loaded files, or in blocks that are fetched
+into memory."""
 
 from __future__ import annotations
 
@@ -23,10 +24,11 @@ from shardctl.system.dataclass import dataclass
 class GatherOptions:
     """How samples are read.
 
-    `mmap` False reads blocks into memory instead of mapping files (for network file systems), `preload` keeps everything
-    that was read. If blocks cannot be read in place, at most `blocks` of them and `block_bytes` bytes are kept in memory.
-    `cache_bytes` limits the memory for decoded images. `checksums` compares each block with its checksum when it is first
-    read. `skip` leaves out samples that cannot be read, and counts them. `profile` measures the time of each stage.
+    `mmap` False reads blocks into memory instead of mapping files (for network file systems),
+    `preload` keeps everything that was read. If blocks cannot be read in place, at most `blocks` of
+    them and `block_bytes` bytes are kept in memory. `cache_bytes` limits the memory for decoded
+    images. `checksums` compares each block with its checksum when it is first read. `skip` leaves
+    out samples that cannot be read, and counts them. `profile` measures the time of each stage.
     """
 
     mmap: bool = True
@@ -41,30 +43,43 @@ class GatherOptions:
 
 def in_place(shards: Shards, options: GatherOptions) -> bool:
     """Return whether samples can be read one by one: uncompressed, and mapped or loaded."""
-    return (options.mmap or options.preload) and shards.has_places and shards.manifest.recipe.get("compression") == "none"
+    return (
+        (options.mmap or options.preload)
+        and shards.has_places
+        and shards.manifest.recipe.get("compression") == "none"
+    )
 
 
 class BlockPlaces:
     """The places of all samples of some columns. Threads may share it."""
 
-    def __init__(self, shards: Shards, columns: Sequence[Column], options: GatherOptions, stages: Stages) -> None:
+    def __init__(
+        self, shards: Shards, columns: Sequence[Column], options: GatherOptions, stages: Stages
+    ) -> None:
         self.shards, self.stages = shards, stages
         # Those of a store are compared when they come.
         self._options = replace(options, checksums=options.checksums and shards.is_local)
         flat = [column for column in columns if column.is_flat]
         opener = shards.opener(options.preload)
-        self.in_place = InPlace(shards, flat, opener, self._options.checksums) if in_place(shards, options) else None
+        self.in_place = (
+            InPlace(shards, flat, opener, self._options.checksums)
+            if in_place(shards, options)
+            else None
+        )
         # Made now: threads that need one at the same time would each make their own.
         self.blocks = self._cache(columns)
         """The blocks that are read into memory."""
         self.nested = self._cache([column for column in columns if not column.is_flat])
-        """The blocks of the columns that are never read in place: without the images and numbers that are."""
+        """The blocks of the columns that are never read in place: without the images and numbers
+        that are."""
 
     def _cache(self, columns: Sequence[Column]) -> BlockCache:
         limit, limit_bytes = self._options.blocks, self._options.block_bytes
         if self._options.preload:
             limit, limit_bytes = len(self.shards.starts), float("inf")
-        return BlockCache(self.shards, list(columns), limit, limit_bytes, self._options.checksums, self.stages)
+        return BlockCache(
+            self.shards, list(columns), limit, limit_bytes, self._options.checksums, self.stages
+        )
 
     def counts(self) -> dict[str, int]:
         """Return the hits and misses of the cache of blocks, and what came over a network."""
@@ -87,15 +102,18 @@ class BlockSources:
 
     @property
     def memory(self) -> InMemory:
-        """The blocks, in memory. (A cached_property would hold a lock that all threads share before Python 3.12.)"""
+        """The blocks, in memory. (A cached_property would hold a lock that all threads share before
+        Python 3.12.)"""
         if self._memory is None:
             self._memory = self._fetch(self._places.blocks)
         return self._memory
 
     def memory_of(self, column: Column) -> InMemory:
-        """Return the blocks of a column, in memory: without those columns that are read in place, where this one is not."""
+        """Return the blocks of a column, in memory: without those columns that are read in place,
+        where this one is not."""
         place = self._places.in_place
-        if place is None or column.is_flat or place.pass_by(self.wanted):  # which is in memory whole
+        # which is in memory whole
+        if place is None or column.is_flat or place.pass_by(self.wanted):
             return self.memory
         if self._nested is None:
             self._nested = self._fetch(self._places.nested)
@@ -106,10 +124,13 @@ class BlockSources:
         found, faults = cache.get(self.wanted.blocks.tolist(), counts.tolist())
         if faults:
             raise unreadable_blocks(self._places.shards, self.wanted, faults)
-        return InMemory(self._places.shards, [found[block] for block in self.wanted.blocks.tolist()])
+        return InMemory(
+            self._places.shards, [found[block] for block in self.wanted.blocks.tolist()]
+        )
 
     def locate(self, column: Column) -> Located | npt.NDArray[Any] | None:
-        """Return the places of a column's values, or its numbers; None if they must be read one by one."""
+        """Return the places of a column's values, or its numbers; None if they must be read one by
+        one."""
         if not column.is_flat:
             return None
         place = self._places.in_place

@@ -1,4 +1,5 @@
-"""A cache of blocks: each is decompressed once for all threads, and the least recently used is dropped first."""
+"""A cache of blocks: each is decompressed once for all threads, and the least recently used is
+dropped first."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class _Waiter:
         self.error: Exception | None = None
 
     def hand_over(self, block: int, found: dict[int, Block], faults: Faults) -> None:
-        """Store the block, or its damage. Raises the error where it could not be had: nothing is wrong with it then."""
+        """Store the block, or its damage. Raises the error where it could not be had: nothing is
+        wrong with it then."""
         if self.loaded is not None:
             found[block] = self.loaded
         elif isinstance(self.error, DamageError):
@@ -39,19 +41,32 @@ class _Waiter:
 class BlockCache:
     """Some columns of blocks, ready to be read. Threads may share it.
 
-    A block is released as soon as each of its samples has been requested: an epoch uses a sample once. Of the other blocks,
-    the most recently used are kept, up to `limit` blocks or `limit_bytes`, whichever is reached first. With an infinite
-    `limit_bytes` all of them are kept.
+    A block is released as soon as each of its samples has been requested: an epoch uses a sample
+    once. Of the other blocks, the most recently used are kept, up to `limit` blocks or
+    `limit_bytes`, whichever is reached first. With an infinite `limit_bytes` all of them are kept.
     """
 
     def __init__(
-        self, shards: Shards, columns: list[Column], limit: int, limit_bytes: float, checksums: bool, stages: Stages
+        self,
+        shards: Shards,
+        columns: list[Column],
+        limit: int,
+        limit_bytes: float,
+        checksums: bool,
+        stages: Stages,
     ) -> None:
         names = shards.layout.columns.names
         self._columns = columns
         # A checksum is that of all columns together.
-        self._fields = None if checksums else tuple(sorted(names.index(column.name) for column in columns))
-        self._shards, self._limit, self._limit_bytes, self._checksums = shards, limit, limit_bytes, checksums
+        self._fields = (
+            None if checksums else tuple(sorted(names.index(column.name) for column in columns))
+        )
+        self._shards, self._limit, self._limit_bytes, self._checksums = (
+            shards,
+            limit,
+            limit_bytes,
+            checksums,
+        )
         self._stages = stages
         self._ready: OrderedDict[int, Block] = OrderedDict()
         self._bytes = 0
@@ -61,15 +76,17 @@ class BlockCache:
         keep_renewed(self)
 
     def renew(self) -> None:
-        """Make a new lock, and forget the reads of other threads: a forked child does not have these threads."""
+        """Make a new lock, and forget the reads of other threads: a forked child does not have
+        these threads."""
         self._lock = threading.Lock()
         self._coming: dict[int, list[_Waiter]] = {}
 
     def get(self, blocks: list[int], counts: list[int]) -> tuple[dict[int, Block], Faults]:
-        """Return these blocks, with the number of samples needed of each, and the errors of those that cannot be read.
+        """Return these blocks, with the number of samples needed of each, and the errors of those
+        that cannot be read.
 
-        Blocks that no thread is reading are read first; then this thread waits for those that another thread is reading, so
-        that two threads that need the same blocks share the work.
+        Blocks that no thread is reading are read first; then this thread waits for those that
+        another thread is reading, so that two threads that need the same blocks share the work.
         """
         found: dict[int, Block] = {}
         faults: Faults = {}
@@ -92,7 +109,8 @@ class BlockCache:
         return block in self._ready or block in self._coming
 
     def _use(self, block: int, count: int) -> None:
-        """Count the samples of a block that are being read, and release the block after the last ones."""
+        """Count the samples of a block that are being read, and release the block after the last
+        ones."""
         self._left[block] = self._left.get(block, self._shards.rows_of(block)) - count
         if self._left[block] <= 0:
             del self._left[block]
@@ -103,7 +121,8 @@ class BlockCache:
         self._bytes -= dropped.batch.nbytes if dropped is not None else 0
 
     def _claim(self, block: int, found: dict[int, Block], waiting: dict[int, _Waiter]) -> bool:
-        """Take a cached block, or queue for one that is being read. Return whether this thread must read it itself."""
+        """Take a cached block, or queue for one that is being read. Return whether this thread must
+        read it itself."""
         with self._lock:
             if block in self._ready:
                 self._ready.move_to_end(block)
@@ -142,7 +161,9 @@ class BlockCache:
     def _keep(self, block: int, loaded: Block) -> None:
         self._ready[block] = loaded
         self._bytes += loaded.batch.nbytes
-        while len(self._ready) > 1 and (len(self._ready) > self._limit or self._bytes > self._limit_bytes):
+        while len(self._ready) > 1 and (
+            len(self._ready) > self._limit or self._bytes > self._limit_bytes
+        ):
             self._drop(next(iter(self._ready)))
 
     def _read(self, block: int) -> Block:
@@ -156,19 +177,22 @@ class BlockCache:
         return loaded
 
     def _validate(self, block: int, loaded: Block) -> None:
-        """Look at all values of the columns that Arrow itself will read; our own reading checks what it uses."""
+        """Look at all values of the columns that Arrow itself will read; our own reading checks
+        what it uses."""
         for column in self._columns:
             if _is_for_arrow(column, loaded.batch.column(column.name)):
                 try:
                     loaded.checked(column)
                 except (pa.ArrowException, ValueError) as error:
                     raise DamageError(
-                        f"{self._shards.where(block)} cannot be read ({first_line(error)}); {VERIFY_ADVICE}"
+                        f"{self._shards.where(block)} cannot be read ({first_line(error)}); "
+                        f"{VERIFY_ADVICE}"
                     ) from error
 
 
 def _is_for_arrow(column: Column, values: pa.Array) -> bool:
-    """Return whether Arrow itself will read values of this column: of its type, or because some are missing."""
+    """Return whether Arrow itself will read values of this column: of its type, or because some are
+    missing."""
     if column.kind in ("other", "nested"):
         return True
     try:
@@ -179,11 +203,14 @@ def _is_for_arrow(column: Column, values: pa.Array) -> bool:
 
 def other_rows(shards: Shards, block: int) -> DamageError:
     """Return the error for a block that does not have the rows that the manifest says."""
-    return DamageError(f"{shards.where(block)} does not have the rows that were written; {VERIFY_ADVICE}")
+    return DamageError(
+        f"{shards.where(block)} does not have the rows that were written; {VERIFY_ADVICE}"
+    )
 
 
 def name_samples(shards: Shards, block: int, error: DamageError) -> str:
-    """Return what an error says, and which samples a block holds: their keys, or their numbers where these cannot be read."""
+    """Return what an error says, and which samples a block holds: their keys, or their numbers
+    where these cannot be read."""
     first, last = int(shards.starts[block]), int(shards.starts[block + 1]) - 1
     try:
         keys = _keys_of(shards, block)

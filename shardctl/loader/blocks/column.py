@@ -1,4 +1,5 @@
-"""The kind of a column's values, and their places in a block: the parts of Arrow's memory layout that reading needs.
+"""The kind of a column's values, and their places in a block: the parts of Arrow's memory layout
+that reading needs.
 
 https://arrow.apache.org/docs/format/Columnar.html
 """
@@ -23,10 +24,12 @@ from shardctl.system.dataclass import dataclass
 class Column:
     """One column of a dataset.
 
-    `kind` is "fixed" (numbers, and arrays of one shape: `width` bytes per sample), "variable" (text, bytes, encoded
-    images, lists of numbers: items of `width` bytes), "nested" (lists of lists of numbers) or "other". `dtype` is that of the
-    numbers, None for text and bytes. `picture` is the role of images and masks, `objects` that of what is marked in an image,
-    None for all others; of objects, only `members` are wanted, all of them for None. `plain` is the role of what is neither.
+    `kind` is "fixed" (numbers, and arrays of one shape: `width` bytes per sample), "variable"
+    (text, bytes, encoded images, lists of numbers: items of `width` bytes), "nested" (lists of
+    lists of numbers) or "other". `dtype` is that of the numbers, None for text and bytes. `picture`
+    is the role of images and masks, `objects` that of what is marked in an image, None for all
+    others; of objects, only `members` are wanted, all of them for None. `plain` is the role of what
+    is neither.
     """
 
     name: str
@@ -42,33 +45,56 @@ class Column:
 
     @classmethod
     def of(cls, field: pa.Field, role: Role | None = None) -> Column:
-        """Look at a field's type. Of the roles, those of images, masks and objects say how values are read."""
+        """Look at a field's type. Of the roles, those of images, masks and objects say how values
+        are read."""
         picture = role if isinstance(role, Image) else None
         objects = role if isinstance(role, Objects) else None
         plain = role if isinstance(role, Plain) else None
-        return replace(cls._of_type(field.name, field.type), picture=picture, objects=objects, plain=plain)
+        return replace(
+            cls._of_type(field.name, field.type), picture=picture, objects=objects, plain=plain
+        )
 
     @classmethod
     def _of_type(cls, name: str, type_: pa.DataType) -> Column:
         if isinstance(type_, pa.FixedShapeTensorType) and _is_number(type_.value_type):
             dtype = dtype_of(type_.value_type)
             shape = tuple(type_.shape)
-            return cls(name, type_, "fixed", int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, dtype, shape)
+            return cls(
+                name,
+                type_,
+                "fixed",
+                int(np.prod(shape, dtype=np.int64)) * dtype.itemsize,
+                dtype,
+                shape,
+            )
         leaf, sizes = _lists(type_)
         if _is_number(leaf) and 0 not in sizes:
             dtype = dtype_of(leaf)
             if all(size >= 0 for size in sizes):
-                return cls(name, type_, "fixed", int(np.prod(sizes, dtype=np.int64)) * dtype.itemsize, dtype, sizes)
+                return cls(
+                    name,
+                    type_,
+                    "fixed",
+                    int(np.prod(sizes, dtype=np.int64)) * dtype.itemsize,
+                    dtype,
+                    sizes,
+                )
             if len(sizes) == 1:
                 return cls(name, type_, "variable", dtype.itemsize, dtype)
             return cls(name, type_, "nested", dtype.itemsize, dtype)
-        if type_.equals(ENCODED_IMAGE) or _is_text(type_) or pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
+        if (
+            type_.equals(ENCODED_IMAGE)
+            or _is_text(type_)
+            or pa.types.is_binary(type_)
+            or pa.types.is_large_binary(type_)
+        ):
             return cls(name, type_, "variable")
         return cls(name, type_, "other")
 
     @property
     def is_flat(self) -> bool:
-        """Whether the values lie in one piece of memory each, so that they can be read where they are."""
+        """Whether the values lie in one piece of memory each, so that they can be read where they
+        are."""
         return self.kind in ("fixed", "variable")
 
     @property
@@ -120,7 +146,9 @@ class Column:
         if self.members is None:
             return array
         members = [array.field(member) for member in self.members]
-        return pa.StructArray.from_arrays(members, list(self.members), mask=array.is_null() if array.null_count else None)
+        return pa.StructArray.from_arrays(
+            members, list(self.members), mask=array.is_null() if array.null_count else None
+        )
 
     @property
     def picture_shape(self) -> tuple[int, ...] | None:
@@ -130,7 +158,9 @@ class Column:
     @property
     def pixel_dtype(self) -> np.dtype[Any]:
         """The type of the numbers of decoded images and masks."""
-        return np.dtype(np.uint16 if isinstance(self.picture, Mask) and self.picture.bits == 16 else np.uint8)
+        return np.dtype(
+            np.uint16 if isinstance(self.picture, Mask) and self.picture.bits == 16 else np.uint8
+        )
 
     @property
     def picture_channels(self) -> tuple[int, ...]:
@@ -139,7 +169,8 @@ class Column:
 
 
 def _lists(type_: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:
-    """Return the element type of nested lists, and the sizes of the lists from the outermost on, -1 for any size."""
+    """Return the element type of nested lists, and the sizes of the lists from the outermost on, -1
+    for any size."""
     sizes: list[int] = []
     while is_list(type_):
         sizes.append(type_.list_size if pa.types.is_fixed_size_list(type_) else -1)
@@ -157,7 +188,8 @@ def _is_text(type_: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class Flat:
-    """One column of one block: its bytes, and for a "variable" one where its values begin and the last ends, (rows + 1,)."""
+    """One column of one block: its bytes, and for a "variable" one where its values begin and the
+    last ends, (rows + 1,)."""
 
     rows: int
     data: pa.Buffer
@@ -165,12 +197,19 @@ class Flat:
 
 
 def flatten(array: pa.Array, column: Column) -> Flat | None:
-    """Return the buffers of a "fixed" or "variable" column; None if a value is null, which buffers do not show.
+    """Return the buffers of a "fixed" or "variable" column; None if a value is null, which buffers
+    do not show.
 
     Raises ValueError for buffers that are too small for the rows.
     """
     array.validate()  # before nulls are counted in a bitmap that may be too short
-    values = array.field(0) if column.is_encoded_image else array.storage if isinstance(array, pa.ExtensionArray) else array
+    values = (
+        array.field(0)
+        if column.is_encoded_image
+        else array.storage
+        if isinstance(array, pa.ExtensionArray)
+        else array
+    )
     if array.null_count or values.null_count:
         return None
     if column.kind == "fixed":
@@ -190,7 +229,11 @@ def flatten(array: pa.Array, column: Column) -> Flat | None:
     dtype = column.offset_dtype
     if offsets is None or offsets.size < (len(array) + 1) * dtype.itemsize:
         raise ValueError(f"column {column.name} has too few offsets")
-    return Flat(len(array), data if data is not None else pa.py_buffer(b""), np.frombuffer(offsets, dtype, len(array) + 1))
+    return Flat(
+        len(array),
+        data if data is not None else pa.py_buffer(b""),
+        np.frombuffer(offsets, dtype, len(array) + 1),
+    )
 
 
 class Block:

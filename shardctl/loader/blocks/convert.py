@@ -1,4 +1,5 @@
-"""The values of one column, transformed on their way into a batch: one pass over each value, while it is in cache."""
+"""The values of one column, transformed on their way into a batch: one pass over each value, while
+it is in cache."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _CROP, _FLIP = 11, 12
 
 
 class Misfit(Exception):
-    """A number does not fit the requested type. `at` is its index among those converted, `place` its sample once known."""
+    """A number does not fit the requested type. `at` is its index among those converted, `place`
+    its sample once known."""
 
     def __init__(self, at: int, value: Any, dtype: np.dtype[Any]) -> None:
         super().__init__(f"{value} does not fit {dtype}")
@@ -33,24 +35,39 @@ class Misfit(Exception):
 class Converter:
     """Writes the transformed values of one column into a batch."""
 
-    def __init__(self, transforms: Transforms, column: Column, stored: Any, samples: npt.NDArray[np.int64], epoch: int) -> None:
+    def __init__(
+        self,
+        transforms: Transforms,
+        column: Column,
+        stored: Any,
+        samples: npt.NDArray[np.int64],
+        epoch: int,
+    ) -> None:
         name, is_picture = column.name, column.picture is not None
         self.dtype = transforms.dtype(name, stored)
         self._transforms = transforms
         normalization = transforms.normalize.get(name)
-        self._affine = None if normalization is None else _Affine(normalization, np.dtype(stored), self.dtype)
-        self._views = Views(transforms, samples, epoch) if is_picture and (transforms.crop or transforms.flip) else None
+        self._affine = (
+            None if normalization is None else _Affine(normalization, np.dtype(stored), self.dtype)
+        )
+        self._views = (
+            Views(transforms, samples, epoch)
+            if is_picture and (transforms.crop or transforms.flip)
+            else None
+        )
         self._resizes = is_picture and transforms.resize is not None
         self._planes = transforms.puts_channels_first(column)
         self._limits = None if self._affine else _limits(np.dtype(stored), self.dtype)
 
     @property
     def one_by_one(self) -> bool:
-        """Whether each sample is converted by itself: its view may be another than that of the next."""
+        """Whether each sample is converted by itself: its view may be another than that of the
+        next."""
         return self._views is not None or self._resizes or self._planes
 
     def look(self, size: Size, place: int) -> View:
-        """Return what is seen of an image or mask of a stored size (width, height): resized, and no more of it than the crop.
+        """Return what is seen of an image or mask of a stored size (width, height): resized, and no
+        more of it than the crop.
 
         Raises DatasetError if it is too small, or too large.
         """
@@ -65,7 +82,8 @@ class Converter:
         return self._transforms.bounded(self._transforms.resized_view(*size))
 
     def view(self, values: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
-        """Return what is seen of a stored image (height, width, 3) or mask (height, width): a copy only where it is resized.
+        """Return what is seen of a stored image (height, width, 3) or mask (height, width): a copy
+        only where it is resized.
 
         Raises DatasetError as `look` does.
         """
@@ -76,8 +94,8 @@ class Converter:
         return self.cut(values, place)
 
     def cut(self, values: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
-        """Return the crop of a resized image or mask, mirrored where it shall be, without a copy. Raises DatasetError if it is
-        too small; what has the size of the crop stays whole."""
+        """Return the crop of a resized image or mask, mirrored where it shall be, without a copy.
+        Raises DatasetError if it is too small; what has the size of the crop stays whole."""
         return self._views.of(values, place) if self._views else values
 
     def converted(self, values: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
@@ -88,7 +106,8 @@ class Converter:
         return out
 
     def write(self, values: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-        """Convert and normalise `values` into `out`, in one piece and of the same shape, or an image with its channels first.
+        """Convert and normalise `values` into `out`, in one piece and of the same shape, or an
+        image with its channels first.
 
         Raises Misfit for a value that does not fit.
         """
@@ -121,7 +140,8 @@ def _limits(stored: np.dtype[Any], wanted: np.dtype[Any]) -> _Limits | None:
 
 
 def _check_fit(values: npt.NDArray[Any], limits: _Limits, dtype: np.dtype[Any]) -> None:
-    """Raise Misfit for a number outside of the limits; NaN and infinities have their place in floating point numbers."""
+    """Raise Misfit for a number outside of the limits; NaN and infinities have their place in
+    floating point numbers."""
     wrong = (values < limits[0]) | (values > limits[1])
     if values.dtype.kind == "f":
         wrong &= np.isfinite(values)
@@ -133,18 +153,25 @@ def _check_fit(values: npt.NDArray[Any], limits: _Limits, dtype: np.dtype[Any]) 
 class _Affine:
     """(x - mean) / std, as x * scale + shift."""
 
-    def __init__(self, normalization: Normalization, stored: np.dtype[Any], wanted: np.dtype[Any]) -> None:
+    def __init__(
+        self, normalization: Normalization, stored: np.dtype[Any], wanted: np.dtype[Any]
+    ) -> None:
         mean, std = (np.asarray(part, np.float64) for part in normalization)
         self._work = np.result_type(stored, wanted, np.float32)
-        self._scale, self._shift = (part.astype(self._work) for part in np.broadcast_arrays(1 / std, -mean / std))
+        self._scale, self._shift = (
+            part.astype(self._work) for part in np.broadcast_arrays(1 / std, -mean / std)
+        )
         self._rows: dict[int, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {}
-        most = max(abs(bound) for bound in range_of(stored)) * float(np.abs(1 / std).max()) + float(np.abs(mean / std).max())
+        most = max(abs(bound) for bound in range_of(stored)) * float(np.abs(1 / std).max()) + float(
+            np.abs(mean / std).max()
+        )
         self._may_overflow = wanted != self._work and not most <= range_of(wanted)[1]
 
     def write(self, values: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         work = out if out.dtype == self._work else np.empty(out.shape, self._work)
         _copy(values, work)
-        # A row of an image at a time: numpy is ten times as slow where it takes up a few channels at a time.
+        # A row of an image at a time: numpy is ten times as slow where it takes up a few channels
+        # at a time.
         in_rows = self._scale.size > 1 and work.ndim > 1
         rows = work.reshape(*work.shape[:-2], work.shape[-2] * work.shape[-1]) if in_rows else work
         scale, shift = self._repeated(rows.shape[-1])
@@ -158,7 +185,9 @@ class _Affine:
         self._apply(values, self._scale.reshape(-1)[one], self._shift.reshape(-1)[one], work)
         self._narrow(work, out)
 
-    def _apply(self, values: npt.NDArray[Any], scale: Any, shift: Any, work: npt.NDArray[Any]) -> None:
+    def _apply(
+        self, values: npt.NDArray[Any], scale: Any, shift: Any, work: npt.NDArray[Any]
+    ) -> None:
         np.multiply(values, scale, out=work)
         np.add(work, shift, out=work)
 
@@ -180,7 +209,8 @@ class _Affine:
 
 
 def _copy(values: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-    """Convert values. A mirrored image goes channel by channel: numpy is six times as slow with runs of one pixel."""
+    """Convert values. A mirrored image goes channel by channel: numpy is six times as slow with
+    runs of one pixel."""
     if values.ndim == 3 and values.strides[1] < 0:
         for channel in range(values.shape[2]):
             np.copyto(out[:, :, channel], values[:, :, channel], casting="unsafe")
@@ -189,21 +219,30 @@ def _copy(values: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
 
 
 class Views:
-    """The part of each image that is cut out, and whether it is mirrored: drawn from (seed, epoch, sample)."""
+    """The part of each image that is cut out, and whether it is mirrored: drawn from (seed, epoch,
+    sample)."""
 
     def __init__(self, transforms: Transforms, samples: npt.NDArray[np.int64], epoch: int) -> None:
         self._crop, self._random = transforms.crop, transforms.crop_from == "random"
-        crops, flips = (self._draw(transforms.seed, epoch, purpose, samples) for purpose in (_CROP, _FLIP))
-        # Lists of all samples: each is looked up once, and what is done for one sample at a time keeps other threads waiting.
+        crops, flips = (
+            self._draw(transforms.seed, epoch, purpose, samples) for purpose in (_CROP, _FLIP)
+        )
+        # Lists of all samples: each is looked up once, and what is done for one sample at a time
+        # keeps other threads waiting.
         self._downwards: list[int] = (crops & np.uint64(0xFFFFFFFF)).tolist()
         self._rightwards: list[int] = (crops >> np.uint64(32)).tolist()
-        lowest_first = (flips & np.uint64(1)) << np.uint64(63) | flips >> np.uint64(1)  # so that 0.5 asks for the lowest bit
+        # so that 0.5 asks for the lowest bit
+        lowest_first = (flips & np.uint64(1)) << np.uint64(63) | flips >> np.uint64(1)
         least_flipped = round(2**64 * (1 - transforms.flip))
         self._mirrored = (
-            (lowest_first >= np.uint64(least_flipped)).tolist() if least_flipped < 2**64 else [False] * len(samples)
+            (lowest_first >= np.uint64(least_flipped)).tolist()
+            if least_flipped < 2**64
+            else [False] * len(samples)
         )
 
-    def _draw(self, seed: int, epoch: int, purpose: int, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    def _draw(
+        self, seed: int, epoch: int, purpose: int, samples: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.uint64]:
         return mix64(samples.astype(np.uint64) + np.uint64(key_of(seed, epoch, purpose)))
 
     def box(self, width: int, height: int, place: int) -> tuple[int, int, int, int]:
@@ -217,11 +256,18 @@ class Views:
         free_y, free_x = height - high, width - wide
         if free_y < 0 or free_x < 0:
             size = f"{width}x{height} (width x height)"
-            raise DatasetError(f"{size} is too small for a crop to {wide}x{high}; give resize= too, or a smaller crop")
+            raise DatasetError(
+                f"{size} is too small for a crop to {wide}x{high}; give resize= too, or a smaller "
+                "crop"
+            )
         if self._random:
-            top, left = self._downwards[place] * (free_y + 1) >> 32, self._rightwards[place] * (free_x + 1) >> 32
+            top, left = (
+                self._downwards[place] * (free_y + 1) >> 32,
+                self._rightwards[place] * (free_x + 1) >> 32,
+            )
         else:
-            top, left = round(free_y / 2), round(free_x / 2)  # as the step `crop` of a recipe and torchvision's CenterCrop
+            # as the step `crop` of a recipe and torchvision's CenterCrop
+            top, left = round(free_y / 2), round(free_x / 2)
         return left, top, left + wide, top + high
 
     def mirrored(self, place: int) -> bool:
@@ -229,7 +275,8 @@ class Views:
         return self._mirrored[place]
 
     def of(self, image: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
-        """Return that part of an image, mirrored where it shall be, without a copy. Raises DatasetError if it is too small."""
+        """Return that part of an image, mirrored where it shall be, without a copy. Raises
+        DatasetError if it is too small."""
         if self._crop is not None:
             height, width = image.shape[:2]
             left, top, right, bottom = self.box(width, height, place)

@@ -1,4 +1,5 @@
-"""The places of the values of some samples: in mapped uncompressed files, or in blocks that were read into memory."""
+"""The places of the values of some samples: in mapped uncompressed files, or in blocks that were
+read into memory."""
 
 from __future__ import annotations
 
@@ -23,11 +24,13 @@ from shardctl.loader.blocks.stages import Stages
 from shardctl.system.mmap import mended, was_mended, watch
 
 CHECK_SECONDS = 0.01
-"""How old the last look at a file may be: one takes a system call and the interpreter's lock, twice; 7 % at full speed."""
+"""How old the last look at a file may be: one takes a system call and the interpreter's lock,
+twice; 7 % at full speed."""
 
 
 class Wanted:
-    """Samples to be read: sample i is row `rows[i]` of block `block[i]`. `starts` says at which sample each block begins."""
+    """Samples to be read: sample i is row `rows[i]` of block `block[i]`. `starts` says at which
+    sample each block begins."""
 
     def __init__(self, starts: Indices, samples: Indices) -> None:
         self.block: Indices = np.searchsorted(starts, samples, side="right") - 1
@@ -57,7 +60,8 @@ class Wanted:
 
     @property
     def by_block(self) -> tuple[Indices, list[int]]:
-        """The samples sorted by block (n,), and where each block's begin, and the last one's end."""
+        """The samples sorted by block (n,), and where each block's begin, and the last one's
+        end."""
         if self._sorted is None:
             # A stable sort of 16-bit numbers is a radix sort, a tenth of the time.
             groups = self.inverse.astype(np.uint16) if len(self.blocks) < 2**16 else self.inverse
@@ -75,21 +79,33 @@ _PLACE = np.dtype([("data", "i8"), ("size", "i8"), ("offsets", "i8")])
 
 
 class InPlace:
-    """Reads uncompressed columns in place, in the mapped (or loaded) files. Their places are looked up block by block.
+    """Reads uncompressed columns in place, in the mapped (or loaded) files. Their places are looked
+    up block by block.
 
-    A place is the position in the file of the column's data, its size in bytes, and the position of its offsets.
+    A place is the position in the file of the column's data, its size in bytes, and the position of
+    its offsets.
     """
 
-    def __init__(self, shards: Shards, columns: list[Column], opener: Opener, checksums: bool) -> None:
-        self._shards, self._columns, self._opener, self._checksums = shards, columns, opener, checksums
+    def __init__(
+        self, shards: Shards, columns: list[Column], opener: Opener, checksums: bool
+    ) -> None:
+        self._shards, self._columns, self._opener, self._checksums = (
+            shards,
+            columns,
+            opener,
+            checksums,
+        )
         blocks = len(shards.starts) - 1
-        self._places: dict[str, npt.NDArray[Any]] = {column.name: np.zeros(blocks, _PLACE) for column in columns}
+        self._places: dict[str, npt.NDArray[Any]] = {
+            column.name: np.zeros(blocks, _PLACE) for column in columns
+        }
         self._known = np.zeros(blocks, bool)
         self._passing = np.zeros(blocks, bool)
         self._elsewhere = {column.name: np.zeros(blocks, bool) for column in columns}
 
     def prepare(self, wanted: Wanted, stages: Stages) -> tuple[Files, Faults]:
-        """Open the files of these samples, make sure that they are unchanged, and find the columns in their blocks."""
+        """Open the files of these samples, make sure that they are unchanged, and find the columns
+        in their blocks."""
         watch()
         numbers, which = _distinct(self._shards.shard_of(wanted.block))
         known = self._known[wanted.block]
@@ -97,11 +113,14 @@ class InPlace:
             return self._files(numbers, which, ())
         unknown = _distinct(wanted.block[~known])[0].tolist()
         passing, missing = self._shards.settle(unknown, stages)
-        # One thread at a time: two that make so many short calls take the interpreter's lock from each other at each of them.
+        # One thread at a time: two that make so many short calls take the interpreter's lock from
+        # each other at each of them.
         with self._shards.opening:
             for block in passing:
                 self._pass_by(block)
-            files, faults = self._files(numbers, which, [block for block in unknown if block not in missing])
+            files, faults = self._files(
+                numbers, which, [block for block in unknown if block not in missing]
+            )
             return files, {**faults, **missing}
 
     def _pass_by(self, block: int) -> None:
@@ -114,7 +133,9 @@ class InPlace:
         """Return whether some of these samples are in no file."""
         return bool(self._passing[wanted.block].any())
 
-    def _files(self, numbers: Indices, which: Indices, unknown: Iterable[int]) -> tuple[Files, Faults]:
+    def _files(
+        self, numbers: Indices, which: Indices, unknown: Iterable[int]
+    ) -> tuple[Files, Faults]:
         faults: Faults = {}
         opened = [self._open(shard, faults) for shard in numbers.tolist()]
         for block in unknown:
@@ -124,7 +145,8 @@ class InPlace:
         return Files(opened, which), faults
 
     def changed(self, wanted: Wanted) -> Faults:
-        """Look at the files of these samples again, now. Return what is wrong with the blocks of those that have changed."""
+        """Look at the files of these samples again, now. Return what is wrong with the blocks of
+        those that have changed."""
         faults: Faults = {}
         for shard in np.unique(self._shards.shard_of(wanted.block)).tolist():
             try:
@@ -150,7 +172,8 @@ class InPlace:
         """Raise DatasetError for a mapped file that has zeros where pages could not be read."""
         if mended() and was_mended(opened.file.contents.address):
             raise DatasetError(
-                f"{opened.file.shown}: parts of it could not be read (it was cut short, or the disk failed); {VERIFY_ADVICE}"
+                f"{opened.file.shown}: parts of it could not be read (it was cut short, or the "
+                f"disk failed); {VERIFY_ADVICE}"
             )
 
     def _find(self, block: int, opened: OpenShard, faults: Faults) -> None:
@@ -161,7 +184,8 @@ class InPlace:
             faults[block] = error
 
     def lie_elsewhere(self, column: Column, wanted: Wanted) -> bool:
-        """Return whether some of these values cannot be read in place: a null in their block, or a compressed buffer."""
+        """Return whether some of these values cannot be read in place: a null in their block, or a
+        compressed buffer."""
         return bool(self._elsewhere[column.name][wanted.block].any())
 
     def _look(self, block: int, opened: OpenShard) -> None:
@@ -189,7 +213,8 @@ class InPlace:
         self._known[block] = True
 
     def locate(self, column: Column, wanted: Wanted, files: Files) -> Located:
-        """Return where the values of a column lie. Raises DamageError for offsets that lead out of the block."""
+        """Return where the values of a column lie. Raises DamageError for offsets that lead out of
+        the block."""
         places = self._places[column.name]
         data = places["data"][wanted.block]
         if column.kind == "fixed":
@@ -198,12 +223,15 @@ class InPlace:
         at = places["offsets"][wanted.block] + wanted.rows * dtype.itemsize
         pairs = gather_fixed(files.located(at, 2 * dtype.itemsize), 2 * dtype.itemsize)
         bounds = np.ascontiguousarray(pairs).view(dtype).astype(np.int64) * column.width
-        _check_bounds(self._shards, column, wanted, bounds[:, 0], bounds[:, 1], places["size"][wanted.block])
+        _check_bounds(
+            self._shards, column, wanted, bounds[:, 0], bounds[:, 1], places["size"][wanted.block]
+        )
         return files.located(data + bounds[:, 0], bounds[:, 1] - bounds[:, 0])
 
 
 def _distinct(numbers: Indices) -> tuple[Indices, Indices]:
-    """Return the distinct numbers, sorted, and which of them each is. Small numbers are counted and not sorted.
+    """Return the distinct numbers, sorted, and which of them each is. Small numbers are counted and
+    not sorted.
 
     As np.unique, which at its first call imports numpy.ma: half of the time to the first batch.
     """
@@ -226,7 +254,9 @@ class Files:
     """The bytes of the files that some samples are in; `which` says for every sample in which."""
 
     def __init__(self, opened: list[OpenShard | None], which: Indices) -> None:
-        self._buffers = [shard.file.contents if shard is not None else _NO_BYTES for shard in opened]
+        self._buffers = [
+            shard.file.contents if shard is not None else _NO_BYTES for shard in opened
+        ]
         self._which = which
 
     def located(self, position: Indices, length: Indices | int) -> Located:
@@ -236,7 +266,8 @@ class Files:
 
 
 class InMemory:
-    """Reads columns of blocks that were read into memory. `blocks` are in the order of `wanted.blocks`."""
+    """Reads columns of blocks that were read into memory. `blocks` are in the order of
+    `wanted.blocks`."""
 
     def __init__(self, shards: Shards, blocks: list[Block]) -> None:
         self._shards, self._blocks = shards, blocks
@@ -257,24 +288,40 @@ class InMemory:
     def numbers(self, column: Column, flats: list[Flat], wanted: Wanted) -> npt.NDArray[Any]:
         """Copy the numbers of a column: (n,)."""
         assert column.dtype is not None
-        return _from_each(wanted, [np.frombuffer(flat.data, column.dtype, flat.rows) for flat in flats], column.dtype)
+        return _from_each(
+            wanted,
+            [np.frombuffer(flat.data, column.dtype, flat.rows) for flat in flats],
+            column.dtype,
+        )
 
     def locate(self, column: Column, flats: list[Flat], wanted: Wanted) -> Located:
-        """Return where the values of a column lie. Raises DamageError for offsets that lead out of the block."""
+        """Return where the values of a column lie. Raises DamageError for offsets that lead out of
+        the block."""
         buffers = [flat.data for flat in flats]
         if column.kind == "fixed":
-            return Located(buffers, wanted.inverse, wanted.rows * column.width, np.full(len(wanted), column.width))
+            return Located(
+                buffers,
+                wanted.inverse,
+                wanted.rows * column.width,
+                np.full(len(wanted), column.width),
+            )
         offsets = [flat.offsets for flat in flats if flat.offsets is not None]
         begins = _from_each(wanted, offsets, column.offset_dtype).astype(np.int64) * column.width
-        ends = _from_each(wanted, [each[1:] for each in offsets], column.offset_dtype).astype(np.int64) * column.width
+        ends = (
+            _from_each(wanted, [each[1:] for each in offsets], column.offset_dtype).astype(np.int64)
+            * column.width
+        )
         sizes = np.array([buffer.size for buffer in buffers], np.int64)[wanted.inverse]
         _check_bounds(self._shards, column, wanted, begins, ends, sizes)
         return Located(buffers, wanted.inverse, begins, ends - begins)
 
     def take(self, column: Column, wanted: Wanted) -> pa.Array:
-        """Copy the values of any column into one Arrow array; of objects, the wanted members. Raises DamageError."""
+        """Copy the values of any column into one Arrow array; of objects, the wanted members.
+        Raises DamageError."""
         if not self._blocks:
-            return column.values(pa.RecordBatch.from_arrays([pa.array([], column.type)], [column.name]))
+            return column.values(
+                pa.RecordBatch.from_arrays([pa.array([], column.type)], [column.name])
+            )
         order, edges = wanted.by_block
         parts = [
             self._checked(column, place, wanted).take(column_of(wanted.rows[order[begin:end]]))
@@ -285,31 +332,41 @@ class InMemory:
         return pa.concat_arrays(parts).take(column_of(back))
 
     def _checked(self, column: Column, place: int, wanted: Wanted) -> pa.Array:
-        """Return the values of a column of one block. Raises DamageError where Arrow must not read them."""
+        """Return the values of a column of one block. Raises DamageError where Arrow must not read
+        them."""
         try:
             return self._blocks[place].checked(column)
         except ValueError as error:
             raise self._damage(int(wanted.blocks[place]), wanted, error) from error
 
     def _damage(self, block: int, wanted: Wanted, error: ValueError) -> DamageError:
-        message = f"{self._shards.where(block)} cannot be read ({first_line(error)}); {VERIFY_ADVICE}"
+        message = (
+            f"{self._shards.where(block)} cannot be read ({first_line(error)}); {VERIFY_ADVICE}"
+        )
         return DamageError(message, np.flatnonzero(wanted.block == block))
 
 
-def _from_each(wanted: Wanted, arrays: list[npt.NDArray[Any]], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _from_each(
+    wanted: Wanted, arrays: list[npt.NDArray[Any]], dtype: np.dtype[Any]
+) -> npt.NDArray[Any]:
     """Collect one number per sample, (n,), each from its row of the array (rows,) of its block."""
     order, edges = wanted.by_block
     rows, found = wanted.rows[order], np.empty(len(wanted), dtype)
     for array, begin, end in zip(arrays, edges[:-1], edges[1:], strict=True):
-        array.take(rows[begin:end], out=found[begin:end], mode="clip")  # without it, numpy copies `out` first
+        # without it, numpy copies `out` first
+        array.take(rows[begin:end], out=found[begin:end], mode="clip")
     result = np.empty_like(found)
     result[order] = found
     return result
 
 
-def _check_bounds(shards: Shards, column: Column, wanted: Wanted, begins: Indices, ends: Indices, sizes: Indices) -> None:
+def _check_bounds(
+    shards: Shards, column: Column, wanted: Wanted, begins: Indices, ends: Indices, sizes: Indices
+) -> None:
     wrong = np.flatnonzero((begins < 0) | (ends < begins) | (ends > sizes))
     if len(wrong):
         where, row = shards.where(int(wanted.block[wrong[0]])), int(wanted.rows[wrong[0]])
-        message = f"{where}, row {row}: damaged, {column.name} leads out of its block; {VERIFY_ADVICE}"
+        message = (
+            f"{where}, row {row}: damaged, {column.name} leads out of its block; {VERIFY_ADVICE}"
+        )
         raise DamageError(message, wrong)

@@ -1,4 +1,5 @@
-"""The objects of a batch: read from a struct of lists, moved with their images, given sample by sample or filled up."""
+"""The objects of a batch: read from a struct of lists, moved with their images, given sample by
+sample or filled up."""
 
 from __future__ import annotations
 
@@ -42,9 +43,9 @@ Floats = npt.NDArray[np.float64]
 class Moves:
     """What is done to the coordinates of n things, in pixels from the corner of an upright image.
 
-    (x, y) of the stored image becomes (x, y) * `scale` + `shift` in the batch. The scale of x is negative in a mirrored image.
-    Parts below `low` or above `high` are cut off. These are the edges of the image, or infinite if the image stays as it is
-    stored. Each array is (n, 2).
+    (x, y) of the stored image becomes (x, y) * `scale` + `shift` in the batch. The scale of x is
+    negative in a mirrored image. Parts below `low` or above `high` are cut off. These are the edges
+    of the image, or infinite if the image stays as it is stored. Each array is (n, 2).
     """
 
     scale: Floats
@@ -66,14 +67,18 @@ class Unmovable(Exception):
 
 
 def moves_of(transforms: Transforms, samples: Indices, epoch: int, sizes: Sequence[Size]) -> Moves:
-    """Return what the transforms do to the images of these samples, whose stored sizes are (width, height) each.
+    """Return what the transforms do to the images of these samples, whose stored sizes are (width,
+    height) each.
 
-    Raises Unmovable for an image that the crop does not fit in, and one that is resized to too many pixels.
+    Raises Unmovable for an image that the crop does not fit in, and one that is resized to too many
+    pixels.
     """
     views = Views(transforms, samples, epoch)
     scales, shifts, lows, highs = [], [], [], []
     for place, (width, height) in enumerate(sizes):
-        resized = transforms.resized_view(width, height).size if transforms.resize else (width, height)
+        resized = (
+            transforms.resized_view(width, height).size if transforms.resize else (width, height)
+        )
         try:
             left, top, right, bottom = views.box(*resized, place)
             transforms.bounded(View.whole((right - left, bottom - top)))
@@ -89,14 +94,23 @@ def moves_of(transforms: Transforms, samples: Indices, epoch: int, sizes: Sequen
         still = scales[-1] == (1.0, 1.0) and (left, top, right, bottom) == (0, 0, width, height)
         lows.append((-np.inf, -np.inf) if still else (0.0, 0.0))
         highs.append((np.inf, np.inf) if still else (right - left, bottom - top))
-    return Moves(*(np.array(each, np.float64).reshape(-1, 2) for each in (scales, shifts, lows, highs)))
+    return Moves(
+        *(np.array(each, np.float64).reshape(-1, 2) for each in (scales, shifts, lows, highs))
+    )
 
 
 Numbers = npt.NDArray[Any]
 Memory = Callable[[str, tuple[int, ...], np.dtype[Any]], Numbers]
 """Returns an array for a member, of this shape and type, whatever is in it."""
 
-BOX, CATEGORY, AREA, KEYPOINTS, POLYGONS, RLE = "bbox", "category", "area", "keypoints", "segmentation", "rle"
+BOX, CATEGORY, AREA, KEYPOINTS, POLYGONS, RLE = (
+    "bbox",
+    "category",
+    "area",
+    "keypoints",
+    "segmentation",
+    "rle",
+)
 
 
 _ROUNDING = 1e-9
@@ -113,13 +127,15 @@ class Malformed(Exception):
 
 @dataclass(frozen=True)
 class MemberType:
-    """What a member has for each object: numbers of this `shape` and `dtype` (-1: any length), or anything for dtype None."""
+    """What a member has for each object: numbers of this `shape` and `dtype` (-1: any length), or
+    anything for dtype None."""
 
     shape: tuple[int, ...] = ()
     dtype: np.dtype[Any] | None = None
 
     def fill(self, value: float) -> float:
-        """Return what is put where there is no object: -1 for whole numbers, False, and `value` for all other numbers."""
+        """Return what is put where there is no object: -1 for whole numbers, False, and `value` for
+        all other numbers."""
         kind = "" if self.dtype is None else self.dtype.kind
         return -1 if kind == "i" else 0 if kind == "b" else value
 
@@ -129,14 +145,19 @@ CATEGORY_TYPE = MemberType((), np.dtype(np.int64))
 
 
 def member_types(column: Column) -> dict[str, MemberType]:
-    """Return all members of a column of objects. Raises ValueError for a type that is not one of objects."""
+    """Return all members of a column of objects. Raises ValueError for a type that is not one of
+    objects."""
     type_ = column.type
     if not pa.types.is_struct(type_) or not all(_is_ragged(field.type) for field in type_):
         raise ValueError("it is not a struct of lists")
     types = {field.name: _member_type(field, column.objects) for field in type_}
     if types.get(BOX) != BOX_TYPE or types.get(CATEGORY) != CATEGORY_TYPE:
         raise ValueError("it needs a bbox of four numbers and a category for each object")
-    lists = [name for name in (KEYPOINTS, POLYGONS) if name in types and _depth(type_.field(name).type) != 3]
+    lists = [
+        name
+        for name in (KEYPOINTS, POLYGONS)
+        if name in types and _depth(type_.field(name).type) != 3
+    ]
     if lists:
         raise ValueError(f"its {lists[0]} are not lists of lists for each object")
     return types
@@ -154,7 +175,12 @@ def _member_type(field: pa.Field, role: Objects | None) -> MemberType:
         return MemberType()
     as_float32 = inner.dtype.kind == "f" and field.name in (BOX, AREA)
     return MemberType(
-        inner.shape, np.dtype(np.float32) if as_float32 else np.dtype(np.int64) if inner.dtype.kind in "iu" else inner.dtype
+        inner.shape,
+        np.dtype(np.float32)
+        if as_float32
+        else np.dtype(np.int64)
+        if inner.dtype.kind in "iu"
+        else inner.dtype,
     )
 
 
@@ -176,7 +202,8 @@ Member = Numbers | Polygons | list[Any]
 class Marked:
     """The objects of n samples, T in all, one behind the other.
 
-    `counts` (n,) says how many each sample has, and `annotated` (n,) which samples were looked at for objects at all.
+    `counts` (n,) says how many each sample has, and `annotated` (n,) which samples were looked at
+    for objects at all.
     """
 
     counts: Indices
@@ -206,22 +233,27 @@ class Marked:
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     def with_categories(self, table: Indices) -> Marked:
-        """Return the same objects with table[n] for the category n. Raises Malformed for one that is not in it."""
+        """Return the same objects with table[n] for the category n. Raises Malformed for one that
+        is not in it."""
         categories: Any = self.members.get(CATEGORY)
         if categories is None:
             return self
         wrong = np.flatnonzero((categories < -1) | (categories >= len(table)))
         if len(wrong):
             place = int(self.owners[wrong[0]])
-            raise Malformed(place, f"has the category {categories[wrong[0]]}, which is not one of {len(table)}")
+            raise Malformed(
+                place, f"has the category {categories[wrong[0]]}, which is not one of {len(table)}"
+            )
         renumbered = np.append(table, -1)[categories]
         return replace(self, members={**self.members, CATEGORY: renumbered})
 
     def moved(self, moves: Moves, rule: KeepRule, role: Objects) -> Marked:
-        """Return the objects where the images of their samples were put, without those of which too little can be seen.
+        """Return the objects where the images of their samples were put, without those of which too
+        little can be seen.
 
-        It is what images/object_geometry.py does in a conversion, for all samples of a batch at once, and by the same rules. A
-        point outside is no longer there (0, 0, 0). Nothing changes in an image that is as it is stored. Raises Malformed.
+        It is what images/object_geometry.py does in a conversion, for all samples of a batch at
+        once, and by the same rules. A point outside is no longer there (0, 0, 0). Nothing changes
+        in an image that is as it is stored. Raises Malformed.
         """
         owners = self.owners
         of_object = moves.at(owners)
@@ -242,7 +274,9 @@ class Marked:
             changed[RLE], masks = _moved_rle(runs, moves, owners)
             boxes, grown = masks.measured(boxes, growth, visible)
             visible, masked = np.where(masks.there, masks.share, visible), masked | masks.there
-        changed[BOX] = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1).astype(np.float32)
+        changed[BOX] = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1).astype(
+            np.float32
+        )
         if AREA in self.members:
             changed[AREA] = _grown(self.members[AREA], grown)
         if KEYPOINTS in self.members:
@@ -250,23 +284,35 @@ class Marked:
         if left.polygons is not None:
             changed[POLYGONS] = left.polygons.without_slivers()
         kept = rule.keeps(before, left.within, visible, masked)
-        members = {name: _selected(changed.get(name, member), kept) for name, member in self.members.items()}
-        return replace(self, counts=np.bincount(owners[kept], minlength=len(self.counts)), members=members)
+        members = {
+            name: _selected(changed.get(name, member), kept)
+            for name, member in self.members.items()
+        }
+        return replace(
+            self, counts=np.bincount(owners[kept], minlength=len(self.counts)), members=members
+        )
 
     def only(self, names: Collection[str]) -> Marked:
         """Return the same objects with these members alone."""
-        return replace(self, members={name: member for name, member in self.members.items() if name in names})
+        return replace(
+            self, members={name: member for name, member in self.members.items() if name in names}
+        )
 
     def samples(self) -> list[dict[str, Any] | None]:
-        """Return the members of each sample: arrays (objects, …) of numbers, lists of all else. None if not annotated."""
-        whole = {name: member.lists() if isinstance(member, Polygons) else member for name, member in self.members.items()}
+        """Return the members of each sample: arrays (objects, …) of numbers, lists of all else.
+        None if not annotated."""
+        whole = {
+            name: member.lists() if isinstance(member, Polygons) else member
+            for name, member in self.members.items()
+        }
         return [
             {name: member[part] for name, member in whole.items()} if annotated else None
             for part, annotated in zip(stretches(self.counts), self.annotated.tolist(), strict=True)
         ]
 
     def padded(self, name: str, value: float, memory: Memory) -> dict[str, Any]:
-        """Return the fields of a batch: arrays (n, most objects, …) filled up, and which objects are there.
+        """Return the fields of a batch: arrays (n, most objects, …) filled up, and which objects
+        are there.
 
         Polygons, RLE and all else that is not numbers of one shape are a list for each sample.
         """
@@ -284,13 +330,20 @@ class Marked:
                 each = values.lists() if isinstance(values, Polygons) else values
                 fields[field] = [each[part] for part in stretches(self.counts)]
         lengths = self.counts.astype(np.int64)
-        return {**fields, f"{name}_length": lengths, f"{name}_mask": there, f"{name}_annotated": self.annotated}
+        return {
+            **fields,
+            f"{name}_length": lengths,
+            f"{name}_mask": there,
+            f"{name}_annotated": self.annotated,
+        }
 
 
 def _lengths(lists: pa.Array) -> Indices:
     import pyarrow.compute as pc  # rare, and 40 ms
 
-    lengths: Indices = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths: Indices = (
+        pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    )
     return lengths
 
 
@@ -312,13 +365,16 @@ def _member(name: str, values: pa.Array, type_: MemberType, counts: Indices) -> 
 
 
 def _keypoints(values: pa.Array, type_: MemberType, counts: Indices) -> Numbers:
-    """Return the points of T objects, (T, points, 3); those that an object lacks are 0, 0, 0: not there."""
+    """Return the points of T objects, (T, points, 3); those that an object lacks are 0, 0, 0: not
+    there."""
     lengths = _lengths(values)
     most = int(lengths.max(initial=0)) if type_.shape[0] < 0 else type_.shape[0]
     wrong = np.flatnonzero(lengths > most)
     if len(wrong):
         place = _owner(counts, int(wrong[0]))
-        raise Malformed(place, f"has an object of {lengths[wrong[0]]} keypoints, where {most} have names")
+        raise Malformed(
+            place, f"has an object of {lengths[wrong[0]]} keypoints, where {most} have names"
+        )
     points = values.flatten()
     numbers, _ = numbers_of(points, Column.of(pa.field(KEYPOINTS, points.type)))
     found = np.zeros((len(lengths), most, 3), np.float32)
@@ -333,7 +389,10 @@ def _polygons(values: pa.Array, counts: Indices) -> Polygons:
     wrong = np.flatnonzero(lengths % 2)
     if len(wrong):
         owner = np.repeat(np.arange(len(of_object)), of_object)[wrong[0]]
-        raise Malformed(_owner(counts, int(owner)), f"has a polygon of {lengths[wrong[0]]} numbers, which are x, y, x, y, …")
+        raise Malformed(
+            _owner(counts, int(owner)),
+            f"has a polygon of {lengths[wrong[0]]} numbers, which are x, y, x, y, …",
+        )
     numbers = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
     return Polygons(numbers.reshape(-1, 2), lengths // 2, of_object)
 
@@ -352,7 +411,8 @@ def _selected(member: Member, kept: npt.NDArray[np.bool_]) -> Member:
 
 
 def _moved_rle(members: Any, moves: Moves, owners: Indices) -> tuple[list[Any], MovedMasks]:
-    """Return masks of single objects where their images were put, by the nearest pixel, and what became of each.
+    """Return masks of single objects where their images were put, by the nearest pixel, and what
+    became of each.
 
     None stands for an object without one, and for one that nothing is left of.
     """
@@ -367,9 +427,16 @@ def _moved_rle(members: Any, moves: Moves, owners: Indices) -> tuple[list[Any], 
             columns_of[owner] = visible_columns(_motion(moves, owner, mask), mask.shape[::-1])
         columns, rows = (_nearest(moves, owner, axis) for axis in (0, 1))
         if rows.max() >= mask.shape[0] or columns.max() >= mask.shape[1]:
-            raise Malformed(owner, f"has a mask of {mask.shape[1]}x{mask.shape[0]}, which is smaller than the image")
+            raise Malformed(
+                owner,
+                f"has a mask of {mask.shape[1]}x{mask.shape[0]}, which is smaller than the image",
+            )
         moved = masks.moved(place, mask, columns_of[owner], lambda mask: mask.taken(rows, columns))  # noqa: B023 - called at once
-        found.append(None if moved is None else {"size": np.array(moved.shape), "counts": rle.encode_patch(moved)})
+        found.append(
+            None
+            if moved is None
+            else {"size": np.array(moved.shape), "counts": rle.encode_patch(moved)}
+        )
     return found, masks
 
 
@@ -387,13 +454,21 @@ def _motion(moves: Moves, place: int, mask: Patch) -> Motion:
     (across, down), (right, below) = moves.scale[place].tolist(), moves.shift[place].tolist()
     matrix = np.array([[across, 0.0, right], [0.0, down, below], [0.0, 0.0, 1.0]])
     (left, top), (end, bottom) = moves.low[place].tolist(), moves.high[place].tolist()
-    return Motion((mask.shape[1], mask.shape[0]), matrix, (round(end), round(bottom)), (left, top, end, bottom))
+    return Motion(
+        (mask.shape[1], mask.shape[0]),
+        matrix,
+        (round(end), round(bottom)),
+        (left, top, end, bottom),
+    )
 
 
 def _nearest(moves: Moves, place: int, axis: int) -> Indices:
-    """Return the pixel of the stored image that is nearest to each column (axis 0) or row of the one in the batch."""
+    """Return the pixel of the stored image that is nearest to each column (axis 0) or row of the
+    one in the batch."""
     centres = np.arange(moves.high[place, axis]) + 0.5
-    pixels: Indices = np.floor((centres - moves.shift[place, axis]) / moves.scale[place, axis] + _ROUNDING).astype(np.int64)
+    pixels: Indices = np.floor(
+        (centres - moves.shift[place, axis]) / moves.scale[place, axis] + _ROUNDING
+    ).astype(np.int64)
     return pixels
 
 
@@ -403,7 +478,8 @@ def _grown(areas: Any, growth: Floats) -> Numbers:
 
 
 def _moved_keypoints(points: Any, moves: Moves, role: Objects) -> Numbers:
-    """Return the points (T, K, 3) where their images were put, as those of a mirrored object where it is mirrored."""
+    """Return the points (T, K, 3) where their images were put, as those of a mirrored object where
+    it is mirrored."""
     places = points[:, :, :2] * moves.scale[:, None] + moves.shift[:, None]
     seen = are_between(places, moves.low[:, None], moves.high[:, None]) & (points[:, :, 2] > 0)
     moved = keypoints_at(places, points[:, :, 2:], seen, moves.scale[:, 0] < 0, role)

@@ -31,8 +31,8 @@ from shardctl.system.dataclass import dataclass
 class DecodedImageCache:
     """Keeps decoded images until `limit` bytes are full. Threads may share it.
 
-    A full cache keeps what it has. An epoch reads every sample once, so the image that was used last is needed last, and a
-    newer image is not worth more.
+    A full cache keeps what it has. An epoch reads every sample once, so the image that was used
+    last is needed last, and a newer image is not worth more.
     """
 
     def __init__(self, limit: int) -> None:
@@ -64,11 +64,13 @@ class DecodedImageCache:
 
 
 _DENSEST = {b"\xff\xd8": 64, b"\x89P": 1032, b"RI": 26_000}
-"""Pixels for each byte of the plainest image, one colour all over, that is written as JPEG, PNG and WebP."""
+"""Pixels for each byte of the plainest image, one colour all over, that is written as JPEG, PNG and
+WebP."""
 
 
 def most_pixels(recipe: Mapping[str, Any]) -> int:
-    """Return how many pixels an image may have that a dataset keeps as it came, given the recipe that its manifest records.
+    """Return how many pixels an image may have that a dataset keeps as it came, given the recipe
+    that its manifest records.
 
     `shardctl.write` has the usual limit, and records none.
     """
@@ -77,10 +79,12 @@ def most_pixels(recipe: Mapping[str, Any]) -> int:
 
 
 def limit_of(column: Column, data: Bytes, most: int) -> int:
-    """Return how many pixels an encoded image of a column may have: so many are decoded, whatever a damaged header says.
+    """Return how many pixels an encoded image of a column may have: so many are decoded, whatever a
+    damaged header says.
 
-    They are known where all images have one size. Else they are `most`, which is that of `most_pixels`, or what so many bytes
-    can hold: a recipe or a program may have made images larger than those it reads.
+    They are known where all images have one size. Else they are `most`, which is that of
+    `most_pixels`, or what so many bytes can hold: a recipe or a program may have made images larger
+    than those it reads.
     """
     shape = column.picture_shape
     if shape is not None:
@@ -90,7 +94,8 @@ def limit_of(column: Column, data: Bytes, most: int) -> int:
 
 @dataclass(frozen=True)
 class Missing:
-    """Masks that are missing: their places among the samples that are read, and the number that stands for their pixels."""
+    """Masks that are missing: their places among the samples that are read, and the number that
+    stands for their pixels."""
 
     places: Indices
     fill: float
@@ -99,11 +104,13 @@ class Missing:
 class PictureReader:
     """Decodes the images and masks of batches. Threads may share it.
 
-    `keep_truncated` says that pixels which are missing at the end of the data are grey; at most `cache_bytes` of decoded
-    images are kept.
+    `keep_truncated` says that pixels which are missing at the end of the data are grey; at most
+    `cache_bytes` of decoded images are kept.
     """
 
-    def __init__(self, shards: Shards, transforms: Transforms, keep_truncated: bool, cache_bytes: int) -> None:
+    def __init__(
+        self, shards: Shards, transforms: Transforms, keep_truncated: bool, cache_bytes: int
+    ) -> None:
         self._shards, self._transforms, self._keep_truncated = shards, transforms, keep_truncated
         self._most = most_pixels(shards.manifest.recipe)
         self._cache, self._keeps_decoded = DecodedImageCache(cache_bytes), cache_bytes > 0
@@ -123,7 +130,8 @@ class PictureReader:
         memory: BatchMemory,
         missing: Missing | None = None,
     ) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
-        """Return the images of a column: an array (n, *shape) if they share a shape, else a list of arrays.
+        """Return the images of a column: an array (n, *shape) if they share a shape, else a list of
+        arrays.
 
         A mask that is `missing` is filled, and in a list it has the shape (0, 0).
         """
@@ -135,7 +143,9 @@ class PictureReader:
             found = [np.empty((0, 0), converter.dtype) for _ in samples]
             failed = self._decode_alone(column, located, plain, converter, found)
             rest = _rest(samples, plain, failed, missing)
-            for place, pixels in self._decoded(column, located, samples, wanted, converter, None, rest):
+            for place, pixels in self._decoded(
+                column, located, samples, wanted, converter, None, rest
+            ):
                 found[place] = _in_list(converter, pixels, place)
             return found
         batch = memory.array(column.name, (len(samples), *shape), converter.dtype)
@@ -148,8 +158,14 @@ class PictureReader:
             failed = self._decode_and_convert(column, located, plain, converter, batch)
         size = shape[1:] if transforms.puts_channels_first(column) else shape[:2]
         rest = _rest(samples, plain, failed, missing)
-        for place, pixels in self._decoded(column, located, samples, wanted, converter, in_place, rest):
-            if in_place is not None and pixels.ctypes.data == batch[place].ctypes.data and pixels.shape == shape:
+        for place, pixels in self._decoded(
+            column, located, samples, wanted, converter, in_place, rest
+        ):
+            if (
+                in_place is not None
+                and pixels.ctypes.data == batch[place].ctypes.data
+                and pixels.shape == shape
+            ):
                 continue
             try:
                 view = converter.cut(pixels, place)
@@ -164,21 +180,32 @@ class PictureReader:
         return batch
 
     def _plain(self, column: Column, samples: Indices) -> list[int]:
-        """Return the places of images that are known to be plain JPEG, so that they are decoded without a look at them first.
+        """Return the places of images that are known to be plain JPEG, so that they are decoded
+        without a look at them first.
 
-        No place where that has no use: images that are kept are decoded once, and Pillow decodes those smaller that are resized
-        to a half or less.
+        No place where that has no use: images that are kept are decoded once, and Pillow decodes
+        those smaller that are resized to a half or less.
         """
         role = column.picture
-        if role is None or isinstance(role, Mask) or self._keeps_decoded or self._is_reduced(column):
+        if (
+            role is None
+            or isinstance(role, Mask)
+            or self._keeps_decoded
+            or self._is_reduced(column)
+        ):
             return []
         if role.is_plain:
             return list(range(len(samples)))
-        known = self._shards.plain_images if column.name == self._shards.layout.roles.main_image else None
+        known = (
+            self._shards.plain_images
+            if column.name == self._shards.layout.roles.main_image
+            else None
+        )
         return [] if known is None else np.flatnonzero(known[samples]).tolist()
 
     def _is_reduced(self, column: Column) -> bool:
-        """Return whether Pillow may decode images of a column at a part of their size, since they are resized."""
+        """Return whether Pillow may decode images of a column at a part of their size, since they
+        are resized."""
         if self._transforms.resize is None:
             return False
         if column.picture_shape is None:
@@ -187,9 +214,15 @@ class PictureReader:
         return image.is_reduced((width, height), self._transforms.resized_view(width, height))
 
     def _decode_and_convert(
-        self, column: Column, located: Located, plain: list[int], converter: Converter, batch: npt.NDArray[Any]
+        self,
+        column: Column,
+        located: Located,
+        plain: list[int],
+        converter: Converter,
+        batch: npt.NDArray[Any],
     ) -> list[int]:
-        """Decode plain images one after the other into the same memory, and write what is seen of them into a batch.
+        """Decode plain images one after the other into the same memory, and write what is seen of
+        them into a batch.
 
         Returns the places of those that the slow way must look at.
         """
@@ -207,13 +240,21 @@ class PictureReader:
         return failed
 
     def _decode_alone(
-        self, column: Column, located: Located, plain: list[int], converter: Converter, found: list[npt.NDArray[Any]]
+        self,
+        column: Column,
+        located: Located,
+        plain: list[int],
+        converter: Converter,
+        found: list[npt.NDArray[Any]],
     ) -> list[int]:
-        """Decode plain images into arrays of their own. Returns the places of those that the slow way must look at."""
+        """Decode plain images into arrays of their own. Returns the places of those that the slow
+        way must look at."""
         changes, scratch = self._transforms.changes(column), self._scratch(column)
         failed = []
         for place, data in located.views(plain):
-            pixels = decode_plain(data, scratch) if changes else decode_plain_alone(data, self._most)
+            pixels = (
+                decode_plain(data, scratch) if changes else decode_plain_alone(data, self._most)
+            )
             try:
                 if pixels is None:
                     failed.append(place)
@@ -224,12 +265,17 @@ class PictureReader:
         return failed
 
     def _scratch(self, column: Column) -> image.Pixels:
-        """Return memory of this thread with room for an image, where it is known how large they are.
+        """Return memory of this thread with room for an image, where it is known how large they
+        are.
 
         Else it is that of the largest one that the slow way has decoded.
         """
         decoder = self._jpeg_decoder()
-        return decoder.scratch if column.picture_shape is None else decoder.memory(column.picture_shape)
+        return (
+            decoder.scratch
+            if column.picture_shape is None
+            else decoder.memory(column.picture_shape)
+        )
 
     def _decoded(
         self,
@@ -241,20 +287,28 @@ class PictureReader:
         out: Any,
         places: Indices,
     ) -> Iterator[tuple[int, image.Pixels]]:
-        """Yield the images at these places, decoded and resized: into its row of `out` where that is given and it fits."""
+        """Yield the images at these places, decoded and resized: into its row of `out` where that
+        is given and it fits."""
         if not len(places):
             return
-        rows = zip(places.tolist(), located.at(places).rows(), samples[places].tolist(), strict=True)
+        rows = zip(
+            places.tolist(), located.at(places).rows(), samples[places].tolist(), strict=True
+        )
         for place, data, sample in rows:
             pixels = self._cache.get(column.name, sample)
             if pixels is None:
                 try:
-                    pixels = self._decode(column, data, converter, place, out[place] if out is not None else None)
+                    pixels = self._decode(
+                        column, data, converter, place, out[place] if out is not None else None
+                    )
                 except DatasetError as error:
                     raise self._faulty(column, wanted, place, str(error)) from error
                 except Rejection as rejection:
                     raise self._faulty(
-                        column, wanted, place, f"{why_undecoded(column, rejection)}; {VERIFY_ADVICE}"
+                        column,
+                        wanted,
+                        place,
+                        f"{why_undecoded(column, rejection)}; {VERIFY_ADVICE}",
                     ) from rejection
                 except Exception as error:
                     if isinstance(error, ShardctlError) or not is_of_bytes(error):
@@ -264,15 +318,31 @@ class PictureReader:
                 self._cache.keep(column.name, sample, pixels)
             yield place, pixels
 
-    def _decode(self, column: Column, data: Bytes, converter: Converter, place: int, out: image.Pixels | None) -> image.Pixels:
-        """Decode one image or mask, in the size that is wanted: no more of it than the crop, unless it is kept for other crops.
+    def _decode(
+        self,
+        column: Column,
+        data: Bytes,
+        converter: Converter,
+        place: int,
+        out: image.Pixels | None,
+    ) -> image.Pixels:
+        """Decode one image or mask, in the size that is wanted: no more of it than the crop, unless
+        it is kept for other crops.
 
-        Raises Rejection, DatasetError if it is too small or too large, and whatever a decoder raises.
+        Raises Rejection, DatasetError if it is too small or too large, and whatever a decoder
+        raises.
         """
-        limit, look = limit_of(column, data, self._most), converter.whole_look if self._keeps_decoded else converter.look
+        limit, look = (
+            limit_of(column, data, self._most),
+            converter.whole_look if self._keeps_decoded else converter.look,
+        )
         if isinstance(column.picture, Mask):
             values = image.decode_mask(data.tobytes(), limit, self._keep_truncated)
-            return image.seen(values, look(values.shape[::-1], place)) if self._transforms.resize else values
+            return (
+                image.seen(values, look(values.shape[::-1], place))
+                if self._transforms.resize
+                else values
+            )
         if self._transforms.resize is not None:
             opened = image.open_image(data.tobytes(), limit, self._keep_truncated)
             return image.render(opened, look(opened.size, place))
@@ -280,7 +350,9 @@ class PictureReader:
             pixels = self._jpeg_decoder().decode(data, out, limit)
         except Exception:  # noqa: BLE001 - the slow way decides about what the fast one cannot read
             pixels = None
-        return image.decode(data.tobytes(), limit, self._keep_truncated) if pixels is None else pixels
+        return (
+            image.decode(data.tobytes(), limit, self._keep_truncated) if pixels is None else pixels
+        )
 
     def _faulty(self, column: Column, wanted: Wanted, place: int, why: str) -> DamageError:
         return unreadable_sample(self._shards, wanted, place, f"{column.name}: {why}")
@@ -293,7 +365,8 @@ class PictureReader:
 
 
 def _decode_in_place(located: Located, plain: list[int], batch: npt.NDArray[Any]) -> list[int]:
-    """Decode plain images into their rows of a batch. Returns the places of those that the slow way must look at."""
+    """Decode plain images into their rows of a batch. Returns the places of those that the slow way
+    must look at."""
     shape, failed = batch.shape[1:], []
     for place, data in located.views(plain):
         pixels = decode_plain(data, batch[place])
@@ -302,8 +375,11 @@ def _decode_in_place(located: Located, plain: list[int], batch: npt.NDArray[Any]
     return failed
 
 
-def _rest(samples: Indices, plain: list[int], failed: list[int], missing: Missing | None) -> Indices:
-    """Return the places of all other images than those plain ones that have not failed, and the missing ones."""
+def _rest(
+    samples: Indices, plain: list[int], failed: list[int], missing: Missing | None
+) -> Indices:
+    """Return the places of all other images than those plain ones that have not failed, and the
+    missing ones."""
     left = np.ones(len(samples), bool)
     left[plain] = False
     left[failed] = True
@@ -313,9 +389,13 @@ def _rest(samples: Indices, plain: list[int], failed: list[int], missing: Missin
 
 
 def _check_size(pixels: npt.NDArray[Any], size: tuple[int, ...]) -> None:
-    """Raise ValueError for an image or a mask of another size, (height, width), than it should have: numpy repeats one row."""
+    """Raise ValueError for an image or a mask of another size, (height, width), than it should
+    have: numpy repeats one row."""
     if pixels.shape[:2] != size:
-        raise ValueError(f"it is {_size_text(pixels.shape)} (width x height), and all should be {_size_text(size)}")
+        raise ValueError(
+            f"it is {_size_text(pixels.shape)} (width x height), and all should be "
+            f"{_size_text(size)}"
+        )
 
 
 def _size_text(shape: tuple[int, ...]) -> str:
@@ -329,7 +409,10 @@ def why_undecoded(column: Column, rejection: Rejection) -> str:
     width, height = rejection.size
     if column.picture_shape is None:
         return f"its header says {width} x {height} pixels, more than any image of this dataset has"
-    return f"it is {width}x{height} (width x height), and all should be {_size_text(column.picture_shape)}"
+    return (
+        f"it is {width}x{height} (width x height), and all should be "
+        f"{_size_text(column.picture_shape)}"
+    )
 
 
 def missing_images(values: pa.Array) -> Indices:
@@ -338,7 +421,8 @@ def missing_images(values: pa.Array) -> Indices:
 
 
 def encoded_images(column: Column, values: pa.Array, shards: Shards, wanted: Wanted) -> Located:
-    """Return where the bytes of images lie in an Arrow array. Raises DamageError for samples that have none."""
+    """Return where the bytes of images lie in an Arrow array. Raises DamageError for samples that
+    have none."""
     lost = missing_images(values)
     if len(lost):
         where = name_of(shards, wanted, int(lost[0]))

@@ -1,4 +1,5 @@
-"""The shards of a dataset on an object store: blocks come over the network, or lie in a local cache."""
+"""The shards of a dataset on an object store: blocks come over the network, or lie in a local
+cache."""
 
 from __future__ import annotations
 
@@ -17,20 +18,28 @@ from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.shards import Indices, OpenShard, Shards, identity
 from shardctl.loader.blocks.stages import CACHE, NETWORK, Stages
 from shardctl.loader.remote.cache import Cache
-from shardctl.loader.remote.open import DatasetHandle, fetch_file, handle_of, open_again, open_remote
+from shardctl.loader.remote.open import (
+    DatasetHandle,
+    fetch_file,
+    handle_of,
+    open_again,
+    open_remote,
+)
 from shardctl.loader.remote.remote_blocks import RemoteDataset
 from shardctl.loader.remote.request_threads import Ahead
 from shardctl.system.text import printable
 
 
 class InMemoryShard(OpenShard):
-    """A shard that has no file here: its schema and the places of its blocks are known, and none of its bytes."""
+    """A shard that has no file here: its schema and the places of its blocks are known, and none of
+    its bytes."""
 
 
 class RemoteShards(Shards):
     """The shards of one split of a dataset on a store, or of all. Threads may share it.
 
-    Blocks are numbered here from the split's first one; the dataset below counts all blocks of all splits.
+    Blocks are numbered here from the split's first one; the dataset below counts all blocks of all
+    splits.
     """
 
     def __init__(self, dataset: RemoteDataset, split: str | None = None) -> None:
@@ -42,7 +51,8 @@ class RemoteShards(Shards):
 
     @classmethod
     def at(cls, url: str, split: str | None, cache: Cache | None) -> RemoteShards:
-        """Open the dataset below a URL. Raises DatasetError, StoreError, StorageError, InstallError, UsageError."""
+        """Open the dataset below a URL. Raises DatasetError, StoreError, StorageError,
+        InstallError, UsageError."""
         return cls(open_remote(url, cache), split)
 
     def in_split(self, split: str) -> Shards:
@@ -72,8 +82,11 @@ class RemoteShards(Shards):
         """Request these blocks at the same time."""
         return self.dataset.wanted([self._first + block for block in blocks])
 
-    def read(self, block: int, fields: tuple[int, ...] | None, stages: Stages) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
-        """Return a block, or some columns of it, once it is here. Raises DatasetError, StoreError."""
+    def read(
+        self, block: int, fields: tuple[int, ...] | None, stages: Stages
+    ) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+        """Return a block, or some columns of it, once it is here. Raises DatasetError,
+        StoreError."""
         return self.dataset.read(self._first + block, fields, stages.stage(NETWORK))
 
     def glance(self, block: int, fields: tuple[int, ...]) -> pa.RecordBatch:
@@ -81,7 +94,8 @@ class RemoteShards(Shards):
         return self.dataset.read(self._first + block, fields, nullcontext())[0]
 
     def settle(self, blocks: list[int], stages: Stages) -> tuple[list[int], dict[int, DamageError]]:
-        """Bring blocks to the cache, all at the same time. Those that find no room there must be read into memory."""
+        """Bring blocks to the cache, all at the same time. Those that find no room there must be
+        read into memory."""
         passing: list[int] = []
         faults: dict[int, DamageError] = {}
         with self.wanted([] if self.dataset.keeps_no_more else blocks):
@@ -100,30 +114,40 @@ class RemoteShards(Shards):
         return self.dataset.cached is not None
 
     def opener(self, preload: bool) -> Opener:
-        """Return how files of the cache are opened: mapped, as blocks may come later that are not in them yet."""
+        """Return how files of the cache are opened: mapped, as blocks may come later that are not
+        in them yet."""
         return map_file
 
     def ahead(self, keeps: bool) -> Ahead | None:
-        """Return what fetches blocks before they are needed; for other processes only where there is a cache."""
+        """Return what fetches blocks before they are needed; for other processes only where there
+        is a cache."""
         return self.dataset.ahead(keeps) if keeps or self.dataset.cached is not None else None
 
     def missing(self, blocks: Indices, keeps: bool) -> Indices:
-        """Return those of these blocks that must come over the network, as `ahead` counts them: through all splits.
+        """Return those of these blocks that must come over the network, as `ahead` counts them:
+        through all splits.
 
         None for other processes where the cache is full: they would not find them.
         """
-        return self.dataset.missing(self._first + blocks) if keeps or not self.dataset.keeps_no_more else blocks[:0]
+        return (
+            self.dataset.missing(self._first + blocks)
+            if keeps or not self.dataset.keeps_no_more
+            else blocks[:0]
+        )
 
     @contextmanager
     def in_turn(self, samples: Indices | None) -> Iterator[None]:
         """Bring the blocks of these samples ahead, in this order, while they are read."""
-        blocks = np.arange(len(self.starts) - 1) if samples is None else self.blocks_in_turn(samples)
+        blocks = (
+            np.arange(len(self.starts) - 1) if samples is None else self.blocks_in_turn(samples)
+        )
         with closing(self.dataset.ahead(keeps=True)) as coming:
             coming.expect(self.missing(blocks, keeps=True).tolist())
             yield
 
     def counts(self) -> dict[str, int]:
-        """Return how many requests, bytes and blocks came over the network, and how many blocks from the cache."""
+        """Return how many requests, bytes and blocks came over the network, and how many blocks
+        from the cache."""
         return dict(vars(self.dataset.counts))
 
     def fetch_files(self, names: Sequence[str]) -> Path:
@@ -145,7 +169,8 @@ class RemoteShards(Shards):
         return OpenShard(file, path, status)
 
     def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
-        """Raise DatasetError for a file of the cache that is gone, or cut short. Its time changes with each block."""
+        """Raise DatasetError for a file of the cache that is gone, or cut short. Its time changes
+        with each block."""
         if isinstance(opened, InMemoryShard) or opened.checked >= since:
             return
         opened.checked = time.monotonic()
@@ -155,7 +180,9 @@ class RemoteShards(Shards):
 
 
 def _removed(path: Path) -> DatasetError:
-    return DatasetError(f"{printable(str(path))}: removed from the cache while it was read; open the dataset again")
+    return DatasetError(
+        f"{printable(str(path))}: removed from the cache while it was read; open the dataset again"
+    )
 
 
 def _reopened(handle: DatasetHandle, split: str | None) -> RemoteShards:

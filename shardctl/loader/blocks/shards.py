@@ -1,4 +1,5 @@
-"""The shards of a dataset, opened when they are first needed: which block holds a sample, and is its file still the same."""
+"""The shards of a dataset, opened when they are first needed: which block holds a sample, and is
+its file still the same."""
 
 from __future__ import annotations
 
@@ -51,13 +52,16 @@ if TYPE_CHECKING:
 Indices = npt.NDArray[np.int64]
 
 SETTLING_SECONDS = 0.5
-"""How long a dataset that takes the place of another one may take to have its kept generations too."""
+"""How long a dataset that takes the place of another one may take to have its kept generations
+too."""
 
 MAPPED_AT_A_TIME = 16_384
-"""Shards that are mapped at a time in all datasets of a process, which takes no descriptors; Linux allows 65,530 mappings."""
+"""Shards that are mapped at a time in all datasets of a process, which takes no descriptors; Linux
+allows 65,530 mappings."""
 
 FILES_AT_A_TIME = 1024
-"""Shards that have a descriptor at a time in all datasets of a process, where the system allows so many."""
+"""Shards that have a descriptor at a time in all datasets of a process, where the system allows so
+many."""
 
 SPARE_FILES = 48
 """Descriptors of which two thirds are left to the rest of the program where shards are opened."""
@@ -65,8 +69,8 @@ SPARE_FILES = 48
 
 @dataclass
 class OpenShard:
-    """A shard that is open, the path of its file, what that was then, (inode, bytes, time of change), and when it was `checked`
-    and `used` last."""
+    """A shard that is open, the path of its file, what that was then, (inode, bytes, time of
+    change), and when it was `checked` and `used` last."""
 
     file: BlockFile
     path: Path
@@ -81,7 +85,8 @@ _Key = tuple[int, Opener, tuple[int, ...] | None]
 
 @dataclass(frozen=True)
 class FinishedShards:
-    """What shards.arrow says, of shards of a dataset that is not complete: (shards,) int64 each, `block_rows` (blocks,).
+    """What shards.arrow says, of shards of a dataset that is not complete: (shards,) int64 each,
+    `block_rows` (blocks,).
 
     `names` are their paths.
     """
@@ -119,7 +124,8 @@ _NOTHING = contextlib.nullcontext()
 
 
 class Shards:
-    """The shards of one split, or of all. Threads may share it. They are local files, which are read where they are.
+    """The shards of one split, or of all. Threads may share it. They are local files, which are
+    read where they are.
 
     `starts` (blocks + 1,) int64 says at which sample of the split each block begins.
     """
@@ -132,7 +138,10 @@ class Shards:
         self.manifest = Manifest.load(LocalFolder(root))
         table = ShardTable(LocalFolder(root))
         if sum(facts.shards for facts in self.manifest.splits) != len(table):
-            raise DatasetError(f"{self.shown}: {MANIFEST} and {SHARDS} are not of the same dataset; {VERIFY_ADVICE}")
+            raise DatasetError(
+                f"{self.shown}: {MANIFEST} and {SHARDS} are not of the same dataset; "
+                f"{VERIFY_ADVICE}"
+            )
         self._take(table, self._shards_of(split, len(table)))
 
     def _take(self, table: ShardTable | FinishedShards, chosen: range) -> None:
@@ -144,7 +153,9 @@ class Shards:
         self.starts: Indices = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(rows, dtype=np.int64, out=self.starts[1:])  # in place: there may be ten million
         self._first_shard = chosen.start
-        self._first_block: Indices = first_block[chosen.start : chosen.stop + 1] - first_block[chosen.start]
+        self._first_block: Indices = (
+            first_block[chosen.start : chosen.stop + 1] - first_block[chosen.start]
+        )
         self.files: dict[_Key, OpenShard] = {}
         """Those that are open and have a descriptor."""
         self.mapped: dict[_Key, OpenShard] = {}
@@ -162,11 +173,13 @@ class Shards:
         return open_same(self._place, split, self.manifest.generation)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Open the same shards when it is unpickled. Raises DatasetError there if the dataset was replaced meanwhile."""
+        """Open the same shards when it is unpickled. Raises DatasetError there if the dataset was
+        replaced meanwhile."""
         return open_same, (self._place, self.split, self.manifest.generation)
 
     def renew(self) -> None:
-        """Take a fresh lock: in a forked child the old one may be held by a thread that is not there."""
+        """Take a fresh lock: in a forked child the old one may be held by a thread that is not
+        there."""
         self.opening = threading.Lock()
 
     def _shards_of(self, split: str | None, shards: int) -> range:
@@ -177,7 +190,9 @@ class Shards:
             if facts.name == split:
                 return range(start, start + facts.shards)
             start += facts.shards
-        raise UsageError(f"{self.shown}: {lacks('split', split, (facts.name for facts in self.manifest.splits))}")
+        raise UsageError(
+            f"{self.shown}: {lacks('split', split, (facts.name for facts in self.manifest.splits))}"
+        )
 
     @cached_property
     def layout(self) -> Layout:
@@ -190,13 +205,20 @@ class Shards:
         try:
             return self.manifest.layout(schema.remove_metadata())
         except (ValueError, TypeError) as error:
-            raise self._other(printable(self._manifest), f"its fields are not those of the columns ({error})") from None
+            raise self._other(
+                printable(self._manifest), f"its fields are not those of the columns ({error})"
+            ) from None
 
     @cached_property
     def plain_images(self) -> npt.NDArray[np.bool_] | None:
-        """Which of the main images are known to be plain JPEG, (samples,); None if that is not recorded."""
+        """Which of the main images are known to be plain JPEG, (samples,); None if that is not
+        recorded."""
         jpegs = self._table.jpegs
-        return None if jpegs is None else jpegs.only(int(self._table.first[self._first_shard]), len(self))
+        return (
+            None
+            if jpegs is None
+            else jpegs.only(int(self._table.first[self._first_shard]), len(self))
+        )
 
     @property
     def _chosen(self) -> slice:
@@ -215,7 +237,8 @@ class Shards:
 
     @cached_property
     def content(self) -> str:
-        """A digest of the samples in their order, and of their blocks: that of every copy, whatever it was made of."""
+        """A digest of the samples in their order, and of their blocks: that of every copy, whatever
+        it was made of."""
         digest = hashlib.sha256(self.starts.data)
         digest.update("".join(self._table.digests(self._chosen)).encode())
         return digest.hexdigest()[:16]
@@ -255,7 +278,8 @@ class Shards:
 
     def place_of(self, block: int) -> tuple[int, int]:
         """Return the shard of a block and the block's number in it."""
-        shard = bisect_right(self._first_block, block) - 1  # a fifth of the time of searchsorted for one number
+        # a fifth of the time of searchsorted for one number
+        shard = bisect_right(self._first_block, block) - 1
         return shard, block - int(self._first_block[shard])
 
     def split_of(self, sample: int) -> str:
@@ -285,21 +309,26 @@ class Shards:
         return f"{self.name_of(shard)}, block {number}"
 
     def wanted(self, blocks: list[int]) -> AbstractContextManager[None]:
-        """Make ready to read these blocks, all at the same time, inside of the `with` block: nothing to do for local files."""
+        """Make ready to read these blocks, all at the same time, inside of the `with` block:
+        nothing to do for local files."""
         return _NOTHING
 
-    def read(self, block: int, fields: tuple[int, ...] | None, stages: Stages) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+    def read(
+        self, block: int, fields: tuple[int, ...] | None, stages: Stages
+    ) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
         """Read a block, or some columns of it, into memory. Raises DatasetError."""
         shard, number = self.place_of(block)
         return self.open(shard, read_file, fields).file.fetch(number)
 
     def glance(self, block: int, fields: tuple[int, ...]) -> pa.RecordBatch:
-        """Read some columns of a block for a message, whatever has become of its file. Raises DatasetError."""
+        """Read some columns of a block for a message, whatever has become of its file. Raises
+        DatasetError."""
         shard, number = self.place_of(block)
         return BlockFile.at(self.path(shard), read_file, fields).fetch(number)[0]
 
     def settle(self, blocks: list[int], stages: Stages) -> tuple[list[int], dict[int, DamageError]]:
-        """Put blocks where `open` shows them. Return those that must be read into memory, and what is wrong with others."""
+        """Put blocks where `open` shows them. Return those that must be read into memory, and what
+        is wrong with others."""
         return [], {}
 
     @property
@@ -312,32 +341,40 @@ class Shards:
         return load_file if preload else map_resident_file if self.fit_in_memory else map_file
 
     def ahead(self, keeps: bool) -> Ahead | None:
-        """Return what fetches blocks before they are needed, by this process (`keeps`) or others; None where they are local."""
+        """Return what fetches blocks before they are needed, by this process (`keeps`) or others;
+        None where they are local."""
         return None
 
     def missing(self, blocks: Indices, keeps: bool) -> Indices:
-        """Return those of these blocks that must be fetched, and will be where `ahead(keeps)` is to fetch them."""
+        """Return those of these blocks that must be fetched, and will be where `ahead(keeps)` is to
+        fetch them."""
         return blocks[:0]
 
     def in_turn(self, samples: Indices | None) -> AbstractContextManager[None]:
-        """Make ready to read these samples in this order (None: all) inside of the `with` block: nothing for local files."""
+        """Make ready to read these samples in this order (None: all) inside of the `with` block:
+        nothing for local files."""
         return _NOTHING
 
     def blocks_in_turn(self, samples: Indices) -> Indices:
         """Return the blocks of these samples in the order of their first use."""
-        distinct, first = np.unique(np.searchsorted(self.starts, samples, side="right") - 1, return_index=True)
+        distinct, first = np.unique(
+            np.searchsorted(self.starts, samples, side="right") - 1, return_index=True
+        )
         return distinct[np.argsort(first)]
 
     def counts(self) -> dict[str, int]:
-        """Return how many requests, bytes and blocks came over a network, and how many blocks from a cache."""
+        """Return how many requests, bytes and blocks came over a network, and how many blocks from
+        a cache."""
         return dict.fromkeys(NETWORK_COUNTS, 0)
 
     def fetch_files(self, names: Sequence[str]) -> Path:
-        """Return the local folder where these files of the dataset lie, which are neither tables nor shards."""
+        """Return the local folder where these files of the dataset lie, which are neither tables
+        nor shards."""
         return self.root
 
     def open(self, shard: int, opener: Opener, fields: tuple[int, ...] | None = None) -> OpenShard:
-        """Open a shard, or return it where it is open. Raises DatasetError for one that is not what the manifest says."""
+        """Open a shard, or return it where it is open. Raises DatasetError for one that is not what
+        the manifest says."""
         wanted, there = (shard, opener, fields), self.files if opener is read_file else self.mapped
         found = there.get(wanted)
         if found is None:
@@ -366,10 +403,15 @@ class Shards:
         return OpenShard(file, path, status)
 
     def _status_of(self, shard: int, path: Path) -> tuple[int, int, int]:
-        """Return what tells the file of a shard from the next at its path. Raises DatasetError for one of another size."""
+        """Return what tells the file of a shard from the next at its path. Raises DatasetError for
+        one of another size."""
         status, size = identity(path), int(self._table.sizes[self._first_shard + shard])
         if status is None or status[1] != size:
-            what = "no such shard" if status is None else f"{status[1]} bytes where the dataset has {size}"
+            what = (
+                "no such shard"
+                if status is None
+                else f"{status[1]} bytes where the dataset has {size}"
+            )
             raise self._other(self.name_of(shard), what)
         return status
 
@@ -386,7 +428,8 @@ class Shards:
         return identity(self._manifest) == self._identity
 
     def _read_on(self) -> None:
-        """Make sure that this dataset is read, also where another one has taken its place: from where it was kept.
+        """Make sure that this dataset is read, also where another one has taken its place: from
+        where it was kept.
 
         Raises DatasetError if it was not.
         """
@@ -398,10 +441,13 @@ class Shards:
 
     def _schema(self, fields: tuple[int, ...] | None) -> pa.Schema:
         columns = self.layout.columns
-        return columns if fields is None else pa.schema([columns.field(number) for number in fields])
+        return (
+            columns if fields is None else pa.schema([columns.field(number) for number in fields])
+        )
 
     def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
-        """Raise DatasetError for a file that is not what it was when it was opened, unless that was made sure `since`."""
+        """Raise DatasetError for a file that is not what it was when it was opened, unless that was
+        made sure `since`."""
         if opened.checked >= since:
             return
         opened.checked = time.monotonic()
@@ -409,7 +455,9 @@ class Shards:
         if found != opened.identity:
             self._read_on()
             found = identity(self._path(shard))
-        if found != opened.identity and not (found and self.root != self._place and found[1] == opened.identity[1]):
+        if found != opened.identity and not (
+            found and self.root != self._place and found[1] == opened.identity[1]
+        ):
             what = "gone" if found is None else "truncated, rewritten or replaced"
             raise self._other(self.name_of(shard), f"{what} while it was read")
 
@@ -427,7 +475,8 @@ def identity(path: str | Path) -> tuple[int, int, int] | None:
 
 
 def open_same(place: Path, split: str | None, generation: Generation) -> Shards:
-    """Open a split of a generation of the dataset at a place, wherever it is by now. Raises DatasetError if it is gone."""
+    """Open a split of a generation of the dataset at a place, wherever it is by now. Raises
+    DatasetError if it is gone."""
     while True:
         root = _root_of(place, generation)
         found = identity(root / MANIFEST)
@@ -443,11 +492,13 @@ def open_same(place: Path, split: str | None, generation: Generation) -> Shards:
 
 
 def _root_of(place: Path, generation: Generation) -> Path:
-    """Return where a generation of the dataset at a place is: there, or where it was kept. Raises DatasetError."""
+    """Return where a generation of the dataset at a place is: there, or where it was kept. Raises
+    DatasetError."""
     name = folder_of(place, generation.number).relative_to(place)
     until = time.monotonic() + SETTLING_SECONDS
     while True:
-        # While a dataset takes the place of another one, that one and those that it has kept lie beside it.
+        # While a dataset takes the place of another one, that one and those that it has kept lie
+        # beside it.
         for root in (place, place / name, beside(place) / name, beside(place)):
             with contextlib.suppress(DatasetError):
                 if Manifest.load(LocalFolder(root)).generation == generation:
@@ -461,23 +512,29 @@ def _root_of(place: Path, generation: Generation) -> Path:
 
 
 def _make_room(descriptors: bool) -> None:
-    """Before a shard is opened: where too many are open in this process, close a quarter, those that were used longest ago.
+    """Before a shard is opened: where too many are open in this process, close a quarter, those
+    that were used longest ago.
 
-    Shards of all datasets count, those with descriptors and those without by themselves. One that a thread is reading is closed
-    when it has done so.
+    Shards of all datasets count, those with descriptors and those without by themselves. One that a
+    thread is reading is closed when it has done so.
     """
     alive = [shards for shards in (found() for found in _ALIVE.copy()) if shards is not None]
     every = [shards.files if descriptors else shards.mapped for shards in alive]
     count = sum(map(len, every))
-    if count < MAPPED_AT_A_TIME and (not descriptors or (count < FILES_AT_A_TIME and _DESCRIPTORS.take())):
+    if count < MAPPED_AT_A_TIME and (
+        not descriptors or (count < FILES_AT_A_TIME and _DESCRIPTORS.take())
+    ):
         return
-    opened = [(each.used, there, wanted) for there in every for wanted, each in there.copy().items()]
+    opened = [
+        (each.used, there, wanted) for there in every for wanted, each in there.copy().items()
+    ]
     for _, there, wanted in sorted(opened, key=itemgetter(0))[: 1 + count // 4]:
         there.pop(wanted, None)
 
 
 class _Descriptors:
-    """The descriptors that shards may take: `allowed` more before the next look, as to count them takes long."""
+    """The descriptors that shards may take: `allowed` more before the next look, as to count them
+    takes long."""
 
     def __init__(self) -> None:
         self.allowed = 0
@@ -488,7 +545,8 @@ class _Descriptors:
         self.lock = threading.Lock()
 
     def take(self) -> bool:
-        """Return whether this process may open another file, and leaves some to the rest of the program."""
+        """Return whether this process may open another file, and leaves some to the rest of the
+        program."""
         with self.lock:
             if not self.allowed and allow_open_files(SPARE_FILES):
                 self.allowed = SPARE_FILES // 3

@@ -17,9 +17,10 @@ from shardctl.system.dataclass import dataclass
 class Spec:
     """The kind of values of one field of a batch.
 
-    `shape` is that of one sample, and `dtype` that of its numbers. "fixed" fields are arrays (batch, *shape), "padded" ones
-    arrays (batch, longest, …) filled up with `fill`, "ragged" ones lists of arrays with axes of length -1; "text" and "bytes"
-    ones are lists, and "other" ones anything. "whole" fields are of the whole batch, which cannot be cut or joined to others.
+    `shape` is that of one sample, and `dtype` that of its numbers. "fixed" fields are arrays
+    (batch, *shape), "padded" ones arrays (batch, longest, …) filled up with `fill`, "ragged" ones
+    lists of arrays with axes of length -1; "text" and "bytes" ones are lists, and "other" ones
+    anything. "whole" fields are of the whole batch, which cannot be cut or joined to others.
     """
 
     kind: str
@@ -37,7 +38,9 @@ def specs_of(columns: Sequence[Column], transforms: Transforms) -> dict[str, Spe
             continue
         specs[column.name] = _spec(column, transforms)
         if column.name in transforms.pad:
-            specs[f"{column.name}_length"] = Spec("fixed", (column.ndim,) if column.ndim > 1 else ())
+            specs[f"{column.name}_length"] = Spec(
+                "fixed", (column.ndim,) if column.ndim > 1 else ()
+            )
     return specs
 
 
@@ -47,17 +50,30 @@ def _padded_objects(column: Column, value: float) -> dict[str, Spec]:
     for member, kind in member_types(column).items():
         if member not in column.object_members:
             continue
-        padded = kind.dtype is not None and Spec("padded", (-1, *kind.shape), kind.dtype, kind.fill(value))
+        padded = kind.dtype is not None and Spec(
+            "padded", (-1, *kind.shape), kind.dtype, kind.fill(value)
+        )
         specs[f"{name}.{member}"] = padded or Spec("other")
     there, annotated = Spec("padded", (-1,), np.dtype(bool)), Spec("fixed", (), np.dtype(bool))
-    return {**specs, f"{name}_length": Spec("fixed"), f"{name}_mask": there, f"{name}_annotated": annotated}
+    return {
+        **specs,
+        f"{name}_length": Spec("fixed"),
+        f"{name}_mask": there,
+        f"{name}_annotated": annotated,
+    }
 
 
 def _spec(column: Column, transforms: Transforms) -> Spec:
     if column.is_encoded_picture and transforms.decode:
         shape, channels = transforms.picture_shape(column), column.picture_channels
-        of_any_size = (*channels, -1, -1) if transforms.puts_channels_first(column) else (-1, -1, *channels)
-        return Spec("fixed" if shape else "ragged", shape or of_any_size, transforms.dtype(column.name, column.pixel_dtype))
+        of_any_size = (
+            (*channels, -1, -1) if transforms.puts_channels_first(column) else (-1, -1, *channels)
+        )
+        return Spec(
+            "fixed" if shape else "ragged",
+            shape or of_any_size,
+            transforms.dtype(column.name, column.pixel_dtype),
+        )
     if column.is_boolean:
         return Spec("fixed", (), np.dtype(bool))
     if column.dtype is None:

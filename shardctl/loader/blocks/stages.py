@@ -1,4 +1,5 @@
-"""The time of the loader's threads by stage: waiting for the disk, decompressing, decoding, copying."""
+"""The time of the loader's threads by stage: waiting for the disk, decompressing, decoding,
+copying."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ from shardctl.system.dataclass import dataclass
 DISK, DECOMPRESS, DECODE, GATHER, WAITING = "disk", "decompress", "decode", "gather", "waiting"
 NETWORK, CACHE = "network", "cache"
 STAGES = (DISK, DECOMPRESS, DECODE, GATHER, WAITING, NETWORK, CACHE)
-"""`disk` is time without the processor in a stretch that read from storage, `waiting` that for a block that another thread
-is fetching, `network` that for a block from a store; in `cache`, blocks that are in the local cache are opened and checked."""
+"""`disk` is time without the processor in a stretch that read from storage, `waiting` that for a
+block that another thread is fetching, `network` that for a block from a store; in `cache`, blocks
+that are in the local cache are opened and checked."""
 
 
 class Stages(Protocol):
@@ -26,7 +28,8 @@ class Stages(Protocol):
         ...
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of all threads together that each stage has taken so far, without those inside it."""
+        """Return the seconds of all threads together that each stage has taken so far, without
+        those inside it."""
         ...
 
 
@@ -66,7 +69,8 @@ class _Thread:
 
 
 def _reads() -> int:
-    """Return how often this thread has had something read from storage. Always 0 where the system does not tell."""
+    """Return how often this thread has had something read from storage. Always 0 where the system
+    does not tell."""
     if not hasattr(resource, "RUSAGE_THREAD"):
         return 0
     usage = resource.getrusage(resource.RUSAGE_THREAD)
@@ -74,7 +78,8 @@ def _reads() -> int:
 
 
 class StageClock:
-    """Measures. A change of stage costs about 4 microseconds, so it is per batch and per block, not per sample."""
+    """Measures. A change of stage costs about 4 microseconds, so it is per batch and per block, not
+    per sample."""
 
     def __init__(self) -> None:
         self._local = threading.local()

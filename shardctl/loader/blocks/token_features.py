@@ -1,4 +1,5 @@
-"""What training on tokens needs beside them: computed from the tokens and from the lengths of the documents in each block."""
+"""What training on tokens needs beside them: computed from the tokens and from the lengths of the
+documents in each block."""
 
 from __future__ import annotations
 
@@ -23,7 +24,12 @@ from shardctl.loader.blocks.specs import Spec
 from shardctl.system.dataclass import dataclass
 from shardctl.system.text import unknown
 
-LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS = "labels", "position_ids", "document_ids", "cu_seqlens"
+LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS = (
+    "labels",
+    "position_ids",
+    "document_ids",
+    "cu_seqlens",
+)
 DERIVED = (LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS)
 """The fields that a loader can derive."""
 
@@ -31,7 +37,8 @@ MAX_SEQLEN = "max_seqlen"
 """The field that comes with cu_seqlens."""
 
 NO_LABEL = -100
-"""The label of a place that counts for no loss, as PyTorch's cross_entropy and Hugging Face have it."""
+"""The label of a place that counts for no loss, as PyTorch's cross_entropy and Hugging Face have
+it."""
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     LABELS: np.dtype(np.int64),
@@ -42,7 +49,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """Where the documents of n rows of `width` places lie: row i has `counts[i]` of them, one behind the other from place 0 on.
+    """Where the documents of n rows of `width` places lie: row i has `counts[i]` of them, one
+    behind the other from place 0 on.
 
     `lengths` (documents,) are those of all rows, none of them 0; what is left of a row is padding.
     """
@@ -59,8 +67,8 @@ class BlockLayout:
 
     @cached_property
     def _with_padding(self) -> tuple[Indices, Indices]:
-        """The lengths of all documents and of the padding of each row, in their order, and the number of each in its row: -1
-        for padding."""
+        """The lengths of all documents and of the padding of each row, in their order, and the
+        number of each in its row: -1 for padding."""
         ends = np.cumsum(self.counts)
         numbers = np.arange(len(self.lengths)) - np.repeat(ends - self.counts, self.counts)
         padding = self.width - self.filled
@@ -76,27 +84,36 @@ class BlockLayout:
         return self._with_padding[0]
 
     def position_ids(self, found: npt.NDArray[np.int32]) -> None:
-        """Set the place of each token in its document, and of padding in the padding: (n, width)."""
+        """Set the place of each token in its document, and of padding in the padding: (n,
+        width)."""
         lengths = self.segments
         starts = ((np.cumsum(lengths) - lengths) % self.width).astype(np.int32)  # in the row
         places = np.arange(self.width, dtype=np.int32)
         for part, some in self._parts():
-            np.subtract(places, np.repeat(starts[some], lengths[some]).reshape(-1, self.width), out=found[part])
+            np.subtract(
+                places,
+                np.repeat(starts[some], lengths[some]).reshape(-1, self.width),
+                out=found[part],
+            )
 
     def document_ids(self, found: npt.NDArray[np.int32]) -> None:
-        """Set which document of its row each token is of, counted from 0, and -1 for padding: (n, width)."""
+        """Set which document of its row each token is of, counted from 0, and -1 for padding: (n,
+        width)."""
         lengths, numbers = self._with_padding
         numbers = numbers.astype(np.int32)
         for part, some in self._parts():
             found[part] = np.repeat(numbers[some], lengths[some]).reshape(-1, self.width)
 
     def cu_seqlens(self) -> npt.NDArray[np.int32]:
-        """Return where each document, and the padding of each row, begins in all rows one behind the other, and the end."""
+        """Return where each document, and the padding of each row, begins in all rows one behind
+        the other, and the end."""
         return np.concatenate([[0], np.cumsum(self.segments)]).astype(np.int32)
 
-    def labels(self, tokens: npt.NDArray[Any], mask: npt.NDArray[Any] | None, found: npt.NDArray[np.int64]) -> None:
-        """Set the token after each of `tokens` (n, width), NO_LABEL where there is none in the same document, or where the
-        `mask` (n, width) of it is 0: (n, width)."""
+    def labels(
+        self, tokens: npt.NDArray[Any], mask: npt.NDArray[Any] | None, found: npt.NDArray[np.int64]
+    ) -> None:
+        """Set the token after each of `tokens` (n, width), NO_LABEL where there is none in the same
+        document, or where the `mask` (n, width) of it is 0: (n, width)."""
         ends = np.cumsum(self.segments) - 1
         padded = np.flatnonzero(self.filled < self.width)
         for part, some in self._parts():
@@ -109,7 +126,8 @@ class BlockLayout:
             found[row, first:] = NO_LABEL
 
     def _parts(self) -> Iterator[tuple[slice, slice]]:
-        """Yield some rows at a time, and their segments: few enough to stay in the processor's cache."""
+        """Yield some rows at a time, and their segments: few enough to stay in the processor's
+        cache."""
         step = max(1, _TOGETHER // max(1, self.width))
         rows = len(self.counts)
         edges = np.concatenate([[0], np.cumsum(self.counts + (self.filled < self.width))])
@@ -128,7 +146,13 @@ class Deriver:
     `hidden` are columns that must be read for them, and were not asked for.
     """
 
-    def __init__(self, shards: Shards, columns: Sequence[Column], derive: Sequence[str], pad: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        shards: Shards,
+        columns: Sequence[Column],
+        derive: Sequence[str],
+        pad: Mapping[str, float],
+    ) -> None:
         """Raises UsageError for fields that cannot be derived from these columns."""
         self._shards, self.derive = shards, tuple(derive)
         self.hidden: list[Column] = []
@@ -139,30 +163,47 @@ class Deriver:
                 raise UsageError(unknown("derive:", name, DERIVED))
         roles, schema = shards.layout.roles, shards.layout.columns
         self._tokens = _tokens_column(columns, roles.tokens)
-        taken = next((column.name for column in columns if column.name in (*derive, MAX_SEQLEN)), None)
+        taken = next(
+            (column.name for column in columns if column.name in (*derive, MAX_SEQLEN)), None
+        )
         if taken is not None:
-            raise UsageError(f"derive: the dataset has a column {taken} already; leave it out with columns=")
+            raise UsageError(
+                f"derive: the dataset has a column {taken} already; leave it out with columns="
+            )
         if self._tokens.is_ragged and self._tokens.name not in pad:
             raise UsageError(
-                f"derive: {self._tokens.name} has a length of its own in each sample; give pad={{{self._tokens.name!r}: 0}} too"
+                f"derive: {self._tokens.name} has a length of its own in each sample; give "
+                f"pad={{{self._tokens.name!r}: 0}} too"
             )
         packed = roles.tokens[self._tokens.name].packed
         self._lengths = self._beside(DOCUMENT_LENGTHS) if packed else None
-        self._mask = self._beside(LOSS_MASK) if LABELS in derive and LOSS_MASK in schema.names else None
+        self._mask = (
+            self._beside(LOSS_MASK) if LABELS in derive and LOSS_MASK in schema.names else None
+        )
         read = {column.name for column in columns}
-        self.hidden = [column for column in (self._lengths, self._mask) if column is not None and column.name not in read]
+        self.hidden = [
+            column
+            for column in (self._lengths, self._mask)
+            if column is not None and column.name not in read
+        ]
 
     def _beside(self, name: str) -> Column:
-        """Return a column that belongs to that of the tokens. Raises DatasetError if it cannot be what its name says."""
+        """Return a column that belongs to that of the tokens. Raises DatasetError if it cannot be
+        what its name says."""
         schema = self._shards.layout.columns
         column = Column.of(schema.field(name)) if name in schema.names else None
         integers = column is not None and column.dtype is not None and column.dtype.kind in "iu"
         lists = integers and column is not None and column.kind == "variable"
-        as_tokens = integers and column is not None and (column.kind, column.shape) == (self._tokens.kind, self._tokens.shape)
+        as_tokens = (
+            integers
+            and column is not None
+            and (column.kind, column.shape) == (self._tokens.kind, self._tokens.shape)
+        )
         if column is None or not (as_tokens if name == LOSS_MASK else lists):
             found = "there is none" if column is None else f"it is {column.type}"
             raise DatasetError(
-                f"{self._shards.root}: the column {name} does not go with {self._tokens.name}, {self._tokens.type}: {found}"
+                f"{self._shards.root}: the column {name} does not go with {self._tokens.name}, "
+                f"{self._tokens.type}: {found}"
             )
         return column
 
@@ -180,7 +221,13 @@ class Deriver:
                 continue
             found = made[name] = memory.array(name, tokens.shape, _DTYPES[name])
             if name == LABELS:
-                layout.labels(tokens, None if self._mask is None else self._mask_of(self._mask, tokens.shape, sources), found)
+                layout.labels(
+                    tokens,
+                    None
+                    if self._mask is None
+                    else self._mask_of(self._mask, tokens.shape, sources),
+                    found,
+                )
             elif name == POSITION_IDS:
                 layout.position_ids(found)
             else:
@@ -189,25 +236,36 @@ class Deriver:
 
     def _layout(self, batch: Batch, tokens: npt.NDArray[Any], sources: BlockSources) -> BlockLayout:
         if self._lengths is None:
-            lengths = batch[f"{self._tokens.name}_length"] if self._tokens.is_ragged else np.full(len(tokens), tokens.shape[1])
-            return BlockLayout(tokens.shape[1], (lengths > 0).astype(np.int64), lengths[lengths > 0])
+            lengths = (
+                batch[f"{self._tokens.name}_length"]
+                if self._tokens.is_ragged
+                else np.full(len(tokens), tokens.shape[1])
+            )
+            return BlockLayout(
+                tokens.shape[1], (lengths > 0).astype(np.int64), lengths[lengths > 0]
+            )
         numbers, counts = _lists(self._lengths, sources)
         layout = BlockLayout(tokens.shape[1], counts, numbers.astype(np.int64))
         # Each by itself too: the sum of long ones may begin anew at 0.
         wrong = (layout.lengths <= 0) | (layout.lengths > layout.width)
         if wrong.any() or (layout.filled > layout.width).any():
             raise DatasetError(
-                f"{self._shards.root}: {DOCUMENT_LENGTHS} do not fit blocks of {layout.width} tokens; {VERIFY_ADVICE}"
+                f"{self._shards.root}: {DOCUMENT_LENGTHS} do not fit blocks of {layout.width} "
+                f"tokens; {VERIFY_ADVICE}"
             )
         return layout
 
-    def _mask_of(self, column: Column, shape: tuple[int, ...], sources: BlockSources) -> npt.NDArray[Any]:
+    def _mask_of(
+        self, column: Column, shape: tuple[int, ...], sources: BlockSources
+    ) -> npt.NDArray[Any]:
         """Return the loss mask of a batch, (n, width), 0 at padding."""
         assert column.dtype is not None, "whole numbers"
         if not column.is_ragged:
             located = sources.locate(column)
             if isinstance(located, Located):
-                return np.frombuffer(gather(located).buffers()[2], column.dtype, shape[0] * shape[1]).reshape(shape)
+                return np.frombuffer(
+                    gather(located).buffers()[2], column.dtype, shape[0] * shape[1]
+                ).reshape(shape)
             return numbers_of(sources.memory_of(column).take(column, sources.wanted), column)[0]
         numbers, lengths = _lists(column, sources)
         lists = Lists(numbers, [lengths])
@@ -239,7 +297,10 @@ def _tokens_column(columns: Sequence[Column], roles: Mapping[str, Tokens]) -> Co
     if len(found) != 1:
         read = ", ".join(column.name for column in columns)
         what = "none of them is of tokens" if not found else "more than one of them is of tokens"
-        raise UsageError(f"derive needs one column of tokens (ds.roles.tokens); the columns are {read}, and {what}")
+        raise UsageError(
+            f"derive needs one column of tokens (ds.roles.tokens); the columns are {read}, and "
+            f"{what}"
+        )
     return found[0]
 
 
@@ -250,7 +311,11 @@ def _lists(column: Column, sources: BlockSources) -> tuple[npt.NDArray[Any], Ind
     if isinstance(located, Located):
         lengths = located.length // column.width
         data = gather(located).buffers()[2]
-        numbers = np.frombuffer(data, column.dtype, int(lengths.sum())) if data is not None else np.empty(0, column.dtype)
+        numbers = (
+            np.frombuffer(data, column.dtype, int(lengths.sum()))
+            if data is not None
+            else np.empty(0, column.dtype)
+        )
         return numbers, lengths
     lists = Lists.of(sources.memory_of(column).take(column, sources.wanted))
     return lists.numbers, lists.lengths[0]

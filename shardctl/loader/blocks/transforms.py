@@ -1,4 +1,5 @@
-"""The transforms of a loader: resize, crop, flip, convert, normalise, pad. Their options, and whether they fit the columns."""
+"""The transforms of a loader: resize, crop, flip, convert, normalise, pad. Their options, and
+whether they fit the columns."""
 
 from __future__ import annotations
 
@@ -33,16 +34,19 @@ Normalization = tuple[Sequence[float], Sequence[float]]
 class Transforms:
     """What is done to values on their way into a batch.
 
-    `decode` False returns images as they are stored. Images are resized first (`resize`), then cut to `crop` (height, width)
-    at the centre or (`crop_from` "random") at a random place, then mirrored with the probability `flip`. Random choices
-    depend only on (seed, epoch, sample), so that all images and masks of a sample that have one size are cut and mirrored
-    alike. `channels_first` returns images as (3, height, width); masks stay (height, width). `dtypes` converts columns,
-    `normalize` computes (x - mean) / std of columns, as float32 or as the requested dtype. `pad` has a fill value for each
-    ragged column of numbers to pad; a column NAME_length then has the original lengths. `fill` has the values that replace
-    missing numbers; without it, they stay None. `relabel` has, by column, the new label of each label. Objects move with the
-    main image; those stay of which at least the share `keep_objects` of the area is inside then, or the centre ("center").
-    `derive` are fields that are computed from those of tokens (token_features.py). `unmoved` are columns that stay as they are,
-    even if they look like places in the images. No image that is resized and cut has more pixels than `max_pixels`.
+    `decode` False returns images as they are stored. Images are resized first (`resize`), then cut
+    to `crop` (height, width) at the centre or (`crop_from` "random") at a random place, then
+    mirrored with the probability `flip`. Random choices depend only on (seed, epoch, sample), so
+    that all images and masks of a sample that have one size are cut and mirrored alike.
+    `channels_first` returns images as (3, height, width); masks stay (height, width). `dtypes`
+    converts columns, `normalize` computes (x - mean) / std of columns, as float32 or as the
+    requested dtype. `pad` has a fill value for each ragged column of numbers to pad; a column
+    NAME_length then has the original lengths. `fill` has the values that replace missing numbers;
+    without it, they stay None. `relabel` has, by column, the new label of each label. Objects move
+    with the main image; those stay of which at least the share `keep_objects` of the area is inside
+    then, or the centre ("center"). `derive` are fields that are computed from those of tokens
+    (token_features.py). `unmoved` are columns that stay as they are, even if they look like places
+    in the images. No image that is resized and cut has more pixels than `max_pixels`.
     """
 
     decode: bool = True
@@ -65,14 +69,23 @@ class Transforms:
     def check(self, columns: Sequence[Column]) -> None:
         """Raise UsageError for options that do not fit these columns."""
         by_name = {column.name: column for column in columns}
-        named = {"pad": self.pad, "dtype": self.dtypes, "normalize": self.normalize, "fill": self.fill or {}}
+        named = {
+            "pad": self.pad,
+            "dtype": self.dtypes,
+            "normalize": self.normalize,
+            "fill": self.fill or {},
+        }
         for option, names in named.items():
             for name in names:
                 if name not in by_name:
-                    raise UsageError(f"{option} is for columns that are read: {lacks('column', name, by_name)}")
+                    raise UsageError(
+                        f"{option} is for columns that are read: {lacks('column', name, by_name)}"
+                    )
         for name in self.pad:
             if not by_name[name].is_ragged and by_name[name].objects is None:
-                raise UsageError(f"pad: {name} is not a ragged column of numbers, nor one of objects")
+                raise UsageError(
+                    f"pad: {name} is not a ragged column of numbers, nor one of objects"
+                )
         for name in (*self.dtypes, *self.normalize):
             column = by_name[name]
             if column.dtype is None and not (column.is_encoded_picture and self.decode):
@@ -97,11 +110,19 @@ class Transforms:
         is_mask = isinstance(column.picture, Mask) and option == "fill"
         if column.dtype is None and not column.is_boolean and not is_mask:
             raise UsageError(f"{option}: {column.name} holds no numbers")
-        if isinstance(value, bool | np.bool_) or (isinstance(value, float | np.floating) and not np.isfinite(value)):
+        if isinstance(value, bool | np.bool_) or (
+            isinstance(value, float | np.floating) and not np.isfinite(value)
+        ):
             number = float(value)
         else:
             number = real_number(f"{option}: the value for {column.name}", value)
-        stored = column.pixel_dtype if is_mask else np.dtype(bool) if column.dtype is None else column.dtype
+        stored = (
+            column.pixel_dtype
+            if is_mask
+            else np.dtype(bool)
+            if column.dtype is None
+            else column.dtype
+        )
         dtype = self.dtype(column.name, stored)
         if dtype.kind == "f":
             return
@@ -110,12 +131,15 @@ class Transforms:
             raise UsageError(f"{option}: {value!r} does not fit {column.name}, which is {dtype}")
 
     def _check_flip(self, column: Column) -> None:
-        """Raise UsageError for a flip of keypoints that nobody knows how to mirror: a left hand becomes a right one."""
+        """Raise UsageError for a flip of keypoints that nobody knows how to mirror: a left hand
+        becomes a right one."""
         assert column.objects is not None
         if self.flip and "keypoints" in column.object_members and column.objects.flip is None:
             raise UsageError(
-                f"flip: the keypoints of {column.name} do not say which points change places in a mirrored image. Convert them"
-                f" with the flips of their points, or leave them out: columns=[…, '{column.name}.bbox',"
+                f"flip: the keypoints of {column.name} do not say which points change places in a "
+                "mirrored image. Convert them"
+                " with the flips of their points, or leave them out: columns=[…, "
+                f"'{column.name}.bbox',"
                 f" '{column.name}.category']"
             )
 
@@ -127,27 +151,42 @@ class Transforms:
     @property
     def moving(self) -> str | None:
         """The first option that changes the coordinates in images, None if none does."""
-        return next((option for option in ("resize", "crop", "flip") if getattr(self, option)), None)
+        return next(
+            (option for option in ("resize", "crop", "flip") if getattr(self, option)), None
+        )
 
     def _check_pictures(self, columns: Sequence[Column], with_objects: bool) -> None:
-        """Raise UsageError for options of images that do not fit these columns of images and masks, and perhaps of objects."""
+        """Raise UsageError for options of images that do not fit these columns of images and masks,
+        and perhaps of objects."""
         if self.crop_from not in ("center", "random"):
-            raise UsageError(f"a crop is taken from the center or from random places, not from {self.crop_from!r}")
+            raise UsageError(
+                "a crop is taken from the center or from random places, not from "
+                f"{self.crop_from!r}"
+            )
         if self.crop_from == "random" and not self.crop:
             raise UsageError("crop_from='random' needs a crop; give crop= too")
-        given = {"resize": self.resize, "crop": self.crop, "flip": self.flip, "channels_first": self.channels_first}
+        given = {
+            "resize": self.resize,
+            "crop": self.crop,
+            "flip": self.flip,
+            "channels_first": self.channels_first,
+        }
         options = [option for option, value in given.items() if value]
         if not options:
             return
         if not self.decode or not (columns or (with_objects and self.moves)):
-            raise UsageError(f"{', '.join(options)}: only for decoded images, and there are none among the columns")
+            raise UsageError(
+                f"{', '.join(options)}: only for decoded images, and there are none among the "
+                "columns"
+            )
         if self.crop and min(self.crop) < 1:
             raise UsageError(f"a crop to {self.crop[1]}x{self.crop[0]} is impossible")
         for column in columns:
             self.check_crop(column)
 
     def check_crop(self, column: Column) -> None:
-        """Raise UsageError for a crop that is larger than the images of a column, where these share a size."""
+        """Raise UsageError for a crop that is larger than the images of a column, where these share
+        a size."""
         shape = self._resized_shape(column)
         if self.crop and shape and (self.crop[0] > shape[0] or self.crop[1] > shape[1]):
             whose = "the images" if column.name == "image" else f"those of {column.name}"
@@ -162,12 +201,25 @@ class Transforms:
 
     def changes(self, column: Column) -> bool:
         """Return whether values of this column are changed before they are returned."""
-        view = bool(self.crop or self.flip or self.resize or self.puts_channels_first(column)) and column.picture is not None
-        return view or column.name in self.relabel or column.name in self.dtypes or column.name in self.normalize
+        view = (
+            bool(self.crop or self.flip or self.resize or self.puts_channels_first(column))
+            and column.picture is not None
+        )
+        return (
+            view
+            or column.name in self.relabel
+            or column.name in self.dtypes
+            or column.name in self.normalize
+        )
 
     def puts_channels_first(self, column: Column) -> bool:
-        """Return whether the channels of this column's values come before their height and width."""
-        return self.channels_first and column.picture is not None and not isinstance(column.picture, Mask)
+        """Return whether the channels of this column's values come before their height and
+        width."""
+        return (
+            self.channels_first
+            and column.picture is not None
+            and not isinstance(column.picture, Mask)
+        )
 
     def dtype(self, name: str, stored: Any) -> np.dtype[Any]:
         """Return the type that a column's numbers get."""
@@ -179,11 +231,15 @@ class Transforms:
         return whole.scaled(self.resize.resized(whole.size)) if self.resize else whole
 
     def bounded(self, look: View) -> View:
-        """Return what is seen of a resized image. Raises DatasetError if that is more pixels than `max_pixels`."""
+        """Return what is seen of a resized image. Raises DatasetError if that is more pixels than
+        `max_pixels`."""
         width, height = look.size
         if self.resize and width * height > self.max_pixels:
             made, limit = f"{width}x{height} (width x height)", f"{self.max_pixels} pixels"
-            raise DatasetError(f"resize makes {made} of it, over the limit of {limit}; give crop= too, and no cache=")
+            raise DatasetError(
+                f"resize makes {made} of it, over the limit of {limit}; give crop= too, and no "
+                "cache="
+            )
         return look
 
     def _resized_shape(self, column: Column) -> Shape | None:
@@ -197,7 +253,8 @@ class Transforms:
         return height, width, *column.picture_channels
 
     def picture_shape(self, column: Column) -> Shape | None:
-        """Return the final shape of the images or masks of a column; None if it differs between samples."""
+        """Return the final shape of the images or masks of a column; None if it differs between
+        samples."""
         shape = self._resized_shape(column)
         if self.crop:
             shape = (*self.crop, *column.picture_channels)
@@ -215,21 +272,31 @@ def _check_normalization(name: str, normalization: Normalization, column: Column
         mean, std = (np.asarray(part, np.float64) for part in normalization)
     except (TypeError, ValueError):
         raise UsageError(
-            f"normalize: {name} takes (mean, std), numbers or one for each channel; it is {normalization!r}"
+            f"normalize: {name} takes (mean, std), numbers or one for each channel; it is "
+            f"{normalization!r}"
         ) from None
     channels = column.shape[-1] if column.shape else 1
     if column.picture is not None:
         channels = math.prod(column.picture_channels)
     for part in (mean, std):
         if part.ndim > 1 or part.size not in (1, channels):
-            raise UsageError(f"normalize: {name} takes one number or one for each of {channels} channels, not {part.tolist()}")
+            raise UsageError(
+                f"normalize: {name} takes one number or one for each of {channels} channels, not "
+                f"{part.tolist()}"
+            )
         if not np.isfinite(part).all():
             raise UsageError(f"normalize: {name} takes finite numbers, not {part.tolist()}")
     if not (std != 0).all():
         raise UsageError(f"normalize: {name} has a standard deviation of 0")
-    if column.picture is not None and column.pixel_dtype == np.uint8 and 0 < mean.max() <= 1 and abs(std).max() <= 1:
+    if (
+        column.picture is not None
+        and column.pixel_dtype == np.uint8
+        and 0 < mean.max() <= 1
+        and abs(std).max() <= 1
+    ):
         warnings.warn(
-            f"normalize: the mean and std of {name} look made for pixels from 0 to 1, and these are 0 to 255: multiply both by"
+            f"normalize: the mean and std of {name} look made for pixels from 0 to 1, and these "
+            "are 0 to 255: multiply both by"
             " 255",
             UserWarning,
             caller_level(),
@@ -242,16 +309,22 @@ def _check_dtype(name: str, kind: Any, column: Column, normalized: bool) -> None
     except TypeError:
         wanted = np.dtype(object)
     if wanted.kind not in "fiu" or kind is None:
-        raise UsageError(f"dtype {kind!r} of {name} is not a numpy type of numbers, such as float16, float32, uint8 or int64")
+        raise UsageError(
+            f"dtype {kind!r} of {name} is not a numpy type of numbers, such as float16, float32, "
+            "uint8 or int64"
+        )
     stored = column.pixel_dtype if column.dtype is None else column.dtype
     if wanted.kind != "f" and (normalized or stored.kind == "f"):
         what = "what normalize gives" if normalized else stored.name
         raise UsageError(
-            f"dtype {wanted} of {name} would cut off the fractions of {what}; give a type of floating point numbers"
+            f"dtype {wanted} of {name} would cut off the fractions of {what}; give a type of "
+            "floating point numbers"
         )
 
 
 def range_of(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     """Return the least and the greatest finite number of a type."""
     info = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
-    return (float(info.min), float(info.max)) if dtype.kind == "f" else (int(info.min), int(info.max))
+    return (
+        (float(info.min), float(info.max)) if dtype.kind == "f" else (int(info.min), int(info.max))
+    )

@@ -1,4 +1,5 @@
-"""Figures of a loader, a measurement or a conversion that runs, for the tools that watch training jobs. docs/metrics.md."""
+"""Figures of a loader, a measurement or a conversion that runs, for the tools that watch training
+jobs. docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -57,15 +58,18 @@ class JsonLines:
 
 
 class TensorBoard:
-    """Writes scalars, such as shardctl/loader/samples_per_s. Not by tensorboardX's SummaryWriter, whose thread and queue stand
-    still for good where its disk is full."""
+    """Writes scalars, such as shardctl/loader/samples_per_s. Not by tensorboardX's SummaryWriter,
+    whose thread and queue stand still for good where its disk is full."""
 
     def __init__(self, folder: Path) -> None:
         """Open an event file in the folder. Raises InstallError, StorageError."""
         try:
             from tensorboardX.event_file_writer import EventsWriter
         except ImportError:
-            raise InstallError(f"metrics for TensorBoard need tensorboardX: pip install {to_install('tensorboard')}") from None
+            raise InstallError(
+                "metrics for TensorBoard need tensorboardX: pip install "
+                f"{to_install('tensorboard')}"
+            ) from None
         self._folder = folder
         with naming_the_path(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -76,9 +80,14 @@ class TensorBoard:
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
-        scalars = [Summary.Value(tag=f"shardctl/{family.name}/{name}", simple_value=value) for name, value in values.items()]
+        scalars = [
+            Summary.Value(tag=f"shardctl/{family.name}/{name}", simple_value=value)
+            for name, value in values.items()
+        ]
         with naming_the_path(self._folder):
-            self._writer.write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
+            self._writer.write_event(
+                Event(wall_time=time.time(), step=step, summary=Summary(value=scalars))
+            )
             self._writer.flush()
 
     def close(self) -> None:
@@ -92,14 +101,16 @@ _FIGURES = OutputFileType("file of metrics", lambda begin: begin.startswith(b"# 
 
 
 class _Registry:
-    """The last figures of each family, as prometheus_client collects them: shardctl_loader_samples_total and so on."""
+    """The last figures of each family, as prometheus_client collects them:
+    shardctl_loader_samples_total and so on."""
 
     def __init__(self) -> None:
         try:
             from prometheus_client import CollectorRegistry
         except ImportError:
             raise InstallError(
-                f"metrics for Prometheus need prometheus_client: pip install {to_install('prometheus')}"
+                "metrics for Prometheus need prometheus_client: pip install "
+                f"{to_install('prometheus')}"
             ) from None
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -113,14 +124,19 @@ class _Registry:
             for metric in family.metrics:
                 if metric.name in values:
                     kind = CounterMetricFamily if metric.grows else GaugeMetricFamily
-                    yield kind(f"shardctl_{family.name}_{metric.name}", metric.meaning, value=values[metric.name])
+                    yield kind(
+                        f"shardctl_{family.name}_{metric.name}",
+                        metric.meaning,
+                        value=values[metric.name],
+                    )
 
 
 class PrometheusFile:
     """Replaces a file as a whole each time: a reader never finds half of one."""
 
     def __init__(self, path: Path) -> None:
-        """Make the folder of the file. Raises InstallError, StorageError, also for a file that has anything but figures."""
+        """Make the folder of the file. Raises InstallError, StorageError, also for a file that has
+        anything but figures."""
         self._path, self._figures = path, _Registry()
         with naming_the_path(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,17 +158,23 @@ class PrometheusEndpoint:
     """Answers requests for /metrics on a port of this machine, for programs on this machine."""
 
     def __init__(self, port: str) -> None:
-        """Open the port. Raises UsageError for what is no port, StorageError where it is in use, InstallError."""
+        """Open the port. Raises UsageError for what is no port, StorageError where it is in use,
+        InstallError."""
         if not port.isdecimal() or not 0 < int(port) < 65536:
-            raise UsageError(f"metrics http:{printable(port)} needs a port from 1 to 65535, such as http:9400")
+            raise UsageError(
+                f"metrics http:{printable(port)} needs a port from 1 to 65535, such as http:9400"
+            )
         self._figures = _Registry()
         from prometheus_client import start_http_server
 
         try:
-            self._server, self._thread = start_http_server(int(port), LOOPBACK, self._figures.registry)
+            self._server, self._thread = start_http_server(
+                int(port), LOOPBACK, self._figures.registry
+            )
         except OSError as error:
             raise StorageError(
-                f"metrics: port {port} of {LOOPBACK} cannot be opened ({error.strerror}); give another"
+                f"metrics: port {port} of {LOOPBACK} cannot be opened ({error.strerror}); give "
+                "another"
             ) from error
 
     def write(self, family: Family, values: Mapping[str, float], step: int) -> None:
@@ -166,7 +188,18 @@ class PrometheusEndpoint:
         self._thread.join()
 
 
-__all__ = ["CONVERSION", "EVERY_SECONDS", "LOADER", "Family", "Metric", "Sink", "check_target", "open_sink", "sinks_at", "tell"]
+__all__ = [
+    "CONVERSION",
+    "EVERY_SECONDS",
+    "LOADER",
+    "Family",
+    "Metric",
+    "Sink",
+    "check_target",
+    "open_sink",
+    "sinks_at",
+    "tell",
+]
 
 EVERY_SECONDS = 10.0
 """How often figures are told, where nothing else is said."""
@@ -182,7 +215,8 @@ BY_WORD: Mapping[str, Callable[[str], Sink]] = {
 
 
 def open_sink(target: str | Path) -> Sink:
-    """Open FILE.jsonl, FILE.prom, http:PORT or tensorboard:FOLDER. Raises UsageError, InstallError, StorageError."""
+    """Open FILE.jsonl, FILE.prom, http:PORT or tensorboard:FOLDER. Raises UsageError, InstallError,
+    StorageError."""
     check_target(target)
     word, _, rest = str(target).partition(":")
     if word in BY_WORD and rest:
@@ -191,7 +225,8 @@ def open_sink(target: str | Path) -> Sink:
 
 
 def tell(sinks: list[Sink], family: Family, values: Mapping[str, float], step: int) -> None:
-    """Give figures to all sinks. One that fails (a full disk) is left out from then on: it must not end what it is to watch."""
+    """Give figures to all sinks. One that fails (a full disk) is left out from then on: it must not
+    end what it is to watch."""
     for sink in list(sinks):
         try:
             sink.write(family, values, step)
@@ -216,13 +251,22 @@ def check_target(target: Any) -> None:
     """Raise UsageError for what is no place for figures, and no sink."""
     if isinstance(target, str | Path):
         word, colon, rest = str(target).partition(":")
-        if not (colon and word in BY_WORD and rest) and Path(target).suffix.lower() not in BY_ENDING:
+        if (
+            not (colon and word in BY_WORD and rest)
+            and Path(target).suffix.lower() not in BY_ENDING
+        ):
             raise UsageError(
-                f"metrics {printable(str(target))!r} is not known; use FILE.jsonl, FILE.prom or http:PORT (Prometheus), or"
+                f"metrics {printable(str(target))!r} is not known; use FILE.jsonl, FILE.prom or "
+                "http:PORT (Prometheus), or"
                 " tensorboard:FOLDER"
             )
-    elif not callable(getattr(target, "write", None)) or not callable(getattr(target, "close", None)):
-        raise UsageError(f"metrics go to a file, an address or an object with write and close; it is {describe(target)}")
+    elif not callable(getattr(target, "write", None)) or not callable(
+        getattr(target, "close", None)
+    ):
+        raise UsageError(
+            "metrics go to a file, an address or an object with write and close; it is "
+            f"{describe(target)}"
+        )
 
 
 @contextmanager

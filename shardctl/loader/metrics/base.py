@@ -33,9 +33,18 @@ LOADER = Family(
         Metric("epoch", "the epoch that is being read"),
         Metric("samples_per_s", "samples that the training loop took in a second"),
         Metric("stall_share", "share of the time that the training loop waited for batches"),
-        Metric("utilization", "share of the time that the training loop did not wait: accelerator utilisation"),
-        Metric("room_share", "share of the time of the loader's threads that they waited until batches were taken"),
-        Metric("cache_hit_share", "share of the blocks and images that were in the loader's memory already"),
+        Metric(
+            "utilization",
+            "share of the time that the training loop did not wait: accelerator utilisation",
+        ),
+        Metric(
+            "room_share",
+            "share of the time of the loader's threads that they waited until batches were taken",
+        ),
+        Metric(
+            "cache_hit_share",
+            "share of the blocks and images that were in the loader's memory already",
+        ),
         Metric("skipped", "samples that were left out since they could not be read"),
         Metric("threads", "threads that make batches"),
     ),
@@ -59,7 +68,8 @@ class Sink(Protocol):
     """Something that takes figures: a file, an endpoint, another program."""
 
     def write(self, family: Family, values: Mapping[str, float], step: int) -> None:
-        """Take the figures of a family; those that are not known are left out. `step` grows. Raises StorageError."""
+        """Take the figures of a family; those that are not known are left out. `step` grows. Raises
+        StorageError."""
         ...
 
     def close(self) -> None:

@@ -29,9 +29,16 @@ class Counting(Protocol):
 
 
 class Watched(Generic[Item]):
-    """Batches, and what is told of them. One iteration is one of the batches; it has the same length."""
+    """Batches, and what is told of them. One iteration is one of the batches; it has the same
+    length."""
 
-    def __init__(self, batches: Iterable[Item], targets: tuple[str | Path | Sink, ...], every: float, loader: Counting) -> None:
+    def __init__(
+        self,
+        batches: Iterable[Item],
+        targets: tuple[str | Path | Sink, ...],
+        every: float,
+        loader: Counting,
+    ) -> None:
         self._batches, self._every, self._loader = batches, every, loader
         self._targets = targets
         self._progress = Progress()
@@ -59,7 +66,8 @@ class Watched(Generic[Item]):
 
 
 OF_ITERATION = ("samples", "batches", "wait_get_s", "wait_put_s", "making_s")
-"""Figures of LoaderStats that begin at 0 with each iteration, and are told as what was added since the last time."""
+"""Figures of LoaderStats that begin at 0 with each iteration, and are told as what was added since
+the last time."""
 
 
 class Progress:
@@ -84,7 +92,10 @@ class Progress:
 
     def _figures(self, now: LoaderStats) -> dict[str, float] | None:
         """Return the figures since the last time, None if no batch was taken since."""
-        since = {name: getattr(now, name) - (getattr(self._last, name) if self._last else 0) for name in OF_ITERATION}
+        since = {
+            name: getattr(now, name) - (getattr(self._last, name) if self._last else 0)
+            for name in OF_ITERATION
+        }
         if not since["batches"]:
             return None
         seconds = max(time.monotonic() - self._at, 1e-9)
@@ -116,24 +127,32 @@ def watch(
     every: float = EVERY_SECONDS,
     loader: Counting | None = None,
 ) -> Watched[Item]:
-    """Return the same batches, while the figures of their loader go to `targets` every few seconds and at its end.
+    """Return the same batches, while the figures of their loader go to `targets` every few seconds
+    and at its end.
 
         for batch in shardctl.watch(ds.loader(256), "metrics.jsonl", "http:9400"):
 
-    A target is FILE.jsonl (JSON lines), FILE.prom (the textfile collector of Prometheus), http:PORT (Prometheus, on this
-    machine), or tensorboard:FOLDER. It can also be an object with `write` and `close` (docs/metrics.md). If other code makes
-    your batches from the batches of a loader, like shardctl.torch.Loader, give this loader as `loader`.
+    A target is FILE.jsonl (JSON lines), FILE.prom (the textfile collector of Prometheus), http:PORT
+    (Prometheus, on this machine), or tensorboard:FOLDER. It can also be an object with `write` and
+    `close` (docs/metrics.md). If other code makes your batches from the batches of a loader, like
+    shardctl.torch.Loader, give this loader as `loader`.
 
     Raises UsageError, InstallError and StorageError.
     """
     of = loader if loader is not None else batches
     if not isinstance(of, Counting):
-        raise UsageError(f"watch needs a loader of shardctl; it is {describe(of)}; give the one it is made of as loader=")
+        raise UsageError(
+            f"watch needs a loader of shardctl; it is {describe(of)}; give the one it is made of "
+            "as loader="
+        )
     seconds = real_number("every", every)
     if seconds <= 0:
         raise UsageError(f"every is a number of seconds over 0; it is {every}")
     for target in targets:
         check_target(target)
     if not targets:
-        raise UsageError("watch needs a place for the figures: 'metrics.jsonl', 'http:9400' or 'tensorboard:runs/1'")
+        raise UsageError(
+            "watch needs a place for the figures: 'metrics.jsonl', 'http:9400' or "
+            "'tensorboard:runs/1'"
+        )
     return Watched(batches, targets, seconds, of)

@@ -15,15 +15,17 @@ Numbers = npt.NDArray[Any]
 _ROUNDS = 4
 
 _DIGIT_ROUNDS = 8
-"""Of a handful of elements, some are neighbours 10 % (of 5) or 5 % (of 12) more often than they should be, with 6 rounds twice
-that; from 23 elements on nothing shows (chi-squared over 100,000 keys)."""
+"""Of a handful of elements, some are neighbours 10 % (of 5) or 5 % (of 12) more often than they
+should be, with 6 rounds twice that; from 23 elements on nothing shows (chi-squared over 100,000
+keys)."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = 2**64 - 1
 
 
 def mix64(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Scramble 64-bit numbers one to one. Source: the finaliser of SplitMix64 (Steele, Lea, Flood 2014)."""
+    """Scramble 64-bit numbers one to one. Source: the finaliser of SplitMix64 (Steele, Lea, Flood
+    2014)."""
     z: npt.NDArray[np.uint64] = values.copy()
     z ^= z >> np.uint64(30)
     z *= np.uint64(0xBF58476D1CE4E5B9)
@@ -38,7 +40,8 @@ def _mix_one(value: int) -> int:
 
 
 def key_of(*parts: int) -> int:
-    """Mix whole numbers into one 64-bit key, each in its place: another key for (1, 2) than for (2, 1)."""
+    """Mix whole numbers into one 64-bit key, each in its place: another key for (1, 2) than for (2,
+    1)."""
     state = 0
     for part in parts:
         state = _mix_one(state + _GOLDEN + part)
@@ -46,11 +49,13 @@ def key_of(*parts: int) -> int:
 
 
 class Permutation:
-    """A pseudo-random order of [0, size), fixed by (size, *key), in memory that does not grow with its size.
+    """A pseudo-random order of [0, size), fixed by (size, *key), in memory that does not grow with
+    its size.
 
-    A Feistel network over the smallest even number of bits that holds `size`; positions that fall outside are sent
-    through it again ("cycle walking", Black and Rogaway 2002), fewer than 3 more times on average. Datasets are shuffled by
-    it when they are converted; it must give the same order for ever.
+    A Feistel network over the smallest even number of bits that holds `size`; positions that fall
+    outside are sent through it again ("cycle walking", Black and Rogaway 2002), fewer than 3 more
+    times on average. Datasets are shuffled by it when they are converted; it must give the same
+    order for ever.
     """
 
     def __init__(self, size: int, *key: int) -> None:
@@ -79,7 +84,8 @@ class Permutation:
 
 @dataclass(frozen=True)
 class _Word:
-    """Numbers modulo 2^(2 * half), for digits of `half` bits, and what is added and multiplied to scramble them."""
+    """Numbers modulo 2^(2 * half), for digits of `half` bits, and what is added and multiplied to
+    scramble them."""
 
     dtype: Any
     half: Any
@@ -89,7 +95,9 @@ class _Word:
     @classmethod
     def of(cls, dtype: Any, half: int, *multipliers: int) -> _Word:
         """Build one of a type, with constants for every round."""
-        constants = (dtype((number * _GOLDEN & _WORD) >> (64 - 2 * half)) for number in range(_DIGIT_ROUNDS))
+        constants = (
+            dtype((number * _GOLDEN & _WORD) >> (64 - 2 * half)) for number in range(_DIGIT_ROUNDS)
+        )
         first, second = map(dtype, multipliers)
         return cls(dtype, dtype(half), (first, second), tuple(constants))
 
@@ -106,12 +114,14 @@ _NARROW_SIZE = 2**31
 
 @dataclass(frozen=True)
 class Orders:
-    """Pseudo-random orders in memory that does not grow with their sizes: the i-th is one of [0, sizes[i]).
+    """Pseudo-random orders in memory that does not grow with their sizes: the i-th is one of [0,
+    sizes[i]).
 
-    As `Permutation`, but a network over two digits, of the bases `high` and `low`, whose product is just above the size:
-    hardly any position falls outside (one in the square root of the size), so that few go through it twice. That makes it
-    several times as fast for the few hundred positions of a batch. Source: Black and Rogaway 2002, "method 3", with sums
-    modulo the bases in place of exclusive or.
+    As `Permutation`, but a network over two digits, of the bases `high` and `low`, whose product is
+    just above the size: hardly any position falls outside (one in the square root of the size), so
+    that few go through it twice. That makes it several times as fast for the few hundred positions
+    of a batch. Source: Black and Rogaway 2002, "method 3", with sums modulo the bases in place of
+    exclusive or.
     """
 
     word: _Word
@@ -127,17 +137,30 @@ class Orders:
         limits = sizes.astype(word.dtype)
         high = np.maximum(np.ceil(np.sqrt(sizes.astype(np.float64))), 1).astype(word.dtype)
         low = (np.maximum(limits, word.dtype(1)) + high - word.dtype(1)) // high
-        return cls(word, limits, high, low, (keys.astype(word.dtype), (keys >> np.uint64(32)).astype(word.dtype)))
+        return cls(
+            word,
+            limits,
+            high,
+            low,
+            (keys.astype(word.dtype), (keys >> np.uint64(32)).astype(word.dtype)),
+        )
 
     def at(self, which: npt.NDArray[np.int64]) -> Orders:
         """Return some of these orders; a single one as it is, however often it is wanted."""
         if len(self.limits) == 1:
             return self
         even, odd = self.keys
-        return Orders(self.word, self.limits[which], self.high[which], self.low[which], (even[which], odd[which]))
+        return Orders(
+            self.word,
+            self.limits[which],
+            self.high[which],
+            self.low[which],
+            (even[which], odd[which]),
+        )
 
     def elements(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return, for every position (n,), the element at it: in the order with its number, or in the only one."""
+        """Return, for every position (n,), the element at it: in the order with its number, or in
+        the only one."""
         values = self._network(positions.astype(self.word.dtype))
         outside = np.flatnonzero(values >= self.limits)
         while len(outside):
@@ -156,7 +179,8 @@ class Orders:
         return joined
 
     def _add(self, digit: Numbers, source: Numbers, number: int, base: Numbers) -> Numbers:
-        """Add what round `number` makes of one digit to the other, modulo its base. Without a division."""
+        """Add what round `number` makes of one digit to the other, modulo its base. Without a
+        division."""
         word = self.word
         scrambled: Numbers = source + (self.keys[number % 2] + word.constants[number])
         scrambled *= word.multipliers[0]
@@ -172,5 +196,6 @@ class Orders:
 
 
 def permute(positions: npt.NDArray[np.int64], size: int, key: int) -> npt.NDArray[np.int64]:
-    """Return, for every position (n,), the element at it in the order of [0, size) that the key fixes."""
+    """Return, for every position (n,), the element at it in the order of [0, size) that the key
+    fixes."""
     return Orders.of(np.array([size]), np.array([key], np.uint64)).elements(positions)

@@ -1,8 +1,9 @@
-"""What a loader and its worker processes send to each other, over a Unix socket for each thread of a worker.
+"""What a loader and its worker processes send to each other, over a Unix socket for each thread of
+a worker.
 
-A question is one object (system/processes/channel.py). An answer: ANSWER (bytes of the small arrays, of the message, of the
-batch), these three, and then the descriptors of new segments of shared memory, up to DESCRIPTORS with a byte each time. The
-message and the batch are pickles.
+A question is one object (system/processes/channel.py). An answer: ANSWER (bytes of the small
+arrays, of the message, of the batch), these three, and then the descriptors of new segments of
+shared memory, up to DESCRIPTORS with a byte each time. The message and the batch are pickles.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ ALIGNED = 64
 """Arrays begin at multiples of so many bytes, as Arrow's do."""
 
 INLINE = -1
-"""In the place of the number of a segment: the array is among the small ones, which come with the answer."""
+"""In the place of the number of a segment: the array is among the small ones, which come with the
+answer."""
 
 
 Place = tuple[int, int, int]
@@ -43,7 +45,8 @@ Place = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Question:
-    """The samples that are wanted, and the numbers of segments that are free again, or whose memory is to be given up."""
+    """The samples that are wanted, and the numbers of segments that are free again, or whose memory
+    is to be given up."""
 
     samples: Indices
     epoch: int
@@ -55,11 +58,12 @@ class Question:
 class Found:
     """What an answer says besides the batch.
 
-    `failed` says that the batch is an error. `there` (n,) is which samples are present. `arrays` has, for each array of the
-    batch that is not in its pickle, the number of the segment, the first byte in it, and the size. `pickled` is the same for
-    the pickle itself, if it is not sent with the answer. `segments` are the numbers and sizes of new segments, `dropped` the
-    numbers of those that are no longer used. `counts` and `stages` are those of the process so far, `cpu_s` its processor
-    time in seconds.
+    `failed` says that the batch is an error. `there` (n,) is which samples are present. `arrays`
+    has, for each array of the batch that is not in its pickle, the number of the segment, the first
+    byte in it, and the size. `pickled` is the same for the pickle itself, if it is not sent with
+    the answer. `segments` are the numbers and sizes of new segments, `dropped` the numbers of those
+    that are no longer used. `counts` and `stages` are those of the process so far, `cpu_s` its
+    processor time in seconds.
     """
 
     failed: bool
@@ -74,7 +78,11 @@ class Found:
 
 
 def send_answer(
-    channel: socket.socket, found: Found, batch: bytes, small: Sequence[memoryview], descriptors: Sequence[int]
+    channel: socket.socket,
+    found: Found,
+    batch: bytes,
+    small: Sequence[memoryview],
+    descriptors: Sequence[int],
 ) -> None:
     """Send an answer. Raises OSError."""
     message = pickle.dumps(found, protocol=5)
@@ -85,9 +93,11 @@ def send_answer(
 
 
 def receive_answer(channel: socket.socket) -> tuple[Found, memoryview, memoryview, list[int]]:
-    """Return what is known of a batch, its pickle, its small arrays, and the descriptors of new segments.
+    """Return what is known of a batch, its pickle, its small arrays, and the descriptors of new
+    segments.
 
-    Raises Ended, and WorkerError where this process may have no more descriptors. The channel is of no more use then.
+    Raises Ended, and WorkerError where this process may have no more descriptors. The channel is of
+    no more use then.
     """
     sizes = ANSWER.unpack(receive_bytes(channel, ANSWER.size))
     space = np.empty(sum(sizes) + ALIGNED, np.uint8)
@@ -97,11 +107,17 @@ def receive_answer(channel: socket.socket) -> tuple[Found, memoryview, memoryvie
     first, second = sizes[0], sizes[0] + sizes[1]
     small, message, batch = content[:first], content[first:second], content[second:]
     found: Found = pickle.loads(message)
-    return found, batch, small, _receive_descriptors(channel, len(found.segments)) if found.segments else []
+    return (
+        found,
+        batch,
+        small,
+        _receive_descriptors(channel, len(found.segments)) if found.segments else [],
+    )
 
 
 def _receive_descriptors(channel: socket.socket, count: int) -> list[int]:
-    """Return the descriptors that come behind an answer. Raises Ended and WorkerError; none is left open then."""
+    """Return the descriptors that come behind an answer. Raises Ended and WorkerError; none is left
+    open then."""
     if not allow_open_files(count + DESCRIPTORS):  # other threads receive some too
         allow_open_files(count)
     descriptors: list[int] = []
@@ -125,4 +141,7 @@ def _receive_descriptors(channel: socket.socket, count: int) -> list[int]:
 
 
 def _no_descriptors() -> WorkerError:
-    return WorkerError(f"this process has no file descriptors left for batches of its worker processes; {MORE_FILES}")
+    return WorkerError(
+        "this process has no file descriptors left for batches of its worker processes; "
+        f"{MORE_FILES}"
+    )

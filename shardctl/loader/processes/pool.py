@@ -1,7 +1,9 @@
-"""Worker processes that make batches in shared memory, as the loader has them. Threads of the loader ask, and wait.
+"""Worker processes that make batches in shared memory, as the loader has them. Threads of the
+loader ask, and wait.
 
-Python runs in one thread of a process at a time. What a loader does between the calls that let other threads run adds up to a
-few microseconds for each sample; where there are more cores than fit into that, processes go on. docs/loader.md.
+Python runs in one thread of a process at a time. What a loader does between the calls that let
+other threads run adds up to a few microseconds for each sample; where there are more cores than fit
+into that, processes go on. docs/loader.md.
 """
 
 from __future__ import annotations
@@ -45,9 +47,11 @@ _CLOSED = "the loader was closed while it was read; iterate over it again"
 
 
 class Processes:
-    """`count` processes that make batches of a stream, together in up to `threads` threads. Threads may share it.
+    """`count` processes that make batches of a stream, together in up to `threads` threads. Threads
+    may share it.
 
-    They are started by `begin`, and end with `close`, with this object, or with this process, however that ends.
+    They are started by `begin`, and end with `close`, with this object, or with this process,
+    however that ends.
     """
 
     def __init__(self, stream: Stream, count: int, threads: int) -> None:
@@ -62,11 +66,13 @@ class Processes:
         return Processes, (self._stream, self._count, self._threads)
 
     def _renew(self) -> None:
-        self._lock = threading.RLock()  # not by its condition, which Ctrl-C can leave taken (prefetch.py)
+        # not by its condition, which Ctrl-C can leave taken (prefetch.py)
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
 
     def begin(self) -> None:
-        """Start the processes, unless they are there. Raises what opening the dataset raises, and WorkerError."""
+        """Start the processes, unless they are there. Raises what opening the dataset raises, and
+        WorkerError."""
         with self._lock:
             if self._workers and not any(worker.gone for worker in self._workers):
                 return
@@ -90,7 +96,8 @@ class Processes:
             self._workers = workers
 
     def gather(self, samples: Indices, epoch: int) -> tuple[Batch, npt.NDArray[np.bool_]]:
-        """Return samples, and which of them are present, as Stream.gather does: large arrays are in shared memory.
+        """Return samples, and which of them are present, as Stream.gather does: large arrays are in
+        shared memory.
 
         Raises WorkerError if the process ends meanwhile, and what Stream.gather raises.
         """
@@ -131,12 +138,14 @@ class Processes:
         self._past = self.tally()
         workers, self._workers = self._workers, []
         if workers:
-            self._ended.detach()  # to call it does nothing when the program ends and weakref has done its part of that
+            # to call it does nothing when the program ends and weakref has done its part of that
+            self._ended.detach()
             _end(os.getpid(), workers)
         self._changed.notify_all()
 
     def _forget(self) -> None:
-        """Leave the processes to the parent, in a forked child: it gets processes of its own when it needs some."""
+        """Leave the processes to the parent, in a forked child: it gets processes of its own when
+        it needs some."""
         workers, self._workers = self._workers, []
         self._renew()
         if workers:
@@ -145,35 +154,49 @@ class Processes:
             worker.leave()
 
     def _keep_leased(self) -> None:
-        """Before a fork: the child sees the same shared memory, so that what is in use must never be used again."""
+        """Before a fork: the child sees the same shared memory, so that what is in use must never
+        be used again."""
         for worker in list(self._workers):
             worker.seen_by_others.update(worker.leases)
 
 
 @dataclass
 class Tally:
-    """Counts, the seconds of stages, and the processor time in seconds: those of one process, or sums."""
+    """Counts, the seconds of stages, and the processor time in seconds: those of one process, or
+    sums."""
 
     counts: dict[str, int] = field(default_factory=dict)
     stages: dict[str, float] = field(default_factory=dict)
     cpu_s: float = 0.0
 
     def note(self, found: Found) -> None:
-        """Take the totals of a process from an answer, unless a later one came first: they only grow."""
-        self.counts = {name: max(count, self.counts.get(name, 0)) for name, count in found.counts.items()}
-        self.stages = {name: max(seconds, self.stages.get(name, 0.0)) for name, seconds in found.stages.items()}
+        """Take the totals of a process from an answer, unless a later one came first: they only
+        grow."""
+        self.counts = {
+            name: max(count, self.counts.get(name, 0)) for name, count in found.counts.items()
+        }
+        self.stages = {
+            name: max(seconds, self.stages.get(name, 0.0)) for name, seconds in found.stages.items()
+        }
         self.cpu_s = max(self.cpu_s, found.cpu_s)
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
-            {name: self.counts.get(name, 0) + other.counts.get(name, 0) for name in {**self.counts, **other.counts}},
-            {name: self.stages.get(name, 0.0) + other.stages.get(name, 0.0) for name in {**self.stages, **other.stages}},
+            {
+                name: self.counts.get(name, 0) + other.counts.get(name, 0)
+                for name in {**self.counts, **other.counts}
+            },
+            {
+                name: self.stages.get(name, 0.0) + other.stages.get(name, 0.0)
+                for name in {**self.stages, **other.stages}
+            },
             self.cpu_s + other.cpu_s,
         )
 
 
 class _Worker:
-    """One process, with a channel for each of its threads. `idle` are the channels that nobody waits at."""
+    """One process, with a channel for each of its threads. `idle` are the channels that nobody
+    waits at."""
 
     def __init__(self, name: str, threads: int) -> None:
         self.name = name
@@ -197,7 +220,13 @@ class _Worker:
             except OSError as error:
                 raise not_started(error) from error
             threadless = {**NO_THREADS, **environment()}
-            self.process = start_python(WORKER, (numbers[0], numbers[1:]), threadless, subprocess.DEVNULL, descriptors=numbers)
+            self.process = start_python(
+                WORKER,
+                (numbers[0], numbers[1:]),
+                threadless,
+                subprocess.DEVNULL,
+                descriptors=numbers,
+            )
             ours.pop_all()
         self._lifeline, *self._channels = mine
         self.idle = list(self._channels)
@@ -228,7 +257,9 @@ class _Worker:
         if error is not None:
             raise_again(error)
 
-    def ask(self, channel: socket.socket, samples: Indices, epoch: int) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def ask(
+        self, channel: socket.socket, samples: Indices, epoch: int
+    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
         """Have a batch made."""
         free: list[int] = []
         with contextlib.suppress(IndexError):  # other threads take some of them too
@@ -236,7 +267,9 @@ class _Worker:
                 free.append(self._free.popleft())
         given_up = [number for number in free if number in self.seen_by_others]
         try:
-            send(channel, Question(samples, epoch, [n for n in free if n not in given_up], given_up))
+            send(
+                channel, Question(samples, epoch, [n for n in free if n not in given_up], given_up)
+            )
             found, batch, small, descriptors = receive_answer(channel)
             leases = self._leased(found, descriptors)
         except (Ended, OSError):
@@ -259,7 +292,8 @@ class _Worker:
         return pickle.loads(batch, buffers=buffers), found.there
 
     def _leased(self, found: Found, descriptors: list[int]) -> dict[int, memoryview]:
-        """Note what the process has done, map new segments, and return the bytes of those of a batch.
+        """Note what the process has done, map new segments, and return the bytes of those of a
+        batch.
 
         When nothing refers to the bytes of a segment any more, it is free.
         """
@@ -275,10 +309,15 @@ class _Worker:
                 del self._pages[number]
                 self.seen_by_others.discard(number)
             leases = {}
-            for number in {number for number, _, _ in [*found.arrays, *filter(None, [found.pickled])]} - {INLINE}:
-                # A new array of the pages each time: every array of the batch, and every view of one, refers to it.
+            for number in {
+                number for number, _, _ in [*found.arrays, *filter(None, [found.pickled])]
+            } - {INLINE}:
+                # A new array of the pages each time: every array of the batch, and every view of
+                # one, refers to it.
                 whole = self._pages[number].bytes()
-                self.leases[number] = weakref.ref(whole, partial(_lease_ended, number, self.leases, self._free))
+                self.leases[number] = weakref.ref(
+                    whole, partial(_lease_ended, number, self.leases, self._free)
+                )
                 if _FORKING:  # perhaps after what is in use was noted
                     self.seen_by_others.add(number)
                 leases[number] = whole.data
@@ -293,13 +332,20 @@ class _Worker:
         self._close()
         code = await_end(self.process)
         how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
-        memory = ": perhaps memory ran out; use fewer processes, or smaller batches" if code == -signal.SIGKILL else ""
-        return WorkerError(f"process {self.name} of the loader (process id {self.process.pid}) {how}{memory}")
+        memory = (
+            ": perhaps memory ran out; use fewer processes, or smaller batches"
+            if code == -signal.SIGKILL
+            else ""
+        )
+        return WorkerError(
+            f"process {self.name} of the loader (process id {self.process.pid}) {how}{memory}"
+        )
 
     def _close(self) -> None:
         """End the connections: threads that wait at them are told, and the process ends.
 
-        They are not closed: a thread may be about to use the number of a descriptor, which would be that of another file then.
+        They are not closed: a thread may be about to use the number of a descriptor, which would be
+        that of another file then.
         """
         for end in (self._lifeline, *self._channels):
             with contextlib.suppress(OSError):
@@ -311,7 +357,8 @@ class _Worker:
         self._close()
 
     def wait(self) -> None:
-        """Wait until the process has ended, and close what nobody waits at; `give` closes the rest."""
+        """Wait until the process has ended, and close what nobody waits at; `give` closes the
+        rest."""
         await_end(self.process)
         self._lifeline.close()
         while self.idle:
@@ -333,7 +380,8 @@ def _mapped(descriptor: int, size: int) -> SharedPages:
 
 
 def _lease_ended(number: int, leases: dict[int, Any], free: deque[int], _: Any) -> None:
-    """Note that nothing refers to a segment any more. Called wherever that happens: takes no lock."""
+    """Note that nothing refers to a segment any more. Called wherever that happens: takes no
+    lock."""
     leases.pop(number, None)
     free.append(number)
 
@@ -352,7 +400,8 @@ _ALIVE: weakref.WeakSet[Processes] = weakref.WeakSet()
 
 
 _FORKING: set[int] = set()
-"""Threads that fork this process at the moment. Other threads go on before and after the fork itself."""
+"""Threads that fork this process at the moment. Other threads go on before and after the fork
+itself."""
 
 
 def _before_fork() -> None:

@@ -1,8 +1,9 @@
 """Shared memory in which worker processes make batches, as the worker has it.
 
-A segment is a file in memory without a name, mapped by the worker and by the loader's process: it is gone when both are. The
-worker makes it and writes to it; the loader's process says when nothing refers to its arrays any more, and the worker uses it
-again. (Not multiprocessing.shared_memory: its names outlive a process that is killed.)
+A segment is a file in memory without a name, mapped by the worker and by the loader's process: it
+is gone when both are. The worker makes it and writes to it; the loader's process says when nothing
+refers to its arrays any more, and the worker uses it again. (Not multiprocessing.shared_memory: its
+names outlive a process that is killed.)
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS
 from shardctl.system.mmap import SharedPages
 
 SMALL = 64 << 10
-"""Bytes below which memory is not shared: to send so few takes 10 microseconds, and a segment a system call or two."""
+"""Bytes below which memory is not shared: to send so few takes 10 microseconds, and a segment a
+system call or two."""
 
 _WASTE = 4
 """A segment that is more than this many times too large is left for a larger array."""
 
 
 class Segment:
-    """A piece of shared memory. `descriptor` is None once the answer that sends it to the loader's process has been begun."""
+    """A piece of shared memory. `descriptor` is None once the answer that sends it to the loader's
+    process has been begun."""
 
     def __init__(self, number: int, size: int) -> None:
         """Make one. Raises WorkerError."""
@@ -52,8 +55,8 @@ class Segment:
     def handed_over(self) -> int:
         """Return the descriptor, which the caller sends and closes.
 
-        It is not that of the segment from then on: as soon as it is sent, the loader's process may say that the segment is
-        free, and another thread may take it.
+        It is not that of the segment from then on: as soon as it is sent, the loader's process may
+        say that the segment is free, and another thread may take it.
         """
         assert self.descriptor is not None
         descriptor, self.descriptor = self.descriptor, None
@@ -61,7 +64,8 @@ class Segment:
 
 
 class SegmentPool:
-    """The segments of a worker process. Threads may share it. At most `spare` that are free are kept."""
+    """The segments of a worker process. Threads may share it. At most `spare` that are free are
+    kept."""
 
     def __init__(self, spare: int) -> None:
         self._spare = spare
@@ -74,7 +78,9 @@ class SegmentPool:
     def take(self, size: int) -> Segment:
         """Return a segment of at least `size` bytes that nobody uses, whatever is in it."""
         with self._lock:
-            fitting = [segment for segment in self._free.values() if size <= segment.size <= _WASTE * size]
+            fitting = [
+                segment for segment in self._free.values() if size <= segment.size <= _WASTE * size
+            ]
             if fitting:
                 segment = min(fitting, key=lambda each: each.size)
                 del self._free[segment.number]
@@ -126,7 +132,8 @@ class SharedMemory(BatchMemory):
         return np.empty(size, np.uint8) if size < SMALL else self.take(size).bytes
 
     def place_of(self, array: npt.NDArray[np.uint8]) -> tuple[int, int] | None:
-        """Return the number of the segment that these bytes are in, and the first byte; None if they are in none."""
+        """Return the number of the segment that these bytes are in, and the first byte; None if
+        they are in none."""
         address = array.__array_interface__["data"][0]
         for segment in self.segments:
             first = address - segment.pages.address
@@ -136,20 +143,31 @@ class SharedMemory(BatchMemory):
 
     def keep(self, numbers: set[int]) -> list[Segment]:
         """Give back the segments that are not among these, and return those that are."""
-        self._pool.give_back([segment.number for segment in self.segments if segment.number not in numbers], [])
+        self._pool.give_back(
+            [segment.number for segment in self.segments if segment.number not in numbers], []
+        )
         return [segment for segment in self.segments if segment.number in numbers]
 
 
 def no_shared_memory(size: int, error: OSError) -> WorkerError:
-    """Return the error for memory that the system does not give, or for which there is no file descriptor."""
+    """Return the error for memory that the system does not give, or for which there is no file
+    descriptor."""
     if error.errno in NO_DESCRIPTORS:
-        return WorkerError(f"no file descriptor is left for {size} bytes of shared memory; {MORE_FILES}")
-    return WorkerError(f"no {size} bytes of shared memory can be had ({error.strerror or error}); keep fewer batches")
+        return WorkerError(
+            f"no file descriptor is left for {size} bytes of shared memory; {MORE_FILES}"
+        )
+    return WorkerError(
+        f"no {size} bytes of shared memory can be had ({error.strerror or error}); keep fewer "
+        "batches"
+    )
 
 
 def file_in_memory(size: int) -> int:
-    """Return the descriptor of a new file of this size, of zeros, that is in memory and has no name. Raises OSError."""
-    descriptor = os.memfd_create("shardctl", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else _unlinked()
+    """Return the descriptor of a new file of this size, of zeros, that is in memory and has no
+    name. Raises OSError."""
+    descriptor = (
+        os.memfd_create("shardctl", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else _unlinked()
+    )
     try:
         os.ftruncate(descriptor, size)
     except OSError:
@@ -159,7 +177,8 @@ def file_in_memory(size: int) -> int:
 
 
 def _unlinked() -> int:
-    """Return the descriptor of POSIX shared memory whose name is taken away at once: where Linux's memfd is not there."""
+    """Return the descriptor of POSIX shared memory whose name is taken away at once: where Linux's
+    memfd is not there."""
     import _posixshmem  # type: ignore[import-not-found]  # has no stubs; what multiprocessing.shared_memory is made of
 
     name = f"/shardctl-{os.getpid()}-{os.urandom(6).hex()}"

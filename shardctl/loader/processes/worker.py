@@ -1,7 +1,8 @@
-"""A process that makes batches for a loader in another process (pool.py). It has a thread for each channel.
+"""A process that makes batches for a loader in another process (pool.py). It has a thread for each
+channel.
 
-It begins as a new interpreter with this module alone: nothing of the program that uses the loader is imported or run again.
-It ends when the loader's process does, whatever becomes of that.
+It begins as a new interpreter with this module alone: nothing of the program that uses the loader
+is imported or run again. It ends when the loader's process does, whatever becomes of that.
 """
 
 from __future__ import annotations
@@ -33,18 +34,23 @@ _IN_PICKLE = 2 << 10
 """Bytes of the largest array that is copied into the pickle of its batch."""
 
 _SPARE = 4
-"""Segments of a worker that may be free, for each thread: those of batches that were given up at the same time."""
+"""Segments of a worker that may be free, for each thread: those of batches that were given up at
+the same time."""
 
 
 def main(lifeline: int, channels: list[int]) -> None:
     """Serve until the other end of `lifeline` is gone. All arguments are descriptors of sockets.
 
-    The first message on the lifeline is the stream; the answer to it is None, or the error that opening it raised.
+    The first message on the lifeline is the stream; the answer to it is None, or the error that
+    opening it raised.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the loader's process to handle
     code = 0
     try:
-        _run(socket.socket(fileno=lifeline), [socket.socket(fileno=descriptor) for descriptor in channels])
+        _run(
+            socket.socket(fileno=lifeline),
+            [socket.socket(fileno=descriptor) for descriptor in channels],
+        )
     except (Ended, OSError):
         pass  # the loader's process is gone
     except BaseException:  # noqa: BLE001 - a fault of ours
@@ -134,7 +140,8 @@ def _put(data: bytes, memory: SharedMemory) -> Place:
 
 
 def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[Place], list[memoryview]]:
-    """Return the pickle of a batch without its large arrays, where these are, and those that are sent with it.
+    """Return the pickle of a batch without its large arrays, where these are, and those that are
+    sent with it.
 
     Arrays that are not in shared memory yet are copied there, unless they are few bytes together.
     """
@@ -173,5 +180,6 @@ def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[Place], lis
 
 
 def _sent(error: BaseException) -> BaseException:
-    """Return an error as the loader's process gets it: one of ours says enough without its traceback."""
+    """Return an error as the loader's process gets it: one of ours says enough without its
+    traceback."""
     return error if isinstance(error, ShardctlError) else portable(error)

@@ -1,4 +1,5 @@
-"""A folder of this machine in which blocks of datasets are kept, for all processes that read them. docs/commands/cache.md.
+"""A folder of this machine in which blocks of datasets are kept, for all processes that read them.
+docs/commands/cache.md.
 
     DIR/lock                   locked (flock) while space is reserved, and while datasets are removed
     DIR/URLHASH.lock           locked while a dataset of this URL is looked up, and its tables are fetched
@@ -11,8 +12,8 @@
                                one for each block: 0 absent, 1 space reserved, 2 there
         shards/NAME            sparse, as long as the shard: each block that is there lies where it lies in the shard
 
-A byte of `blocks` is locked while that block is fetched, so that all processes together fetch it once; the system drops the
-locks of a process that dies. The byte is set after the data was written.
+A byte of `blocks` is locked while that block is fetched, so that all processes together fetch it
+once; the system drops the locks of a process that dies. The byte is set after the data was written.
 """
 
 from __future__ import annotations
@@ -41,14 +42,23 @@ from shardctl.format.names import MANIFEST
 from shardctl.system import file_locks
 from shardctl.system.dataclass import dataclass
 from shardctl.system.file_locks import ByteLocks, Use, locked, open_own, unused
-from shardctl.system.files import PARTIAL, is_folder, naming_the_path, read_bytes, remove_tree, write_atomically
+from shardctl.system.files import (
+    PARTIAL,
+    is_folder,
+    naming_the_path,
+    read_bytes,
+    remove_tree,
+    write_atomically,
+)
 from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.text import printable
 
 LOCK, IN_USE, USED, ABOUT, BLOCKS = "lock", "in-use", "used", "dataset.json", "blocks"
 TABLES_FOLDER, SHARDS_FOLDER = "tables", "shards"
 _OWN_FOLDERS = (TABLES_FOLDER, SHARDS_FOLDER)
-_OWN_FILE = re.compile(rf"({IN_USE}|{USED}|{BLOCKS}|{re.escape(ABOUT)})(\.[0-9a-f]+{re.escape(PARTIAL)})?")
+_OWN_FILE = re.compile(
+    rf"({IN_USE}|{USED}|{BLOCKS}|{re.escape(ABOUT)})(\.[0-9a-f]+{re.escape(PARTIAL)})?"
+)
 
 ABSENT, RESERVED, THERE = 0, 1, 2
 
@@ -64,7 +74,8 @@ _OWN_PAGES = 16
 """Pages for the folders and small files of a dataset."""
 
 _EXTENTS_OF_PAGE = 80
-"""Blocks of a sparse file for each page that the file system needs to know where they are; ext4 has room for 340."""
+"""Blocks of a sparse file for each page that the file system needs to know where they are; ext4 has
+room for 340."""
 
 
 class CacheWarning(UserWarning):
@@ -73,7 +84,8 @@ class CacheWarning(UserWarning):
 
 @dataclass(frozen=True)
 class About:
-    """Which dataset a folder holds: `version` is what the store called its manifest, `digest` the SHA-256 of that file."""
+    """Which dataset a folder holds: `version` is what the store called its manifest, `digest` the
+    SHA-256 of that file."""
 
     url: str
     version: str
@@ -82,7 +94,8 @@ class About:
 
 @dataclass(frozen=True)
 class Entry:
-    """A dataset of a cache, for display: sizes in bytes, `opened` in seconds since 1970. `blocks` of `of_blocks` are there."""
+    """A dataset of a cache, for display: sizes in bytes, `opened` in seconds since 1970. `blocks`
+    of `of_blocks` are there."""
 
     url: str
     folder: str
@@ -95,7 +108,8 @@ class Entry:
 
 
 class Cache:
-    """A folder with datasets. Together they are never larger than `limit` bytes, nor do they fill the disk."""
+    """A folder with datasets. Together they are never larger than `limit` bytes, nor do they fill
+    the disk."""
 
     def __init__(self, folder: Path, limit: int | None = None) -> None:
         """Make the folder if it is not there. Raises StorageError."""
@@ -113,7 +127,8 @@ class Cache:
 
     @contextmanager
     def looking_up(self, url: str) -> Iterator[bool]:
-        """Keep other processes from looking up this URL meanwhile: one of them fetches the tables. Raises StorageError.
+        """Keep other processes from looking up this URL meanwhile: one of them fetches the tables.
+        Raises StorageError.
 
         Yield False where another one has done so for OPENING_PATIENCE: it may have been stopped.
         """
@@ -129,11 +144,14 @@ class Cache:
                     return CachedDataset(self, folder)
         return None
 
-    def make(self, about: About, size: int, fetch: Callable[[Path], tuple[int, int]]) -> CachedDataset | None:
-        """Return a new dataset, whose tables `fetch` writes to a folder; None if there is no room. Call it in `looking_up`.
+    def make(
+        self, about: About, size: int, fetch: Callable[[Path], tuple[int, int]]
+    ) -> CachedDataset | None:
+        """Return a new dataset, whose tables `fetch` writes to a folder; None if there is no room.
+        Call it in `looking_up`.
 
-        The tables have `size` bytes; `fetch` returns how many shards and blocks there are. Where one with the same digest is
-        here already, it gets the new version.
+        The tables have `size` bytes; `fetch` returns how many shards and blocks there are. Where
+        one with the same digest is here already, it gets the new version.
         """
         folder = self.folder / f"{_hash_of(about.url)}-{about.digest[:16]}"
         if about_of(folder) is not None:
@@ -143,7 +161,8 @@ class Cache:
                 return found
         if os.path.lexists(folder) and not (_is_cached(folder) or _has_nothing_of_ours(folder)):
             raise StorageError(
-                f"{printable(str(folder))}: the cache needs this name, but a link or other files have it; move them away, or"
+                f"{printable(str(folder))}: the cache needs this name, but a link or other files "
+                "have it; move them away, or"
                 " remove the link"
             )
         _remove(folder)  # an unfinished one: nobody else may make it now
@@ -179,7 +198,8 @@ class Cache:
         return (-(-(start + length) // self.page) - start // self.page) * self.page
 
     def _begin(self, folder: Path, size: int) -> Use | None:
-        """Make the folder of a dataset, in use, with room for so many bytes; None if there is no room."""
+        """Make the folder of a dataset, in use, with room for so many bytes; None if there is no
+        room."""
         with locked(self.folder / LOCK), naming_the_path(self.folder):
             if not self._make_room(size, folder):
                 return None
@@ -193,9 +213,11 @@ class Cache:
         return time.monotonic() < self._refused + REFUSAL_SECONDS
 
     def reserve(self, folder: Path, size: int) -> bool:
-        """Return whether there is room for so many bytes more in the folder of a dataset, which are counted then.
+        """Return whether there is room for so many bytes more in the folder of a dataset, which are
+        counted then.
 
-        Where there is none, datasets that nobody uses are removed, those first that were opened longest ago.
+        Where there is none, datasets that nobody uses are removed, those first that were opened
+        longest ago.
         """
         if self.refuses:
             return False
@@ -206,7 +228,8 @@ class Cache:
         return True
 
     def _make_room(self, size: int, keep: Path) -> bool:
-        """Return whether there is room, after datasets were removed that nobody uses. To be called with the lock."""
+        """Return whether there is room, after datasets were removed that nobody uses. To be called
+        with the lock."""
         if not self._has_room(size):
             self._evict(size, keep)
         if not self._disk_has_room(size):
@@ -242,12 +265,18 @@ class Cache:
         return facts.f_bavail * facts.f_frsize - size >= KEPT_FREE * facts.f_blocks * facts.f_frsize
 
     def _is_within_limit(self, size: int) -> bool:
-        return self.limit is None or self.page + sum(map(used_of, self.folders())) + size <= self.limit
+        return (
+            self.limit is None or self.page + sum(map(used_of, self.folders())) + size <= self.limit
+        )
 
     def folders(self) -> list[Path]:
         """Return the folders of all datasets, also of those that are unfinished."""
         with os.scandir(self.folder) as found:
-            return [Path(each.path) for each in found if each.is_dir(follow_symlinks=False) and _is_name(each.name)]
+            return [
+                Path(each.path)
+                for each in found
+                if each.is_dir(follow_symlinks=False) and _is_name(each.name)
+            ]
 
     def _evict(self, size: int, keep: Path) -> None:
         """Remove datasets that nobody uses until there is room for `size` bytes."""
@@ -262,11 +291,16 @@ class Cache:
 
     def entries(self) -> list[Entry]:
         """Return what is here, the one that was opened last first."""
-        found = [entry for entry in map(_entry, filter(_has_dataset, self.folders())) if entry is not None]
+        found = [
+            entry
+            for entry in map(_entry, filter(_has_dataset, self.folders()))
+            if entry is not None
+        ]
         return sorted(found, key=lambda entry: -entry.opened)
 
     def clear(self, url: str | None = None) -> tuple[list[Entry], list[Entry]]:
-        """Remove the datasets of a URL, or all. Return those that were removed, and those that stay because they are used.
+        """Remove the datasets of a URL, or all. Return those that were removed, and those that stay
+        because they are used.
 
         What no cache has put into the folder of one stays there.
         """
@@ -298,7 +332,8 @@ class CachedDataset:
         self.cache, self.folder = cache, folder
         self.tables, self._shards_folder = folder / TABLES_FOLDER, folder / SHARDS_FOLDER
         self._use = Use(folder / IN_USE)
-        if not _has_dataset(folder):  # another process is removing it, and a moment ago what says so was gone
+        # another process is removing it, and a moment ago what says so was gone
+        if not _has_dataset(folder):
             self._use.close()
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         os.utime(folder / IN_USE)
@@ -306,12 +341,14 @@ class CachedDataset:
         self._tails = 0
 
     def __del__(self) -> None:
-        """End the use. A forked child has the same lock: it is dropped when the last of them is gone."""
+        """End the use. A forked child has the same lock: it is dropped when the last of them is
+        gone."""
         with suppress(AttributeError):
             self._use.close()
 
     def is_of(self, digest: str) -> bool:
-        """Return whether the manifest that was fetched has this SHA-256: the name of the folder has a part of it."""
+        """Return whether the manifest that was fetched has this SHA-256: the name of the folder has
+        a part of it."""
         return self.folder.name.endswith(f"-{digest[:16]}")
 
     def has_blocks(self, shards: int, blocks: int) -> bool:
@@ -336,12 +373,14 @@ class CachedDataset:
         keep_renewed(self)
 
     def renew(self) -> None:
-        """Open the locks of a forked child, unless the dataset was removed: whoever wants to keep a block in it is told."""
+        """Open the locks of a forked child, unless the dataset was removed: whoever wants to keep a
+        block in it is told."""
         with suppress(OSError):
             self._open_locks()
 
     def _open_locks(self) -> None:
-        """Open the locks, for this process alone: a forked child has those of its parent, which do not keep the two apart."""
+        """Open the locks, for this process alone: a forked child has those of its parent, which do
+        not keep the two apart."""
         self._descriptor = _Descriptor(open_own(self.folder / BLOCKS, os.O_RDWR))
         self._locks = ByteLocks(self.folder / BLOCKS, self._descriptor.number)
 
@@ -362,8 +401,11 @@ class CachedDataset:
         missing: npt.NDArray[np.bool_] = self._state[self._tails + blocks] != THERE
         return missing
 
-    def keep_tail(self, shard: int, name: str, size: int, blocks: int, get: Callable[[], bytes]) -> bytes | None:
-        """Bring the last bytes of a shard of `size` bytes, once. Return None if they are here then, else the bytes."""
+    def keep_tail(
+        self, shard: int, name: str, size: int, blocks: int, get: Callable[[], bytes]
+    ) -> bytes | None:
+        """Bring the last bytes of a shard of `size` bytes, once. Return None if they are here then,
+        else the bytes."""
         path, extra = self.path(name), self.cache.page * (3 + blocks // _EXTENTS_OF_PAGE)
         with self._locks.held(shard) as mine:
             if self._state[shard] == THERE:
@@ -377,8 +419,17 @@ class CachedDataset:
                 return None if self._put(shard, path, size, start, tail) else tail
             return tail
 
-    def keep(self, block: int, name: str, size: int, start: int, length: int, get: Callable[[], pa.Buffer]) -> pa.Buffer | None:
-        """Bring a block, `length` bytes from `start` on of a shard of `size` bytes, once; the result is as of `keep_tail`."""
+    def keep(
+        self,
+        block: int,
+        name: str,
+        size: int,
+        start: int,
+        length: int,
+        get: Callable[[], pa.Buffer],
+    ) -> pa.Buffer | None:
+        """Bring a block, `length` bytes from `start` on of a shard of `size` bytes, once; the
+        result is as of `keep_tail`."""
         place, path = self._tails + block, self.path(name)
         if self._state[place] == ABSENT and self.cache.refuses:
             return get()
@@ -407,7 +458,9 @@ class CachedDataset:
             if mine and self._state[place] == THERE:
                 self._state[place] = RESERVED
 
-    def _has_room(self, place: int, path: Path, size: int, start: int, length: int, extra: int) -> bool:
+    def _has_room(
+        self, place: int, path: Path, size: int, start: int, length: int, extra: int
+    ) -> bool:
         """Return whether there is space for a stretch of a file, which is reserved then."""
         if self._state[place] == ABSENT:
             if not self._take_room(path, size, start, length, extra):
@@ -416,7 +469,8 @@ class CachedDataset:
         return True
 
     def _put(self, place: int, path: Path, size: int, start: int, data: Any) -> bool:
-        """Write a stretch of a file, and say that it is here; False if there was no room after all."""
+        """Write a stretch of a file, and say that it is here; False if there was no room after
+        all."""
         if not self._write(path, size, start, data):
             return False
         self._state[place] = THERE
@@ -433,7 +487,9 @@ class CachedDataset:
         except OSError as error:
             self.cache.give_back(self.folder, needed)
             if error.errno not in _FULL:
-                raise StorageError(f"{printable(str(path))}: cannot write here ({error.strerror or error})") from error
+                raise StorageError(
+                    f"{printable(str(path))}: cannot write here ({error.strerror or error})"
+                ) from error
             self.cache.note_full()
             return False
         return True
@@ -448,7 +504,9 @@ class CachedDataset:
                     done += os.pwrite(descriptor, view[done : done + (1 << 30)], start + done)
         except OSError as error:
             if error.errno not in _FULL:
-                raise StorageError(f"{printable(str(path))}: cannot write here ({error.strerror or error})") from error
+                raise StorageError(
+                    f"{printable(str(path))}: cannot write here ({error.strerror or error})"
+                ) from error
             self.cache.note_full()
             return False
         return True
@@ -528,7 +586,16 @@ def _entry(folder: Path) -> Entry | None:
         there, total = int((state == THERE).sum()), len(state)
     with unused(folder / IN_USE) as free:
         in_use = not free
-    return Entry(about.url, str(folder), used_of(folder), dataset_bytes, there, total, opened_at(folder), in_use)
+    return Entry(
+        about.url,
+        str(folder),
+        used_of(folder),
+        dataset_bytes,
+        there,
+        total,
+        opened_at(folder),
+        in_use,
+    )
 
 
 def _remove(folder: Path) -> None:
@@ -538,7 +605,8 @@ def _remove(folder: Path) -> None:
 
 
 def _delete(folder: Path) -> None:
-    """Delete what a cache has put into the folder of a dataset, and the folder if nothing else is in it.
+    """Delete what a cache has put into the folder of a dataset, and the folder if nothing else is
+    in it.
 
     What says that it is whole goes first: what is left is seen as unfinished.
     """
@@ -548,33 +616,40 @@ def _delete(folder: Path) -> None:
             with suppress(FileNotFoundError):
                 remove_tree(folder / name, folder.parent)
         own = [name for name in os.listdir(folder) if _OWN_FILE.fullmatch(name)]
-        for name in sorted(own, key=lambda name: name == USED):  # the last one, so that what is left is counted
+        # the last one, so that what is left is counted
+        for name in sorted(own, key=lambda name: name == USED):
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()
 
 
 def _is_removable(folder: Path) -> bool:
-    """Return whether a cache has made a folder, certainly: then what is its own there may be deleted."""
+    """Return whether a cache has made a folder, certainly: then what is its own there may be
+    deleted."""
     return _has_dataset(folder) or _is_cached(folder)
 
 
 def _has_dataset(folder: Path) -> bool:
-    """Return whether a folder has a whole dataset: it says which, and has its name. Systems put files of their own there."""
+    """Return whether a folder has a whole dataset: it says which, and has its name. Systems put
+    files of their own there."""
     about = about_of(folder)
     if about is None or folder.name != f"{_hash_of(about.url)}-{about.digest[:16]}":
         return False
     entries = _entries_of(folder)
-    return entries is not None and all(_is_of_cache(entry) for entry in entries if _is_name_of_ours(entry.name))
+    return entries is not None and all(
+        _is_of_cache(entry) for entry in entries if _is_name_of_ours(entry.name)
+    )
 
 
 def _is_cached(folder: Path) -> bool:
-    """Return whether a folder, and no link to one, has only what a cache puts there: two folders and some ordinary files."""
+    """Return whether a folder, and no link to one, has only what a cache puts there: two folders
+    and some ordinary files."""
     entries = _entries_of(folder)
     return entries is not None and all(map(_is_of_cache, entries))
 
 
 def _has_nothing_of_ours(folder: Path) -> bool:
-    """Return whether a folder, and no link to one, has no name that a cache gives: a dataset has room beside it."""
+    """Return whether a folder, and no link to one, has no name that a cache gives: a dataset has
+    room beside it."""
     entries = _entries_of(folder)
     return entries is not None and not any(_is_name_of_ours(entry.name) for entry in entries)
 
@@ -606,6 +681,9 @@ def _hash_of(url: str) -> str:
 
 
 def _is_name(name: str) -> bool:
-    """Return whether a folder may be that of a dataset: nothing else that lies there is counted, or removed."""
+    """Return whether a folder may be that of a dataset: nothing else that lies there is counted, or
+    removed."""
     first, dash, second = name.partition("-")
-    return bool(dash) and all(len(part) == 16 and set(part) <= set("0123456789abcdef") for part in (first, second))
+    return bool(dash) and all(
+        len(part) == 16 and set(part) <= set("0123456789abcdef") for part in (first, second)
+    )

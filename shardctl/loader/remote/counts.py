@@ -9,7 +9,8 @@ from shardctl.system.dataclass import dataclass
 
 @dataclass
 class Counts:
-    """What has been done since the dataset was opened. Blocks count at their first use, and again when they are read anew."""
+    """What has been done since the dataset was opened. Blocks count at their first use, and again
+    when they are read anew."""
 
     requests: int = 0
     network_bytes: int = 0

@@ -1,4 +1,5 @@
-"""Opening a dataset on a store: its tables are fetched to a local folder, once on each machine where there is a cache."""
+"""Opening a dataset on a store: its tables are fetched to a local folder, once on each machine
+where there is a cache."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, NoSuchKeyError, ObjectChangedError, UsageError, WrongAnswerError
+from shardctl.errors import (
+    DatasetError,
+    NoSuchKeyError,
+    ObjectChangedError,
+    UsageError,
+    WrongAnswerError,
+)
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, SHARDS
 from shardctl.format.on_store.manifest import missing_dataset, read_manifest
@@ -18,7 +25,14 @@ from shardctl.format.tables import ShardTable
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset
 from shardctl.system.dataclass import dataclass
-from shardctl.system.files import FileFacts, naming_the_path, read_bytes, replacing, sha256_of, write_atomically
+from shardctl.system.files import (
+    FileFacts,
+    naming_the_path,
+    read_bytes,
+    replacing,
+    sha256_of,
+    write_atomically,
+)
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.locations.stored import StoreFolder
 from shardctl.system.scratch import scratch_folder
@@ -45,7 +59,10 @@ def cache_of(folder: str | Path | bool | None, limit: int | str | None) -> Cache
     if folder is None:
         folder = os.environ.get(CACHE_VARIABLE) or False
         if limit is not None and not folder:
-            raise UsageError(f"--cache-limit needs --cache, the folder of the cache, or the variable {CACHE_VARIABLE}")
+            raise UsageError(
+                "--cache-limit needs --cache, the folder of the cache, or the variable "
+                f"{CACHE_VARIABLE}"
+            )
         if limit is None and os.environ.get(LIMIT_VARIABLE):
             limit, of = os.environ[LIMIT_VARIABLE], LIMIT_VARIABLE
     if isinstance(folder, bool):
@@ -57,7 +74,8 @@ def cache_of(folder: str | Path | bool | None, limit: int | str | None) -> Cache
 
 @dataclass(frozen=True)
 class DatasetHandle:
-    """What opens the same dataset again, in another process too. On this machine, its tables lie in `tables`."""
+    """What opens the same dataset again, in another process too. On this machine, its tables lie in
+    `tables`."""
 
     about: About
     cache: Cache | None
@@ -65,7 +83,8 @@ class DatasetHandle:
 
 
 def open_remote(url: str, cache: Cache | None) -> RemoteDataset:
-    """Open the dataset below a URL as it is now. Raises DatasetError, StoreError, StorageError, InstallError, UsageError."""
+    """Open the dataset below a URL as it is now. Raises DatasetError, StoreError, StorageError,
+    InstallError, UsageError."""
     forget_clients()  # a program that opens it again may have other credentials now
     folder = StoreFolder(url.rstrip("/"))
     for left in reversed(range(_TRIES)):
@@ -78,7 +97,8 @@ def open_remote(url: str, cache: Cache | None) -> RemoteDataset:
 
 
 def open_again(handle: DatasetHandle) -> RemoteDataset:
-    """Open the same dataset in another process. Raises DatasetError if another one has taken its place."""
+    """Open the same dataset in another process. Raises DatasetError if another one has taken its
+    place."""
     about = handle.about
     if handle.cache is not None:
         with handle.cache.looking_up(about.url):
@@ -86,11 +106,16 @@ def open_again(handle: DatasetHandle) -> RemoteDataset:
             if kept is not None and (found := _from_cache(about, kept)) is not None:
                 return found
     manifest = Path(handle.tables) / MANIFEST
-    if manifest.exists() and _digest(manifest.read_bytes()) == about.digest:  # of the process that handed this one over
-        return RemoteDataset(about, Manifest.load(LocalFolder(Path(handle.tables))).base, Path(handle.tables), None)
+    # of the process that handed this one over
+    if manifest.exists() and _digest(manifest.read_bytes()) == about.digest:
+        return RemoteDataset(
+            about, Manifest.load(LocalFolder(Path(handle.tables))).base, Path(handle.tables), None
+        )
     opened = open_remote(about.url, handle.cache)
     if opened.about.digest != about.digest:
-        raise DatasetError(f"{printable(about.url)}: replaced by another dataset while it was read; open it again")
+        raise DatasetError(
+            f"{printable(about.url)}: replaced by another dataset while it was read; open it again"
+        )
     return opened
 
 
@@ -101,7 +126,8 @@ def handle_of(dataset: RemoteDataset) -> DatasetHandle:
 
 
 def fetch_file(dataset: RemoteDataset, name: str, facts: FileFacts) -> None:
-    """Bring another file of the dataset to its tables, unless it is there as it was. Raises DatasetError, StoreError."""
+    """Bring another file of the dataset to its tables, unless it is there as it was. Raises
+    DatasetError, StoreError."""
     path = dataset.tables / name
     if not path.exists() or sha256_of(path) != facts.sha256:
         _fetch(StoreFolder(dataset.url), dataset.base, dataset.tables, name, facts)
@@ -115,7 +141,10 @@ def _opened(folder: StoreFolder, cache: Cache | None) -> RemoteDataset:
         if found is None:
             raise missing_dataset(folder.url)
         kept = cache.find(folder.url, found.version)
-        if kept is not None and (opened := _from_cache(About(folder.url, found.version, ""), kept)) is not None:
+        if (
+            kept is not None
+            and (opened := _from_cache(About(folder.url, found.version, ""), kept)) is not None
+        ):
             return opened
         about, data = _about(folder)
         if not mine:
@@ -133,7 +162,8 @@ def _opened(folder: StoreFolder, cache: Cache | None) -> RemoteDataset:
 
 
 def _from_cache(about: About, kept: CachedDataset) -> RemoteDataset | None:
-    """Return a dataset of the cache, in `looking_up`. None if its tables are not as they were fetched: then it is removed."""
+    """Return a dataset of the cache, in `looking_up`. None if its tables are not as they were
+    fetched: then it is removed."""
     with naming_the_path(kept.tables), suppress(FileNotFoundError, DatasetError):
         data = read_bytes(kept.tables / MANIFEST)
         manifest = Manifest.parse(pa.py_buffer(data), StoreFolder(about.url).shown(MANIFEST))
@@ -141,12 +171,16 @@ def _from_cache(about: About, kept: CachedDataset) -> RemoteDataset | None:
         if kept.is_of(digest) and sha256_of(kept.tables / SHARDS) == manifest.files[SHARDS].sha256:
             table = ShardTable(LocalFolder(kept.tables))
             if kept.has_blocks(len(table), len(table.block_rows)):
-                return RemoteDataset(About(about.url, about.version, digest), manifest.base, kept.tables, kept)
+                return RemoteDataset(
+                    About(about.url, about.version, digest), manifest.base, kept.tables, kept
+                )
     kept.discard()
     return None
 
 
-def _in_scratch(folder: StoreFolder, found: tuple[About, bytes], kept: CachedDataset | None) -> RemoteDataset:
+def _in_scratch(
+    folder: StoreFolder, found: tuple[About, bytes], kept: CachedDataset | None
+) -> RemoteDataset:
     """Bring the tables to a folder that is removed when the dataset is no longer used."""
     about, data = found
     manifest = Manifest.parse(pa.py_buffer(data), folder.shown(MANIFEST))
@@ -173,8 +207,11 @@ def _about(folder: StoreFolder) -> tuple[About, bytes]:
     return About(folder.url, version, _digest(data)), data
 
 
-def _fetch_tables(folder: StoreFolder, manifest: Manifest, data: bytes, tables: Path) -> tuple[int, int]:
-    """Bring what a reader needs to the folder `tables`, and return how many shards and blocks there are."""
+def _fetch_tables(
+    folder: StoreFolder, manifest: Manifest, data: bytes, tables: Path
+) -> tuple[int, int]:
+    """Bring what a reader needs to the folder `tables`, and return how many shards and blocks there
+    are."""
     _fetch(folder, manifest.base, tables, SHARDS, manifest.files[SHARDS])
     table = ShardTable(LocalFolder(tables))
     write_atomically(tables / MANIFEST, data)
@@ -182,7 +219,8 @@ def _fetch_tables(folder: StoreFolder, manifest: Manifest, data: bytes, tables: 
 
 
 def _fetch(folder: StoreFolder, base: str, tables: Path, name: str, facts: FileFacts) -> None:
-    """Bring a file of the dataset: the one that the manifest says, by its digest. Raises DatasetError if it is another one."""
+    """Bring a file of the dataset: the one that the manifest says, by its digest. Raises
+    DatasetError if it is another one."""
     shown = folder.shown(base + name)
 
     def bring() -> None:
@@ -198,7 +236,8 @@ def _fetch(folder: StoreFolder, base: str, tables: Path, name: str, facts: FileF
         raise DatasetError(f"{shown}: no such file; {_COPY_ADVICE}") from None
     except WrongAnswerError:
         raise DatasetError(
-            f"{shown}: not the file that {MANIFEST} names; {_COPY_ADVICE}, and that no proxy changes it"
+            f"{shown}: not the file that {MANIFEST} names; {_COPY_ADVICE}, and that no proxy "
+            "changes it"
         ) from None
 
 

@@ -1,4 +1,5 @@
-"""The blocks of one dataset on a store, by their numbers through all of its shards: from the cache, or over the network."""
+"""The blocks of one dataset on a store, by their numbers through all of its shards: from the cache,
+or over the network."""
 
 from __future__ import annotations
 
@@ -49,9 +50,11 @@ _STRIPES = 256
 
 @dataclass
 class _OpenShard:
-    """What is known of a shard: where its blocks lie, its footer as a file, and the readers that were made of it.
+    """What is known of a shard: where its blocks lie, its footer as a file, and the readers that
+    were made of it.
 
-    `in_cache` says whether a file of the cache has the footer too, so that the blocks that are there can be read in it.
+    `in_cache` says whether a file of the cache has the footer too, so that the blocks that are
+    there can be read in it.
     """
 
     extents: Extents
@@ -61,7 +64,8 @@ class _OpenShard:
 
 
 class RemoteDataset:
-    """The shards of a dataset below a URL. Its tables lie in `tables`, a local folder. Threads may share it.
+    """The shards of a dataset below a URL. Its tables lie in `tables`, a local folder. Threads may
+    share it.
 
     `attach` gives it the table of the shards; nothing is read before.
     """
@@ -91,7 +95,8 @@ class RemoteDataset:
         keep_renewed(self)
 
     def renew(self) -> None:
-        """Take fresh locks: in a forked child the old ones may be held by a thread that is not there."""
+        """Take fresh locks: in a forked child the old ones may be held by a thread that is not
+        there."""
         self._lock = threading.Lock()
         self._stripes = [threading.Lock() for _ in range(_STRIPES)]
 
@@ -110,15 +115,21 @@ class RemoteDataset:
         return int(self._first_block[shard])
 
     def path(self, shard: int) -> Path | None:
-        """Return the local file with those blocks of a shard that are in the cache, in their places; None without a cache.
+        """Return the local file with those blocks of a shard that are in the cache, in their
+        places; None without a cache.
 
         Raises DatasetError, StoreError.
         """
         in_cache = self._shard(shard).in_cache
-        return self.cached.path(self.table.names[shard]) if self.cached is not None and in_cache else None
+        return (
+            self.cached.path(self.table.names[shard])
+            if self.cached is not None and in_cache
+            else None
+        )
 
     def reader(self, shard: int, fields: Fields = None) -> BlockFile:
-        """Return a reader of a shard, for its schema and the number of its blocks. Raises DatasetError, StoreError."""
+        """Return a reader of a shard, for its schema and the number of its blocks. Raises
+        DatasetError, StoreError."""
         return self._reader(shard, fields, mapped=False)
 
     def wanted(self, blocks: Sequence[int]) -> AbstractContextManager[None]:
@@ -126,7 +137,8 @@ class RemoteDataset:
         return self._fetcher.wanted([block for block in blocks if not self._is_here(block)])
 
     def ahead(self, keeps: bool) -> Ahead:
-        """Return a list, to be filled, of blocks that will be needed, by this process (`keeps`) or by others."""
+        """Return a list, to be filled, of blocks that will be needed, by this process (`keeps`) or
+        by others."""
         return self._fetcher.ahead(keeps)
 
     def missing(self, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -135,10 +147,13 @@ class RemoteDataset:
 
     @property
     def keeps_no_more(self) -> bool:
-        """Whether blocks that come over the network are not kept: without a cache, or with a full one."""
+        """Whether blocks that come over the network are not kept: without a cache, or with a full
+        one."""
         return self.cached is None or self.cached.cache.refuses
 
-    def read(self, block: int, fields: Fields, waiting: Waiting) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+    def read(
+        self, block: int, fields: Fields, waiting: Waiting
+    ) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
         """Return a block with its metadata. One that is not what was written is fetched once more.
 
         The thread is in `waiting` while the block is under way. Raises DatasetError, StoreError.
@@ -150,7 +165,8 @@ class RemoteDataset:
         return self._read(block, fields, waiting)
 
     def settle(self, block: int, waiting: Waiting) -> bool:
-        """Return whether a block is in its place in the local file, whole; False where it passes through memory alone.
+        """Return whether a block is in its place in the local file, whole; False where it passes
+        through memory alone.
 
         The thread is in `waiting` while the block is under way. Raises DatasetError, StoreError.
         """
@@ -162,7 +178,9 @@ class RemoteDataset:
             self._forget(block)
         return self._settle(block, waiting)
 
-    def _read(self, block: int, fields: Fields, waiting: Waiting) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+    def _read(
+        self, block: int, fields: Fields, waiting: Waiting
+    ) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
         data = None
         if not self._is_here(block) or self._fetcher.is_coming(block):
             with waiting:
@@ -179,7 +197,9 @@ class RemoteDataset:
             batch, metadata = self._decoded(block, data)
         if fields is not None:
             schema = pa.schema([batch.schema.field(number) for number in fields])
-            batch = pa.RecordBatch.from_arrays([batch.column(number) for number in fields], schema=schema)
+            batch = pa.RecordBatch.from_arrays(
+                [batch.column(number) for number in fields], schema=schema
+            )
         return batch, metadata
 
     def _settle(self, block: int, waiting: Waiting) -> bool:
@@ -235,7 +255,11 @@ class RemoteDataset:
     def cost(self, block: int) -> int:
         """Return about how many bytes a block has, without looking at its shard."""
         shard, _ = self._place_of(block)
-        return int(self.table.sizes[shard]) * int(self.table.block_rows[block]) // max(1, int(self.table.rows[shard]))
+        return (
+            int(self.table.sizes[shard])
+            * int(self.table.block_rows[block])
+            // max(1, int(self.table.rows[shard]))
+        )
 
     def fetch(self, block: int) -> pa.Buffer | None:
         """Bring a block into the cache (None), or into memory."""
@@ -251,13 +275,15 @@ class RemoteDataset:
                 self._fetched[block] = True
             return data
 
-        if self.cached is None or not opened.in_cache:  # without its footer, a block in the cache could not be read
+        # without its footer, a block in the cache could not be read
+        if self.cached is None or not opened.in_cache:
             return get()
         name, size = self.table.names[shard], int(self.table.sizes[shard])
         return self.cached.keep(block, name, size, start, length, get)
 
     def _get(self, shard: int, start: int, length: int) -> pa.Buffer:
-        """Return some bytes of a shard. Raises DatasetError if it is not the one that was looked at first."""
+        """Return some bytes of a shard. Raises DatasetError if it is not the one that was looked at
+        first."""
         name, shown = self._key_of(shard), printable(self.name_of(shard))
         version = self._versions.get(shard) or self._look(shard)
         try:
@@ -265,7 +291,9 @@ class RemoteDataset:
         except NoSuchKeyError:
             raise DatasetError(f"{shown}: no such shard") from None
         except ObjectChangedError:
-            raise DatasetError(f"{shown}: replaced in the store while it was read; open the dataset again") from None
+            raise DatasetError(
+                f"{shown}: replaced in the store while it was read; open the dataset again"
+            ) from None
         with self._lock:
             self.counts.requests += 1
             self.counts.network_bytes += data.size
@@ -282,7 +310,9 @@ class RemoteDataset:
         if found is None:
             raise DatasetError(f"{shown}: no such shard")
         if found.size != size:
-            raise DatasetError(f"{shown}: {found.size} bytes where the dataset has {size}; {VERIFY_ADVICE}")
+            raise DatasetError(
+                f"{shown}: {found.size} bytes where the dataset has {size}; {VERIFY_ADVICE}"
+            )
         with self._lock:
             return self._versions.setdefault(shard, found.version)
 
@@ -318,10 +348,14 @@ class RemoteDataset:
 
     def _looked_at(self, shard: int) -> _OpenShard:
         tail = self._fetched_tail(shard) if self.cached is None else self._kept_tail(shard)
-        return self._made(shard, self._tail_here(shard) if tail is None else tail, in_cache=tail is None)
+        return self._made(
+            shard, self._tail_here(shard) if tail is None else tail, in_cache=tail is None
+        )
 
     def _made(self, shard: int, tail: bytes, in_cache: bool) -> _OpenShard:
-        return _OpenShard(self._extents(shard, tail), HeldFile(int(self.table.sizes[shard]), tail), in_cache)
+        return _OpenShard(
+            self._extents(shard, tail), HeldFile(int(self.table.sizes[shard]), tail), in_cache
+        )
 
     def _kept_tail(self, shard: int) -> bytes | None:
         """Bring the footer of a shard into the cache (None), or into memory for want of room."""
@@ -333,7 +367,8 @@ class RemoteDataset:
         return self.cached.keep_tail(shard, name, size, blocks, lambda: self._fetched_tail(shard))
 
     def _tail_here(self, shard: int) -> bytes:
-        """Return the footer of a shard that is in the cache. Raises DatasetError if it is not there after all."""
+        """Return the footer of a shard that is in the cache. Raises DatasetError if it is not there
+        after all."""
         assert self.cached is not None
         path = self.cached.path(self.table.names[shard])
         try:
@@ -362,7 +397,9 @@ class RemoteDataset:
         try:
             extents = extents_of(tail, int(self.table.sizes[shard]))
         except ValueError as error:
-            raise DamageError(f"{shown}: not a readable Arrow file ({error}); {VERIFY_ADVICE}") from None
+            raise DamageError(
+                f"{shown}: not a readable Arrow file ({error}); {VERIFY_ADVICE}"
+            ) from None
         if len(extents.starts) != self.table.block_counts[shard]:
             raise DatasetError(f"{shown}: its blocks do not fit the dataset; {VERIFY_ADVICE}")
         return extents
@@ -371,20 +408,28 @@ class RemoteDataset:
         return self._reader_of(self._shard(shard), shard, fields, mapped)
 
     def _reader_of(self, opened: _OpenShard, shard: int, fields: Fields, mapped: bool) -> BlockFile:
-        """Return a reader of the file of the cache (`mapped`), or of the blocks that are held in memory."""
+        """Return a reader of the file of the cache (`mapped`), or of the blocks that are held in
+        memory."""
         found = opened.readers.get((mapped, fields))
         if found is None:
             if mapped:
                 assert self.cached is not None
                 found = BlockFile.at(self.cached.path(self.table.names[shard]), map_file, fields)
             else:
-                found = BlockFile(printable(self.name_of(shard)), lambda: pa.PythonFile(opened.held, mode="r"), fields)
+                found = BlockFile(
+                    printable(self.name_of(shard)),
+                    lambda: pa.PythonFile(opened.held, mode="r"),
+                    fields,
+                )
             opened.readers[(mapped, fields)] = found
         return found
 
 
-def _weakly(dataset: RemoteDataset) -> tuple[Callable[[int], pa.Buffer | None], Callable[[int], int]]:
-    """Return what fetches a block, and what says its size, without keeping the dataset alive between calls."""
+def _weakly(
+    dataset: RemoteDataset,
+) -> tuple[Callable[[int], pa.Buffer | None], Callable[[int], int]]:
+    """Return what fetches a block, and what says its size, without keeping the dataset alive
+    between calls."""
     reference = weakref.ref(dataset)
 
     def there() -> RemoteDataset:

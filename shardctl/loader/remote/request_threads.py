@@ -1,4 +1,5 @@
-"""Blocks on their way: many are requested at the same time, in threads that wait for the network and hold no core."""
+"""Blocks on their way: many are requested at the same time, in threads that wait for the network
+and hold no core."""
 
 from __future__ import annotations
 
@@ -19,17 +20,21 @@ AT_ONCE = 64
 """Requests under way at a time: at 30 ms of latency, 1 MiB each, more than 2 GB/s."""
 
 AHEAD_BYTES = 256 << 20
-"""Bytes of blocks that were asked for ahead and are not used yet: 2 s at 1 Gbit/s, and not much beside a batch of images."""
+"""Bytes of blocks that were asked for ahead and are not used yet: 2 s at 1 Gbit/s, and not much
+beside a batch of images."""
 
 QUEUED = 64
-"""Blocks that are known to come next, and not requested yet. With fewer, the order is looked at further ahead."""
+"""Blocks that are known to come next, and not requested yet. With fewer, the order is looked at
+further ahead."""
 
 IDLE_SECONDS = 2.0
-"""How long a thread waits for work before it ends. A loader that is read has work for it more often."""
+"""How long a thread waits for work before it ends. A loader that is read has work for it more
+often."""
 
 
 _UNKNOWN, _EXPECTED, _DONE = 0, 1, 2
-"""What a list of blocks says of each: it was not asked for in this epoch, it is to be requested, it was."""
+"""What a list of blocks says of each: it was not asked for in this epoch, it is to be requested, it
+was."""
 
 
 class _Coming(Generic[Result]):
@@ -45,9 +50,11 @@ class _Coming(Generic[Result]):
 
 
 class Ahead:
-    """Blocks that will be needed, in the order of their first use. Made by Fetcher.ahead; close it when they are not needed.
+    """Blocks that will be needed, in the order of their first use. Made by Fetcher.ahead; close it
+    when they are not needed.
 
-    What arrives is kept until it is taken, if this `keeps` it: else it is for other processes, which find it in a cache.
+    What arrives is kept until it is taken, if this `keeps` it: else it is for other processes,
+    which find it in a cache.
     """
 
     def __init__(self, fetcher: Fetcher[Any], blocks: int, keeps: bool) -> None:
@@ -57,7 +64,8 @@ class Ahead:
         self.held: dict[int, _Coming[Any]] = {}
 
     def expect(self, blocks: Iterable[int]) -> None:
-        """Say that these blocks will be needed after all those before. Each counts once until `forget_seen`."""
+        """Say that these blocks will be needed after all those before. Each counts once until
+        `forget_seen`."""
         new = [block for block in blocks if self.state[block] == _UNKNOWN]
         self.state[new] = _EXPECTED
         if new:
@@ -80,19 +88,23 @@ class Ahead:
 class Fetcher(Generic[Result]):
     """Calls `fetch` for blocks in many threads, each block once at a time. Threads may share it.
 
-    `cost` says how many bytes a block has, about. Blocks that are needed now come before those that are expected. What arrived
-    is kept until it is taken, or nobody holds it any more. Threads are started as they are needed, and end when there is
-    nothing to do.
+    `cost` says how many bytes a block has, about. Blocks that are needed now come before those that
+    are expected. What arrived is kept until it is taken, or nobody holds it any more. Threads are
+    started as they are needed, and end when there is nothing to do.
     """
 
-    def __init__(self, fetch: Callable[[int], Result], cost: Callable[[int], int], blocks: int) -> None:
+    def __init__(
+        self, fetch: Callable[[int], Result], cost: Callable[[int], int], blocks: int
+    ) -> None:
         self._fetch, self._cost, self._blocks = fetch, cost, blocks
         self.renew()
         keep_renewed(self)
 
     def renew(self) -> None:
-        """Begin with nothing under way: in a forked child, the threads that fetched blocks are not there."""
-        self._lock = threading.RLock()  # not by its condition, which Ctrl-C can leave taken (loader/prefetch.py)
+        """Begin with nothing under way: in a forked child, the threads that fetched blocks are not
+        there."""
+        # not by its condition, which Ctrl-C can leave taken (loader/prefetch.py)
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._coming: dict[int, _Coming[Result]] = {}
         self._urgent: deque[int] = deque()
@@ -124,7 +136,8 @@ class Fetcher(Generic[Result]):
 
     @contextmanager
     def wanted(self, blocks: list[int]) -> Iterator[None]:
-        """Bring these blocks now, all at the same time; what was not taken when the block ends is forgotten."""
+        """Bring these blocks now, all at the same time; what was not taken when the block ends is
+        forgotten."""
         held: list[tuple[int, _Coming[Result]]] = []
         with self._lock:
             for block in blocks:
@@ -217,7 +230,9 @@ class Fetcher(Generic[Result]):
         for _ in range(min(count - self._idle, AT_ONCE - self._threads)):
             self._threads += 1
             arguments = (weakref.ref(self), self._changed)
-            threading.Thread(target=_serve, args=arguments, daemon=True, name="shardctl-fetch").start()
+            threading.Thread(
+                target=_serve, args=arguments, daemon=True, name="shardctl-fetch"
+            ).start()
         self._changed.notify(max(0, count))
 
     def serve(self, found: tuple[int, _Coming[Result]]) -> None:
@@ -229,7 +244,8 @@ class Fetcher(Generic[Result]):
                 self._forget(block, coming)
 
     def next_or_rest(self, rested: bool) -> tuple[int, _Coming[Result]] | None:
-        """Return a block to fetch now; if there is none, count the calling thread as one that waits. Needs the lock."""
+        """Return a block to fetch now; if there is none, count the calling thread as one that
+        waits. Needs the lock."""
         self._idle -= rested
         found = self._next()
         self._idle += found is None
@@ -241,7 +257,8 @@ class Fetcher(Generic[Result]):
         self._threads -= 1
 
     def _next(self) -> tuple[int, _Coming[Result]] | None:
-        """Return the block to fetch now, marked as begun; None if there is none, or no room for one."""
+        """Return the block to fetch now, marked as begun; None if there is none, or no room for
+        one."""
         while self._urgent:
             block = self._urgent.popleft()
             coming = self._coming.get(block)
@@ -268,7 +285,8 @@ class Fetcher(Generic[Result]):
 
 
 def _serve(reference: weakref.ref[Fetcher[Any]], changed: threading.Condition) -> None:
-    """Bring blocks, as a thread, until there has been nothing to do for a while. Does not keep the fetcher alive meanwhile."""
+    """Bring blocks, as a thread, until there has been nothing to do for a while. Does not keep the
+    fetcher alive meanwhile."""
     rested = False
     while True:
         with changed:

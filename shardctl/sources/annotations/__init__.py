@@ -1,4 +1,5 @@
-"""Annotations of images from the files of other tools: docs/annotations.md. A module for each format, named in FORMATS."""
+"""Annotations of images from the files of other tools: docs/annotations.md. A module for each
+format, named in FORMATS."""
 
 from __future__ import annotations
 
@@ -16,17 +17,21 @@ from shardctl.system.locations.text import is_stored
 from shardctl.system.text import printable, similar
 
 FORMATS = ("coco", "yolo", "voc", "masks", "captions", "imagenet")
-"""The formats that `--labels` may name. The module of this name has the class of this name, with a capital letter."""
+"""The formats that `--labels` may name. The module of this name has the class of this name, with a
+capital letter."""
 
 
 def format_of(name: str) -> AnnotationFormat:
     """Return one of FORMATS. Its module is imported now: most conversions have no annotations."""
-    form: AnnotationFormat = getattr(import_module(f"shardctl.sources.annotations.{name}"), name.capitalize())()
+    form: AnnotationFormat = getattr(
+        import_module(f"shardctl.sources.annotations.{name}"), name.capitalize()
+    )()
     return form
 
 
 def parse_source(text: str) -> Source | None:
-    """Read what `--labels` says; None if it does not begin with the name of a format. Raises UsageError."""
+    """Read what `--labels` says; None if it does not begin with the name of a format. Raises
+    UsageError."""
     return Source.parse(text, FORMATS, format_of)
 
 
@@ -37,9 +42,13 @@ LOOKED_AT = 1 << 20
 
 
 def hint_of_format(file: str) -> str:
-    """Say which format may be meant by what was taken for the path of a labels file, and could not be read; "" if none."""
+    """Say which format may be meant by what was taken for the path of a labels file, and could not
+    be read; "" if none."""
     if is_folder(file):
-        return "it is a folder; give a CSV or JSONL file, or name its format: yolo:DIR, voc:DIR, masks:DIR"
+        return (
+            "it is a folder; give a CSV or JSONL file, or name its format: yolo:DIR, voc:DIR, "
+            "masks:DIR"
+        )
     format_word, equals, path = file.partition("=")
     if equals and format_word in FORMATS:
         return f"write {format_word}:{printable(path)}"
@@ -52,7 +61,10 @@ def hint_of_format(file: str) -> str:
         word = word.partition("+")[0]
         near = similar(word, FORMATS)
         meant = f", perhaps {near[0]}" if near else ""
-        return f"if {printable(word)} should be a format of annotations{meant}: the formats are {', '.join(FORMATS)}"
+        return (
+            f"if {printable(word)} should be a format of annotations{meant}: the formats are "
+            f"{', '.join(FORMATS)}"
+        )
     try:
         begin = begin_of(file, LOOKED_AT)
     except OSError:
@@ -62,11 +74,21 @@ def hint_of_format(file: str) -> str:
     return ""
 
 
-def read_annotations(sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> list[Annotations]:
-    """Read annotations, those of one format together. Raises InputError, UsageError if two give the same column."""
+def read_annotations(
+    sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+) -> list[Annotations]:
+    """Read annotations, those of one format together. Raises InputError, UsageError if two give the
+    same column."""
     for source in sources:
-        if source.path and not is_stored(source.path) and not (exists(source.path) or is_folder(source.path)):
-            what = near_path(Path(source.path)) or f"; write {source.format}:PATH, with the path of the labels"
+        if (
+            source.path
+            and not is_stored(source.path)
+            and not (exists(source.path) or is_folder(source.path))
+        ):
+            what = (
+                near_path(Path(source.path))
+                or f"; write {source.format}:PATH, with the path of the labels"
+            )
             raise InputError(f"{printable(source.path)}: no such file or folder{what}")
     found: list[Annotations] = []
     given: dict[str, str] = {}
@@ -77,10 +99,22 @@ def read_annotations(sources: Sequence[Source], inputs: Inputs, rule: Annotation
         read = format_of(name).read(of_format, inputs, rule, scratch)
         for field in read.fields:
             if field.name in given:
-                raise UsageError(f"{given[field.name]} and {name} annotations both give {field.name}; use one of them")
+                raise UsageError(
+                    f"{given[field.name]} and {name} annotations both give {field.name}; use one "
+                    "of them"
+                )
             given[field.name] = name
         found.append(read)
     return found
 
 
-__all__ = ["FORMATS", "AnnotationRule", "Annotations", "Inputs", "Source", "hint_of_format", "parse_source", "read_annotations"]
+__all__ = [
+    "FORMATS",
+    "AnnotationRule",
+    "Annotations",
+    "Inputs",
+    "Source",
+    "hint_of_format",
+    "parse_source",
+    "read_annotations",
+]

@@ -1,4 +1,5 @@
-"""What the formats of annotations have in common: where they are read from, by which rule, and what becomes of them."""
+"""What the formats of annotations have in common: where they are read from, by which rule, and what
+becomes of them."""
 
 from __future__ import annotations
 
@@ -21,14 +22,18 @@ from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import normal
 from shardctl.system.options import Word
 
-_SOURCE = re.compile(r"(?P<format>[a-z]+)(?P<options>(?:\+[a-z-]+(?:=[^+:]*)?)*):(?P<path>.*)", re.DOTALL)
+_SOURCE = re.compile(
+    r"(?P<format>[a-z]+)(?P<options>(?:\+[a-z-]+(?:=[^+:]*)?)*):(?P<path>.*)", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where annotations are: `coco:instances.json`, `voc+zero-based:Annotations`, `masks+ignore=255:masks`.
+    """Where annotations are: `coco:instances.json`, `voc+zero-based:Annotations`,
+    `masks+ignore=255:masks`.
 
-    `options` are those of the format, each with its value, "" where it has none. `path` is "" where none was given.
+    `options` are those of the format, each with its value, "" where it has none. `path` is "" where
+    none was given.
     """
 
     format: str
@@ -36,8 +41,11 @@ class Source:
     options: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def parse(cls, text: str, formats: Collection[str], format_of: Callable[[str], AnnotationFormat]) -> Source | None:
-        """Read what `--labels` says; None if it does not begin with the name of a format. Raises UsageError."""
+    def parse(
+        cls, text: str, formats: Collection[str], format_of: Callable[[str], AnnotationFormat]
+    ) -> Source | None:
+        """Read what `--labels` says; None if it does not begin with the name of a format. Raises
+        UsageError."""
         found = _SOURCE.fullmatch(text)
         if found is None or found["format"] not in formats:
             return None
@@ -47,16 +55,23 @@ class Source:
             form.check_option(name, value)
         if not found["path"] and form.needs_path:
             raise UsageError(f"--labels {text}: it needs a path, {form.name}:PATH")
-        return cls(form.name, normal(found["path"]) if found["path"] else "", tuple((name, value) for name, value in given))
+        return cls(
+            form.name,
+            normal(found["path"]) if found["path"] else "",
+            tuple((name, value) for name, value in given),
+        )
 
     def __str__(self) -> str:
-        options = "".join(f"+{name}={value}" if value else f"+{name}" for name, value in self.options)
+        options = "".join(
+            f"+{name}={value}" if value else f"+{name}" for name, value in self.options
+        )
         return f"{self.format}{options}:{self.path}"
 
 
 @dataclass(frozen=True)
 class AnnotationRule:
-    """How annotations are read: what is done about boxes that are not within their image, which frame they are in.
+    """How annotations are read: what is done about boxes that are not within their image, which
+    frame they are in.
 
     `task` says what the lines of YOLO files are, None if their data.yaml or the lines say it.
     """
@@ -72,13 +87,19 @@ class AnnotationRule:
         if self.task is not None:
             Word(*TASKS).check("task", self.task)
         if self.task is not None and not any(source.format == "yolo" for source in sources):
-            raise UsageError("--yolo-task is for YOLO labels, and you gave none; add --labels yolo:PATH")
+            raise UsageError(
+                "--yolo-task is for YOLO labels, and you gave none; add --labels yolo:PATH"
+            )
 
     def record(self) -> dict[str, str]:
         """Return what differs from the defaults, as plain data."""
         rule = {"boxes": self.boxes, "annotation_frame": self.frame, "task": self.task}
         plain = {"boxes": "keep", "annotation_frame": "auto", "task": None}
-        return {name: value for name, value in rule.items() if value is not None and value != plain[name]}
+        return {
+            name: value
+            for name, value in rule.items()
+            if value is not None and value != plain[name]
+        }
 
 
 @dataclass(frozen=True)
@@ -93,13 +114,15 @@ class InputPlace:
 class Annotations:
     """What annotations say of the inputs.
 
-    `columns` has a row for each input that they are about, in the order of the inputs, and may be a mapped scratch file;
-    `rows` has the row of each input, -1 for those without: (n,) int64. `fields` are the columns that the dataset gets, `roles`
-    those of them; other columns are for the worker. `classes` are the names of the values of the column `label`, where there
-    is one. `faults` are inputs whose annotations are wrong, each with the reason: they become rejects. `digests` are those of
-    what was read, in hex. Where rows of `columns` name files, `stamps` has a hash of the size and the time of change of each:
-    (rows,). `frame` is that of all rows where it was found out for all of them, None where it is what the rows say. `splits`
-    are those that the files tell of, None where they tell of none. `numbers` has the pinned number of each class.
+    `columns` has a row for each input that they are about, in the order of the inputs, and may be a
+    mapped scratch file; `rows` has the row of each input, -1 for those without: (n,) int64.
+    `fields` are the columns that the dataset gets, `roles` those of them; other columns are for the
+    worker. `classes` are the names of the values of the column `label`, where there is one.
+    `faults` are inputs whose annotations are wrong, each with the reason: they become rejects.
+    `digests` are those of what was read, in hex. Where rows of `columns` name files, `stamps` has a
+    hash of the size and the time of change of each: (rows,). `frame` is that of all rows where it
+    was found out for all of them, None where it is what the rows say. `splits` are those that the
+    files tell of, None where they tell of none. `numbers` has the pinned number of each class.
     """
 
     columns: pa.Table
@@ -116,7 +139,8 @@ class Annotations:
     numbers: npt.NDArray[np.int64] | None = None
 
     def taken(self, first: int, count: int) -> dict[str, pa.Array]:
-        """Return the columns of some inputs, by name; null where they have none. No more than these rows is in memory."""
+        """Return the columns of some inputs, by name; null where they have none. No more than these
+        rows is in memory."""
         found = self.rows[first : first + count]
         there = found[found >= 0]
         low, high = (int(there[0]), int(there[-1]) + 1) if len(there) else (0, 0)
@@ -124,22 +148,32 @@ class Annotations:
         taken = part.take(pa.array(found - low, mask=found < 0))
         columns = {name: one_chunk(taken[name]) for name in taken.column_names}
         if self.numbers is not None:
-            columns = {name: _renumbered(name, array, self.numbers) for name, array in columns.items()}
-        return columns if self.frame is None else {name: _with_frame(array, self.frame) for name, array in columns.items()}
+            columns = {
+                name: _renumbered(name, array, self.numbers) for name, array in columns.items()
+            }
+        return (
+            columns
+            if self.frame is None
+            else {name: _with_frame(array, self.frame) for name, array in columns.items()}
+        )
 
 
 def _renumbered(name: str, array: pa.Array, numbers: npt.NDArray[np.int64]) -> pa.Array:
-    """Return labels, or the categories of objects, by the numbers of their classes; any other column as it is."""
+    """Return labels, or the categories of objects, by the numbers of their classes; any other
+    column as it is."""
     new = pa.array(numbers)
     if name == "label":
         return new.take(array)
     return _with_part(
-        array, "category", lambda of: pa.ListArray.from_arrays(of.offsets, new.take(of.values), mask=of.is_null())
+        array,
+        "category",
+        lambda of: pa.ListArray.from_arrays(of.offsets, new.take(of.values), mask=of.is_null()),
     )
 
 
 def _with_frame(array: pa.Array, frame: str) -> pa.Array:
-    """Return a column that tells the worker of a frame with another one; any other column as it is."""
+    """Return a column that tells the worker of a frame with another one; any other column as it
+    is."""
     frames = [frame if there else None for there in array.is_valid().to_pylist()]
     return _with_part(array, FRAME, lambda _: pa.array(frames, pa.string()))
 
@@ -155,7 +189,8 @@ def _with_part(array: pa.Array, name: str, other: Callable[[pa.Array], pa.Array]
 
 
 FRAME = "frame"
-"""The member of columns for the worker that says in which frame annotations are. No column of a dataset has it."""
+"""The member of columns for the worker that says in which frame annotations are. No column of a
+dataset has it."""
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
@@ -164,7 +199,8 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 class AnnotationFormat(Protocol):
-    """A way in which annotations are written. `needs_path` says that there is nothing to look for without a path."""
+    """A way in which annotations are written. `needs_path` says that there is nothing to look for
+    without a path."""
 
     name: ClassVar[str]
     needs_path: ClassVar[bool]
@@ -172,7 +208,9 @@ class AnnotationFormat(Protocol):
     def check_option(self, name: str, value: str) -> None:
         """Raise UsageError for an option that the format does not have."""
 
-    def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
+    def read(
+        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+    ) -> Annotations:
         """Read all sources of this format. `scratch` is a folder for files that need not last.
 
         Raises InputError for what cannot be read, and where it is not clear which input is meant.
@@ -181,7 +219,9 @@ class AnnotationFormat(Protocol):
 
 def no_options(form: AnnotationFormat, name: str) -> None:
     """Raise UsageError: the format has no options, and this one was given."""
-    raise UsageError(f"{form.name} annotations have no option {name!r}; use --labels {form.name}:PATH")
+    raise UsageError(
+        f"{form.name} annotations have no option {name!r}; use --labels {form.name}:PATH"
+    )
 
 
 BAD = "bad-annotation"

@@ -40,7 +40,8 @@ SUFFIXES = (".txt", ".json")
 
 
 class Captions:
-    """Text files (the whole text is the caption) or JSON files of the same name as the image, beside it or in a folder."""
+    """Text files (the whole text is the caption) or JSON files of the same name as the image,
+    beside it or in a folder."""
 
     name: ClassVar[str] = "captions"
     needs_path: ClassVar[bool] = False
@@ -49,10 +50,14 @@ class Captions:
         """Raise UsageError: it has none."""
         no_options(self, name)
 
-    def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
+    def read(
+        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+    ) -> Annotations:
         """Read all files. One that is wrong rejects its image."""
         if len(sources) > 1:
-            raise UsageError("give --labels captions:PATH once, with the folder that has all captions")
+            raise UsageError(
+                "give --labels captions:PATH once, with the folder that has all captions"
+            )
         path = sources[0].path
         of_files = path == "" or is_folder(path)
         found = _of_files(path, inputs) if of_files else _of_lines(path, inputs)
@@ -62,10 +67,20 @@ class Captions:
         if found.several:
             column = pa.field("captions", pa.list_(pa.string()))
         else:
-            column, values = pa.field("caption", pa.string()), [each[0] if each else None for each in values]
-        said = [*found.notices, *said_of_others([], len(inputs) - len(found.captions), inputs, "caption", "it is null there")]
+            column, values = (
+                pa.field("caption", pa.string()),
+                [each[0] if each else None for each in values],
+            )
+        said = [
+            *found.notices,
+            *said_of_others(
+                [], len(inputs) - len(found.captions), inputs, "caption", "it is null there"
+            ),
+        ]
         table = pa.table({column.name: pa.array(values, column.type)})
-        return Annotations(table, rows, (column,), (found.digest,), faults=found.faults, notices=tuple(said))
+        return Annotations(
+            table, rows, (column,), (found.digest,), faults=found.faults, notices=tuple(said)
+        )
 
 
 @dataclass
@@ -90,74 +105,109 @@ def _of_files(path: str, inputs: Inputs) -> _Found:
             digest.add(str(file.row), data)
             found = parse(data, suffix_of(name_of(file.opened)), others)
         except (OSError, ValueError) as error:
-            result.faults[file.row] = fault(f"{file.shown}: {error.strerror if isinstance(error, OSError) else error}")
+            result.faults[file.row] = fault(
+                f"{file.shown}: {error.strerror if isinstance(error, OSError) else error}"
+            )
         result.several |= isinstance(found, list) and file.row not in result.faults
         result.captions[file.row] = [found] if isinstance(found, str) else found or []
     result.digest = digest.hex()
-    result.notices = [*said_of_others(lost, 0, inputs, "caption", ""), *said_of_others_in("JSON files", others)]
+    result.notices = [
+        *said_of_others(lost, 0, inputs, "caption", ""),
+        *said_of_others_in("JSON files", others),
+    ]
     return result
 
 
 NAMES, TEXTS = (*FILE_COLUMNS, "image_name"), ("caption", "comment", "text")
-"""What the columns of a file of captions are called. Without these, a line is NAME#NUMBER, a tab and a text."""
+"""What the columns of a file of captions are called. Without these, a line is NAME#NUMBER, a tab
+and a text."""
 
 _NUMBER = re.compile(r"#\d+$")
 
 
 def _of_lines(path: str, inputs: Inputs) -> _Found:
-    """Read a file with a line for each caption, as Flickr8k and Flickr30k have it. Raises InputError."""
+    """Read a file with a line for each caption, as Flickr8k and Flickr30k have it. Raises
+    InputError."""
     shown, of_name, others = printable(path), dict[str, list[str]](), Others()
     try:
         with open(local_copy(path), encoding="utf-8-sig", newline="", opener=ordinary) as file:
             begin = file.readline()
             file.seek(0)
             mark = next((mark for mark in "\t|" if mark in begin), ",")
-            lines = csv.reader(file, delimiter=mark, quoting=csv.QUOTE_MINIMAL if mark == "," else csv.QUOTE_NONE)
+            lines = csv.reader(
+                file, delimiter=mark, quoting=csv.QUOTE_MINIMAL if mark == "," else csv.QUOTE_NONE
+            )
             columns = [cell.strip() for cell in next(lines, [])]
-            name, text = (next((columns.index(each) for each in known if each in columns), None) for known in (NAMES, TEXTS))
+            name, text = (
+                next((columns.index(each) for each in known if each in columns), None)
+                for known in (NAMES, TEXTS)
+            )
             if name is None or text is None:
                 if len(columns) != 2 or not _NUMBER.search(columns[0]):
-                    raise InputError(f"{shown}: its first line has no columns {NAMES[0]} and {TEXTS[0]}, and no NAME#NUMBER")
+                    raise InputError(
+                        f"{shown}: its first line has no columns {NAMES[0]} and {TEXTS[0]}, and no "
+                        "NAME#NUMBER"
+                    )
                 name, text = 0, 1
                 of_name[_NUMBER.sub("", columns[0])] = [columns[1]]
             left_out = [place for place in range(len(columns)) if place not in (name, text)]
             for cells in filter(None, lines):
                 if len(cells) != len(columns):
                     raise InputError(
-                        f"{shown}, line {lines.line_num}: {len(cells)} cells, and the first line has {len(columns)}"
+                        f"{shown}, line {lines.line_num}: {len(cells)} cells, and the first line "
+                        f"has {len(columns)}"
                     )
-                of_name.setdefault(_NUMBER.sub("", cells[name].strip()), []).append(cells[text].strip())
-                others.update(others_in({columns[place]: cells[place].strip() for place in left_out}, (), "caption"))
+                of_name.setdefault(_NUMBER.sub("", cells[name].strip()), []).append(
+                    cells[text].strip()
+                )
+                others.update(
+                    others_in(
+                        {columns[place]: cells[place].strip() for place in left_out}, (), "caption"
+                    )
+                )
         digest = sha256_of(Path(local_copy(path)))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{shown}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise InputError(
+            f"{shown}: cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from error
     names = pa.array(of_name, pa.large_string())
-    rows = inputs.by_path.find(names, shown, [(path, len(names))], [(resolved(parent_of(path)), names)])
+    rows = inputs.by_path.find(
+        names, shown, [(path, len(names))], [(resolved(parent_of(path)), names)]
+    )
     if not (rows >= 0).any():
         raise none_among_inputs(shown, names)
-    texts, order = list(of_name.values()), [place for place in np.argsort(rows, kind="stable").tolist() if rows[place] >= 0]
+    texts, order = (
+        list(of_name.values()),
+        [place for place in np.argsort(rows, kind="stable").tolist() if rows[place] >= 0],
+    )
     captions = {int(rows[place]): texts[place] for place in order}
     said = [*said_of_absent(shown, names, rows), *said_of_others_in(shown, others)]
     return _Found(captions, any(len(each) > 1 for each in texts), digest, notices=said)
 
 
 def _matched(path: str, inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:
-    """Return the files of a folder with their images; those that lie beside their images where no folder is given."""
+    """Return the files of a folder with their images; those that lie beside their images where no
+    folder is given."""
     if path:
         found = files_in(path, SUFFIXES, "captions")
         matched, lost = match_files(found, inputs, printable(path))
         refuse_no_match(matched, found, inputs, path, "captions")
         return matched, lost
     roots = list(dict.fromkeys(root.folder for root in inputs.roots))
-    matched, _ = match_files([file for root in roots for file in walked(root, SUFFIXES, "captions")], inputs, some(roots))
+    matched, _ = match_files(
+        [file for root in roots for file in walked(root, SUFFIXES, "captions")], inputs, some(roots)
+    )
     if not matched:
         example = inputs.paths_at([0])[0]
-        raise InputError(f"no image has a caption beside it (for {example}: {stem(example)}.txt or .json)")
+        raise InputError(
+            f"no image has a caption beside it (for {example}: {stem(example)}.txt or .json)"
+        )
     return matched, []
 
 
 def parse(data: bytes, suffix: str, others: Others) -> str | list[str] | None:
-    """Return the caption of a file, or its captions. None: it is empty. Raises ValueError for what is neither.
+    """Return the caption of a file, or its captions. None: it is empty. Raises ValueError for what
+    is neither.
 
     What a JSON object says beside is counted in `others`.
     """
@@ -177,9 +227,14 @@ def parse(data: bytes, suffix: str, others: Others) -> str | list[str] | None:
         value = value.get(taken)
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list) or not all(isinstance(each, str) for each in strings):
-        raise ValueError("it has no caption: a string, or a list of strings, alone or as caption or captions of an object")
+        raise ValueError(
+            "it has no caption: a string, or a list of strings, alone or as caption or captions of "
+            "an object"
+        )
     try:
         "".join(strings).encode()
     except UnicodeEncodeError:
-        raise ValueError("it has an incomplete character (half of a surrogate pair, such as \\ud83d)") from None
+        raise ValueError(
+            "it has an incomplete character (half of a surrogate pair, such as \\ud83d)"
+        ) from None
     return value  # type: ignore[no-any-return]  # it was checked

@@ -1,4 +1,5 @@
-"""How much annotations say, for people: the objects, masks and captions of all images, counted in their table."""
+"""How much annotations say, for people: the objects, masks and captions of all images, counted in
+their table."""
 
 from __future__ import annotations
 
@@ -23,16 +24,22 @@ def annotated_columns(annotations: Sequence[Annotations]) -> tuple[str, ...]:
 
 
 def said_of_annotations(annotations: Sequence[Annotations], inputs: int) -> list[str]:
-    """Say how much was read, in one notice; in none without annotations. `inputs` is the number of all images."""
+    """Say how much was read, in one notice; in none without annotations. `inputs` is the number of
+    all images."""
     parts = []
     for each in annotations:
         for name in annotated_columns([each]):
-            parts.append(_of_objects(each, inputs) if name == OBJECTS else f"{name} of {counted(_there(each, name), 'image')}")
+            parts.append(
+                _of_objects(each, inputs)
+                if name == OBJECTS
+                else f"{name} of {counted(_there(each, name), 'image')}"
+            )
     return [f"annotations: {'; '.join(parts)}"] if parts else []
 
 
 def _there(annotations: Annotations, name: str) -> int:
-    """Return how many images have a value. Masks become a column in the worker: until then, a row is one that is there."""
+    """Return how many images have a value. Masks become a column in the worker: until then, a row
+    is one that is there."""
     if name not in annotations.columns.column_names:
         return int((annotations.rows >= 0).sum())
     column = annotations.columns[name]
@@ -47,7 +54,11 @@ def _of_objects(annotations: Annotations, inputs: int) -> str:
     objects = pc.sum(pc.list_value_length(categories)).as_py() or 0
     used, role = len(pc.unique(pc.list_flatten(categories))), annotations.roles[OBJECTS]
     known = len(role.names) if isinstance(role, Objects) and role.names else used
-    of = f"{used:,} of the {known:,} categories" if used != known else counted(used, "category", "categories")
+    of = (
+        f"{used:,} of the {known:,} categories"
+        if used != known
+        else counted(used, "category", "categories")
+    )
     # Wrong ones have no objects here, null or an empty list by their format.
     wrong = len(annotations.faults)
     rows = annotations.rows[np.array(sorted(annotations.faults), np.int64)]

@@ -1,4 +1,5 @@
-"""What becomes of annotations beside their image: shares of its size become pixels, and all is in the frame of the upright one.
+"""What becomes of annotations beside their image: shares of its size become pixels, and all is in
+the frame of the upright one.
 
 The image is opened before, and its pixels are not needed: only those of masks are.
 """
@@ -34,10 +35,12 @@ Points = npt.NDArray[np.float64]
 
 
 def finish_annotations(sample: Sample, opened: Opened, role: Role | None) -> int:
-    """Make the annotations of a sample those of its upright image. What was for this step only is taken out of the sample.
+    """Make the annotations of a sample those of its upright image. What was for this step only is
+    taken out of the sample.
 
-    `role` is that of a mask whose numbers are checked, None where they are not. Returns how many objects the rule for boxes has
-    dropped. Raises Rejection (stage `decode`) if they are of an image of another size.
+    `role` is that of a mask whose numbers are checked, None where they are not. Returns how many
+    objects the rule for boxes has dropped. Raises Rejection (stage `decode`) if they are of an
+    image of another size.
     """
     how = sample.pop(ANNOTATED, None)
     file = sample.pop(MASK_FILE, None)
@@ -51,8 +54,11 @@ def finish_annotations(sample: Sample, opened: Opened, role: Role | None) -> int
     return dropped
 
 
-def finished_objects(objects: dict[str, Any], how: dict[str, Any], upright: Size, orientation: int) -> dict[str, Any]:
-    """Return objects in the frame of an upright image of this size. `how` is a value of the column ANNOTATED.
+def finished_objects(
+    objects: dict[str, Any], how: dict[str, Any], upright: Size, orientation: int
+) -> dict[str, Any]:
+    """Return objects in the frame of an upright image of this size. `how` is a value of the column
+    ANNOTATED.
 
     Raises Rejection if they are of an image of another size.
     """
@@ -67,11 +73,15 @@ def finished_objects(objects: dict[str, Any], how: dict[str, Any], upright: Size
     return fitted(objects, upright, how["boxes"])
 
 
-def orientation_of(annotated: Size | None, frame: str, upright: Size, orientation: int, what: str) -> int:
-    """Return how annotations must be turned (as EXIF counts it, 1: not at all) to be those of the upright image.
+def orientation_of(
+    annotated: Size | None, frame: str, upright: Size, orientation: int, what: str
+) -> int:
+    """Return how annotations must be turned (as EXIF counts it, 1: not at all) to be those of the
+    upright image.
 
-    `annotated` is the size that they say, None if they do not. Raises Rejection if that is not the size of their frame, and
-    where it does not tell the frame: the images that were looked at for the plan have not told it either.
+    `annotated` is the size that they say, None if they do not. Raises Rejection if that is not the
+    size of their frame, and where it does not tell the frame: the images that were looked at for
+    the plan have not told it either.
     """
     stored = _stored(upright, orientation)
     chosen = {"stored": orientation, "upright": 1}.get(frame)
@@ -84,11 +94,16 @@ def orientation_of(annotated: Size | None, frame: str, upright: Size, orientatio
             sizes += f" upright, {stored[0]}x{stored[1]} as stored"
         message = f"its {what} are of an image of {annotated[0]}x{annotated[1]}, and it has {sizes}"
         if frame != "auto":
-            message += f"; --annotation-frame or the other images say that the {what} are of the image {_FRAMES[frame]}"
+            message += (
+                f"; --annotation-frame or the other images say that the {what} are of the "
+                f"image {_FRAMES[frame]}"
+            )
         raise Rejection("decode", "other-size", message)
     if frame == "auto" and annotated is not None and orientation != 1 and stored == upright:
         message = f"EXIF turns it, and the stored and the upright image have the size of its {what}"
-        raise Rejection("decode", "unknown-frame", f"{message}; give --annotation-frame stored or upright")
+        raise Rejection(
+            "decode", "unknown-frame", f"{message}; give --annotation-frame stored or upright"
+        )
     return chosen
 
 
@@ -153,10 +168,13 @@ def in_pixels(objects: dict[str, Any], size: Size) -> dict[str, Any]:
 
 
 def _moved_points(objects: dict[str, Any], moved: Callable[[Points], Points]) -> dict[str, Any]:
-    """Return the polygons and keypoints of objects, as far as they have such, where `moved` puts them."""
+    """Return the polygons and keypoints of objects, as far as they have such, where `moved` puts
+    them."""
     result: dict[str, Any] = {}
     if "segmentation" in objects:
-        result["segmentation"] = [[_polygon(moved, each) for each in polygons] for polygons in objects["segmentation"]]
+        result["segmentation"] = [
+            [_polygon(moved, each) for each in polygons] for polygons in objects["segmentation"]
+        ]
     if "keypoints" in objects:
         result["keypoints"] = [_keypoints(moved, points) for points in objects["keypoints"]]
     return result
@@ -171,7 +189,9 @@ def _keypoints(moved: Callable[[Points], Points], points: list[list[float]]) -> 
     """Return moved keypoints; one that is not there stays at 0, 0."""
     values = np.asarray(points, np.float64).reshape(-1, 3)
     there = values[:, 2:] > 0
-    result: list[list[float]] = np.concatenate([np.where(there, moved(values[:, :2]), 0.0), values[:, 2:]], axis=1).tolist()
+    result: list[list[float]] = np.concatenate(
+        [np.where(there, moved(values[:, :2]), 0.0), values[:, 2:]], axis=1
+    ).tolist()
     return result
 
 
@@ -182,23 +202,30 @@ def _check_rle(objects: dict[str, Any], stored: Size) -> None:
             continue
         height, width = runs["size"]
         if (width, height) != stored:
-            message = f"the RLE of an object is of {width}x{height}, and the image has {stored[0]}x{stored[1]}"
+            message = (
+                f"the RLE of an object is of {width}x{height}, and the image has "
+                f"{stored[0]}x{stored[1]}"
+            )
             raise Rejection("decode", "other-size", message)
         try:
             total = int(rle.decompress(runs["counts"]).sum())
         except ValueError as error:
             raise Rejection("decode", BAD, f"the RLE of an object is {error}") from None
         if total != height * width:
-            message = f"the RLE of an object has runs of {total} pixels, and {width}x{height} are {width * height}"
+            message = (
+                f"the RLE of an object has runs of {total} pixels, and {width}x{height} are "
+                f"{width * height}"
+            )
             raise Rejection("decode", BAD, message)
 
 
 def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
-    """Return objects whose boxes are within an image of this size, by the rule: `keep`, `clip` or `drop`.
+    """Return objects whose boxes are within an image of this size, by the rule: `keep`, `clip` or
+    `drop`.
 
-    `clip` cuts the boxes, and drops objects whose box has no area then, or of whose polygons nothing is in the image. `area` is
-    that of what is left; polygons stay as they are. `drop` drops objects whose box reaches over the edge by more than half a
-    pixel, or has no area.
+    `clip` cuts the boxes, and drops objects whose box has no area then, or of whose polygons
+    nothing is in the image. `area` is that of what is left; polygons stay as they are. `drop` drops
+    objects whose box reaches over the edge by more than half a pixel, or has no area.
     """
     if rule == "keep" or not objects["bbox"]:
         return objects
@@ -207,11 +234,14 @@ def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
     edge = np.asarray(size, np.float64)
     result = {**objects}
     if rule == "drop":
-        kept = ((low >= -OUTSIDE_PIXELS) & (high <= edge + OUTSIDE_PIXELS) & (boxes[:, 2:] > 0)).all(axis=1)
+        kept = (
+            (low >= -OUTSIDE_PIXELS) & (high <= edge + OUTSIDE_PIXELS) & (boxes[:, 2:] > 0)
+        ).all(axis=1)
     else:
         over = np.asarray(((low < 0) | (high > edge)).any(axis=1))
         low, high = np.clip(low, 0, edge), np.clip(high, 0, edge)
-        boxes = np.where(over[:, None], np.concatenate([low, high - low], axis=1), boxes)  # others keep each digit
+        # others keep each digit
+        boxes = np.where(over[:, None], np.concatenate([low, high - low], axis=1), boxes)
         kept = (boxes[:, 2:] > 0).all(axis=1)
         if over.any():
             left = left_within(objects, edge)
@@ -219,7 +249,9 @@ def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
             if "area" in objects:
                 result["area"] = [
                     area if area is None or not cut else area * share
-                    for area, share, cut in zip(objects["area"], left.tolist(), over.tolist(), strict=True)
+                    for area, share, cut in zip(
+                        objects["area"], left.tolist(), over.tolist(), strict=True
+                    )
                 ]
     result["bbox"] = boxes.tolist()
     if kept.all():
@@ -229,7 +261,8 @@ def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
 
 
 def left_within(objects: dict[str, Any], edge: Points) -> npt.NDArray[np.float64]:
-    """Return which share of objects is within an image of this size, (n,): of their polygons, else of their boxes.
+    """Return which share of objects is within an image of this size, (n,): of their polygons, else
+    of their boxes.
 
     It is 1 of those with an RLE, which is of the image alone.
     """
@@ -243,29 +276,40 @@ def left_within(objects: dict[str, Any], edge: Points) -> npt.NDArray[np.float64
 
 @lru_cache(maxsize=1)
 def mask_values(data: bytes, size: Size) -> npt.NDArray[np.unsignedinteger[Any]]:
-    """Return the numbers of the mask of an image of this size, (height, width), not to be changed. Raises Rejection.
+    """Return the numbers of the mask of an image of this size, (height, width), not to be changed.
+    Raises Rejection.
 
-    The last ones are kept: a mask is looked at when its image is opened, and again for each variant that moves it.
+    The last ones are kept: a mask is looked at when its image is opened, and again for each variant
+    that moves it.
     """
     values = decode_mask(data, max(MAX_PIXELS, size[0] * size[1]))
     values.flags.writeable = False
     return values
 
 
-def _finished_mask(mask: dict[str, Any], frame: str, bits: int, opened: Opened, role: Role | None) -> dict[str, Any]:
-    """Return a mask file as it is where it fits the upright image, else turned. Raises Rejection."""
+def _finished_mask(
+    mask: dict[str, Any], frame: str, bits: int, opened: Opened, role: Role | None
+) -> dict[str, Any]:
+    """Return a mask file as it is where it fits the upright image, else turned. Raises
+    Rejection."""
     try:
         values = mask_values(mask["bytes"], opened.size)
     except Rejection as rejection:
         raise Rejection("decode", rejection.error, f"its mask: {rejection.message}") from None
     if values.dtype.itemsize * 8 > bits:
-        message = "its mask has 16 bits for each pixel, and the others have 8; store all masks with 16, or this one with 8"
+        message = (
+            "its mask has 16 bits for each pixel, and the others have 8; store all masks "
+            "with 16, or this one with 8"
+        )
         raise Rejection("decode", "not-a-mask", message)
     if isinstance(role, Mask) and role.names is not None:
-        beyond = values[(values >= len(role.names)) & (values != (-1 if role.ignore is None else role.ignore))]
+        beyond = values[
+            (values >= len(role.names)) & (values != (-1 if role.ignore is None else role.ignore))
+        ]
         if beyond.size:
             message = (
-                f"its mask has the number {beyond[0]}, and there are names for 0 to {len(role.names) - 1}; --labels"
+                f"its mask has the number {beyond[0]}, and there are names for 0 to "
+                f"{len(role.names) - 1}; --labels"
                 " masks+ignore=NUMBER:DIR says which is no class"
             )
             raise Rejection("decode", BAD, message)
@@ -273,13 +317,20 @@ def _finished_mask(mask: dict[str, Any], frame: str, bits: int, opened: Opened, 
 
 
 def upright_mask(mask: dict[str, Any], size: Size, frame: str, opened: Opened) -> dict[str, Any]:
-    """Return a mask, whose pixels are (width, height), as it is where it fits the upright image, else turned. Raises Rejection.
+    """Return a mask, whose pixels are (width, height), as it is where it fits the upright image,
+    else turned. Raises Rejection.
 
     A mask that has an orientation of its own is upright when it is turned by that.
     """
     data = mask["bytes"]
-    own = open_image(data, max(MAX_PIXELS, size[0] * size[1])).orientation if may_be_turned(data) else 1
-    orientation = orientation_of(size, frame if own == 1 else "upright", opened.size, opened.orientation, "mask's pixels")
+    own = (
+        open_image(data, max(MAX_PIXELS, size[0] * size[1])).orientation
+        if may_be_turned(data)
+        else 1
+    )
+    orientation = orientation_of(
+        size, frame if own == 1 else "upright", opened.size, opened.orientation, "mask's pixels"
+    )
     if orientation == own == 1:
         return mask
     return {**mask, "bytes": turned_png(data, mask_values(data, opened.size), orientation)}
@@ -295,7 +346,8 @@ def may_be_turned(data: bytes) -> bool:
 
 
 def turned_png(data: bytes, values: npt.NDArray[Any], orientation: int) -> bytes:
-    """Return a mask of these upright numbers, turned as an image of an EXIF orientation is, as PNG with the same palette."""
+    """Return a mask of these upright numbers, turned as an image of an EXIF orientation is, as PNG
+    with the same palette."""
     with Image.open(io.BytesIO(data)) as image:
         numbers = values > 0 if image.mode == "1" else values
     return mask_png(np.asarray(turned(Image.fromarray(numbers), orientation)), data)

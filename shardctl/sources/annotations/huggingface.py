@@ -1,4 +1,5 @@
-"""The column `objects` of Hugging Face's metadata files: known by its shape, and made the column that every format gives."""
+"""The column `objects` of Hugging Face's metadata files: known by its shape, and made the column
+that every format gives."""
 
 from __future__ import annotations
 
@@ -32,7 +33,17 @@ from shardctl.sources.annotations.objects import (
 from shardctl.sources.types import in_order
 from shardctl.system.text import composed, counted, printable
 
-READ = ("id", "category", "bbox", "area", "iscrowd", "difficult", "truncated", "segmentation", "keypoints")
+READ = (
+    "id",
+    "category",
+    "bbox",
+    "area",
+    "iscrowd",
+    "difficult",
+    "truncated",
+    "segmentation",
+    "keypoints",
+)
 """Members that are taken over, as far as they are lists of what they should be."""
 
 
@@ -42,24 +53,31 @@ CATEGORIES = ("category", "categories", "label", "labels", "category_id")
 
 def has_objects(schema: pa.Schema) -> bool:
     """Return whether there is the column `objects` with lists of boxes and of `category`."""
-    return _has_boxes(schema) and _is_list_of(_member(schema.field(OBJECTS).type, "category"), _may_be_categories)
+    return _has_boxes(schema) and _is_list_of(
+        _member(schema.field(OBJECTS).type, "category"), _may_be_categories
+    )
 
 
 def named_category(schema: pa.Schema) -> str | None:
-    """Return the member of `objects` that has the categories, by any of the usual names; None if there is none, or no boxes."""
+    """Return the member of `objects` that has the categories, by any of the usual names; None if
+    there is none, or no boxes."""
     if not _has_boxes(schema):
         return None
     type_ = schema.field(OBJECTS).type
-    return next((name for name in CATEGORIES if _is_list_of(_member(type_, name), _may_be_categories)), None)
+    return next(
+        (name for name in CATEGORIES if _is_list_of(_member(type_, name), _may_be_categories)), None
+    )
 
 
 def without_category(schema: pa.Schema, shown: str) -> list[str]:
-    """Say that a column `objects` has boxes and is not read, if it is so for the want of categories."""
+    """Say that a column `objects` has boxes and is not read, if it is so for the want of
+    categories."""
     if not _has_boxes(schema) or named_category(schema) is not None:
         return []
     others = ", ".join(f.name for f in schema.field(OBJECTS).type if f.name != "bbox")
     return [
-        f"{shown}: objects has bbox and no list of categories, numbers or names ({' or '.join(CATEGORIES)}"
+        f"{shown}: objects has bbox and no list of categories, numbers or names "
+        f"({' or '.join(CATEGORIES)}"
         f"{f'; it has {printable(others)}' if others else ''}),"
         " so it is a plain column, whose boxes are not moved with the pixels"
     ]
@@ -68,7 +86,9 @@ def without_category(schema: pa.Schema, shown: str) -> list[str]:
 def _has_boxes(schema: pa.Schema) -> bool:
     if OBJECTS not in schema.names or not pa.types.is_struct(schema.field(OBJECTS).type):
         return False
-    return _is_list_of(_member(schema.field(OBJECTS).type, "bbox"), lambda inner: _is_list_of(inner, _is_number))
+    return _is_list_of(
+        _member(schema.field(OBJECTS).type, "bbox"), lambda inner: _is_list_of(inner, _is_number)
+    )
 
 
 def _member(type_: pa.StructType, name: str) -> pa.DataType:
@@ -77,11 +97,14 @@ def _member(type_: pa.StructType, name: str) -> pa.DataType:
 
 
 def _may_be_categories(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(type_) or pa.types.is_string(type_) or pa.types.is_large_string(type_))
+    return bool(
+        pa.types.is_integer(type_) or pa.types.is_string(type_) or pa.types.is_large_string(type_)
+    )
 
 
 def _is_list_of(type_: pa.DataType, holds: Any) -> bool:
-    """Return whether values are lists of such: Hugging Face has boxes of a fixed length, and polars has large lists."""
+    """Return whether values are lists of such: Hugging Face has boxes of a fixed length, and polars
+    has large lists."""
     return is_list(type_) and bool(holds(type_.value_type))
 
 
@@ -98,15 +121,20 @@ def take_objects(
     category: str,
     said: tuple[str, ...] | None,
 ) -> Annotations:
-    """Return the objects of a labels file as annotations. `side_rows` has the row of each input, -1 for none.
+    """Return the objects of a labels file as annotations. `side_rows` has the row of each input, -1
+    for none.
 
-    `category` is the member that has the categories; `said` are the names that the file says of their numbers.
-    Raises InputError if all boxes are shares of the size of their image.
+    `category` is the member that has the categories; `said` are the names that the file says of
+    their numbers. Raises InputError if all boxes are shares of the size of their image.
     """
     column = _renamed(column, category, "category")
     type_ = column.type
     names = None if pa.types.is_integer(type_.field("category").type.value_type) else _names(column)
-    members = [name for name in READ if name in [f.name for f in type_] and _fits(name, type_.field(name).type)]
+    members = [
+        name
+        for name in READ
+        if name in [f.name for f in type_] and _fits(name, type_.field(name).type)
+    ]
     left_out = [f.name for f in type_ if f.name not in members]
     there = np.flatnonzero(side_rows >= 0)
     taken = column.take(pa.array(side_rows[there]))
@@ -122,7 +150,12 @@ def take_objects(
             taken_over = None
         objects.append(taken_over)
         if taken_over is not None and taken_over["bbox"]:
-            others.update((name, "object") for name in left_out for item in value[name] or () if item is not None)
+            others.update(
+                (name, "object")
+                for name in left_out
+                for item in value[name] or ()
+                if item is not None
+            )
             with_boxes += 1
             degenerate += odd_boxes(taken_over["bbox"], (0, 0))[1]
             shares += are_shares(taken_over["bbox"])
@@ -135,17 +168,28 @@ def take_objects(
     notices = [f"{shown}: {notice}" for notice in said_of_boxes(0, degenerate, rule)]
     notices += said_of_others_in(shown, others)
     role = Objects(tuple(names) if names else said)
-    return Annotations(table, rows, (objects_field(members),), (), {OBJECTS: role}, faults=faults, notices=tuple(notices))
+    return Annotations(
+        table,
+        rows,
+        (objects_field(members),),
+        (),
+        {OBJECTS: role},
+        faults=faults,
+        notices=tuple(notices),
+    )
 
 
 def _renamed(column: pa.ChunkedArray, name: str, new: str) -> pa.ChunkedArray:
-    """Return a column of structs whose member `name` is called `new`; a member that was called so before is left out."""
+    """Return a column of structs whose member `name` is called `new`; a member that was called so
+    before is left out."""
     if name == new:
         return column
     kept = [f.with_name(new) if f.name == name else f for f in column.type if f.name != new]
     chunks = [
         pa.StructArray.from_arrays(
-            [chunk.field(name if f.name == new else f.name) for f in kept], fields=kept, mask=chunk.is_null()
+            [chunk.field(name if f.name == new else f.name) for f in kept],
+            fields=kept,
+            mask=chunk.is_null(),
         )
         for chunk in column.chunks
     ]
@@ -173,20 +217,27 @@ def _names(column: pa.ChunkedArray) -> list[str]:
 def _objects(
     value: dict[str, Any], members: list[str], names: list[str] | None, said: tuple[str, ...] | None
 ) -> dict[str, Any]:
-    """Return the objects of one image. Raises ValueError for those that are wrong: the end of a message."""
+    """Return the objects of one image. Raises ValueError for those that are wrong: the end of a
+    message."""
     boxes, categories = value["bbox"] or [], value["category"] or []
     if len(boxes) != len(categories):
-        raise ValueError(f"objects has {counted(len(boxes), 'bbox', 'bboxes')} and {len(categories)} of category")
+        raise ValueError(
+            f"objects has {counted(len(boxes), 'bbox', 'bboxes')} and {len(categories)} of category"
+        )
     for box in boxes:
         if box is None or len(box) != 4 or not all(map(_is_place, box)):
             raise ValueError("a bbox of objects is not four finite numbers: x, y, width, height")
-    if None in categories or (names is None and any(number < 0 or (said and number >= len(said)) for number in categories)):
+    if None in categories or (
+        names is None and any(number < 0 or (said and number >= len(said)) for number in categories)
+    ):
         raise ValueError("a category of objects is missing, or below 0, or beyond the names")
     result: dict[str, Any] = {}
     for name in members:
         items = value[name]
         if items is not None and len(items) != len(boxes):
-            raise ValueError(f"objects has {counted(len(boxes), 'bbox', 'bboxes')} and {len(items)} of {name}")
+            raise ValueError(
+                f"objects has {counted(len(boxes), 'bbox', 'bboxes')} and {len(items)} of {name}"
+            )
         result[name] = _items(name, items, len(boxes))
     if names is not None:
         numbers = {name: number for number, name in enumerate(names)}
@@ -203,9 +254,13 @@ def _items(name: str, items: list[Any] | None, count: int) -> list[Any]:
         found = items or [[]] * count
         for each in found:
             for part in each or []:
-                wrong = part is None or (len(part) != 3 if name == "keypoints" else len(part) < 6 or len(part) % 2)
+                wrong = part is None or (
+                    len(part) != 3 if name == "keypoints" else len(part) < 6 or len(part) % 2
+                )
                 if wrong or not all(map(_is_place, part)):
-                    raise ValueError(f"objects has {name} that is not made of finite numbers as it should be")
+                    raise ValueError(
+                        f"objects has {name} that is not made of finite numbers as it should be"
+                    )
         return [each or [] for each in found]
     if name in ("iscrowd", "difficult", "truncated"):
         return [None if item is None else bool(item) for item in items or [None] * count]

@@ -1,4 +1,5 @@
-"""ImageNet: the classes of its images by the numbers of WordNet, and the ground truth of the validation images."""
+"""ImageNet: the classes of its images by the numbers of WordNet, and the ground truth of the
+validation images."""
 
 from __future__ import annotations
 
@@ -29,14 +30,16 @@ NUMBERED = "map_clsloc.txt"
 """A line for each class: its number in WordNet, its number in the development kit, and a word."""
 
 SOLUTION, TRUTH, CAFFE = "LOC_val_solution.csv", "ILSVRC2012_validation_ground_truth.txt", "val.txt"
-"""The classes of the validation images: by WordNet, by the numbers of the development kit, by places in the sorted list."""
+"""The classes of the validation images: by WordNet, by the numbers of the development kit, by
+places in the sorted list."""
 
 _WNID = re.compile(r"n\d{8}")
 _VALIDATION = "ILSVRC2012_val_{:08d}"
 
 
 class Imagenet:
-    """The lists of classes that come with ImageNet. They give `label`; its names are in the order of the WordNet numbers."""
+    """The lists of classes that come with ImageNet. They give `label`; its names are in the order
+    of the WordNet numbers."""
 
     name: ClassVar[str] = "imagenet"
     needs_path: ClassVar[bool] = True
@@ -45,8 +48,11 @@ class Imagenet:
         """Raise UsageError: it has none."""
         no_options(self, name)
 
-    def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
-        """Find the class of each image: from the ground truth, else from its folder, else from its own name."""
+    def read(
+        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+    ) -> Annotations:
+        """Find the class of each image: from the ground truth, else from its folder, else from its
+        own name."""
         if len(sources) > 1:
             raise UsageError("give --labels imagenet:PATH once, with the folder of the lists")
         lists = _Lists(sources[0].path)
@@ -57,21 +63,31 @@ class Imagenet:
         rows = np.arange(len(inputs))
         found: list[int | None] = []
         for start in range(0, len(inputs), AT_ONCE):
-            found += [_class_of(path, numbers, truth) for path in inputs.paths_at(rows[start : start + AT_ONCE])]
+            found += [
+                _class_of(path, numbers, truth)
+                for path in inputs.paths_at(rows[start : start + AT_ONCE])
+            ]
         missing = [row for row, number in enumerate(found) if number is None]
         if len(missing) == len(found):
             raise InputError(
-                f"{lists.shown}: no image has a class of ImageNet. An image needs a folder such as n01440764, a name that"
-                f" begins so, or a line in a list of validation images ({some(inputs.paths_at([0]))})"
+                f"{lists.shown}: no image has a class of ImageNet. An image needs a folder such as "
+                "n01440764, a name that"
+                " begins so, or a line in a list of validation images "
+                f"({some(inputs.paths_at([0]))})"
             )
         said = []
         if missing:
             example = some(inputs.paths_at(missing[:3]))
-            said.append(f"{len(missing):,} of {counted(len(found), 'input')} without a class of ImageNet ({example}): no label")
+            said.append(
+                f"{len(missing):,} of {counted(len(found), 'input')} without a class of ImageNet "
+                f"({example}): no label"
+            )
         field = pa.field("label", pa.int64())
         table = pa.table({"label": pa.array(found, pa.int64())})
         names = _unique([words[wnid] for wnid in wnids], wnids)
-        return Annotations(table, rows, (field,), (lists.digest(),), classes=names, notices=tuple(said))
+        return Annotations(
+            table, rows, (field,), (lists.digest(),), classes=names, notices=tuple(said)
+        )
 
 
 def _class_of(path: str, numbers: dict[str, int], truth: dict[str, int]) -> int | None:
@@ -87,7 +103,10 @@ def _class_of(path: str, numbers: dict[str, int], truth: dict[str, int]) -> int 
 def _unique(words: Sequence[str], wnids: Sequence[str]) -> tuple[str, ...]:
     """Return names of which no two are the same: crane is a bird and a machine."""
     twice = {word for word in words if words.count(word) > 1}
-    return tuple(f"{word} ({wnid})" if word in twice else word for word, wnid in zip(words, wnids, strict=True))
+    return tuple(
+        f"{word} ({wnid})" if word in twice else word
+        for word, wnid in zip(words, wnids, strict=True)
+    )
 
 
 @dataclass
@@ -107,7 +126,9 @@ class _Lists:
 
     def digest(self) -> str:
         """Return the digest of all that was read."""
-        return hashlib.sha256(b"\0".join(hashlib.sha256(data).digest() for data in self._read)).hexdigest()
+        return hashlib.sha256(
+            b"\0".join(hashlib.sha256(data).digest() for data in self._read)
+        ).hexdigest()
 
     def _find(self, name: str) -> str | None:
         places = [join(self._folder, name), join(self._folder, f"data/{name}")]
@@ -121,13 +142,18 @@ class _Lists:
         except OSError as error:
             raise InputError(f"{printable(file)}: cannot be read ({error.strerror})") from error
         except UnicodeDecodeError as error:
-            raise InputError(f"{printable(file)}: not UTF-8 at byte {error.start}; recode the file") from None
+            raise InputError(
+                f"{printable(file)}: not UTF-8 at byte {error.start}; recode the file"
+            ) from None
 
     def words(self) -> dict[str, str]:
         """Return the words of each class by its WordNet number. Raises InputError."""
         file = next((place for name in (*WORDS, NUMBERED) if (place := self._find(name))), None)
         if file is None:
-            raise InputError(f"{self.shown}: needs one of the files with the names of classes: {', '.join((*WORDS, NUMBERED))}")
+            raise InputError(
+                f"{self.shown}: needs one of the files with the names of classes: "
+                f"{', '.join((*WORDS, NUMBERED))}"
+            )
         words: dict[str, str] = {}
         for number, line in enumerate(self._lines(file), 1):
             if not line.strip():
@@ -137,14 +163,16 @@ class _Lists:
                 rest = rest.partition(" ")[2].replace("_", " ")
             if not _WNID.fullmatch(wnid) or not rest or wnid in words:
                 raise InputError(
-                    f"{printable(file)}, line {number}: each line needs a WordNet number such as n01440764, once in the file,"
+                    f"{printable(file)}, line {number}: each line needs a WordNet number such as "
+                    "n01440764, once in the file,"
                     " and words"
                 )
             words[wnid] = rest.strip()
         return words
 
     def truth(self, numbers: dict[str, int]) -> dict[str, int]:
-        """Return the class of each validation image by its name without ending, from the first list that is there."""
+        """Return the class of each validation image by its name without ending, from the first list
+        that is there."""
         if file := self._find(SOLUTION):
             return self._solution(file, numbers)
         if file := self._find(CAFFE):
@@ -161,7 +189,8 @@ class _Lists:
             wnid = row[1].split(" ")[0] if len(row) == 2 else ""
             if wnid not in numbers:
                 raise InputError(
-                    f"{printable(file)}, line {number}: needs the name of an image, and a class of the list of classes"
+                    f"{printable(file)}, line {number}: needs the name of an image, and a class of "
+                    "the list of classes"
                 )
             truth[row[0]] = numbers[wnid]
         return truth
@@ -171,7 +200,10 @@ class _Lists:
         for number, line in enumerate(self._lines(file), 1):
             name, _, place = line.strip().rpartition(" ")
             if not name or not place.isdecimal() or int(place) >= classes:
-                raise InputError(f"{printable(file)}, line {number}: a file name and a number below {classes} are needed")
+                raise InputError(
+                    f"{printable(file)}, line {number}: a file name and a number below {classes} "
+                    "are needed"
+                )
             truth[stem(name.rpartition("/")[2])] = int(place)
         return truth
 
@@ -179,7 +211,8 @@ class _Lists:
         mapping = self._find(NUMBERED)
         if mapping is None:
             raise InputError(
-                f"{printable(file)}: its numbers come from meta.mat of the development kit, and are not places in the sorted"
+                f"{printable(file)}: its numbers come from meta.mat of the development kit, and "
+                "are not places in the sorted"
                 f" list of classes; put {NUMBERED} beside it, or use {SOLUTION}"
             )
         by_id = {}
@@ -190,6 +223,9 @@ class _Lists:
         truth: dict[str, int] = {}
         for number, line in enumerate(self._lines(file), 1):
             if not line.strip().isdecimal() or int(line) not in by_id:
-                raise InputError(f"{printable(file)}, line {number}: {printable(line)} is not a class of {name_of(mapping)}")
+                raise InputError(
+                    f"{printable(file)}, line {number}: {printable(line)} is not a class of "
+                    f"{name_of(mapping)}"
+                )
             truth[_VALIDATION.format(number)] = by_id[int(line)]
         return truth

@@ -1,4 +1,5 @@
-"""The images that annotations and labels files are about: the one place where names are compared with those of inputs."""
+"""The images that annotations and labels files are about: the one place where names are compared
+with those of inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +20,15 @@ from shardctl.sources.label_table import hash_names, some
 from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.sources.splits import roles_of, split_word
 from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.text import folders_above, follow, is_stored, name_of, parent_of, path_below, within
+from shardctl.system.locations.text import (
+    folders_above,
+    follow,
+    is_stored,
+    name_of,
+    parent_of,
+    path_below,
+    within,
+)
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import composed, counted, printable
 
@@ -27,13 +36,21 @@ AT_ONCE = 65536
 """Names that are Python objects at a time."""
 
 ABOVE = 3
-"""Folders above a source from which names may start: images/train/1.jpg is 1.jpg where images/train is the source."""
+"""Folders above a source from which names may start: images/train/1.jpg is 1.jpg where images/train
+is the source."""
 
 LOOKED_AT = 3
 """Names that are looked for on the disk, to see whether they start from a folder."""
 
-FOLDERS = {"labels": "images", "Annotations": "JPEGImages", "annotations": "images", "masks": "images", "captions": "images"}
-"""Folders of annotations, and of their images beside them: of Ultralytics, of the development kit of VOC, of other tools."""
+FOLDERS = {
+    "labels": "images",
+    "Annotations": "JPEGImages",
+    "annotations": "images",
+    "masks": "images",
+    "captions": "images",
+}
+"""Folders of annotations, and of their images beside them: of Ultralytics, of the development kit
+of VOC, of other tools."""
 
 _NO_SPLITS = frozenset((*FOLDERS.values(), "dev", "eval"))
 """Folders above names and sources that tell no split: people and programs are called so, too."""
@@ -44,7 +61,8 @@ Texts: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 @dataclass(frozen=True)
 class Inputs:
-    """The listed inputs. `table` has the `path` of each, relative to its source, and the number of its `root`."""
+    """The listed inputs. `table` has the `path` of each, relative to its source, and the number of
+    its `root`."""
 
     roots: tuple[SourceRoot, ...]
     table: pa.Table
@@ -68,7 +86,8 @@ class Inputs:
 
     @cached_property
     def have_backslashes(self) -> bool:
-        """Whether a backslash is part of a name of some input: elsewhere it stands between folders, as on Windows."""
+        """Whether a backslash is part of a name of some input: elsewhere it stands between folders,
+        as on Windows."""
         import pyarrow.compute as pc  # 40 ms to import, and most conversions have no annotations
 
         return bool(pc.any(pc.match_substring(self.table["path"], "\\")).as_py())
@@ -82,7 +101,9 @@ class Inputs:
         for number, base in enumerate(self.bases):
             below = "" if path_below(base, there) is not None else path_below(there, base)
             if below is not None:
-                found |= (roots == number) & np.asarray(pc.starts_with(paths, f"{below}/" if below else ""))
+                found |= (roots == number) & np.asarray(
+                    pc.starts_with(paths, f"{below}/" if below else "")
+                )
         return found
 
     @cached_property
@@ -104,12 +125,17 @@ _ENDING = r"([^/])\.[^./]*$"
 class Finder:
     """Finds inputs by their names: docs/annotations.md has the rules. 16 bytes for each input.
 
-    Unicode has two ways to write é, and a Mac writes the other one: names are compared in one form (NFC).
+    Unicode has two ways to write é, and a Mac writes the other one: names are compared in one form
+    (NFC).
     """
 
     def __init__(self, inputs: Inputs, has_endings: bool) -> None:
         self._inputs, self._has_endings = inputs, has_endings
-        given = [root.folder if root.is_stored else os.path.abspath(root.folder) for root in inputs.roots]  # noqa: PTH100 - links
+        given = [
+            # not resolved: links stay
+            root.folder if root.is_stored else os.path.abspath(root.folder)  # noqa: PTH100
+            for root in inputs.roots
+        ]
         self._bases = [within(base) for base in dict.fromkeys((*inputs.bases, *given))]
         self._resolved: dict[str, str] = {}
 
@@ -121,22 +147,29 @@ class Finder:
         first: Sequence[tuple[str, Texts]] = (),
         written: Texts | None = None,
     ) -> Rows:
-        """Return the input of each name, -1 for none, (n,) int64. `files` are what has the names, each with how many.
+        """Return the input of each name, -1 for none, (n,) int64. `files` are what has the names,
+        each with how many.
 
-        All names start from one folder: the first one from which some of them lead to an input. Those of `first` are tried
-        before the sources and the folders above these; they have names of their own. Others of the names may still be inputs
-        deeper in their folder. Where no folder is such a start, each name means the only input of the same last part whose
-        folders do not contradict its own. No name means an input of another split than it, or the file that has it, says, but
-        where one of `first` leads to it.
+        All names start from one folder: the first one from which some of them lead to an input.
+        Those of `first` are tried before the sources and the folders above these; they have names
+        of their own. Others of the names may still be inputs deeper in their folder. Where no
+        folder is such a start, each name means the only input of the same last part whose folders
+        do not contradict its own. No name means an input of another split than it, or the file that
+        has it, says, but where one of `first` leads to it.
 
-        Raises InputError if a name may mean several inputs, if two names mean one, and if all names lead to another split only.
-        A message calls the file `shown`, and each name as in `written` if that is given.
+        Raises InputError if a name may mean several inputs, if two names mean one, and if all names
+        lead to another split only. A message calls the file `shown`, and each name as in `written`
+        if that is given.
         """
         bases = dict.fromkeys(self._inputs.bases)
         above = dict.fromkeys(folder for base in bases for folder in folders_above(base)[:ABOVE])
-        for number, (start, texts) in enumerate((*first, *((folder, names) for folder in (*bases, *above)))):
+        for number, (start, texts) in enumerate(
+            (*first, *((folder, names) for folder in (*bases, *above)))
+        ):
             rows = _joined(self._exact(placed) for placed in self._placed(texts, start))
-            if (rows >= 0).any() or (number < len(first) and self._has_endings and _are_there(start, texts)):
+            if (rows >= 0).any() or (
+                number < len(first) and self._has_endings and _are_there(start, texts)
+            ):
                 placed_names, is_known = self._placed(texts, start), True
                 break
         else:
@@ -145,8 +178,12 @@ class Finder:
         is_exact, place, differ = rows >= 0, 0, self._other_splits(names, files)
         for placed in placed_names:
             left = place + np.flatnonzero(rows[place : place + len(placed)] < 0)
-            differs = partial(lambda left, number, row: bool(differ(left[[number]], np.array([row]))[0]), left)
-            rows[left] = self._loose([placed[number - place] for number in left.tolist()], is_known, differs)
+            differs = partial(
+                lambda left, number, row: bool(differ(left[[number]], np.array([row]))[0]), left
+            )
+            rows[left] = self._loose(
+                [placed[number - place] for number in left.tolist()], is_known, differs
+            )
             place += len(placed)
         is_sure, is_other = is_exact & (number < len(first)), np.zeros(len(rows), bool)
         for begin in range(0, len(rows), AT_ONCE):
@@ -155,8 +192,10 @@ class Finder:
         if is_other.any() and (is_other == (rows >= 0)).all():
             at = int(np.argmax(is_other))
             raise InputError(
-                f"{shown}: {printable(names[at].as_py())} leads only to {printable(self._inputs.paths_at([rows[at]])[0])}, and"
-                " their folders or files are named for different splits. If this image is meant, rename them, or write paths"
+                f"{shown}: {printable(names[at].as_py())} leads only to "
+                f"{printable(self._inputs.paths_at([rows[at]])[0])}, and"
+                " their folders or files are named for different splits. If this image is meant, "
+                "rename them, or write paths"
                 " from the source on"
             )
         rows[is_other] = -1
@@ -165,9 +204,11 @@ class Finder:
         return rows
 
     def _placed(self, names: Texts, start: str | None) -> Iterator[list[str]]:
-        """Yield the names, some at a time, as inputs are written, if they start from a folder: "" for one below no source.
+        """Yield the names, some at a time, as inputs are written, if they start from a folder: ""
+        for one below no source.
 
-        Where they start is not known if it is None: they are then as they are, but for how they are written.
+        Where they start is not known if it is None: they are then as they are, but for how they are
+        written.
         """
         import pyarrow.compute as pc  # 40 ms to import, and most conversions have no annotations
 
@@ -176,7 +217,10 @@ class Finder:
             found = pc.utf8_normalize(names.slice(begin, AT_ONCE), "NFC").to_pylist()
             together = "\0".join(["", *found])
             if "\\" in together and not self._inputs.have_backslashes:
-                together, found = together.replace("\\", "/"), [name.replace("\\", "/") for name in found]
+                together, found = (
+                    together.replace("\\", "/"),
+                    [name.replace("\\", "/") for name in found],
+                )
             is_odd = any(mark in together for mark in ("./", "//", ":", "\0/"))
             if is_odd:
                 found = [name if is_stored(name) else posixpath.normpath(name) for name in found]
@@ -187,10 +231,14 @@ class Finder:
             elif not any(f"\0{cut}" in together for cut, _ in heads):
                 yield [""] * len(found)
             else:
-                yield [next((add + name[len(cut) :] for cut, add in heads if name.startswith(cut)), "") for name in found]
+                yield [
+                    next((add + name[len(cut) :] for cut, add in heads if name.startswith(cut)), "")
+                    for name in found
+                ]
 
     def _heads(self, start: str) -> Iterator[tuple[str, str]]:
-        """Yield what to take off and to put before names from a folder on, so that they are names from a source on."""
+        """Yield what to take off and to put before names from a folder on, so that they are names
+        from a source on."""
         for base in self._bases:
             if start.startswith(base):
                 yield "", start[len(base) :]
@@ -199,7 +247,9 @@ class Finder:
 
     def _below(self, name: str, start: str) -> str:
         if name[:1] != "/" and not is_stored(name):
-            return self._cut(follow(start, name) if name.startswith("../") else f"{within(start)}{name}")
+            return self._cut(
+                follow(start, name) if name.startswith("../") else f"{within(start)}{name}"
+            )
         if below := self._cut(name):
             return below
         folder, _, last = name.rpartition("/")
@@ -208,7 +258,9 @@ class Finder:
         return self._cut(f"{self._resolved[folder]}{last}")
 
     def _cut(self, location: str) -> str:
-        return next((location[len(base) :] for base in self._bases if location.startswith(base)), "")
+        return next(
+            (location[len(base) :] for base in self._bases if location.startswith(base)), ""
+        )
 
     def _exact(self, names: list[str]) -> Rows:
         """Return the input of each name that is the whole name of one."""
@@ -222,13 +274,15 @@ class Finder:
         numbers, places = self._whole.places(hash_names(wanted.to_pylist()))
         is_same = np.asarray(pc.equal(self._names_at(places), wanted.take(pa.array(numbers))))
         for number in np.flatnonzero(np.bincount(numbers[is_same]) > 1).tolist():
-            self._refuse_several(names[there[number]], places[is_same & (numbers == number)].tolist())
+            self._refuse_several(
+                names[there[number]], places[is_same & (numbers == number)].tolist()
+            )
         rows[there[numbers[is_same]]] = places[is_same]
         return rows
 
     def _loose(self, names: list[str], is_known: bool, differs: Callable[[int, int], bool]) -> Rows:
-        """Return the input of each name that only its last part fits. Of several, the one of the same split, or that ends with
-        all of it, is meant."""
+        """Return the input of each name that only its last part fits. Of several, the one of the
+        same split, or that ends with all of it, is meant."""
         rows = np.full(len(names), -1, np.int64)
         parts = [_last_part(name) for name in names]
         numbers, places = self._last.places(hash_names(parts))
@@ -236,18 +290,33 @@ class Finder:
         paths = self._names_at(places).to_pylist()
         for place, (number, path) in enumerate(zip(numbers.tolist(), paths, strict=True)):
             name = names[number]
-            if path.endswith(parts[number]) and _last_part(path) == parts[number] and _do_agree(name, path, is_known):
+            if (
+                path.endswith(parts[number])
+                and _last_part(path) == parts[number]
+                and _do_agree(name, path, is_known)
+            ):
                 found.setdefault(number, []).append(place)
         for number, several in found.items():
-            those = several if len(several) == 1 else [at for at in several if not differs(number, places[at])] or several
-            ending = [place for place in those if paths[place].endswith(f"/{names[number]}")] if len(those) > 1 else those
+            those = (
+                several
+                if len(several) == 1
+                else [at for at in several if not differs(number, places[at])] or several
+            )
+            ending = (
+                [place for place in those if paths[place].endswith(f"/{names[number]}")]
+                if len(those) > 1
+                else those
+            )
             if len(ending) != 1:
                 self._refuse_several(names[number], places[those].tolist())
             rows[number] = places[ending[0]]
         return rows
 
-    def _other_splits(self, names: Texts, files: Iterable[tuple[str, int]]) -> Callable[[Rows, Rows], npt.NDArray[np.bool_]]:
-        """Return what says of names and inputs, by their numbers, whether they are of different splits."""
+    def _other_splits(
+        self, names: Texts, files: Iterable[tuple[str, int]]
+    ) -> Callable[[Rows, Rows], npt.NDArray[np.bool_]]:
+        """Return what says of names and inputs, by their numbers, whether they are of different
+        splits."""
         told = [(resolved(parent_of(file)), name_of(file), count) for file, count in files]
         bases = [root.recorded if root.is_folder else root.base for root in self._inputs.roots]
 
@@ -259,8 +328,13 @@ class Finder:
 
         def all_differ(numbers: Rows, rows: Rows) -> npt.NDArray[np.bool_]:
             found = self._inputs.table.take(pa.array(rows))
-            said, paths = (map(_folder, each.to_pylist()) for each in (names.take(pa.array(numbers)), found["path"]))
-            each = zip(of_file[numbers].tolist(), said, found["root"].to_pylist(), paths, strict=True)
+            said, paths = (
+                map(_folder, each.to_pylist())
+                for each in (names.take(pa.array(numbers)), found["path"])
+            )
+            each = zip(
+                of_file[numbers].tolist(), said, found["root"].to_pylist(), paths, strict=True
+            )
             return np.fromiter(starmap(differ, each), bool, len(numbers))
 
         return all_differ
@@ -268,7 +342,8 @@ class Finder:
     def _refuse_several(self, name: str, rows: list[int]) -> NoReturn:
         both = both_of(*self._inputs.paths_at(rows[:2]))
         raise InputError(
-            f"the annotations name {printable(name)}, which may be {both}; give paths below the source in the annotations, or"
+            f"the annotations name {printable(name)}, which may be {both}; give paths below the "
+            "source in the annotations, or"
             " convert one folder at a time"
         )
 
@@ -277,7 +352,10 @@ class Finder:
         again = np.flatnonzero((np.diff(rows[order]) == 0) & (rows[order[1:]] >= 0))
         if len(again):
             one, other = order[again[0] : again[0] + 2].tolist()
-            both, of = both_of(names[one].as_py(), names[other].as_py()), self._inputs.paths_at([rows[one]])[0]
+            both, of = (
+                both_of(names[one].as_py(), names[other].as_py()),
+                self._inputs.paths_at([rows[one]])[0],
+            )
             raise InputError(f"{shown}: {both} are both of the input {printable(of)}; keep one")
 
     def _names_at(self, rows: Rows) -> pa.Array:
@@ -314,7 +392,9 @@ class _Sorted:
         """Return every pair of a wanted hash, by its number, and a place that has it."""
         first, end = (np.searchsorted(self._hashes, wanted, side) for side in ("left", "right"))
         numbers = np.repeat(np.arange(len(wanted)), end - first)
-        inner = np.arange(len(numbers)) - np.repeat(np.cumsum(end - first) - (end - first), end - first)
+        inner = np.arange(len(numbers)) - np.repeat(
+            np.cumsum(end - first) - (end - first), end - first
+        )
         return numbers, self._order[np.repeat(first, end - first) + inner]
 
 
@@ -332,13 +412,18 @@ def _folder(name: str) -> str:
 
 
 def _are_there(start: str, names: Texts) -> bool:
-    """Return whether some of the names lead to files from a folder on, be they inputs or not: a few are looked at."""
-    return any(exists(f"{within(start)}{names[place].as_py()}") for place in evenly_spaced(len(names), LOOKED_AT))
+    """Return whether some of the names lead to files from a folder on, be they inputs or not: a few
+    are looked at."""
+    return any(
+        exists(f"{within(start)}{names[place].as_py()}")
+        for place in evenly_spaced(len(names), LOOKED_AT)
+    )
 
 
 def _are_of_other_splits(home: str, file: str, name: str, source: str, path: str) -> bool:
-    """Return whether the last word of a split of a file in `home` and the folders that it says differs from that of the folders
-    of an input. Above these only the nearest folder counts, and what both lie in does not: there are users called dev."""
+    """Return whether the last word of a split of a file in `home` and the folders that it says
+    differs from that of the folders of an input. Above these only the nearest folder counts, and
+    what both lie in does not: there are users called dev."""
     outer, above = _apart(home.split("/"), source.split("/"))
     said, there = name.split("/"), path.split("/")
     if name[:1] == "/" or ":/" in name:
@@ -352,7 +437,10 @@ def _are_of_other_splits(home: str, file: str, name: str, source: str, path: str
 
 def _apart(one: list[str], other: list[str]) -> tuple[list[str], list[str]]:
     """Return two lists without what both begin with."""
-    same = next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    same = next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
     return one[same:], other[same:]
 
 
@@ -361,7 +449,8 @@ def _nearest(folders: list[str]) -> list[str]:
 
 
 def _do_agree(name: str, path: str, is_known: bool) -> bool:
-    """Return whether the folders of a name and of an input are in one order, and one has only more of them than the other.
+    """Return whether the folders of a name and of an input are in one order, and one has only more
+    of them than the other.
 
     Where it is known from where names start, only the input may have more.
     """
@@ -385,12 +474,17 @@ def both_of(one: str, other: str) -> str:
 def none_among_inputs(shown: str, names: Texts) -> InputError:
     """Return what is wrong with a file whose images are all other ones."""
     example = some(names.slice(0, 3).to_pylist())
-    return InputError(f"{shown}: none of its images is among the inputs (it names {example}); give their folder")
+    return InputError(
+        f"{shown}: none of its images is among the inputs (it names {example}); give their folder"
+    )
 
 
 def said_of_absent(shown: str, names: Texts, rows: Rows) -> list[str]:
     """Say how many of the images that a file names are not there."""
     absent = np.flatnonzero(rows < 0)
-    example, of = some([names[place].as_py() for place in absent[:3].tolist()]), counted(len(rows), "image")
+    example, of = (
+        some([names[place].as_py() for place in absent[:3].tolist()]),
+        counted(len(rows), "image"),
+    )
     what = f"{len(absent):,} of {of} are not among the inputs, or are of another split"
     return [f"{shown}: {what} ({example}); skipped"] if len(absent) else []

@@ -1,4 +1,5 @@
-"""The arrays of one large JSON object, a few thousand elements at a time: the file is never in memory as a whole."""
+"""The arrays of one large JSON object, a few thousand elements at a time: the file is never in
+memory as a whole."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ ELEMENT_CHARACTERS = 256 << 20
 """The longest element that is read."""
 
 NEAR_THE_END = 32
-"""A fault so few characters before the end of what was read may be none: a word or a number goes on in what comes next."""
+"""A fault so few characters before the end of what was read may be none: a word or a number goes on
+in what comes next."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 BETWEEN_OBJECTS = re.compile(r"\}[ \t\r\n]*,(?=[ \t\r\n]*\{)")
@@ -37,13 +39,15 @@ _LAST = re.compile(r"\}[ \t\r\n]*\]")
 """What is most often the end of the array: a bracket after an object."""
 
 LEAST_TOGETHER = 1 << 16
-"""Characters that must have been read for elements to be parsed together; and how far from their end the last comma may be."""
+"""Characters that must have been read for elements to be parsed together; and how far from their
+end the last comma may be."""
 
 _BLANK = ("", " ", "\t", "\r", "\n")
 
 
 class Part(NamedTuple):
-    """Some elements of the array with this name, the first of which is number `first` of it, from 0.
+    """Some elements of the array with this name, the first of which is number `first` of it, from
+    0.
 
     They are `elements`, or `columns` with a row for each where the reader of the array made these.
     """
@@ -55,14 +59,16 @@ class Part(NamedTuple):
 
 
 Columns = Callable[[str], pa.RecordBatch | None]
-"""Makes columns of the text of JSON objects with commas between them; None if it cannot, and they are to be Python objects."""
+"""Makes columns of the text of JSON objects with commas between them; None if it cannot, and they
+are to be Python objects."""
 
 
 class JsonParts:
-    """Reads a file that is one JSON object, and yields the elements of the arrays in it. `sha256` is known at the end.
+    """Reads a file that is one JSON object, and yields the elements of the arrays in it. `sha256`
+    is known at the end.
 
-    `columns` are readers of arrays by their names. Values of the object that are no arrays are left out. Raises InputError: it
-    cannot be read, is not UTF-8, or no such JSON.
+    `columns` are readers of arrays by their names. Values of the object that are no arrays are left
+    out. Raises InputError: it cannot be read, is not UTF-8, or no such JSON.
     """
 
     def __init__(self, file: str, columns: Mapping[str, Columns] | None = None) -> None:
@@ -73,19 +79,30 @@ class JsonParts:
 
     def __iter__(self) -> Iterator[Part]:
         try:
-            with open(local_copy(self.file), "rb", buffering=0, opener=ordinary) as opened, HashingReader(opened) as raw:
+            with (
+                open(local_copy(self.file), "rb", buffering=0, opener=ordinary) as opened,
+                HashingReader(opened) as raw,
+            ):
                 with _Text(raw, self._shown) as text:
                     yield from _parts_of(text, self._columns)
                 self.sha256 = raw.sha256
         except IsADirectoryError:
-            raise InputError(f"{self._shown}: is a folder; give the file of the annotations") from None
+            raise InputError(
+                f"{self._shown}: is a folder; give the file of the annotations"
+            ) from None
         except OSError as error:
-            raise InputError(f"{self._shown}: cannot be read ({error.strerror or error})") from error
+            raise InputError(
+                f"{self._shown}: cannot be read ({error.strerror or error})"
+            ) from error
 
 
 def _parts_of(text: _Text, columns: Mapping[str, Columns]) -> Iterator[Part]:
     if text.mark("{") != "{":
-        what = "the file is empty" if text.is_at_end() else "it is not a JSON object, which begins with {"
+        what = (
+            "the file is empty"
+            if text.is_at_end()
+            else "it is not a JSON object, which begins with {"
+        )
         raise text.wrong(what)
     if text.mark('}"', take=False) == "}":
         text.mark("}")
@@ -140,9 +157,11 @@ def _elements(text: _Text, name: str, columns: Columns) -> Iterator[Part]:
 
 @cache
 def _decoder() -> tuple[Callable[[str], Any], tuple[type[Exception], ...]]:
-    """Return what parses JSON text, and what it raises: msgspec (an extra), where it is installed, takes half of the time.
+    """Return what parses JSON text, and what it raises: msgspec (an extra), where it is installed,
+    takes half of the time.
 
-    What it refuses and json does not (NaN, numbers that are too large) is left to json, so the values are the same.
+    What it refuses and json does not (NaN, numbers that are too large) is left to json, so the
+    values are the same.
     """
     try:
         import msgspec
@@ -157,7 +176,8 @@ def _shown(name: str, number: int | None) -> str:
 
 
 class _Text:
-    """The text of a file from the place that has been read to, more of which is read as it is needed."""
+    """The text of a file from the place that has been read to, more of which is read as it is
+    needed."""
 
     def __init__(self, raw: HashingReader, shown: str) -> None:
         self._raw, self._shown = raw, shown
@@ -169,12 +189,18 @@ class _Text:
     def __enter__(self) -> _Text:
         return self
 
-    def __exit__(self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
         if isinstance(error, UnicodeDecodeError):
             raise InputError(f"{self._shown}: not UTF-8; recode the file") from None
 
     def mark(self, marks: str, take: bool = True) -> str:
-        """Return the next character if it is one of these, and step over it if it is to be taken; "" for another."""
+        """Return the next character if it is one of these, and step over it if it is to be taken;
+        "" for another."""
         here = self._buffer[self._place : self._place + 1]
         if here and here in marks:
             self._place += take
@@ -191,16 +217,21 @@ class _Text:
         return here
 
     def value(self, name: str, number: int | None) -> Any:
-        """Return the next value, and step over it. Raises InputError, which names it: element `number` of the array `name`."""
+        """Return the next value, and step over it. Raises InputError, which names it: element
+        `number` of the array `name`."""
         if self._buffer[self._place : self._place + 1] in _BLANK:
             self.mark("")
         while True:
             try:
                 value, end = self._json.raw_decode(self._buffer, self._place)
             except json.JSONDecodeError as error:
-                goes_on = error.pos >= len(self._buffer) - NEAR_THE_END or error.msg.startswith("Unterminated string")
+                goes_on = error.pos >= len(self._buffer) - NEAR_THE_END or error.msg.startswith(
+                    "Unterminated string"
+                )
                 if len(self._buffer) - self._place > ELEMENT_CHARACTERS:
-                    raise self.wrong(f"{_shown(name, number)} has over {ELEMENT_CHARACTERS} characters") from None
+                    raise self.wrong(
+                        f"{_shown(name, number)} has over {ELEMENT_CHARACTERS} characters"
+                    ) from None
                 if not goes_on or not self._fill():
                     self._place = error.pos
                     why = "the file is cut" if goes_on else error.msg
@@ -211,23 +242,29 @@ class _Text:
                 raise self.wrong(f"{_shown(name, number)}: {error}") from None
             else:
                 # A number may go on in what comes next: of 1.5 cut behind the point, 1 is read.
-                may_go_on = isinstance(value, int | float) and end >= len(self._buffer) - NEAR_THE_END
+                may_go_on = (
+                    isinstance(value, int | float) and end >= len(self._buffer) - NEAR_THE_END
+                )
                 if not may_go_on or not self._fill():
                     self._place = end
                     return value
 
     def several(self, columns: Columns) -> list[Any] | pa.RecordBatch:
-        """Return objects that follow and that have been read as a whole, and step over the comma after them; else none.
+        """Return objects that follow and that have been read as a whole, and step over the comma
+        after them; else none.
 
-        Text from the beginning of an element to a comma is elements if it is JSON between brackets: a comma within an element
-        would leave a bracket or a string open. They are columns where these can be made of them.
+        Text from the beginning of an element to a comma is elements if it is JSON between brackets:
+        a comma within an element would leave a bracket or a string open. They are columns where
+        these can be made of them.
         """
         if self._place < self._tried or len(self._buffer) - self._place < LEAST_TOGETHER:
             return []
         last = _LAST.search(self._buffer, self._place)
         self._tried = end = last.end() if last else len(self._buffer)
         cut = None
-        for cut in BETWEEN_OBJECTS.finditer(self._buffer, max(self._place, end - LEAST_TOGETHER), end):  # noqa: B007 - the last one
+        for cut in BETWEEN_OBJECTS.finditer(  # noqa: B007 - the last one
+            self._buffer, max(self._place, end - LEAST_TOGETHER), end
+        ):
             pass
         if cut is None:
             return []
@@ -237,7 +274,8 @@ class _Text:
             decode, errors = _decoder()
             try:
                 elements = decode(f"[{together}]")
-            except errors:  # a broken element, or that comma is within one: they are looked at one by one
+            except errors:
+                # a broken element, or that comma is within one: they are looked at one by one
                 return []
         self._place = cut.end()
         return elements
@@ -248,8 +286,12 @@ class _Text:
         return self._place >= len(self._buffer)
 
     def wrong(self, why: str) -> InputError:
-        """Return the error of a file that is not what it should be, at the place that has been read to."""
-        return InputError(f"{self._shown}: not the JSON of annotations, at character {self._before + self._place}: {why}")
+        """Return the error of a file that is not what it should be, at the place that has been read
+        to."""
+        return InputError(
+            f"{self._shown}: not the JSON of annotations, at character "
+            f"{self._before + self._place}: {why}"
+        )
 
     def _fill(self) -> bool:
         """Read on, and return whether there was more. What has been read is let go."""

@@ -32,10 +32,16 @@ from shardctl.system.text import printable
 
 MASK = "mask"
 MASK_FILE = "shardctl.mask"
-"""The column that tells the worker where the mask of an image is: its path from the source of the image on, and what it is."""
+"""The column that tells the worker where the mask of an image is: its path from the source of the
+image on, and what it is."""
 
 MASK_FILE_TYPE = pa.struct(
-    [pa.field("path", pa.string()), pa.field("name", pa.string()), pa.field("frame", pa.string()), pa.field("bits", pa.int8())]
+    [
+        pa.field("path", pa.string()),
+        pa.field("name", pa.string()),
+        pa.field("frame", pa.string()),
+        pa.field("bits", pa.int8()),
+    ]
 )
 
 IGNORE = "ignore"
@@ -47,7 +53,8 @@ SUFFIX, IMAGE_SUFFIX = "suffix", "image-suffix"
 
 
 class Masks:
-    """A folder with a PNG of the same name for each image. The worker reads them, each beside its image."""
+    """A folder with a PNG of the same name for each image. The worker reads them, each beside its
+    image."""
 
     name: ClassVar[str] = "masks"
     needs_path: ClassVar[bool] = True
@@ -59,12 +66,20 @@ class Masks:
         if name != IGNORE:
             no_options(self, name)
         if not value.isdecimal() or int(value) > 65535:
-            raise UsageError(f"masks+ignore={value}: a number of a mask is from 0 to 65535, as in masks+ignore=255:DIR")
+            raise UsageError(
+                f"masks+ignore={value}: a number of a mask is from 0 to 65535, as in "
+                "masks+ignore=255:DIR"
+            )
 
-    def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
+    def read(
+        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+    ) -> Annotations:
         """Find the mask of each image. Their bytes are not read here."""
         if len(sources) > 1:
-            raise UsageError("an image has one mask: give --labels masks:DIR once, with the folder that has all of them")
+            raise UsageError(
+                "an image has one mask: give --labels masks:DIR once, with the folder that has all "
+                "of them"
+            )
         folder, options, digest = sources[0].path, dict(sources[0].options), Digest()
         end, image_end = options.get(SUFFIX, ""), options.get(IMAGE_SUFFIX, "")
         files = walked(folder, (".png", ".txt", ".names"), "masks")
@@ -78,13 +93,22 @@ class Masks:
         called, beside = (lambda file: of_image(file.path)), (lambda file: of_image(file.opened))
         matched, lost = match_files(found, inputs, printable(folder), called, beside)
         refuse_no_match(matched, found, inputs, folder, "masks")
-        bits = max((_bits(matched[place].opened) for place in evenly_spaced(len(matched), LOOKED_AT)), default=8)
+        bits = max(
+            (_bits(matched[place].opened) for place in evenly_spaced(len(matched), LOOKED_AT)),
+            default=8,
+        )
         places, stamps = [], array("Q")
-        roots = inputs.table["root"].take(pa.array([file.row for file in matched], pa.int64())).to_pylist()
+        roots = (
+            inputs.table["root"]
+            .take(pa.array([file.row for file in matched], pa.int64()))
+            .to_pylist()
+        )
         for file, root in zip(matched, roots, strict=True):
             # From the source on, so that a dataset says the same wherever the two lie together.
             path = relative(resolved(file.opened), inputs.bases[root])
-            places.append({"path": path, "name": name_of(file.opened), "frame": rule.frame, "bits": bits})
+            places.append(
+                {"path": path, "name": name_of(file.opened), "frame": rule.frame, "bits": bits}
+            )
             stamp = "{} {}".format(*version_of(file.opened)).encode()
             digest.add(path, stamp)
             stamps.append(xxhash.xxh3_64_intdigest(stamp))
@@ -93,12 +117,23 @@ class Masks:
         table = pa.table({MASK_FILE: pa.array(places, MASK_FILE_TYPE)})
         ignore = int(options[IGNORE]) if IGNORE in options else None
         if bits == 8 and ignore is not None and ignore > 255:
-            raise UsageError(f"--labels {sources[0]}: the masks have 8 bits, so no pixel is {ignore}; give a number up to 255")
+            raise UsageError(
+                f"--labels {sources[0]}: the masks have 8 bits, so no pixel is {ignore}; give a "
+                "number up to 255"
+            )
         role = Mask("source", None, names_of_classes(files, [folder], digest, {}), ignore, bits)
         said = said_of_others(lost, len(inputs) - len(matched), inputs, "mask", "it is null there")
         field = pa.field(MASK, ENCODED_IMAGE)
         of_rows = np.frombuffer(stamps, np.uint64)
-        return Annotations(table, rows, (field,), (digest.hex(),), {MASK: role}, notices=tuple(said), stamps=of_rows)
+        return Annotations(
+            table,
+            rows,
+            (field,),
+            (digest.hex(),),
+            {MASK: role},
+            notices=tuple(said),
+            stamps=of_rows,
+        )
 
 
 def is_mask(path: str, end: str) -> bool:

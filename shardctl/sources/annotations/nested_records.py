@@ -1,6 +1,8 @@
-"""Records in JSON or Parquet beside images that name them, and have more than columns: conversations, lists of images.
+"""Records in JSON or Parquet beside images that name them, and have more than columns:
+conversations, lists of images.
 
-No labels option reads such a file. An image dataset without what it says would be a loss that nobody sees, so it is refused.
+No labels option reads such a file. An image dataset without what it says would be a loss that
+nobody sees, so it is refused.
 """
 
 from __future__ import annotations
@@ -35,37 +37,55 @@ _TAGS = re.compile(r"</?img>")
 
 
 def refuse_nested_records(files: Iterable[FoundFile], images: Images) -> None:
-    """Raise InputError for a file of JSON records that name inputs, where an image or an object is in a list of its record."""
+    """Raise InputError for a file of JSON records that name inputs, where an image or an object is
+    in a list of its record."""
     for file in files:
         if file.suffix not in (".json", ".jsonl", ".json.gz", PARQUET):
             continue
         records = list(_records(file))
-        named = [each for record in records for each in _texts(record) if _is_input(*each, file, images)]
-        named = list(filter(_has_ending, named)) or named  # an id may be the name of its image without the ending
+        named = [
+            each for record in records for each in _texts(record) if _is_input(*each, file, images)
+        ]
+        # an id may be the name of its image without the ending
+        named = list(filter(_has_ending, named)) or named
         nested = [each for each in named if len(each[0]) > 1]
-        if nested or (named and any(_is_list_of_objects(value) for record in records for value in record.values())):
+        if nested or (
+            named
+            and any(_is_list_of_objects(value) for record in records for value in record.values())
+        ):
             raise InputError(_sentence(file, *(nested or named)[0], images.roots[file.root].text))
 
 
 def _sentence(file: FoundFile, path: tuple[str, ...], image: str, source: str) -> str:
-    field, place = f"--image-field {shlex.quote(printable(path[0]))}", printable(".".join(path).replace(".[]", "[]"))
+    field, place = (
+        f"--image-field {shlex.quote(printable(path[0]))}",
+        printable(".".join(path).replace(".[]", "[]")),
+    )
     found = follow(parent_of(file.opened), image)
     taken = file.opened if path_below(found, parent_of(file.opened)) or len(path) > 1 else source
     command = f"`shardctl convert {shlex.quote(printable(taken))} DST"
     if len(path) > 1:
-        way = f"images in lists or in texts are not read as samples yet, and {command}` converts the records without them"
+        way = (
+            f"images in lists or in texts are not read as samples yet, and {command}` converts "
+            "the records without them"
+        )
     elif exists(found):
         way = f"{command} {field}` makes a sample of each record that has an image"
     else:
-        way = f"to convert the records with {field}, write paths that lead to the images from its folder on"
+        way = (
+            f"to convert the records with {field}, write paths that lead to the images from its "
+            "folder on"
+        )
     return (
-        f"{printable(file.opened)}: its records name images of the source ({place}: {printable(image)}), and nothing uses them."
+        f"{printable(file.opened)}: its records name images of the source ({place}: "
+        f"{printable(image)}), and nothing uses them."
         f" For the images alone, use --labels none; {way}"
     )
 
 
 def _records(file: FoundFile) -> Iterator[dict[str, Any]]:
-    """Yield the first records of a table, an array of JSON, or of several objects, as far as they can be read."""
+    """Yield the first records of a table, an array of JSON, or of several objects, as far as they
+    can be read."""
     if file.suffix == PARQUET:
         with suppress(pa.ArrowException, OSError, Rejection):
             yield from _rows(local_copy(file.opened))
@@ -87,7 +107,9 @@ def _rows(path: str) -> list[dict[str, Any]]:
 
     with parquet.ParquetFile(path, pre_buffer=False) as table:
         texts = [f.name for f in table.schema_arrow if "binary" not in str(f.type)]
-        rows: list[dict[str, Any]] = next(table.iter_batches(MOST_RECORDS, columns=texts), pa.table({})).to_pylist()
+        rows: list[dict[str, Any]] = next(
+            table.iter_batches(MOST_RECORDS, columns=texts), pa.table({})
+        ).to_pylist()
         return rows
 
 
@@ -105,8 +127,8 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 
 def _texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the texts in a record, and parts of texts in tags, each with the names that lead to it: more than one if it is in a
-    list or an object of the record, or in a tag."""
+    """Yield the texts in a record, and parts of texts in tags, each with the names that lead to it:
+    more than one if it is in a list or an object of the record, or in a tag."""
     if isinstance(value, str):
         first, *others = _TAGS.split(value)
         yield path, first
@@ -118,15 +140,19 @@ def _texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def _is_input(path: tuple[str, ...], text: str, file: FoundFile, images: Images) -> bool:
-    """Return whether a text is the path of an input, or ends with the name of one, whatever ending it has. An answer may be 2
-    beside 2.jpg: a text without an ending in a list or an object must have a folder."""
+    """Return whether a text is the path of an input, or ends with the name of one, whatever ending
+    it has. An answer may be 2 beside 2.jpg: a text without an ending in a list or an object must
+    have a folder."""
     if len(text) > LONGEST:
         return False
     name = text.encode(errors="replace").decode().replace("\\", "/")
     has_ending = _has_ending((path, name))
     names = [name, name_of(name)] if has_ending or len(path) == 1 else [name] * ("/" in name)
     folders = [file.folder, *images.folders[:MOST_FOLDERS]]
-    return any(images.have(stem(each) if has_ending else each, folders, OF_IMAGES) for each in dict.fromkeys(names))
+    return any(
+        images.have(stem(each) if has_ending else each, folders, OF_IMAGES)
+        for each in dict.fromkeys(names)
+    )
 
 
 def _has_ending(named: tuple[tuple[str, ...], str]) -> bool:

@@ -1,7 +1,9 @@
-"""The columns of marked objects: their types, and how those of all images become a table in a scratch file.
+"""The columns of marked objects: their types, and how those of all images become a table in a
+scratch file.
 
-docs/annotations.md has the rules. Until the worker has seen the image of a row, its objects are those of the source: the
-column ANNOTATED says in which frame they are, and is not a column of the dataset.
+docs/annotations.md has the rules. Until the worker has seen the image of a row, its objects are
+those of the source: the column ANNOTATED says in which frame they are, and is not a column of the
+dataset.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ ANNOTATED_TYPE = pa.struct(
         pa.field("boxes", pa.string()),
     ]
 )
-"""The size that the annotations say the image has, null if they do not; whether places are shares of the size; the rule."""
+"""The size that the annotations say the image has, null if they do not; whether places are shares
+of the size; the rule."""
 
 ROWS_AT_ONCE = 4096
 """Images whose objects are Python objects at a time."""
@@ -74,7 +77,13 @@ OUTSIDE_PIXELS = 0.5
 
 def objects_type(members: Collection[str]) -> pa.StructType:
     """Return the type of the column with these members, `category` and `bbox` always among them."""
-    return pa.struct([pa.field(name, pa.list_(type_)) for name, type_ in ITEMS.items() if name in members or name in ALWAYS])
+    return pa.struct(
+        [
+            pa.field(name, pa.list_(type_))
+            for name, type_ in ITEMS.items()
+            if name in members or name in ALWAYS
+        ]
+    )
 
 
 def objects_field(members: Collection[str]) -> pa.Field:
@@ -107,7 +116,8 @@ class TableWriter:
 class ObjectsWriter:
     """Takes the objects of one image after the other, in the order of the inputs.
 
-    The objects of an image are a dict of lists, one item per object in each; what is not there is not known of any.
+    The objects of an image are a dict of lists, one item per object in each; what is not there is
+    not known of any.
     """
 
     def __init__(self, path: Path, rule: AnnotationRule, relative: bool) -> None:
@@ -120,9 +130,12 @@ class ObjectsWriter:
         self.outside = self.degenerate = 0
 
     def add(self, objects: dict[str, list[Any]], size: tuple[int, int] | None) -> None:
-        """Add the objects of an image, whose size (width, height) the annotations say to be this."""
+        """Add the objects of an image, whose size (width, height) the annotations say to be
+        this."""
         self._members |= {name for name, items in objects.items() if items}
-        outside, degenerate = odd_boxes(objects["bbox"], (1, 1) if self._relative else size or (0, 0), self._relative)
+        outside, degenerate = odd_boxes(
+            objects["bbox"], (1, 1) if self._relative else size or (0, 0), self._relative
+        )
         self.outside += outside
         self.degenerate += degenerate
         count = len(objects["bbox"])
@@ -131,7 +144,9 @@ class ObjectsWriter:
         if len(self._objects) >= ROWS_AT_ONCE:
             self._flush()
 
-    def finish(self, categories: npt.NDArray[np.int64] | None = None) -> tuple[pa.Table, tuple[str, ...]]:
+    def finish(
+        self, categories: npt.NDArray[np.int64] | None = None
+    ) -> tuple[pa.Table, tuple[str, ...]]:
         """Return the table, without what is not known of any object, and its members.
 
         `categories` has the number that each category gets in the place of its own.
@@ -141,22 +156,36 @@ class ObjectsWriter:
         return trimmed(self._writer.finish(), members, categories), members
 
     def _flush(self) -> None:
-        self._writer.write([pa.array(self._objects, objects_type(ITEMS)), pa.array(self._annotated, ANNOTATED_TYPE)])
+        self._writer.write(
+            [
+                pa.array(self._objects, objects_type(ITEMS)),
+                pa.array(self._annotated, ANNOTATED_TYPE),
+            ]
+        )
         self._objects, self._annotated = [], []
 
 
 def annotated(rule: AnnotationRule, size: tuple[int, int] | None, relative: bool) -> dict[str, Any]:
     """Return a value of the column ANNOTATED."""
     width, height = size or (None, None)
-    return {"width": width, "height": height, "relative": relative, "frame": rule.frame, "boxes": rule.boxes}
+    return {
+        "width": width,
+        "height": height,
+        "relative": relative,
+        "frame": rule.frame,
+        "boxes": rule.boxes,
+    }
 
 
 def _empty(name: str, count: int) -> list[Any]:
     return [[] if name in ("segmentation", "keypoints") else None for _ in range(count)]
 
 
-def trimmed(table: pa.Table, members: Sequence[str], categories: npt.NDArray[np.int64] | None = None) -> pa.Table:
-    """Return a table whose objects have only some members, and other numbers for their categories."""
+def trimmed(
+    table: pa.Table, members: Sequence[str], categories: npt.NDArray[np.int64] | None = None
+) -> pa.Table:
+    """Return a table whose objects have only some members, and other numbers for their
+    categories."""
     place = table.column_names.index(OBJECTS)
     chunks = []
     type_ = objects_type(members)
@@ -167,25 +196,32 @@ def trimmed(table: pa.Table, members: Sequence[str], categories: npt.NDArray[np.
             lists = children[number]
             values = pa.array(categories[lists.values.to_numpy()], pa.int64())
             children[number] = pa.ListArray.from_arrays(lists.offsets, values)
-        chunks.append(pa.StructArray.from_arrays(children, fields=list(type_), mask=chunk.is_null()))
+        chunks.append(
+            pa.StructArray.from_arrays(children, fields=list(type_), mask=chunk.is_null())
+        )
     return table.set_column(place, objects_field(members), pa.chunked_array(chunks, type_))
 
 
-def odd_boxes(boxes: npt.ArrayLike, sizes: npt.ArrayLike, relative: bool = False) -> tuple[int, int]:
+def odd_boxes(
+    boxes: npt.ArrayLike, sizes: npt.ArrayLike, relative: bool = False
+) -> tuple[int, int]:
     """Return how many boxes (n, 4) reach outside of their image, and how many have no area.
 
-    `sizes` is the (width, height) of the image, (2,), or that of each box, (n, 2): 0, 0 where it is not known, so that nothing
-    is outside. `relative` boxes are shares of the size, which is (1, 1).
+    `sizes` is the (width, height) of the image, (2,), or that of each box, (n, 2): 0, 0 where it is
+    not known, so that nothing is outside. `relative` boxes are shares of the size, which is (1, 1).
     """
     given, limit = np.asarray(boxes, np.float64).reshape(-1, 4), np.asarray(sizes, np.float64)
     low, sides = given[:, :2], given[:, 2:]
     margin = 1e-3 if relative else OUTSIDE_PIXELS
-    outside = ((low < -margin) | (low + sides > limit + margin)).any(axis=1) & (limit > 0).all(axis=-1)
+    outside = ((low < -margin) | (low + sides > limit + margin)).any(axis=1) & (limit > 0).all(
+        axis=-1
+    )
     return int(outside.sum()), int((sides <= 0).any(axis=1).sum())
 
 
 def are_shares(boxes: npt.ArrayLike) -> bool:
-    """Return whether boxes (n, 4) are shares of the size of their image: all numbers are from 0 to 1, and not all are whole."""
+    """Return whether boxes (n, 4) are shares of the size of their image: all numbers are from 0 to
+    1, and not all are whole."""
     given = np.asarray(boxes, np.float64).reshape(-1, 4)
     return bool(((given >= 0) & (given <= 1)).all() and (given % 1 != 0).any())
 
@@ -193,14 +229,23 @@ def are_shares(boxes: npt.ArrayLike) -> bool:
 def why_shares(shown: str) -> str:
     """Return why boxes that are shares are refused. `shown` is where they are."""
     return (
-        f"{shown}: all boxes of objects are numbers from 0 to 1, as shares of the size of an image are, and boxes are to be x,"
-        " y, width, height in pixels; multiply x and width by the width of the image, y and height by its height"
+        f"{shown}: all boxes of objects are numbers from 0 to 1, as shares of the size of an image "
+        "are, and boxes are to be x,"
+        " y, width, height in pixels; multiply x and width by the width of the image, y and height "
+        "by its height"
     )
 
 
-def others_in(record: Mapping[str, Any], known: Collection[str], of: str = "object") -> list[tuple[str, str]]:
-    """Return the members of a record of annotations that say something and have no column, each with what it is `of`."""
-    return [(name, of) for name, value in record.items() if name not in known and value not in (None, "", [], {})]
+def others_in(
+    record: Mapping[str, Any], known: Collection[str], of: str = "object"
+) -> list[tuple[str, str]]:
+    """Return the members of a record of annotations that say something and have no column, each
+    with what it is `of`."""
+    return [
+        (name, of)
+        for name, value in record.items()
+        if name not in known and value not in (None, "", [], {})
+    ]
 
 
 def said_of_others_in(shown: str, others: Others) -> list[str]:

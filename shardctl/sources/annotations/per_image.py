@@ -40,7 +40,8 @@ class Beside:
 
 
 def files_in(folder: str, suffixes: Collection[str], what: str) -> list[FoundFile]:
-    """Return the files in a folder and below whose names have these endings. Raises InputError if there are none."""
+    """Return the files in a folder and below whose names have these endings. Raises InputError if
+    there are none."""
     found = walked(folder, suffixes, what)
     if not found:
         raise InputError(f"{printable(folder)}: holds no {what} ({' or '.join(sorted(suffixes))})")
@@ -48,10 +49,15 @@ def files_in(folder: str, suffixes: Collection[str], what: str) -> list[FoundFil
 
 
 def walked(folder: str, suffixes: Collection[str], what: str) -> list[FoundFile]:
-    """Return the files in a folder and below whose names have these endings, if any. Raises InputError without the folder."""
+    """Return the files in a folder and below whose names have these endings, if any. Raises
+    InputError without the folder."""
     if not is_folder(folder):
         raise InputError(f"{printable(folder)}: no such folder; give the folder of the {what}")
-    return [file for file in walk([SourceRoot(folder)], lambda _: None) if file.suffix in suffixes and file.fault is None]
+    return [
+        file
+        for file in walk([SourceRoot(folder)], lambda _: None)
+        if file.suffix in suffixes and file.fault is None
+    ]
 
 
 NAMES = ("classes.txt", "obj.names")
@@ -59,20 +65,28 @@ NAMES = ("classes.txt", "obj.names")
 
 
 def names_of_classes(
-    found: Iterable[FoundFile], folders: Sequence[str], digest: Digest, known: dict[str, tuple[str, ...]]
+    found: Iterable[FoundFile],
+    folders: Sequence[str],
+    digest: Digest,
+    known: dict[str, tuple[str, ...]],
 ) -> tuple[str, ...] | None:
-    """Return the names of the classes, None if no file has them: those among some files, else those right above their folders.
+    """Return the names of the classes, None if no file has them: those among some files, else those
+    right above their folders.
 
-    `known` has names that are known already, by the file that has them. Raises InputError for what cannot be read, for a line
-    that gives no class a name of its own, and where two files differ.
+    `known` has names that are known already, by the file that has them. Raises InputError for what
+    cannot be read, for a line that gives no class a name of its own, and where two files differ.
     """
     above = [join(parent_of(folder), name) for folder in folders for name in NAMES]
     files = [file.opened for file in found if file.path.rpartition("/")[2] in NAMES]
-    lists = {**known, **{file: _names_in(file, digest) for file in dict.fromkeys(files or filter(exists, above))}}
+    lists = {
+        **known,
+        **{file: _names_in(file, digest) for file in dict.fromkeys(files or filter(exists, above))},
+    }
     for one, other in pairwise(lists):
         if lists[one] != lists[other]:
             raise InputError(
-                f"{printable(one)} and {printable(other)} have other classes, or the same ones in another order; make them the"
+                f"{printable(one)} and {printable(other)} have other classes, or the same ones in "
+                "another order; make them the"
                 " same, or convert their folders apart"
             )
     return next(iter(lists.values()), None) or None
@@ -84,13 +98,18 @@ def _names_in(file: str, digest: Digest) -> tuple[str, ...]:
         lines = data.decode("utf-8-sig").rstrip().split("\n")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{printable(file)}: the names of the classes cannot be read ({reason})") from error
+        raise InputError(
+            f"{printable(file)}: the names of the classes cannot be read ({reason})"
+        ) from error
     digest.add(name_of(file), data)
     names = [composed(line.strip()) for line in lines] if any(lines) else []
     for number, name in enumerate(names, 1):
         if not name or name in names[: number - 1]:
             wrong = f"repeats {printable(name)}" if name else "is blank"
-            raise InputError(f"{printable(file)}, line {number}: it {wrong}, and each line is the name of one class")
+            raise InputError(
+                f"{printable(file)}, line {number}: it {wrong}, and each line is the name of one "
+                "class"
+            )
     return tuple(names)
 
 
@@ -101,25 +120,37 @@ def match_files(
     called: Callable[[FoundFile], str] = attrgetter("path"),
     beside: Callable[[FoundFile], str] = attrgetter("opened"),
 ) -> tuple[list[Beside], list[FoundFile]]:
-    """Return the files with the inputs that they are about, in the order of the inputs; and those without an input.
+    """Return the files with the inputs that they are about, in the order of the inputs; and those
+    without an input.
 
-    `called` is the name of the image of a file, and `beside` where it would be if it were beside the file; with any ending.
-    Raises InputError as `Finder.find` does.
+    `called` is the name of the image of a file, and `beside` where it would be if it were beside
+    the file; with any ending. Raises InputError as `Finder.find` does.
     """
     places = [_absolute(beside(file)) for file in found]
     first = [("", _stems(map(_image_of, places))), ("", _stems(places))]
     written = pa.array((file.opened for file in found), pa.large_string())
     files = [(within(folder), len(list(own))) for folder, own in groupby(places, parent_of)]
     rows = inputs.by_stem.find(_stems(map(called, found)), shown, files, first, written)
-    matched = [Beside(int(rows[place]), found[place].opened) for place in np.argsort(rows, kind="stable") if rows[place] >= 0]
+    matched = [
+        Beside(int(rows[place]), found[place].opened)
+        for place in np.argsort(rows, kind="stable")
+        if rows[place] >= 0
+    ]
     return matched, [file for row, file in zip(rows.tolist(), found, strict=True) if row < 0]
 
 
 def _image_of(annotations: str) -> str:
-    """Return where an image is that has annotations at this place: the last of FOLDERS in it is that of the images."""
+    """Return where an image is that has annotations at this place: the last of FOLDERS in it is
+    that of the images."""
     parts = annotations.split("/")
-    place = next((place for place in range(len(parts) - 2, -1, -1) if parts[place] in FOLDERS), None)
-    return annotations if place is None else "/".join((*parts[:place], FOLDERS[parts[place]], *parts[place + 1 :]))
+    place = next(
+        (place for place in range(len(parts) - 2, -1, -1) if parts[place] in FOLDERS), None
+    )
+    return (
+        annotations
+        if place is None
+        else "/".join((*parts[:place], FOLDERS[parts[place]], *parts[place + 1 :]))
+    )
 
 
 def _absolute(text: str) -> str:
@@ -130,22 +161,30 @@ def _stems(names: Iterable[str]) -> pa.Array:
     return pa.array(map(stem, names), pa.large_string())
 
 
-def refuse_no_match(matched: Sequence[Beside], found: Sequence[FoundFile], inputs: Inputs, folder: str, what: str) -> None:
+def refuse_no_match(
+    matched: Sequence[Beside], found: Sequence[FoundFile], inputs: Inputs, folder: str, what: str
+) -> None:
     """Raise InputError if none of the files is about an input."""
     if not matched:
         one, other = printable(found[0].path), printable(inputs.paths_at([0])[0])
         raise InputError(
-            f"{printable(folder)}: none of the {len(found):,} {what} has the name of an input of its split ({one}; an input is"
+            f"{printable(folder)}: none of the {len(found):,} {what} has the name of an input of "
+            f"its split ({one}; an input is"
             f" {other})"
         )
 
 
-def said_of_others(lost: Sequence[FoundFile], without: int, inputs: Inputs, what: str, means: str) -> list[str]:
-    """Say how many files have no input, and how many inputs have no file; `means` says what becomes of these."""
+def said_of_others(
+    lost: Sequence[FoundFile], without: int, inputs: Inputs, what: str, means: str
+) -> list[str]:
+    """Say how many files have no input, and how many inputs have no file; `means` says what becomes
+    of these."""
     said = []
     if lost:
         example = some([file.path for file in lost[:3]])
-        said.append(f"{counted(len(lost), what)} without an image among the inputs ({example}); skipped")
+        said.append(
+            f"{counted(len(lost), what)} without an image among the inputs ({example}); skipped"
+        )
     if without:
         said.append(f"{without:,} of {counted(len(inputs), 'input')} without {what}: {means}")
     return said

@@ -1,4 +1,5 @@
-"""Splits that files beside the images tell of: data.yaml, COCO files of several sets, lists such as train.txt and test.txt."""
+"""Splits that files beside the images tell of: data.yaml, COCO files of several sets, lists such as
+train.txt and test.txt."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from shardctl.system.locations.text import name_of, parent_of, within
 from shardctl.system.text import counted, printable
 
 Place = str | npt.NDArray[np.int64]
-"""Where inputs of a split are: a folder of images, a file with one of their names in a line, or the numbers of the inputs."""
+"""Where inputs of a split are: a folder of images, a file with one of their names in a line, or the
+numbers of the inputs."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,19 @@ class ToldSplits:
     def digests(self) -> list[str]:
         """The SHA-256 of each list."""
         places = (place for places in self.places.values() for place in places)
-        return [sha256_of(Path(local_copy(each))) for each in places if isinstance(each, str) and not is_folder(each)]
+        return [
+            sha256_of(Path(local_copy(each)))
+            for each in places
+            if isinstance(each, str) and not is_folder(each)
+        ]
 
     def found(self, inputs: Inputs) -> tuple[dict[str, npt.NDArray[np.bool_]], list[str], bool]:
-        """Return which inputs are in each split that has some, (n,) bool, what to say of names of no input, and whether these
-        are of lists: there are several of them, or there is the name of an image in a line.
+        """Return which inputs are in each split that has some, (n,) bool, what to say of names of
+        no input, and whether these are of lists: there are several of them, or there is the name of
+        an image in a line.
 
-        Splits of the same inputs are one. Raises InputError for a list that cannot be read, or a name that may be several.
+        Splits of the same inputs are one. Raises InputError for a list that cannot be read, or a
+        name that may be several.
         """
         sets: dict[str, npt.NDArray[np.bool_]] = {}
         said, are_lists = [], len(self.places) > 1
@@ -60,11 +68,21 @@ class ToldSplits:
                     rows, lost, few = _listed(place, inputs)
                     own[rows] = True
                     if lost:
-                        are_lists |= any(suffix_of(part) in SUFFIXES for each in few for part in re.split("[ ,\t]", each))
-                        said.append(f"{printable(place)}: {counted(lost, 'name')} of no input ({some(few)}); skipped")
+                        are_lists |= any(
+                            suffix_of(part) in SUFFIXES
+                            for each in few
+                            for part in re.split("[ ,\t]", each)
+                        )
+                        said.append(
+                            f"{printable(place)}: {counted(lost, 'name')} of no input "
+                            f"({some(few)}); skipped"
+                        )
             same = next((other for other, its in sets.items() if np.array_equal(its, own)), None)
             if same is not None:
-                said.append(f"{self.shown}: {same} and {name} are the same {counted(int(own.sum()), 'input')}: one split")
+                said.append(
+                    f"{self.shown}: {same} and {name} are the same "
+                    f"{counted(int(own.sum()), 'input')}: one split"
+                )
             elif own.any():
                 sets[name] = own
         return sets, said, bool(said) and are_lists
@@ -80,21 +98,29 @@ def _listed(file: str, inputs: Inputs) -> tuple[npt.NDArray[np.int64], int, list
     try:
         with open(local_copy(file), encoding="utf-8-sig", errors="replace") as opened:
             lines = filter(None, map(str.strip, opened))
-            chunks = [pa.array(chunk, pa.large_string()) for chunk in iter(lambda: list(islice(lines, AT_ONCE)), [])]
+            chunks = [
+                pa.array(chunk, pa.large_string())
+                for chunk in iter(lambda: list(islice(lines, AT_ONCE)), [])
+            ]
     except OSError as error:
-        raise InputError(f"{printable(file)}: cannot be read ({error.strerror or error})") from error
+        raise InputError(
+            f"{printable(file)}: cannot be read ({error.strerror or error})"
+        ) from error
     names = pc.unique(pa.chunked_array(chunks, pa.large_string()))
     if not len(names):
         return np.zeros(0, np.int64), 0, []
     finder = inputs.by_path if suffix_of(name_of(names[0].as_py())) in SUFFIXES else inputs.by_stem
     above = parent_of(file)
-    rows = finder.find(names, printable(file), [(within(above), len(names))], [(resolved(above), names)])
+    rows = finder.find(
+        names, printable(file), [(within(above), len(names))], [(resolved(above), names)]
+    )
     absent = np.flatnonzero(rows < 0)
     return rows[rows >= 0], len(absent), names.take(pa.array(absent[:100])).to_pylist()
 
 
 def split_of_list(file: str) -> str | None:
-    """Return the split whose inputs a file seems to list, as its name says: train.txt, val2017.txt; None for another file."""
+    """Return the split whose inputs a file seems to list, as its name says: train.txt, val2017.txt;
+    None for another file."""
     name = name_of(file)
     word = split_word(stem(name)) if name.endswith(".txt") and may_name_a_split(name) else None
     return word.word if word and word.alone else None
@@ -107,7 +133,8 @@ def lists_in(folder: str) -> list[str]:
 
 
 def told_by_lists(files: Iterable[str]) -> ToldSplits | None:
-    """Return what lists say, those of one split together; trainval.txt repeats train.txt and val.txt."""
+    """Return what lists say, those of one split together; trainval.txt repeats train.txt and
+    val.txt."""
     places: dict[str, list[Place]] = {}
     for file in files:
         if (name := split_of_list(file)) is not None:

@@ -1,6 +1,8 @@
-"""Files that look like annotations or labels of the inputs, and that nothing uses: what `--labels` would take them.
+"""Files that look like annotations or labels of the inputs, and that nothing uses: what `--labels`
+would take them.
 
-Four rules tell them, by names and by the beginnings of a few files: this is for a warning before the work begins.
+Four rules tell them, by names and by the beginnings of a few files: this is for a warning before
+the work begins.
 """
 
 from __future__ import annotations
@@ -47,20 +49,34 @@ OF_IMAGES = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".webp", ".bmp", 
 """How names of images end, which are looked for in texts."""
 
 _NAME = re.compile(rf"[^\s\"',;|=#<>]+(?:{'|'.join(map(re.escape, OF_IMAGES))})")
-_OF_LABELS = re.compile(rb"(?i)\b(labels?|class(es)?|categor(y|ies)|captions?|text|target|species|breed|bbox|objects?|xmin)\b")
-_OF_MASKS = frozenset(("masks", "labels", "annotations", "segmentations", "SegmentationClass", "gtFine"))
+_OF_LABELS = re.compile(
+    rb"(?i)\b(labels?|class(es)?|categor(y|ies)|captions?|text|target|species|breed|bbox|objects?|xmin)\b"
+)
+_OF_MASKS = frozenset(
+    ("masks", "labels", "annotations", "segmentations", "SegmentationClass", "gtFine")
+)
 
 
 @dataclass
 class Unused:
-    """Takes files that are no inputs, and keeps the first ones of each place and ending. An empty file tells nothing."""
+    """Takes files that are no inputs, and keeps the first ones of each place and ending. An empty
+    file tells nothing."""
 
     places: dict[tuple[int, str, str], list[FoundFile]] = field(default_factory=dict)
 
     def add(self, file: FoundFile) -> None:
         """Keep a file if it is among the first ones of its place."""
-        if file.suffix in SUFFIXES and file.fault is None and file.size and file.path.rpartition("/")[2] not in NAMES:
-            place = (file.root, file.path.partition("/")[0] if "/" in file.path else "", file.suffix)
+        if (
+            file.suffix in SUFFIXES
+            and file.fault is None
+            and file.size
+            and file.path.rpartition("/")[2] not in NAMES
+        ):
+            place = (
+                file.root,
+                file.path.partition("/")[0] if "/" in file.path else "",
+                file.suffix,
+            )
             if place in self.places or len(self.places) < MOST_PLACES:
                 kept = self.places.setdefault(place, [])
                 if len(kept) < KEPT:
@@ -69,8 +85,8 @@ class Unused:
 
 @dataclass(frozen=True)
 class Images:
-    """The inputs: `folders` are those that have images. `table` has the `path`, the `root` and the `group` of each image, its
-    place in `folders`; `hashes` are those of the paths, (n,) uint64."""
+    """The inputs: `folders` are those that have images. `table` has the `path`, the `root` and the
+    `group` of each image, its place in `folders`; `hashes` are those of the paths, (n,) uint64."""
 
     roots: Sequence[SourceRoot]
     folders: Sequence[str]
@@ -83,7 +99,8 @@ class Images:
 
     @cached_property
     def have_classes(self) -> bool:
-        """Whether the folders give the images their classes, as `--labels auto` does where there are no other labels."""
+        """Whether the folders give the images their classes, as `--labels auto` does where there
+        are no other labels."""
         names = sorted({folder.rpartition("/")[2] for folder in self.folders} - {""})
         return len(names) > 1 and len(named_as_splits(names)) < len(names)
 
@@ -96,10 +113,15 @@ class Images:
 
 
 def warnings_of_unused(unused: Unused, images: Images) -> list[str]:
-    """Say which files look like annotations or labels of the images, and the option that takes them."""
+    """Say which files look like annotations or labels of the images, and the option that takes
+    them."""
     found = dict(each for files in unused.places.values() for each in _looked_at(files, images))
     if any(_is_yaml(option) for option in found):  # it names the folders of its labels
-        found = {option: said for option, said in found.items() if not option.startswith("yolo:") or _is_yaml(option)}
+        found = {
+            option: said
+            for option, said in found.items()
+            if not option.startswith("yolo:") or _is_yaml(option)
+        }
     return [*found.values(), *_said_of_masks(images)]
 
 
@@ -113,16 +135,33 @@ def _looked_at(files: Sequence[FoundFile], images: Images) -> Iterator[tuple[str
     if suffix == PARQUET:  # nested_records.py looks at these
         return
     if suffix in ONE_EACH:
-        named = [file for file in files if images.have(stem(file.path.rpartition("/")[2]), [file.folder, *folders], OF_IMAGES)]
+        named = [
+            file
+            for file in files
+            if images.have(stem(file.path.rpartition("/")[2]), [file.folder, *folders], OF_IMAGES)
+        ]
         begin = _ends_of(named[0]) if named else b""
-        form = next((form for form, (ending, pattern, _) in _EACH.items() if ending == suffix and pattern.match(begin)), None)
+        form = next(
+            (
+                form
+                for form, (ending, pattern, _) in _EACH.items()
+                if ending == suffix and pattern.match(begin)
+            ),
+            None,
+        )
         if form is not None:
-            yield _said(common([parent_of(file.opened) for file in named]), f"{form}:", f"has what looks like {_EACH[form][2]}")
+            yield _said(
+                common([parent_of(file.opened) for file in named]),
+                f"{form}:",
+                f"has what looks like {_EACH[form][2]}",
+            )
             return
     for file in files:
         ends = _ends_of(file)
         if suffix in YAML:
-            if re.search(rb"(?m)^names\s*:", ends) and re.search(rb"(?m)^(train|val|path)\s*:", ends):
+            if re.search(rb"(?m)^names\s*:", ends) and re.search(
+                rb"(?m)^(train|val|path)\s*:", ends
+            ):
                 yield _said(file.opened, "yolo:", "looks like the data.yaml of YOLO labels")
         elif suffix == ".json" and _OF_COCO.search(ends) and _MEMBERS_OF_COCO.search(ends):
             yield _said(file.opened, "coco:", "looks like COCO annotations")
@@ -142,14 +181,19 @@ _EACH = {
 }
 """The formats with a file for each image: its ending and how it begins."""
 
-_TO_WRITE = ", and nothing uses it: write it as COCO, or as a CSV file with the columns file_name and label"
+_TO_WRITE = (
+    ", and nothing uses it: write it as COCO, or as a CSV file with the columns file_name and label"
+)
 _OF_COCO = re.compile(rb'(?s)\A\s*\{.*("annotations"\s*:\s*\[\s*\{|"image_id")')
 _MEMBERS_OF_COCO = re.compile(rb'"(category_id|caption)"|"categories"\s*:\s*\[')
 
 
 def _said_of_masks(images: Images) -> Iterator[str]:
-    """Yield what is said of folders that are called as those of masks, with the name of an image of another folder in each."""
-    others = [folder for folder in images.folders if _OF_MASKS.isdisjoint(folder.split("/"))][:MOST_FOLDERS]
+    """Yield what is said of folders that are called as those of masks, with the name of an image of
+    another folder in each."""
+    others = [folder for folder in images.folders if _OF_MASKS.isdisjoint(folder.split("/"))][
+        :MOST_FOLDERS
+    ]
     for number, folder in enumerate(images.folders):
         parts = folder.split("/")
         place = next((place for place, part in enumerate(parts) if part in _OF_MASKS), None)
@@ -167,13 +211,20 @@ def _said_of_masks(images: Images) -> Iterator[str]:
 
 def _said(path: str, form: str, what: str) -> tuple[str, str]:
     option = f"{form}{path}"
-    return option, f"{printable(path)} {what}, and nothing uses it: --labels {shlex.quote(printable(option))}"
+    return (
+        option,
+        f"{printable(path)} {what}, and nothing uses it: --labels {shlex.quote(printable(option))}",
+    )
 
 
 def _ends_of(file: FoundFile) -> bytes:
     """Return the first bytes of a file, and the last ones of a larger one."""
     try:
         begin = begin_of(file.opened, BEGIN_BYTES)
-        return begin if file.size <= BEGIN_BYTES else begin + stretch_of(file.opened, file.size - BEGIN_BYTES, BEGIN_BYTES)
+        return (
+            begin
+            if file.size <= BEGIN_BYTES
+            else begin + stretch_of(file.opened, file.size - BEGIN_BYTES, BEGIN_BYTES)
+        )
     except (OSError, Rejection):
         return b""

@@ -68,7 +68,9 @@ class Voc:
         if name != ZERO_BASED or value:
             no_options(self, name)
 
-    def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
+    def read(
+        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+    ) -> Annotations:
         """Read the files of all folders. One that is wrong rejects its image."""
         matched: list[Beside] = []
         lost: list[FoundFile] = []
@@ -101,8 +103,21 @@ class Voc:
                 objects, zeros = _objects(read, classes, offsets[row])
                 size = read.size()
                 for record in read.objects:
-                    texts = {path.split("/")[2]: text for path, text in record.items() if text not in ("", UNSAID)}
-                    left_out.update(others_in(texts, [name for name in KNOWN if name not in FLAGS or texts.get(name) in SAID]))
+                    texts = {
+                        path.split("/")[2]: text
+                        for path, text in record.items()
+                        if text not in ("", UNSAID)
+                    }
+                    left_out.update(
+                        others_in(
+                            texts,
+                            [
+                                name
+                                for name in KNOWN
+                                if name not in FLAGS or texts.get(name) in SAID
+                            ],
+                        )
+                    )
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else error
                 faults[row] = fault(f"{file.shown}: {reason}")
@@ -115,21 +130,33 @@ class Voc:
         table, members = writer.finish(number)
         rows = np.full(len(inputs), -1, np.int64)
         rows[sorted(by_row)] = np.arange(len(by_row))
-        notices = said_of_others(lost, len(inputs) - len(by_row), inputs, "XML file", "not annotated")
+        notices = said_of_others(
+            lost, len(inputs) - len(by_row), inputs, "XML file", "not annotated"
+        )
         if at_zero:
             notices.append(
-                f"{counted(at_zero, 'box begins', 'boxes begin')} at 0, and VOC counts pixels from 1: if these files count from"
+                f"{counted(at_zero, 'box begins', 'boxes begin')} at 0, and VOC counts pixels from "
+                "1: if these files count from"
                 f" 0, use --labels voc+{ZERO_BASED}:PATH"
             )
         notices += said_of_boxes(writer.outside, writer.degenerate, rule)
         notices += said_of_others_in("XML files", left_out)
-        said, fields, role = tuple(notices), (objects_field(members),), Objects(tuple(names) or None)
+        said, fields, role = (
+            tuple(notices),
+            (objects_field(members),),
+            Objects(tuple(names) or None),
+        )
         splits = told_by_lists(lists)
-        return Annotations(table, rows, fields, (digest.hex(),), {OBJECTS: role}, None, faults, said, splits=splits)
+        return Annotations(
+            table, rows, fields, (digest.hex(),), {OBJECTS: role}, None, faults, said, splits=splits
+        )
 
 
-def _match(found: list[FoundFile], inputs: Inputs, shown: str) -> tuple[list[Beside], list[FoundFile]]:
-    """Find the image of each file by its own name, and of those that are left by the name that they say."""
+def _match(
+    found: list[FoundFile], inputs: Inputs, shown: str
+) -> tuple[list[Beside], list[FoundFile]]:
+    """Find the image of each file by its own name, and of those that are left by the name that they
+    say."""
     matched, lost = match_files(found, inputs, shown)
     said: dict[FoundFile, str] = {}
     fetch_all(file.opened for file in lost)
@@ -144,7 +171,9 @@ def _match(found: list[FoundFile], inputs: Inputs, shown: str) -> tuple[list[Bes
     def called(file: FoundFile) -> str:
         return said[file] if "/" in said[file] else beside(file.path, said[file])
 
-    more, _ = match_files(list(said), inputs, shown, called, lambda file: beside(file.opened, name_of(said[file])))
+    more, _ = match_files(
+        list(said), inputs, shown, called, lambda file: beside(file.opened, name_of(said[file]))
+    )
     taken = {file.row for file in matched}
     matched += (others := [file for file in more if file.row not in taken])
     found_now = {file.opened for file in others}
@@ -177,11 +206,16 @@ def parse(data: bytes) -> Parsed:
 
     def start(name: str, _: dict[str, str]) -> None:
         if len(path) >= 32:
-            raise ValueError(f"line {parser.CurrentLineNumber}: elements are nested deeper than 32 levels")
+            raise ValueError(
+                f"line {parser.CurrentLineNumber}: elements are nested deeper than 32 levels"
+            )
         path.append(name)
         text.clear()
         if path[0] != "annotation":
-            raise ValueError(f"line {parser.CurrentLineNumber}: the root is {name}, and that of a VOC file is annotation")
+            raise ValueError(
+                f"line {parser.CurrentLineNumber}: the root is {name}, and that of a VOC file is "
+                "annotation"
+            )
         if "/".join(path) == OBJECT:
             parsed.objects.append({})
             parsed.lines.append(parser.CurrentLineNumber)
@@ -190,13 +224,17 @@ def parse(data: bytes) -> Parsed:
         where = "/".join(path)
         into = parsed.objects[-1] if where.startswith(f"{OBJECT}/") else parsed.text
         if where in into and into is not parsed.text and path[2] in KNOWN:
-            raise ValueError(f"line {parser.CurrentLineNumber}: an object has more than one {path[2]}")
+            raise ValueError(
+                f"line {parser.CurrentLineNumber}: an object has more than one {path[2]}"
+            )
         into.setdefault(where, "".join(text).strip())
         path.pop()
         text.clear()
 
     def refuse(*_: Any) -> None:
-        raise ValueError(f"line {parser.CurrentLineNumber}: it has a DOCTYPE, which is not read; remove it")
+        raise ValueError(
+            f"line {parser.CurrentLineNumber}: it has a DOCTYPE, which is not read; remove it"
+        )
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.CharacterDataHandler = text.append
@@ -204,14 +242,19 @@ def parse(data: bytes) -> Parsed:
     try:
         parser.Parse(data, True)
     except expat.ExpatError as error:
-        raise ValueError(f"line {error.lineno}: not XML ({expat.errors.messages[error.code]})") from None
+        raise ValueError(
+            f"line {error.lineno}: not XML ({expat.errors.messages[error.code]})"
+        ) from None
     except LookupError as error:  # no such encoding
         raise ValueError(f"line 1: not XML that can be read ({error})") from None
     return parsed
 
 
-def _objects(parsed: Parsed, classes: dict[str, int], offset: int) -> tuple[dict[str, list[Any]], int]:
-    """Return the objects of one image, and how many begin at 0. Raises ValueError for one that is wrong."""
+def _objects(
+    parsed: Parsed, classes: dict[str, int], offset: int
+) -> tuple[dict[str, list[Any]], int]:
+    """Return the objects of one image, and how many begin at 0. Raises ValueError for one that is
+    wrong."""
     objects: dict[str, list[Any]] = {"category": [], "bbox": [], "segmentation": []}
     flags: dict[str, list[bool | None]] = {name: [] for name in FLAGS}
     at_zero = 0
@@ -220,32 +263,57 @@ def _objects(parsed: Parsed, classes: dict[str, int], offset: int) -> tuple[dict
         if not name:
             raise ValueError(f"line {line}: an object has no name")
         try:
-            polygon = _turned_box(*(float(record[each]) for each in TURNED)) if TURNED[0] in record else []
-            left, top, right, bottom = _edges(polygon) if polygon else (float(record[corner]) for corner in CORNERS)
+            polygon = (
+                _turned_box(*(float(record[each]) for each in TURNED))
+                if TURNED[0] in record
+                else []
+            )
+            left, top, right, bottom = (
+                _edges(polygon) if polygon else (float(record[corner]) for corner in CORNERS)
+            )
         except (KeyError, ValueError):
-            raise ValueError(f"line {line}: the object {name!r:.60} has no bndbox of four numbers") from None
-        if not all(math.isfinite(edge) and abs(edge) < 2**31 for edge in (left, top, right, bottom)):
-            raise ValueError(f"line {line}: the bndbox of the object {name!r:.60} is beyond any image")
+            raise ValueError(
+                f"line {line}: the object {name!r:.60} has no bndbox of four numbers"
+            ) from None
+        if not all(
+            math.isfinite(edge) and abs(edge) < 2**31 for edge in (left, top, right, bottom)
+        ):
+            raise ValueError(
+                f"line {line}: the bndbox of the object {name!r:.60} is beyond any image"
+            )
         if left > right or top > bottom:
-            raise ValueError(f"line {line}: the bndbox of the object {name!r:.60} ends before it begins")
+            raise ValueError(
+                f"line {line}: the bndbox of the object {name!r:.60} ends before it begins"
+            )
         first = 0 if polygon else offset  # the places of a turned box are no pixels
         at_zero += first and (left == 0 or top == 0)
         objects["category"].append(classes.setdefault(composed(name), len(classes)))
-        objects["bbox"].append([left - first, top - first, right - left + first, bottom - top + first])
+        objects["bbox"].append(
+            [left - first, top - first, right - left + first, bottom - top + first]
+        )
         objects["segmentation"].append([polygon] if polygon else [])
         for flag, values in flags.items():
             values.append(SAID.get(record.get(f"{OBJECT}/{flag}", "")))
-    known = {flag: [bool(value) for value in values] for flag, values in flags.items() if any(v is not None for v in values)}
+    known = {
+        flag: [bool(value) for value in values]
+        for flag, values in flags.items()
+        if any(v is not None for v in values)
+    }
     if not any(objects["segmentation"]):
         del objects["segmentation"]
     return {**objects, **known}, at_zero
 
 
 def _turned_box(x: float, y: float, width: float, height: float, angle: float) -> list[float]:
-    """Return the corners of a box that is turned around its center, by radians to the right, as roLabelImg has it."""
+    """Return the corners of a box that is turned around its center, by radians to the right, as
+    roLabelImg has it."""
     cos, sin = math.cos(angle), math.sin(angle)
     corners = [(-width, -height), (width, -height), (width, height), (-width, height)]
-    return [each for a, b in corners for each in (x + (a * cos - b * sin) / 2, y + (a * sin + b * cos) / 2)]
+    return [
+        each
+        for a, b in corners
+        for each in (x + (a * cos - b * sin) / 2, y + (a * sin + b * cos) / 2)
+    ]
 
 
 def _edges(polygon: list[float]) -> tuple[float, float, float, float]:

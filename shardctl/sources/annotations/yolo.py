@@ -1,4 +1,5 @@
-"""YOLO: a text file for each image, with a line for each object: boxes, polygons, keypoints, or turned boxes."""
+"""YOLO: a text file for each image, with a line for each object: boxes, polygons, keypoints, or
+turned boxes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from shardctl.format.roles import Objects
 from shardctl.sources.annotation_words import TASKS
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
 from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, stem
-from shardctl.sources.annotations.objects import BEYOND, OBJECTS, ObjectsWriter, objects_field, said_of_boxes
+from shardctl.sources.annotations.objects import (
+    BEYOND,
+    OBJECTS,
+    ObjectsWriter,
+    objects_field,
+    said_of_boxes,
+)
 from shardctl.sources.annotations.per_image import (
     NAMES,
     Digest,
@@ -49,14 +56,17 @@ MOST_VALUES = 1_000_000
 """Values that a data.yaml may have."""
 
 OVERSHOOT = 0.01
-"""How far places may lie outside of 0 to 1. Tools write roundings such as 1.0000001; Ultralytics takes up to 0.01, too."""
+"""How far places may lie outside of 0 to 1. Tools write roundings such as 1.0000001; Ultralytics
+takes up to 0.01, too."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What is known of the labels beside the lines. `points` are how many keypoints an object has, of how many numbers each.
+    """What is known of the labels beside the lines. `points` are how many keypoints an object has,
+    of how many numbers each.
 
-    `missing` are folders of labels that are not there, of images that are. `splits` are those of a data.yaml.
+    `missing` are folders of labels that are not there, of images that are. `splits` are those of a
+    data.yaml.
     """
 
     folders: tuple[str, ...]
@@ -79,24 +89,41 @@ class Yolo:
         """Raise UsageError: it has none."""
         no_options(self, name)
 
-    def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
-        """Read the lines of all images. A wrong one rejects its image; an image without a file has no objects."""
+    def read(
+        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+    ) -> Annotations:
+        """Read the lines of all images. A wrong one rejects its image; an image without a file has
+        no objects."""
         if len(sources) > 1:
-            raise UsageError("give --labels yolo:PATH once, with the data.yaml or the folder of all labels")
+            raise UsageError(
+                "give --labels yolo:PATH once, with the data.yaml or the folder of all labels"
+            )
         given, digest = sources[0].path, Digest()
         is_yaml = suffix_of(name_of(given)) in YAML
         setup = _read_yaml(given, digest, rule) if is_yaml else _of_folder(given, rule)
         found = {folder: walked(folder, (".txt", ".names"), "labels") for folder in setup.folders}
         known = {} if setup.names is None else {given: setup.names}
-        setup = replace(setup, names=names_of_classes(chain(*found.values()), setup.folders, digest, known))
-        labelled = {folder: [file for file in files if _is_of_image(file)] for folder, files in found.items()}
+        setup = replace(
+            setup, names=names_of_classes(chain(*found.values()), setup.folders, digest, known)
+        )
+        labelled = {
+            folder: [file for file in files if _is_of_image(file)]
+            for folder, files in found.items()
+        }
         if not any(labelled.values()):
             raise InputError(f"{printable(setup.folders[0])}: holds no labels (.txt)")
-        matched, lost = match_files(list(chain(*labelled.values())), inputs, printable(given), _name_of_image)
+        matched, lost = match_files(
+            list(chain(*labelled.values())), inputs, printable(given), _name_of_image
+        )
         refuse_no_match(matched, lost, inputs, given, "labels")
         by_row = {file.row: file for file in matched}
         if is_yaml:
-            _refuse_unread(inputs, (row for row in range(len(inputs)) if row not in by_row), setup.folders, printable(given))
+            _refuse_unread(
+                inputs,
+                (row for row in range(len(inputs)) if row not in by_row),
+                setup.folders,
+                printable(given),
+            )
         fetch_all(file.opened for file in matched)
         writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
         faults: dict[int, Rejection] = {}
@@ -112,7 +139,9 @@ class Yolo:
                     raise InputError(f"{file.shown}, {error}") from None
                 except (OSError, ValueError) as error:
                     faults[row] = fault(
-                        f"{file.shown}, {error}" if not isinstance(error, OSError) else f"{file.shown}: {error}"
+                        f"{file.shown}, {error}"
+                        if not isinstance(error, OSError)
+                        else f"{file.shown}: {error}"
                     )
             writer.add(objects, None)
         table, members = writer.finish()
@@ -120,23 +149,46 @@ class Yolo:
         notices = said_of_others(lost, without, inputs, "label file", "background, with no object")
         empty = [*(folder for folder in labelled if not labelled[folder]), *setup.missing]
         if empty:
-            notices.append(f"no labels in {some(empty)}: the images of this split are background, with no object")
+            notices.append(
+                f"no labels in {some(empty)}: the images of this split are background, with no "
+                "object"
+            )
         if not is_yaml and exists(told := join(given, "data.yaml")):
-            notices.append(f"{printable(told)} is not read, as its folder is given; names and splits may be in it")
+            notices.append(
+                f"{printable(told)} is not read, as its folder is given; names and splits may be "
+                "in it"
+            )
         notices += said_of_boxes(writer.outside, writer.degenerate, rule)
-        role = Objects(setup.names, keypoints=setup.point_names, flip=setup.flip if setup.point_names else None)
+        role = Objects(
+            setup.names, keypoints=setup.point_names, flip=setup.flip if setup.point_names else None
+        )
         said, rows, fields = tuple(notices), np.arange(len(inputs)), (objects_field(members),)
-        return Annotations(table, rows, fields, (digest.hex(),), {OBJECTS: role}, None, faults, said, splits=setup.splits)
+        return Annotations(
+            table,
+            rows,
+            fields,
+            (digest.hex(),),
+            {OBJECTS: role},
+            None,
+            faults,
+            said,
+            splits=setup.splits,
+        )
 
 
 def _refuse_unread(inputs: Inputs, rows: Iterable[int], folders: Sequence[str], shown: str) -> None:
-    """Raise InputError if one of some inputs has a file of labels in none of the folders that were read."""
+    """Raise InputError if one of some inputs has a file of labels in none of the folders that were
+    read."""
     known = list(map(resolved, folders))
 
     @lru_cache(AT_ONCE)
     def unread(root: int, folder: str) -> str:
         labels = _labels_of(join(inputs.bases[root], folder))
-        return labels if is_folder(labels) and all(path_below(labels, each) is None for each in known) else ""
+        return (
+            labels
+            if is_folder(labels) and all(path_below(labels, each) is None for each in known)
+            else ""
+        )
 
     paths, roots = inputs.table["path"], inputs.table["root"]
     for row in rows:
@@ -144,7 +196,8 @@ def _refuse_unread(inputs: Inputs, rows: Iterable[int], folders: Sequence[str], 
         folder = unread(roots[row].as_py(), parent_of(image))
         if folder and exists(labels := join(folder, f"{stem(name_of(image))}.txt")):
             raise InputError(
-                f"{shown}: names no folder that has {printable(image)}, and its labels are there ({printable(labels)}); add"
+                f"{shown}: names no folder that has {printable(image)}, and its labels are there "
+                f"({printable(labels)}); add"
                 " the folder, or give --labels yolo:FOLDER"
             )
 
@@ -154,10 +207,14 @@ def _is_of_image(file: FoundFile) -> bool:
 
 
 def _name_of_image(labels: FoundFile) -> str:
-    """Return what an image is called that has these labels: their path from their folder on, with its name if it is of a split,
-    labels/val."""
+    """Return what an image is called that has these labels: their path from their folder on, with
+    its name if it is of a split, labels/val."""
     folder = labels.opened.removesuffix(labels.path).rstrip("/")
-    return f"{name_of(folder)}/{labels.path}" if name_of(parent_of(folder)) == "labels" else labels.path
+    return (
+        f"{name_of(folder)}/{labels.path}"
+        if name_of(parent_of(folder)) == "labels"
+        else labels.path
+    )
 
 
 # --- lines ---
@@ -172,7 +229,12 @@ def parse(data: bytes, setup: Setup) -> dict[str, list[Any]]:
 
     Raises ValueError and NineNumbersError, with the end of a message.
     """
-    objects: dict[str, list[Any]] = {"category": [], "bbox": [], "segmentation": [], "keypoints": []}
+    objects: dict[str, list[Any]] = {
+        "category": [],
+        "bbox": [],
+        "segmentation": [],
+        "keypoints": [],
+    }
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -183,44 +245,70 @@ def parse(data: bytes, setup: Setup) -> dict[str, list[Any]]:
         try:
             values = [float(cell) for cell in line.split()]
         except ValueError:
-            raise ValueError(f"line {number}: it has something else than numbers ({printable(line.strip()[:60])})") from None
+            raise ValueError(
+                f"line {number}: it has something else than numbers "
+                f"({printable(line.strip()[:60])})"
+            ) from None
         if not all(math.isfinite(value) and abs(value) < BEYOND for value in values):
             raise ValueError(f"line {number}: a number is not finite, or beyond any image")
         category = int(values[0])
-        if category != values[0] or category < 0 or (setup.names is not None and category >= len(setup.names)):
-            known = f"; the classes are 0 to {len(setup.names) - 1}" if setup.names is not None else ""
-            raise ValueError(f"line {number}: {line.split()[0]} is not the number of a class{known}")
+        if (
+            category != values[0]
+            or category < 0
+            or (setup.names is not None and category >= len(setup.names))
+        ):
+            known = (
+                f"; the classes are 0 to {len(setup.names) - 1}" if setup.names is not None else ""
+            )
+            raise ValueError(
+                f"line {number}: {line.split()[0]} is not the number of a class{known}"
+            )
         bbox, polygon, points = _places(values[1:], number, setup)
         _check_shares(values[1:], bbox, polygon, points, number, setup)
         objects["category"].append(category)
         objects["bbox"].append(bbox)
         objects["segmentation"].append([polygon] if polygon else [])
         objects["keypoints"].append(points)
-    return {name: items for name, items in objects.items() if name in ("category", "bbox") or any(items)}
+    return {
+        name: items for name, items in objects.items() if name in ("category", "bbox") or any(items)
+    }
 
 
-def _places(values: list[float], number: int, setup: Setup) -> tuple[list[float], list[float], list[list[float]]]:
-    """Return the box (x, y, width, height), the polygon and the keypoints of a line, whose class has been taken off."""
+def _places(
+    values: list[float], number: int, setup: Setup
+) -> tuple[list[float], list[float], list[list[float]]]:
+    """Return the box (x, y, width, height), the polygon and the keypoints of a line, whose class
+    has been taken off."""
     count, task = len(values), setup.task
     if task == "pose":
         points, each = setup.points or (0, 0)
         if count != 4 + points * each:
-            wanted = f"{5 + points * each} numbers (a class, a box and {points} keypoints of {each})"
+            wanted = (
+                f"{5 + points * each} numbers (a class, a box and {points} keypoints of {each})"
+            )
             raise ValueError(f"line {number}: {count + 1} numbers, and task pose takes {wanted}")
         return _box(values), [], _points(values[4:], each)
     if task == "obb":
         if count != 8:
-            raise ValueError(f"line {number}: {count + 1} numbers, and task obb takes 9 (a class and four corners)")
+            raise ValueError(
+                f"line {number}: {count + 1} numbers, and task obb takes 9 (a class and four "
+                "corners)"
+            )
         return _around(values), values, []
     if count == 4:
         return _box(values), [], []
     if task == "detect" or count % 2 or count < 6:
-        takes = "5 (a class and a box)" if task == "detect" else "5 (a box), or an odd number from 7 on (a polygon)"
+        takes = (
+            "5 (a class and a box)"
+            if task == "detect"
+            else "5 (a box), or an odd number from 7 on (a polygon)"
+        )
         pose = f"; {NO_SHAPE}" if count > 4 and setup.points is None else ""
         raise ValueError(f"line {number}: {count + 1} numbers, and it takes {takes}{pose}")
     if count == 8 and task is None:
         raise NineNumbersError(
-            f"line {number}: nine numbers may be a polygon of four points or a turned box; say which they are:"
+            f"line {number}: nine numbers may be a polygon of four points or a turned box; say "
+            "which they are:"
             " --yolo-task segment or --yolo-task obb"
         )
     return _around(values), values, []
@@ -231,11 +319,18 @@ NO_SHAPE = "if it has keypoints, give a data.yaml that says kpt_shape"
 
 
 def _check_shares(
-    values: list[float], bbox: list[float], polygon: list[float], points: list[list[float]], number: int, setup: Setup
+    values: list[float],
+    bbox: list[float],
+    polygon: list[float],
+    points: list[list[float]],
+    number: int,
+    setup: Setup,
 ) -> None:
-    """Raise ValueError if the places of a line cannot be shares of the image's size. `values` are those after the class.
+    """Raise ValueError if the places of a line cannot be shares of the image's size. `values` are
+    those after the class.
 
-    A corner of a turned box may lie far outside of the image: for these the box around it counts, as for Ultralytics.
+    A corner of a turned box may lie far outside of the image: for these the box around it counts,
+    as for Ultralytics.
     """
     x, y, width, height = bbox
     whole = not polygon or setup.task == "obb"
@@ -245,13 +340,21 @@ def _check_shares(
     if odd is not None:
         # Points that are read as a polygon may be a box with keypoints, whose v is 2.
         pose = f"; {NO_SHAPE}" if polygon and setup.task is None and len(values) > 8 else ""
-        raise ValueError(f"line {number}: {odd:g} is not a share of the image's size, 0 to 1, as all numbers of YOLO are{pose}")
+        raise ValueError(
+            f"line {number}: {odd:g} is not a share of the image's size, 0 to 1, as all numbers of "
+            f"YOLO are{pose}"
+        )
 
 
 def stray_share(places: Sequence[float], lengths: Sequence[float]) -> float | None:
-    """Return the first place or length that cannot be a share of the image's size, None if all can."""
+    """Return the first place or length that cannot be a share of the image's size, None if all
+    can."""
     odd = next((place for place in places if not -OVERSHOOT <= place <= 1 + OVERSHOOT), None)
-    return odd if odd is not None else next((length for length in lengths if not 0 <= length <= 1 + OVERSHOOT), None)
+    return (
+        odd
+        if odd is not None
+        else next((length for length in lengths if not 0 <= length <= 1 + OVERSHOOT), None)
+    )
 
 
 def _box(values: list[float]) -> list[float]:
@@ -276,7 +379,9 @@ def _points(values: list[float], each: int) -> list[list[float]]:
 
 def _of_folder(folder: str, rule: AnnotationRule) -> Setup:
     if rule.task == "pose":
-        raise UsageError("--yolo-task pose needs a data.yaml with kpt_shape: --labels yolo:data.yaml")
+        raise UsageError(
+            "--yolo-task pose needs a data.yaml with kpt_shape: --labels yolo:data.yaml"
+        )
     return Setup((folder,), None, rule.task)
 
 
@@ -284,7 +389,9 @@ def _bytes_of(file: str) -> bytes:
     try:
         return read_small(file)
     except (OSError, ValueError) as error:
-        raise InputError(f"{printable(file)}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise InputError(
+            f"{printable(file)}: cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from error
 
 
 def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
@@ -292,32 +399,53 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
     try:
         import yaml  # an extra, and most conversions have no YOLO files
     except ImportError:
-        raise InstallError(f"a data.yaml is read by PyYAML: pip install {to_install('yolo')}") from None
+        raise InstallError(
+            f"a data.yaml is read by PyYAML: pip install {to_install('yolo')}"
+        ) from None
     shown, data = printable(file), _bytes_of(file)
     digest.add(name_of(file), data)
     try:
         # All values are the texts that they are: a class may be called no, or 012. Only << is more.
         resolvers = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
-        said = type("Texts", (yaml.SafeLoader,), {"yaml_implicit_resolvers": resolvers})(data).get_single_data()
+        said = type("Texts", (yaml.SafeLoader,), {"yaml_implicit_resolvers": resolvers})(
+            data
+        ).get_single_data()
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"{shown}: not YAML ({' '.join(str(error).split())})") from None
     if not isinstance(said, dict):
         raise InputError(f"{shown}: not a data.yaml, which has names, train and val")
     if not _is_small(said):
-        raise InputError(f"{shown}: has over {MOST_VALUES:,} values (aliases count each time); make it smaller")
-    said = {name: value for name, value in said.items() if str(value).lower() not in ("", "~", "null")}
+        raise InputError(
+            f"{shown}: has over {MOST_VALUES:,} values (aliases count each time); make it smaller"
+        )
+    said = {
+        name: value for name, value in said.items() if str(value).lower() not in ("", "~", "null")
+    }
     names = _names_of(said.get("names"), shown)
     if names is not None and said.get("nc", str(len(names))) != str(len(names)):
-        raise InputError(f"{shown}: nc is {printable(str(said['nc']))}, and there are {len(names):,} names")
+        raise InputError(
+            f"{shown}: nc is {printable(str(said['nc']))}, and there are {len(names):,} names"
+        )
     points, flip = _shape_of(said.get("kpt_shape"), said.get("flip_idx"), shown)
     task = rule.task or said.get("task") or ("pose" if points else None)
     if task is not None and task not in TASKS:
-        raise InputError(f"{shown}: the task {printable(str(task))} is not one of {', '.join(TASKS)}")
+        raise InputError(
+            f"{shown}: the task {printable(str(task))} is not one of {', '.join(TASKS)}"
+        )
     if task == "pose" and points is None:
         raise InputError(f"{shown}: task pose needs kpt_shape, for instance [17, 3]")
     point_names = _point_names(said.get("kpt_names"), points) if points else None
     folders, missing, places = _folders_of(said, file, shown)
-    return Setup(tuple(folders), names, task, points, flip, point_names, tuple(missing), ToldSplits(shown, places))
+    return Setup(
+        tuple(folders),
+        names,
+        task,
+        points,
+        flip,
+        point_names,
+        tuple(missing),
+        ToldSplits(shown, places),
+    )
 
 
 def _numbers(given: Any) -> list[int]:
@@ -329,7 +457,8 @@ def _numbers(given: Any) -> list[int]:
 
 
 def _is_small(said: Any) -> bool:
-    """Return whether there are not too many values: aliases of aliases may stand for billions, or for themselves."""
+    """Return whether there are not too many values: aliases of aliases may stand for billions, or
+    for themselves."""
     left, count = [said], 0
     while left:
         value = left.pop()
@@ -350,18 +479,26 @@ def _names_of(given: Any, shown: str) -> tuple[str, ...] | None:
         if set(given) != set(map(str, range(len(given)))):
             raise InputError(f"{shown}: names must be numbered 0 to {len(given) - 1} without gaps")
         given = [given[str(number)] for number in range(len(given))]
-    names = [composed(name) for name in given if isinstance(name, str)] if isinstance(given, list) else []
+    names = (
+        [composed(name) for name in given if isinstance(name, str)]
+        if isinstance(given, list)
+        else []
+    )
     if not names or len({"", *names}) <= len(given):
         raise InputError(f"{shown}: names are a list of different names, or numbers with names")
     return tuple(names)
 
 
-def _shape_of(shape: Any, flip: Any, shown: str) -> tuple[tuple[int, int] | None, tuple[int, ...] | None]:
+def _shape_of(
+    shape: Any, flip: Any, shown: str
+) -> tuple[tuple[int, int] | None, tuple[int, ...] | None]:
     if shape is None:
         return None, None
     points, *each = _numbers(shape) or [0]
     if not 0 < points < 2**16 or each not in ([2], [3]):
-        raise InputError(f"{shown}: kpt_shape is a number of keypoints and 2 or 3, for instance [17, 3]")
+        raise InputError(
+            f"{shown}: kpt_shape is a number of keypoints and 2 or 3, for instance [17, 3]"
+        )
     numbers = _numbers(flip)
     if flip is not None and sorted(numbers) != list(range(points)):
         raise InputError(f"{shown}: flip_idx has each of the {points} keypoints once")
@@ -369,29 +506,54 @@ def _shape_of(shape: Any, flip: Any, shown: str) -> tuple[tuple[int, int] | None
 
 
 def _point_names(given: Any, points: tuple[int, int]) -> tuple[str, ...]:
-    """Return the names of the keypoints: those of the only or first class that has some, else their numbers."""
+    """Return the names of the keypoints: those of the only or first class that has some, else their
+    numbers."""
     if isinstance(given, dict) and given:
         given = next(iter(given.values()))
-    if isinstance(given, list) and len(given) == points[0] and len({str(name) for name in given}) == len(given):
+    if (
+        isinstance(given, list)
+        and len(given) == points[0]
+        and len({str(name) for name in given}) == len(given)
+    ):
         return tuple(str(name) for name in given)
     return tuple(str(number) for number in range(points[0]))
 
 
-def _folders_of(said: dict[str, Any], file: str, shown: str) -> tuple[list[str], list[str], dict[str, list[Place]]]:
-    """Return the folders of labels, by those of the images: `images` in their paths is `labels`; those that are missing; and
-    where the images of each split are."""
+def _folders_of(
+    said: dict[str, Any], file: str, shown: str
+) -> tuple[list[str], list[str], dict[str, list[Place]]]:
+    """Return the folders of labels, by those of the images: `images` in their paths is `labels`;
+    those that are missing; and where the images of each split are."""
     base = above = parent_of(file)
     if isinstance(said.get("path"), str):
-        base = next((place for place in (join(base, said["path"]), normal(said["path"])) if is_folder(place)), base)
+        base = next(
+            (
+                place
+                for place in (join(base, said["path"]), normal(said["path"]))
+                if is_folder(place)
+            ),
+            base,
+        )
     folders: list[str] = []
     tried: list[str] = []
     absent: list[str] = []
     places: dict[str, list[Place]] = {}
-    others = [name for name, value in said.items() if name not in (*SPLITS, *KEYS) and _is_folder(base, above, value)]
+    others = [
+        name
+        for name, value in said.items()
+        if name not in (*SPLITS, *KEYS) and _is_folder(base, above, value)
+    ]
     for split in (*SPLITS, *others):
         given = said.get(split)
         for place in given if isinstance(given, list) else [given] if given else []:
-            images = next((each for each in _places_of(base, above, str(place)) if (exists(each) or is_folder(each))), None)
+            images = next(
+                (
+                    each
+                    for each in _places_of(base, above, str(place))
+                    if (exists(each) or is_folder(each))
+                ),
+                None,
+            )
             tried.append(str(place))
             if images is None:
                 absent.append(f"{place} (not there)")
@@ -404,27 +566,37 @@ def _folders_of(said: dict[str, Any], file: str, shown: str) -> tuple[list[str],
     folders = [folder for folder in dict.fromkeys(folders) if is_folder(folder)]
     if not folders:
         named = f" ({', '.join(map(printable, tried))})" if tried else ""
-        raise InputError(f"{shown}: no folder of labels was found by its train, val and test{named}; give --labels yolo:FOLDER")
+        raise InputError(
+            f"{shown}: no folder of labels was found by its train, val and test{named}; give "
+            "--labels yolo:FOLDER"
+        )
     outer = [
-        folder for folder in folders if not any(other != folder and path_below(folder, other) is not None for other in folders)
+        folder
+        for folder in folders
+        if not any(other != folder and path_below(folder, other) is not None for other in folders)
     ]
     return outer, missing, places
 
 
 def _is_folder(base: str, above: str, value: Any) -> bool:
     """Return whether a value names a folder of images: that of a split with a name of its own."""
-    return isinstance(value, str) and any(is_folder(place) for place in _places_of(base, above, value))
+    return isinstance(value, str) and any(
+        is_folder(place) for place in _places_of(base, above, value)
+    )
 
 
 def _places_of(base: str, above: str, place: str) -> list[str]:
-    """Return where a folder of images may be. Roboflow writes ../train/images for what is right beside the file."""
+    """Return where a folder of images may be. Roboflow writes ../train/images for what is right
+    beside the file."""
     return [join(base, place), join(above, place), join(above, place.removeprefix("../"))]
 
 
 def _folders_in_list(file: str, base: str) -> list[str]:
     """Return the folders of the images that a text file lists."""
     lines = _bytes_of(file).decode("utf-8", "replace").splitlines()
-    return list(dict.fromkeys(parent_of(join(base, line.strip())) for line in lines if line.strip()))
+    return list(
+        dict.fromkeys(parent_of(join(base, line.strip())) for line in lines if line.strip())
+    )
 
 
 def _labels_of(images: str) -> str:

@@ -33,8 +33,8 @@ from shardctl.sources.formats.base import (
 from shardctl.sources.walk import COMPRESSED
 
 SHUFFLED_UNIT_BYTES = 128 << 10
-"""About how many bytes of a file of lines are a unit where records are shuffled: the neighbours of a record in its file are
-still its neighbours in a unit."""
+"""About how many bytes of a file of lines are a unit where records are shuffled: the neighbours of
+a record in its file are still its neighbours in a unit."""
 
 __all__ = [
     "CHOSEN",
@@ -65,7 +65,8 @@ __all__ = [
 
 @cache
 def find_format(suffix: str, reading: Reading, shuffled: bool = False) -> Format:
-    """Return the format of files of many records with this ending. `shuffled` asks for smaller units.
+    """Return the format of files of many records with this ending. `shuffled` asks for smaller
+    units.
 
     Raises InstallError if a package is missing, KeyError for an ending that no format has.
     """
@@ -86,7 +87,8 @@ _CARRIERS = {Family.CONTAINER: "framed:Framed", Family.ROWS: "numbered:Numbered"
 
 
 def _text_format(row: InputFormat, reading: Reading, streamed: bool, unit_bytes: int) -> Format:
-    """Return what reads a text format: compressed or not in UTF-8 (`streamed`), or without a carrier, in one go."""
+    """Return what reads a text format: compressed or not in UTF-8 (`streamed`), or without a
+    carrier, in one go."""
     text: TextFormat = _made(row, row.reader).of(reading)
     if streamed or not row.carrier:
         found: Format = import_attribute("sequential:Sequential")(text)
@@ -106,7 +108,8 @@ def _made(row: InputFormat, reader: str) -> Any:
 
 
 def check_file(suffix: str, path: str) -> None:
-    """Compare a file with what is known of it as a whole, beside its records. Raises Rejection, OSError."""
+    """Compare a file with what is known of it as a whole, beside its records. Raises Rejection,
+    OSError."""
     for row in INPUT_FORMATS:
         if row.check and suffix in row.endings:
             import_attribute(row.check)(path)
@@ -121,7 +124,8 @@ def companions_of(suffix: str, path: str) -> Iterator[str]:
 
 
 def note_on(suffix: str, path: str) -> tuple[str, str] | None:
-    """Return what should be known of a file, a short stable name and a sentence; None if nothing. Raises OSError, Rejection."""
+    """Return what should be known of a file, a short stable name and a sentence; None if nothing.
+    Raises OSError, Rejection."""
     row = next((row for row in INPUT_FORMATS if row.note and suffix in row.endings), None)
     note: tuple[str, str] | None = import_attribute(row.note)(path) if row is not None else None
     return note

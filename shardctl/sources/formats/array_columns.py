@@ -1,4 +1,5 @@
-"""Arrays of numpy as columns: a row is what one place along the first dimension has, with exactly its values."""
+"""Arrays of numpy as columns: a row is what one place along the first dimension has, with exactly
+its values."""
 
 from __future__ import annotations
 
@@ -25,22 +26,32 @@ def refused(error: str, message: str) -> Rejection:
 
 
 def row_bytes(dtype: DType, shape: tuple[int, ...], what: str) -> int:
-    """Return the size of a row of an array. Raises Rejection for an array that has no rows, or that are no records."""
+    """Return the size of a row of an array. Raises Rejection for an array that has no rows, or that
+    are no records."""
     if dtype.hasobject:
         message = (
-            f"{what} holds Python objects, which are pickles and can run any code when they are read; save numbers or texts"
+            f"{what} holds Python objects, which are pickles and can run any code when they "
+            "are read; save numbers or texts"
         )
         raise refused("pickle", message)
     if not shape:
-        raise refused("no-rows", f"{what} is a single value and has no rows; leave it out of the file")
+        raise refused(
+            "no-rows", f"{what} is a single value and has no rows; leave it out of the file"
+        )
     size = dtype.itemsize
     for length in shape[1:]:
         size *= length
     if not size:
-        raise refused("no-values", f"the rows of {what} have no values (shape {_shown(shape)}); leave it out")
+        raise refused(
+            "no-values", f"the rows of {what} have no values (shape {_shown(shape)}); leave it out"
+        )
     if size > RECORD_BYTES:
         limit = format_bytes(RECORD_BYTES)
-        message = f"a row of {what} has {format_bytes(size)}, and at most {limit} are read as one; save smaller rows"
+        message = (
+            f"a row of {what} has {format_bytes(size)}, and at most {limit} are read as "
+            "one; "
+            "save smaller rows"
+        )
         raise refused("too-large", message)
     return size
 
@@ -58,7 +69,10 @@ def column_type(dtype: DType, shape: tuple[int, ...], what: str) -> pa.DataType:
         dtype, inner = dtype.subdtype
         return column_type(dtype, (*shape, *inner), what)
     if 0 in shape or len(shape) >= DEEPEST:
-        raise refused("no-values", f"a part of {what} has the shape {_shown(shape)}, which no column holds; leave it out")
+        raise refused(
+            "no-values",
+            f"a part of {what} has the shape {_shown(shape)}, which no column holds; leave it out",
+        )
     type_ = _element_type(dtype, what)
     for length in reversed(shape):
         type_ = pa.list_(type_, length)
@@ -67,7 +81,9 @@ def column_type(dtype: DType, shape: tuple[int, ...], what: str) -> pa.DataType:
 
 def _element_type(dtype: DType, what: str) -> pa.DataType:
     if dtype.names:
-        return pa.struct([(name, column_type(field_type(dtype, name), (), what)) for name in dtype.names])
+        return pa.struct(
+            [(name, column_type(field_type(dtype, name), (), what)) for name in dtype.names]
+        )
     if dtype.kind in "biuf" and dtype.itemsize <= 8:
         return pa.from_numpy_dtype(dtype.newbyteorder("="))
     if dtype.kind in "US":
@@ -79,7 +95,8 @@ def _element_type(dtype: DType, what: str) -> pa.DataType:
         if steps == 1 and unit == "D" and dtype.kind == "M":
             return pa.date32()
     message = (
-        f"{what} has the type {printable(str(dtype))[:200]}, which is not read; save it as numbers, texts, bytes or times in"
+        f"{what} has the type {printable(str(dtype))[:200]}, which is not read; save it as "
+        "numbers, texts, bytes or times in"
         " s, ms, us or ns"
     )
     raise refused("unknown-type", message)
@@ -92,7 +109,8 @@ def field_type(dtype: DType, name: str) -> DType:
 
 
 def column(array: Array) -> pa.Array:
-    """Return the rows of an array of a type that `column_type` takes. Raises ArrowInvalid for a date that is too far away."""
+    """Return the rows of an array of a type that `column_type` takes. Raises ArrowInvalid for a
+    date that is too far away."""
     if array.ndim > 1:
         values = column(array.reshape(-1))
         for length in reversed(array.shape[1:]):
@@ -100,9 +118,12 @@ def column(array: Array) -> pa.Array:
         return values
     dtype = array.dtype
     if dtype.names:
-        return pa.StructArray.from_arrays([column(array[name]) for name in dtype.names], names=list(dtype.names))
+        return pa.StructArray.from_arrays(
+            [column(array[name]) for name in dtype.names], names=list(dtype.names)
+        )
     if dtype.kind == "b":
-        return pa.array(np.ascontiguousarray(array).view(np.uint8) != 0)  # any byte may stand for true
+        # any byte may stand for true
+        return pa.array(np.ascontiguousarray(array).view(np.uint8) != 0)
     if dtype.kind == "U":
         return _texts(array)
     if dtype.kind == "S":
@@ -119,7 +140,8 @@ def _times(array: Array, type_: pa.DataType) -> pa.Array:
 
 
 def _texts(array: Array) -> pa.Array:
-    """Return strings. What is no Unicode is a string that is not valid, so that its row is rejected and no other."""
+    """Return strings. What is no Unicode is a string that is not valid, so that its row is rejected
+    and no other."""
     codes = np.ascontiguousarray(array).view(f"{array.dtype.str[0]}u4").reshape(len(array), -1)
     if not (codes >= 0xD800).any():
         return pa.array(array.tolist(), pa.string())

@@ -1,4 +1,5 @@
-"""ArrayRecord, the files that Grain and TFDS read by number. A record is a tf.train.Example; Google's package reads the files.
+"""ArrayRecord, the files that Grain and TFDS read by number. A record is a tf.train.Example;
+Google's package reads the files.
 
 The package compares the checksums of what it reads.
 """
@@ -15,7 +16,16 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection, first_line
 from shardctl.sources.export_description import RESTORED, described
-from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
+from shardctl.sources.formats.base import (
+    RECORD_BYTES,
+    UNIT_BYTES,
+    Choose,
+    Cut,
+    Digest,
+    Parsed,
+    Reading,
+    Unit,
+)
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, damaged
 from shardctl.sources.formats.containers import NOTHING_DECLARED, Declared, too_large, types_beside
 from shardctl.sources.formats.examples import example_parser
@@ -27,15 +37,22 @@ from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
 from shardctl.system.text import printable
 
-MAGIC = bytes.fromhex("83af70d10d884a3f") + bytes(8) + bytes.fromhex("4000000000000000") + bytes.fromhex("91bac23c9287e1a9")
-"""What every file begins with: the head of a block and the signature of Riegeli, on which the format is built."""
+MAGIC = (
+    bytes.fromhex("83af70d10d884a3f")
+    + bytes(8)
+    + bytes.fromhex("4000000000000000")
+    + bytes.fromhex("91bac23c9287e1a9")
+)
+"""What every file begins with: the head of a block and the signature of Riegeli, on which the
+format is built."""
 
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 """No threads, and nothing is read before it is asked for."""
 
 
 class ArrayRecord:
-    """Reads ArrayRecord files. Raises ImportError if the package is missing, InstallError if what reads an Example is."""
+    """Reads ArrayRecord files. Raises ImportError if the package is missing, InstallError if what
+    reads an Example is."""
 
     name: ClassVar[str] = "array-record"
     types_can_be_sampled: ClassVar[bool] = True
@@ -51,7 +68,8 @@ class ArrayRecord:
         return [(0, size)]
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Return the units, [offset, size, records]: what it costs to read a record is not known, and taken for the same."""
+        """Return the units, [offset, size, records]: what it costs to read a record is not known,
+        and taken for the same."""
         with self._open(path) as reader:
             count = reader.num_records()
         each = max(1, min(count, UNIT_BYTES * count // max(1, size)))
@@ -68,14 +86,26 @@ class ArrayRecord:
         return [Cut(*each) for each in scans[0]]
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
-        """Return the types of the fields of a unit's records, and those that a features.json beside the file gives them."""
+        """Return the types of the fields of a unit's records, and those that a features.json beside
+        the file gives them."""
         parts = self._parts(path, unit, None, None)
-        return types_beside(_Said(path).declared, reading, ([record for _, record in part.records] for part in parts))
+        return types_beside(
+            _Said(path).declared,
+            reading,
+            ([record for _, record in part.records] for part in parts),
+        )
 
     def read(
-        self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+        self,
+        path: str,
+        unit: Unit,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+        digest: Digest,
     ) -> Iterator[Parsed]:
-        """Yield the records of a unit. The digest is of their data as it is when it is decompressed."""
+        """Yield the records of a unit. The digest is of their data as it is when it is
+        decompressed."""
         for part in self._parts(path, unit, choose, digest):
             yield parsed_records(part.records, part.rejects, schema)
 
@@ -85,7 +115,11 @@ class ArrayRecord:
         with open(path, "rb", buffering=0, opener=ordinary) as file:
             start = file.read(len(MAGIC))
         if start != MAGIC:
-            message = "it is not an ArrayRecord file, although its name says so, or damaged at its beginning; get it again"
+            message = (
+                "it is not an ArrayRecord file, although its name says so, or damaged at "
+                "its "
+                "beginning; get it again"
+            )
             raise Rejection("read", "not-array-record", message)
         try:
             reader = self._module.ArrayRecordReader(path, _OPTIONS)
@@ -99,8 +133,11 @@ class ArrayRecord:
             with suppress(RuntimeError):  # what was wrong has been said
                 reader.close()
 
-    def _parts(self, path: str, unit: Unit, choose: Choose | None, digest: Digest | None) -> Iterator[_Part]:
-        """Yield the records of a unit, some at a time. Raises Rejection if a part of it cannot be read."""
+    def _parts(
+        self, path: str, unit: Unit, choose: Choose | None, digest: Digest | None
+    ) -> Iterator[_Part]:
+        """Yield the records of a unit, some at a time. Raises Rejection if a part of it cannot be
+        read."""
         said = _Said(path)
         with self._open(path) as reader:
             end = min(unit.first - 1 + unit.records, reader.num_records())
@@ -138,7 +175,8 @@ class _Part(NamedTuple):
 
 
 class _Said:
-    """What files beside one say of its records: shardctl.json of an export, or features.json of TFDS."""
+    """What files beside one say of its records: shardctl.json of an export, or features.json of
+    TFDS."""
 
     def __init__(self, path: str) -> None:
         export = described(path)
@@ -150,7 +188,11 @@ class _Said:
         """The types of the fields, and the names of classes."""
         if self._export is not None:
             return declared_by(self._export)
-        return NOTHING_DECLARED if self._features is None else Declared(self._features.types, self._features.classes)
+        return (
+            NOTHING_DECLARED
+            if self._features is None
+            else Declared(self._features.types, self._features.classes)
+        )
 
     def decoded(self, record: Record) -> Record:
         """Return the fields that a record stands for. Raises Rejection."""

@@ -1,4 +1,5 @@
-"""Arrow IPC: files (Feather V2 is one), cut at their record batches, and streams, which are read from the beginning."""
+"""Arrow IPC: files (Feather V2 is one), cut at their record batches, and streams, which are read
+from the beginning."""
 
 from __future__ import annotations
 
@@ -42,11 +43,13 @@ class ArrowFile:
     types_can_be_sampled: ClassVar[bool] = False
 
     def pieces(self, size: int) -> list[tuple[int, int]]:
-        """Return the whole file: a file's footer says where everything is, and a stream is read from its beginning."""
+        """Return the whole file: a file's footer says where everything is, and a stream is read
+        from its beginning."""
         return [(0, size)]
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Return offset, size and rows of each record batch; of a stream, of all at once. Raises Rejection if it is neither."""
+        """Return offset, size and rows of each record batch; of a stream, of all at once. Raises
+        Rejection if it is neither."""
         file = _open(path)
         if isinstance(file, _Stream):
             return [[0, size, file.count()]]
@@ -70,7 +73,13 @@ class ArrowFile:
         return types_of(file.plain, reading, lambda only: _read(file, unit, only, None), classes)
 
     def read(
-        self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+        self,
+        path: str,
+        unit: Unit,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+        digest: Digest,
     ) -> Iterator[Parsed]:
         """Yield the rows of a unit; rejects are rows with text that is no UTF-8."""
         file = _open(path)
@@ -79,7 +88,9 @@ class ArrowFile:
         yield from _read(file, unit, schema, choose)
 
 
-def _read(file: _File | _Stream, unit: Unit, schema: pa.Schema, choose: Choose | None) -> Iterator[Parsed]:
+def _read(
+    file: _File | _Stream, unit: Unit, schema: pa.Schema, choose: Choose | None
+) -> Iterator[Parsed]:
     names = [name for name in file.schema.names if schema.get_field_index(name) >= 0]
     key = (file.path, *file.version, unit.offset, unit.size, *names)
     batches = rows_of(key, lambda: _small(file.batches(unit, names)), unit.skip, unit.records)
@@ -87,10 +98,13 @@ def _read(file: _File | _Stream, unit: Unit, schema: pa.Schema, choose: Choose |
 
 
 def _small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in batches that are not too large. Raises ArrowInvalid if an array is damaged."""
+    """Yield the rows in batches that are not too large. Raises ArrowInvalid if an array is
+    damaged."""
     for batch in batches:
         batch.validate()  # before anything follows its offsets
-        rows = max(1, min(BATCH_ROWS, BATCH_BYTES * len(batch) // max(1, batch.get_total_buffer_size())))
+        rows = max(
+            1, min(BATCH_ROWS, BATCH_BYTES * len(batch) // max(1, batch.get_total_buffer_size()))
+        )
         for start in range(0, len(batch), rows):
             yield batch.slice(start, rows)
 
@@ -101,7 +115,10 @@ def _open(path: str) -> _File | _Stream:
     with open(path, "rb", opener=ordinary) as file:
         start = file.read(len(FILE_MAGIC))
     if start.startswith(_FEATHER_1):
-        message = "a file of Feather version 1, which is not read; read it with pyarrow.feather and write it again as version 2"
+        message = (
+            "a file of Feather version 1, which is not read; read it with pyarrow.feather "
+            "and write it again as version 2"
+        )
         raise Rejection("read", "feather-1", message)
     try:
         return _File(path, version) if start == FILE_MAGIC else _Stream(path, version)
@@ -112,7 +129,8 @@ def _open(path: str) -> _File | _Stream:
 
 
 class _File:
-    """An Arrow IPC file. Read without a memory map: a file that shrinks meanwhile would end the process."""
+    """An Arrow IPC file. Read without a memory map: a file that shrinks meanwhile would end the
+    process."""
 
     def __init__(self, path: str, version: Version) -> None:
         self.path = path
@@ -134,7 +152,8 @@ class _File:
             raise damaged("the file", error) from error
 
     def hash(self, unit: Unit, digest: Digest) -> None:
-        """Give the bytes of a unit to a digest, after those of the dictionaries that its values are from."""
+        """Give the bytes of a unit to a digest, after those of the dictionaries that its values are
+        from."""
         for offset, size in _footer(self.path, self.version)[0]:
             hash_range(self.path, offset, size, digest)
         hash_range(self.path, unit.offset, unit.size, digest)
@@ -159,7 +178,8 @@ class _Stream:
             self.plain = plain_schema(self.schema)
 
     def count(self) -> int:
-        """Return the number of rows. Raises Rejection if the stream ends before its end or is damaged."""
+        """Return the number of rows. Raises Rejection if the stream ends before its end or is
+        damaged."""
         try:
             with pa.OSFile(self.path) as file, pa.ipc.open_stream(file) as reader:
                 return sum(len(batch) for batch in reader)
@@ -179,7 +199,9 @@ class _Stream:
 
 def _only(schema: pa.Schema, names: list[str]) -> pa.ipc.IpcReadOptions:
     """Return the options that read these columns; all where there are none of them."""
-    return pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names], use_threads=False)
+    return pa.ipc.IpcReadOptions(
+        included_fields=[schema.get_field_index(name) for name in names], use_threads=False
+    )
 
 
 _Block = tuple[int, int]
@@ -188,9 +210,11 @@ _Block = tuple[int, int]
 
 @lru_cache(8)
 def _footer(path: str, version: Version) -> tuple[tuple[_Block, ...], tuple[_Block, ...]]:
-    """Return where dictionaries and record batches lie. Raises Rejection if that is not in the file.
+    """Return where dictionaries and record batches lie. Raises Rejection if that is not in the
+    file.
 
-    pyarrow does not tell. The footer is a flatbuffer: https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
+    pyarrow does not tell. The footer is a flatbuffer:
+    https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
     """
     tail = len(FILE_MAGIC) + 4
     try:
@@ -200,7 +224,11 @@ def _footer(path: str, version: Version) -> tuple[tuple[_Block, ...], tuple[_Blo
             data = os.pread(file.fileno(), size, end - size)
             root = _unpack("<I", data, 0)
             blocks = tuple(_vector(data, _field(data, root, index)) for index in (2, 3))
-            if any(not 0 <= offset <= offset + size <= version[0] for part in blocks for offset, size in part):
+            if any(
+                not 0 <= offset <= offset + size <= version[0]
+                for part in blocks
+                for offset, size in part
+            ):
                 raise ValueError("parts would be outside the file")
     except (struct.error, ValueError) as error:
         raise damaged("the footer", error) from error

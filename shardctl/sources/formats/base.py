@@ -1,4 +1,5 @@
-"""What every format of many records can do: cut a file into units, find the types of its records, read them."""
+"""What every format of many records can do: cut a file into units, find the types of its records,
+read them."""
 
 from __future__ import annotations
 
@@ -18,26 +19,31 @@ from shardctl.sources.types import Types
 from shardctl.system.dataclass import dataclass
 
 UNIT_BYTES = 1 << 20
-"""About how many bytes of a file that can be cut anywhere are one unit. Parsing 1 MiB at a time is as fast as parsing more."""
+"""About how many bytes of a file that can be cut anywhere are one unit. Parsing 1 MiB at a time is
+as fast as parsing more."""
 
 PIECE_BYTES = 64 << 20
 """How much of a large file is scanned by one task when it is cut."""
 
 RECORD_BYTES = 256 << 20
-"""The largest record that is read. pyarrow.json takes three times the size of a string in memory."""
+"""The largest record that is read. pyarrow.json takes three times the size of a string in
+memory."""
 
 CHOSEN = b"shardctl.chosen"
-"""In the metadata of a schema whose columns a person chose: then others of a file are left out, else they are a Misfit."""
+"""In the metadata of a schema whose columns a person chose: then others of a file are left out,
+else they are a Misfit."""
 
 GIVEN = b"given"
-"""The value of CHOSEN where a person gave the types too. Then a string is a string: where types are found, it may also be the
-JSON text of values that fit no common type."""
+"""The value of CHOSEN where a person gave the types too. Then a string is a string: where types are
+found, it may also be the JSON text of values that fit no common type."""
 
 JSON = b"shardctl.json"
-"""In the metadata of a field of strings: each is the JSON text of what a record has, strings in quotes."""
+"""In the metadata of a field of strings: each is the JSON text of what a record has, strings in
+quotes."""
 
 FOLDER = "__folder__"
-"""The field with the folder that a member of a tar is in, "." for none. Only records whose label it is have it."""
+"""The field with the folder that a member of a tar is in, "." for none. Only records whose label it
+is have it."""
 
 DETECT = "detect"
 """The name of an encoding that stands for: find out."""
@@ -57,31 +63,43 @@ JUDGED_BYTES = 64 << 10
 """How much of the beginning of a file is searched for the NUL bytes of UTF-16."""
 
 _LOW = bytes(range(0x20))
-"""High bytes of UTF-16 in which nearly all alphabets are. Text in UTF-8 hardly has these bytes, except for line ends."""
+"""High bytes of UTF-16 in which nearly all alphabets are. Text in UTF-8 hardly has these bytes,
+except for line ends."""
 
 
 def refuse_wide(data: bytes, reading: Reading) -> None:
-    """Raise Rejection if a file that begins with `data` is in UTF-16 or UTF-32 by its mark, or is read as UTF-8 and is not.
+    """Raise Rejection if a file that begins with `data` is in UTF-16 or UTF-32 by its mark, or is
+    read as UTF-8 and is not.
 
     Without a mark, most of what is in UTF-16 is valid UTF-8 too: every second byte is NUL.
     """
     name = next((name for mark, name in _WIDE_MARKS if data.startswith(mark)), None)
     if name is not None:
-        raise Rejection("read", "not-utf8", f"its first bytes say that it is in {name.upper()}; use --encoding {name}")
+        raise Rejection(
+            "read",
+            "not-utf8",
+            f"its first bytes say that it is in {name.upper()}; use --encoding {name}",
+        )
     if reading.encoding == "utf-8" and (found := unmarked_wide(data)):
         raise looks_wide("read", found)
 
 
 def looks_wide(stage: str, encoding: str) -> Rejection:
-    """Return why a file is rejected that should be UTF-8, and has the NUL bytes of another encoding."""
-    return Rejection(stage, "not-utf8", f"it looks like {encoding.upper()}, by its NUL bytes; use --encoding {encoding}")
+    """Return why a file is rejected that should be UTF-8, and has the NUL bytes of another
+    encoding."""
+    return Rejection(
+        stage,
+        "not-utf8",
+        f"it looks like {encoding.upper()}, by its NUL bytes; use --encoding {encoding}",
+    )
 
 
 def unmarked_wide(data: bytes) -> str | None:
-    """Return the encoding of a file without a byte order mark that begins with `data`, if that is UTF-16 or UTF-32; else None.
+    """Return the encoding of a file without a byte order mark that begins with `data`, if that is
+    UTF-16 or UTF-32; else None.
 
-    In UTF-16 most high bytes of an alphabet are below 32, and those of spaces, line ends and ASCII are NUL. A text in UTF-8
-    with some NUL bytes has them at any places, and letters between them.
+    In UTF-16 most high bytes of an alphabet are below 32, and those of spaces, line ends and ASCII
+    are NUL. A text in UTF-8 with some NUL bytes has them at any places, and letters between them.
     """
     sample = data[:JUDGED_BYTES]
     units = len(sample) // 4
@@ -95,7 +113,9 @@ def unmarked_wide(data: bytes) -> str | None:
         return "utf-32-be"
     for name, high in (("utf-16-le", 1), ("utf-16-be", 0)):
         own, other = zeros[high] + zeros[high + 2], zeros[1 - high] + zeros[3 - high]
-        low = sum(len(quarter) - len(quarter.translate(None, _LOW)) for quarter in quarters[high::2])
+        low = sum(
+            len(quarter) - len(quarter.translate(None, _LOW)) for quarter in quarters[high::2]
+        )
         if own > 8 * other and 128 * own >= units and 5 * low >= 6 * units:
             return name
     return None
@@ -104,19 +124,22 @@ def unmarked_wide(data: bytes) -> str | None:
 Numbers = npt.NDArray[np.int64]
 
 Choose = Callable[[Numbers], npt.NDArray[np.bool_]]
-"""Tells of the numbers of some records, (n,) int64 and increasing, which of them are wanted, (n,) bool."""
+"""Tells of the numbers of some records, (n,) int64 and increasing, which of them are wanted, (n,)
+bool."""
 
 
 @dataclass(frozen=True)
 class Reading:
     """How records are read: the same for all files of a dataset, from its recipe.
 
-    `record` says what a record of plain text is: file, line or paragraph. `columns` names the columns of delimited files
-    without a header; `encoding` is a name that Python knows, or `detect`. `label` is the field whose strings may name classes.
-    `image` is the field that has images, `auto` if it is to be found; None where images are files of their own. `format` names
-    the only format that is read, "" for any. `only` are the fields that are wanted, none for all. Cells of delimited
-    files that are one of `null_values` are missing. `looked` are fields whose values say their type, where a file has one. A
-    record of JSON that is a list is the field `list_field` of one; "": it is none.
+    `record` says what a record of plain text is: file, line or paragraph. `columns` names the
+    columns of delimited files without a header; `encoding` is a name that Python knows, or
+    `detect`. `label` is the field whose strings may name classes. `image` is the field that has
+    images, `auto` if it is to be found; None where images are files of their own. `format` names
+    the only format that is read, "" for any. `only` are the fields that are wanted, none for all.
+    Cells of delimited files that are one of `null_values` are missing. `looked` are fields whose
+    values say their type, where a file has one. A record of JSON that is a list is the field
+    `list_field` of one; "": it is none.
     """
 
     record: str = "file"
@@ -139,7 +162,8 @@ class Reading:
 
 
 class Cut(NamedTuple):
-    """A unit as a format cuts it: `size` bytes from `offset` on, with `records` records; blank lines count as records.
+    """A unit as a format cuts it: `size` bytes from `offset` on, with `records` records; blank
+    lines count as records.
 
     A unit with a `fault` has one record, which is rejected with this reason and not read.
     """
@@ -153,8 +177,9 @@ class Cut(NamedTuple):
 class Unit(NamedTuple):
     """A stretch of a file, and which of its records are wanted.
 
-    The stretch is `size` bytes from `offset` on. Its first `skip` records are passed over; the wanted ones have the numbers
-    from `first` on, counted through the file from 1, and there are `records` of them.
+    The stretch is `size` bytes from `offset` on. Its first `skip` records are passed over; the
+    wanted ones have the numbers from `first` on, counted through the file from 1, and there are
+    `records` of them.
     """
 
     offset: int
@@ -174,7 +199,8 @@ class Digest(Protocol):
 
 @dataclass(frozen=True)
 class Parsed:
-    """Some records of a unit, read: `numbers` (n,) int64, increasing, are those of the rows of `batch`.
+    """Some records of a unit, read: `numbers` (n,) int64, increasing, are those of the rows of
+    `batch`.
 
     `rejects` are those that could not be read, each with its number. Blank lines are in neither.
     """
@@ -185,11 +211,13 @@ class Parsed:
 
 
 class Misfit(Exception):
-    """A value does not fit the type that was found for its field: types were found in other records than these."""
+    """A value does not fit the type that was found for its field: types were found in other records
+    than these."""
 
 
 class ColumnMisfit(Misfit):
-    """No value of a column of the file can fit, whatever the record: text where there should be numbers, for instance."""
+    """No value of a column of the file can fit, whatever the record: text where there should be
+    numbers, for instance."""
 
 
 def is_given(schema: pa.Schema) -> bool:
@@ -204,7 +232,10 @@ def is_json(field: pa.Field) -> bool:
 
 def json_texts(values: Iterable[Any]) -> pa.Array:
     """Return the JSON text of each value, null for None. What JSON does not have is a string."""
-    texts = [None if value is None else json.dumps(value, ensure_ascii=False, default=str) for value in values]
+    texts = [
+        None if value is None else json.dumps(value, ensure_ascii=False, default=str)
+        for value in values
+    ]
     return pa.array(texts, pa.string())
 
 
@@ -214,17 +245,19 @@ def without_columns(rows: int) -> pa.RecordBatch:
 
 
 class Head(NamedTuple):
-    """What a text file begins with: `size` bytes before its first record (byte order mark, header), its columns if they are
-    named there or in the recipe."""
+    """What a text file begins with: `size` bytes before its first record (byte order mark, header),
+    its columns if they are named there or in the recipe."""
 
     size: int
     columns: tuple[str, ...] = ()
 
 
 class TextFormat(Protocol):
-    """A format whose records are text in UTF-8, one after the other, each ended by a line end: lines, JSON lines, CSV.
+    """A format whose records are text in UTF-8, one after the other, each ended by a line end:
+    lines, JSON lines, CSV.
 
-    `data` always begins with a record and holds whole records, the last one of a file with or without its line end.
+    `data` always begins with a record and holds whole records, the last one of a file with or
+    without its line end.
     """
 
     name: ClassVar[str]
@@ -235,11 +268,13 @@ class TextFormat(Protocol):
         ...
 
     def head(self, data: bytes, reading: Reading) -> Head:
-        """Look at the beginning of a file, or all of a small one. Raises Rejection if the file cannot be this format."""
+        """Look at the beginning of a file, or all of a small one. Raises Rejection if the file
+        cannot be this format."""
         ...
 
     def complete(self, data: bytes) -> int:
-        """Return how many bytes of `data` are records that end in it: 0 if not even the first one does."""
+        """Return how many bytes of `data` are records that end in it: 0 if not even the first one
+        does."""
         ...
 
     def count(self, data: bytes) -> int:
@@ -247,16 +282,27 @@ class TextFormat(Protocol):
         ...
 
     def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
-        """Return the types of the fields of these records, of which the first has the number `first`."""
+        """Return the types of the fields of these records, of which the first has the number
+        `first`."""
         ...
 
-    def parse(self, data: bytes, first: int, head: Head, reading: Reading, schema: pa.Schema, choose: Choose | None) -> Parsed:
-        """Read these records, of which the first has the number `first`, into the columns of `schema`. Raises Misfit."""
+    def parse(
+        self,
+        data: bytes,
+        first: int,
+        head: Head,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+    ) -> Parsed:
+        """Read these records, of which the first has the number `first`, into the columns of
+        `schema`. Raises Misfit."""
         ...
 
 
 class Format(Protocol):
-    """A format of files that hold many records. Its methods keep nothing: they run in any process, for any file."""
+    """A format of files that hold many records. Its methods keep nothing: they run in any process,
+    for any file."""
 
     @property
     def name(self) -> str:
@@ -265,39 +311,51 @@ class Format(Protocol):
 
     @property
     def types_can_be_sampled(self) -> bool:
-        """Whether the types of some units may be taken for those of all: `read` raises Misfit where others would be found."""
+        """Whether the types of some units may be taken for those of all: `read` raises Misfit where
+        others would be found."""
         ...
 
     def pieces(self, size: int) -> list[tuple[int, int]]:
-        """Return the ranges (offset, size) of a file of `size` bytes that can be scanned apart from each other."""
+        """Return the ranges (offset, size) of a file of `size` bytes that can be scanned apart from
+        each other."""
         ...
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Look at a piece of a file, and return what `join` needs, as JSON can hold it. Raises OSError, Rejection."""
+        """Look at a piece of a file, and return what `join` needs, as JSON can hold it. Raises
+        OSError, Rejection."""
         ...
 
     def join(self, scans: list[Any], size: int) -> list[Cut] | None:
         """Return the units of a file, from the scans of all pieces in order.
 
-        None: the pieces cannot be joined, and the file must be scanned again as one piece (0, size). Raises Rejection if no
-        record of the file can be read.
+        None: the pieces cannot be joined, and the file must be scanned again as one piece (0,
+        size). Raises Rejection if no record of the file can be read.
         """
         ...
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
-        """Return the types of the fields of a unit's records; what cannot be read is left out. Raises OSError, Rejection.
+        """Return the types of the fields of a unit's records; what cannot be read is left out.
+        Raises OSError, Rejection.
 
-        Of a file that declares types, only the values of the label and of `reading.looked` are read.
+        Of a file that declares types, only the values of the label and of `reading.looked` are
+        read.
         """
         ...
 
     def read(
-        self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+        self,
+        path: str,
+        unit: Unit,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+        digest: Digest,
     ) -> Iterator[Parsed]:
-        """Yield the records of a unit, a part of at most a few MiB at a time, with the columns of `schema`.
+        """Yield the records of a unit, a part of at most a few MiB at a time, with the columns of
+        `schema`.
 
-        `choose` is asked which of them are wanted, all without it; the others are not parsed where that saves time. `digest`
-        is given the bytes that all records of the unit (wanted or not) are made of. Raises Misfit, OSError; Rejection if
-        nothing of the unit can be read.
+        `choose` is asked which of them are wanted, all without it; the others are not parsed where
+        that saves time. `digest` is given the bytes that all records of the unit (wanted or not)
+        are made of. Raises Misfit, OSError; Rejection if nothing of the unit can be read.
         """
         ...

@@ -34,7 +34,8 @@ def is_beside(file: FoundFile, name: str) -> bool:
 
 
 def of_export(path: str) -> Iterator[str]:
-    """Yield where the shardctl.json of the export that a file may be of would lie, as InputFormat.companions has it."""
+    """Yield where the shardctl.json of the export that a file may be of would lie, as
+    InputFormat.companions has it."""
     for depth in range(DEEPEST + 1):
         place = f"{'../' * depth}{DESCRIPTION}"
         yield place
@@ -43,7 +44,8 @@ def of_export(path: str) -> Iterator[str]:
 
 
 def json_in(file: FoundFile) -> Any:
-    """Return the value in a JSON file, None if the file cannot be read or is larger than MOST_BYTES."""
+    """Return the value in a JSON file, None if the file cannot be read or is larger than
+    MOST_BYTES."""
     if file.size > MOST_BYTES:
         return None
     try:
@@ -53,5 +55,6 @@ def json_in(file: FoundFile) -> Any:
 
 
 def is_name(name: str) -> bool:
-    """Return whether an entry of an index is a plain file name: the file is in the folder of the index."""
+    """Return whether an entry of an index is a plain file name: the file is in the folder of the
+    index."""
     return "/" not in name and "\0" not in name and name not in ("", ".", "..")

@@ -1,4 +1,5 @@
-"""Columns of Parquet and Arrow files as columns of a dataset: plain types, values that do not change, nothing unchecked."""
+"""Columns of Parquet and Arrow files as columns of a dataset: plain types, values that do not
+change, nothing unchecked."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ _MOST_IN_LISTS = 2**31 - 1
 
 
 def check_columns(names: list[str], schema: pa.Schema) -> None:
-    """Raise Misfit if a file has a column that `schema` does not have and nobody chose to leave out."""
+    """Raise Misfit if a file has a column that `schema` does not have and nobody chose to leave
+    out."""
     strange = next((name for name in names if schema.get_field_index(name) < 0), None)
     if strange is not None and CHOSEN not in (schema.metadata or {}):
         raise Misfit(f"the column {printable(strange)} is not one of those that were found")
@@ -58,7 +60,9 @@ def check_names(names: list[str]) -> None:
     """Raise Rejection if two columns have the same name."""
     twice = first_repeated(names)
     if twice is not None:
-        raise Rejection("read", "repeated-column", f"two columns have the name {printable(twice)}; rename one")
+        raise Rejection(
+            "read", "repeated-column", f"two columns have the name {printable(twice)}; rename one"
+        )
 
 
 # --- types ---
@@ -67,8 +71,8 @@ def check_names(names: list[str]) -> None:
 def plain_type(type_: pa.DataType) -> pa.DataType:
     """Return the type that holds the same values and that every reader of Arrow files opens.
 
-    Dictionaries, run ends and extensions become what they stand for, views and large strings plain, maps lists of structs,
-    tensors lists in lists of their shape.
+    Dictionaries, run ends and extensions become what they stand for, views and large strings plain,
+    maps lists of structs, tensors lists in lists of their shape.
     """
     if isinstance(type_, pa.FixedShapeTensorType) and type_.shape:
         plain = plain_type(type_.value_type)
@@ -84,7 +88,9 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_binary_view(type_) or pa.types.is_large_binary(type_):
         return pa.binary()
     if pa.types.is_map(type_):
-        return pa.list_(pa.struct([("key", plain_type(type_.key_type)), ("value", plain_type(type_.item_type))]))
+        return pa.list_(
+            pa.struct([("key", plain_type(type_.key_type)), ("value", plain_type(type_.item_type))])
+        )
     if pa.types.is_struct(type_):
         return pa.struct([(f.name, plain_type(f.type)) for f in type_])
     if pa.types.is_fixed_size_list(type_):
@@ -97,20 +103,31 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the columns with plain types, without metadata. Raises Rejection if two have the same name."""
+    """Return the columns with plain types, without metadata. Raises Rejection if two have the same
+    name."""
     check_names(schema.names)
     return pa.schema([(f.name, plain_type(f.type)) for f in schema])
 
 
 def types_of(
-    schema: pa.Schema, reading: Reading, read: Callable[[pa.Schema], Iterator[Parsed]], classes: Classes = MappingProxyType({})
+    schema: pa.Schema,
+    reading: Reading,
+    read: Callable[[pa.Schema], Iterator[Parsed]],
+    classes: Classes = MappingProxyType({}),
 ) -> Types:
     """Return the types that a file says its columns have, `schema`, and the names of `classes`.
 
-    `read` gives the values of columns: of labels that are text, and of those that are to be looked at.
+    `read` gives the values of columns: of labels that are text, and of those that are to be looked
+    at.
     """
     label = reading.label
-    only = pa.schema([f for f in schema if f.name in reading.looked or (f.name == label and pa.types.is_string(f.type))])
+    only = pa.schema(
+        [
+            f
+            for f in schema
+            if f.name in reading.looked or (f.name == label and pa.types.is_string(f.type))
+        ]
+    )
     found = Types.of_schema(schema, label, only.names)
     for part in read(only) if len(only) else ():
         found = found.join(Types.of(part.batch, label))
@@ -122,10 +139,11 @@ HUGGING_FACE = b"huggingface"
 
 
 def class_names(metadata: dict[bytes, bytes] | None) -> dict[str, tuple[str, ...]]:
-    """Return the names of the classes of columns, as Hugging Face datasets writes them into the metadata of a schema.
+    """Return the names of the classes of columns, as Hugging Face datasets writes them into the
+    metadata of a schema.
 
-    Those inside of lists and structs are named by their path: objects.category. What cannot be read names no classes: anybody
-    may have written it.
+    Those inside of lists and structs are named by their path: objects.category. What cannot be read
+    names no classes: anybody may have written it.
     """
     try:
         labels = dict(_named("", json.loads((metadata or {})[HUGGING_FACE])["info"]["features"]))
@@ -134,7 +152,9 @@ def class_names(metadata: dict[bytes, bytes] | None) -> dict[str, tuple[str, ...
     return {
         name: tuple(names)
         for name, names in labels.items()
-        if isinstance(names, list) and all(isinstance(each, str) for each in names) and len(set(names)) == len(names)
+        if isinstance(names, list)
+        and all(isinstance(each, str) for each in names)
+        and len(set(names)) == len(names)
     }
 
 
@@ -155,12 +175,20 @@ def _named(path: str, feature: Any) -> Iterator[tuple[str, Any]]:
 
 
 def not_a_file(kind: str, error: Exception) -> Rejection:
-    """Return why a file is rejected that is none of its kind (Parquet, Arrow), given what went wrong."""
+    """Return why a file is rejected that is none of its kind (Parquet, Arrow), given what went
+    wrong."""
     reason = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
     if "crypted" in reason:
-        return Rejection("read", "encrypted", "an encrypted Parquet file; decrypt it first, with pyarrow or Spark and its keys")
+        return Rejection(
+            "read",
+            "encrypted",
+            "an encrypted Parquet file; decrypt it first, with pyarrow or Spark and its keys",
+        )
     article = "an" if kind == "Arrow" else "a"
-    message = f"not {article} {kind} file that can be read ({reason}); it is damaged, or its name has the wrong ending"
+    message = (
+        f"not {article} {kind} file that can be read ({reason}); it is damaged, or its name "
+        "has the wrong ending"
+    )
     return Rejection("read", f"not-{kind.lower()}", message)
 
 
@@ -169,7 +197,8 @@ class _OtherKindError(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow is unty
 
 
 def fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return an array with another type and the same values. Raises Misfit if a value would change."""
+    """Return an array with another type and the same values. Raises Misfit if a value would
+    change."""
     if array.type.equals(type_):
         return array
     try:
@@ -177,7 +206,9 @@ def fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
     except _OtherKindError as error:
         raise ColumnMisfit(f"values of type {array.type} do not fit {type_} ({error})") from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise Misfit(f"values of type {array.type} do not fit {type_} ({str(error).splitlines()[0]})") from error
+        raise Misfit(
+            f"values of type {array.type} do not fit {type_} ({str(error).splitlines()[0]})"
+        ) from error
 
 
 def _fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -199,7 +230,11 @@ def _fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if (own in text) != (type_ in text):
         raise _OtherKindError("text is not read as something else")
     cast = array.cast(type_)
-    widened = pa.types.is_floating(own) and pa.types.is_floating(type_) and type_.bit_width >= own.bit_width
+    widened = (
+        pa.types.is_floating(own)
+        and pa.types.is_floating(type_)
+        and type_.bit_width >= own.bit_width
+    )
     if not widened and not _same(cast.cast(own), array):
         raise pa.ArrowInvalid("a value would change")
     return cast
@@ -230,7 +265,9 @@ def _decoded(array: pa.Array) -> pa.Array:
     if pa.types.is_run_end_encoded(own):
         import pyarrow.compute as pc
 
-        runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, _decoded(array.values)).slice(array.offset, len(array))
+        runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, _decoded(array.values)).slice(
+            array.offset, len(array)
+        )
         return pc.run_end_decode(runs)
     if pa.types.is_string_view(own):
         return array.cast(pa.string())
@@ -239,12 +276,16 @@ def _decoded(array: pa.Array) -> pa.Array:
     if pa.types.is_map(own):
         # The layout is the same: only the name of the type is another.
         return array.cast(pa.list_(pa.struct([("key", own.key_type), ("value", own.item_type)])))
-    # Not array.cast(): it takes the places of views for those of lists, and loses values (pyarrow 26).
+    # Not array.cast(): it takes the places of views for those of lists, and loses values (pyarrow
+    # 26).
     if pa.types.is_list_view(own):
         import pyarrow.compute as pc
 
-        if (pc.sum(pc.list_value_length(array)).as_py() or 0) > _MOST_IN_LISTS:  # views may share their values
-            raise pa.ArrowInvalid("the lists of one batch have more values together than a column holds")
+        # views may share their values
+        if (pc.sum(pc.list_value_length(array)).as_py() or 0) > _MOST_IN_LISTS:
+            raise pa.ArrowInvalid(
+                "the lists of one batch have more values together than a column holds"
+            )
         return _list_of(array, array.flatten(), pa.list_(own.value_type))
     if pa.types.is_large_list_view(own):
         return _list_of(array, array.flatten(), pa.large_list(own.value_type))
@@ -252,7 +293,8 @@ def _decoded(array: pa.Array) -> pa.Array:
 
 
 def _shape_of(type_: pa.FixedShapeTensorType) -> list[int]:
-    """Return the shape of tensors as they are read: the permutation tells how they lie in memory."""
+    """Return the shape of tensors as they are read: the permutation tells how they lie in
+    memory."""
     return [type_.shape[place] for place in type_.permutation or range(len(type_.shape))]
 
 
@@ -263,7 +305,9 @@ def _rows_of_tensors(array: pa.Array) -> pa.Array:
     values = storage.values.slice(storage.offset * size, len(storage) * size)
     if own.permutation:
         places = np.arange(size).reshape(own.shape).transpose(own.permutation).reshape(-1)
-        values = values.take(pa.array((np.arange(len(storage))[:, None] * size + places).reshape(-1)))
+        values = values.take(
+            pa.array((np.arange(len(storage))[:, None] * size + places).reshape(-1))
+        )
     for length in reversed(inner):
         values = pa.FixedSizeListArray.from_arrays(values, length)
     mask = array.is_null() if array.null_count else None
@@ -271,22 +315,33 @@ def _rows_of_tensors(array: pa.Array) -> pa.Array:
 
 
 def _list_of(array: pa.Array, values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return lists like those of `array` (a list or a map) over other values, those of its slice alone."""
+    """Return lists like those of `array` (a list or a map) over other values, those of its slice
+    alone."""
     import pyarrow.compute as pc
 
     offsets = np.append(0, np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(array), 0))))
     large = pa.types.is_large_list(type_)
     edges = pa.array(offsets, pa.int64() if large else pa.int32())
     mask = array.is_null() if array.null_count else None
-    return (pa.LargeListArray if large else pa.ListArray).from_arrays(edges, values, type=type_, mask=mask)
+    return (pa.LargeListArray if large else pa.ListArray).from_arrays(
+        edges, values, type=type_, mask=mask
+    )
 
 
 def _fitted_list(array: pa.Array, type_: pa.DataType) -> pa.Array:
     own = array.type
-    if pa.types.is_fixed_size_list(type_) and pa.types.is_fixed_size_list(own) and own.list_size == type_.list_size:
+    if (
+        pa.types.is_fixed_size_list(type_)
+        and pa.types.is_fixed_size_list(own)
+        and own.list_size == type_.list_size
+    ):
         size = own.list_size
-        values = _fitted(array.values.slice(array.offset * size, len(array) * size), type_.value_type)
-        return pa.FixedSizeListArray.from_arrays(values, type=type_, mask=array.is_null() if array.null_count else None)
+        values = _fitted(
+            array.values.slice(array.offset * size, len(array) * size), type_.value_type
+        )
+        return pa.FixedSizeListArray.from_arrays(
+            values, type=type_, mask=array.is_null() if array.null_count else None
+        )
     if pa.types.is_fixed_size_list(type_):
         raise pa.ArrowInvalid("lists may have other lengths")
     return _list_of(array, _fitted(array.flatten(), type_.value_type), type_)
@@ -298,7 +353,10 @@ def _fitted_struct(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if strange is not None or len(own) < array.type.num_fields:
         raise pa.ArrowInvalid(f"the field {strange} is not one of those that were found")
     parts = array.flatten()
-    columns = [_fitted(parts[own[f.name]], f.type) if f.name in own else pa.nulls(len(array), f.type) for f in type_]
+    columns = [
+        _fitted(parts[own[f.name]], f.type) if f.name in own else pa.nulls(len(array), f.type)
+        for f in type_
+    ]
     mask = array.is_null() if array.null_count else None
     if not columns:
         return pa.array([{}] * len(array), type_, mask=None if mask is None else np.asarray(mask))
@@ -306,10 +364,15 @@ def _fitted_struct(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _as_json(array: pa.Array) -> pa.Array:
-    """Return JSON text for values that are no strings. Raises ArrowInvalid for those that JSON cannot hold."""
+    """Return JSON text for values that are no strings. Raises ArrowInvalid for those that JSON
+    cannot hold."""
     try:
         texts = [
-            None if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            None
+            if value is None
+            else value
+            if isinstance(value, str)
+            else json.dumps(value, ensure_ascii=False)
             for value in array.to_pylist()
         ]
     except (TypeError, ValueError) as error:
@@ -321,7 +384,8 @@ def _as_json(array: pa.Array) -> pa.Array:
 
 
 class _Continued:
-    """The batches of a part of a file, read up to `row`; `rest` is what is left of the last batch."""
+    """The batches of a part of a file, read up to `row`; `rest` is what is left of the last
+    batch."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self.batches = batches
@@ -334,17 +398,22 @@ Version = tuple[int, int, int]
 
 
 def version_of(path: str) -> Version:
-    """Return what tells a file from one that took its place: a copy may have the same size and time. Raises OSError."""
+    """Return what tells a file from one that took its place: a copy may have the same size and
+    time. Raises OSError."""
     status = Path(path).stat()
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 _continued: dict[Any, _Continued] = {}
-"""The last part that was not read to its end by this process: its next unit goes on there and decodes nothing again."""
+"""The last part that was not read to its end by this process: its next unit goes on there and
+decodes nothing again."""
 
 
 def rows_of(
-    key: tuple[Any, ...], open_batches: Callable[[], Iterator[pa.RecordBatch]], skip: int, count: int
+    key: tuple[Any, ...],
+    open_batches: Callable[[], Iterator[pa.RecordBatch]],
+    skip: int,
+    count: int,
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows `skip` to `skip + count` of a part of a file.
 
@@ -362,7 +431,8 @@ def rows_of(
             raise Rejection(
                 "read",
                 "changed",
-                "the file has fewer rows than its description says: it has changed, or is damaged; make it again",
+                "the file has fewer rows than its description says: it has changed, or is damaged; "
+                "make it again",
             )
         first, stop = max(0, skip - current.row), min(len(batch), end - current.row)
         current.rest = batch.slice(stop) if stop < len(batch) else None
@@ -372,11 +442,14 @@ def rows_of(
     _continued[key] = current
 
 
-def parsed(batch: pa.RecordBatch, first: int, schema: pa.Schema, choose: Choose | None) -> Iterator[Parsed]:
-    """Yield rows of a file, of which the first has the number `first`, with the columns of `schema`, and checked.
+def parsed(
+    batch: pa.RecordBatch, first: int, schema: pa.Schema, choose: Choose | None
+) -> Iterator[Parsed]:
+    """Yield rows of a file, of which the first has the number `first`, with the columns of
+    `schema`, and checked.
 
-    A row with a value that is not valid (text that is no UTF-8), or that is too large, is rejected. Raises Misfit,
-    ArrowInvalid.
+    A row with a value that is not valid (text that is no UTF-8), or that is too large, is rejected.
+    Raises Misfit, ArrowInvalid.
     """
     numbers = np.arange(first, first + len(batch))
     batch, valid, rejects = _valid_rows(batch, numbers)  # before anything follows its offsets
@@ -409,8 +482,8 @@ def parsed_batches(
 ) -> Iterator[Parsed]:
     """Yield rows that follow each other, as `parsed` does. The first has the number `first`.
 
-    Raises Misfit, and Rejection where a batch is damaged: it and all after it cannot be read. `place` says in words where the
-    batch is that begins with the row of a number.
+    Raises Misfit, and Rejection where a batch is damaged: it and all after it cannot be read.
+    `place` says in words where the batch is that begins with the row of a number.
     """
     number = first
     try:
@@ -424,10 +497,14 @@ def parsed_batches(
 
 
 def _bytes_of(batch: pa.RecordBatch) -> int:
-    """Return about how many bytes a batch has; long values of dictionaries count wherever they are."""
+    """Return about how many bytes a batch has; long values of dictionaries count wherever they
+    are."""
     total = int(batch.nbytes)
     for column in batch.columns:
-        if pa.types.is_dictionary(column.type) and column.dictionary.nbytes * len(column) > RECORD_BYTES:
+        if (
+            pa.types.is_dictionary(column.type)
+            and column.dictionary.nbytes * len(column) > RECORD_BYTES
+        ):
             total += int(_row_bytes(column).sum())
     return total
 
@@ -435,15 +512,25 @@ def _bytes_of(batch: pa.RecordBatch) -> int:
 def _row_bytes(column: pa.Array) -> npt.NDArray[np.int64]:
     """Return about how many bytes each value has, (n,)."""
     words = _decoded(column.dictionary) if pa.types.is_dictionary(column.type) else None
-    if words is not None and words.type in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
+    if words is not None and words.type in (
+        pa.string(),
+        pa.binary(),
+        pa.large_string(),
+        pa.large_binary(),
+    ):
         import pyarrow.compute as pc
 
-        return np.asarray(pc.binary_length(words).take(column.indices).fill_null(0)).astype(np.int64)
+        return np.asarray(pc.binary_length(words).take(column.indices).fill_null(0)).astype(
+            np.int64
+        )
     return np.array([column.slice(row, 1).nbytes for row in range(len(column))], np.int64)
 
 
-def _rows_apart(batch: pa.RecordBatch, numbers: Numbers) -> tuple[list[tuple[pa.RecordBatch, Numbers]], _Rejects]:
-    """Return the rows of a large batch in parts that a column holds, without those that are too large to be read."""
+def _rows_apart(
+    batch: pa.RecordBatch, numbers: Numbers
+) -> tuple[list[tuple[pa.RecordBatch, Numbers]], _Rejects]:
+    """Return the rows of a large batch in parts that a column holds, without those that are too
+    large to be read."""
     parts, rejects, first, together = [], [], 0, 0
     sizes = np.sum([_row_bytes(column) for column in batch.columns], axis=0)
     for row, size in enumerate(sizes.tolist()):
@@ -458,7 +545,8 @@ def _rows_apart(batch: pa.RecordBatch, numbers: Numbers) -> tuple[list[tuple[pa.
 
 
 def fitted_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of `schema`, string for null; those that are missing are null. Raises Misfit."""
+    """Return the columns of `schema`, string for null; those that are missing are null. Raises
+    Misfit."""
     whole = without_nulls(schema)
     columns = []
     for field, out in zip(schema, whole, strict=True):
@@ -485,7 +573,9 @@ def _without_nulls(value: Any) -> Any:
 
 def _may_be_text(array: pa.Array) -> bool:
     type_ = plain_type(array.type)
-    return bool(pa.types.is_string(type_) or pa.types.is_binary(type_) or array.null_count == len(array))
+    return bool(
+        pa.types.is_string(type_) or pa.types.is_binary(type_) or array.null_count == len(array)
+    )
 
 
 _Rejects = list[tuple[int, Rejection]]
@@ -510,7 +600,11 @@ def _valid_rows(batch: pa.RecordBatch, numbers: Any) -> tuple[pa.RecordBatch, An
             reason = str(error).splitlines()[0]
             valid[row] = False
             utf8 = "utf8" in reason.lower()
-            name, advice = ("not-utf8", "write it as UTF-8 or as bytes") if utf8 else ("invalid-value", "write the file again")
+            name, advice = (
+                ("not-utf8", "write it as UTF-8 or as bytes")
+                if utf8
+                else ("invalid-value", "write the file again")
+            )
             rejects.append((int(numbers[row]), Rejection("decode", name, f"{reason}; {advice}")))
     return _chosen(batch, valid), valid, rejects
 
@@ -518,13 +612,17 @@ def _valid_rows(batch: pa.RecordBatch, numbers: Any) -> tuple[pa.RecordBatch, An
 def _chosen(batch: pa.RecordBatch, wanted: npt.NDArray[np.bool_]) -> pa.RecordBatch:
     """Return the wanted rows of a batch."""
     edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False)).reshape(-1, 2).tolist()
-    if len(edges) <= 1:  # neighbours, or none, need no copy, nor Arrow's kernels, which take 40 ms to import with numpy.ma
+    # neighbours, or none, need no copy, nor Arrow's kernels, which take 40 ms to import with
+    # numpy.ma
+    if len(edges) <= 1:
         first, end = edges[0] if edges else (0, 0)
         return batch.slice(first, end - first)
     try:
         return batch.filter(pa.array(wanted))
     except pa.ArrowNotImplementedError:  # of views and run ends
-        return pa.concat_batches([batch.slice(0, 0), *(batch.slice(first, end - first) for first, end in edges)])
+        return pa.concat_batches(
+            [batch.slice(0, 0), *(batch.slice(first, end - first) for first, end in edges)]
+        )
 
 
 def hash_range(path: str, offset: int, size: int, digest: Digest) -> None:
@@ -544,8 +642,21 @@ def damaged(what: str, error: Exception) -> Rejection:
     if isinstance(error, OSError) and error.errno:
         raise error
     reason = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
-    return Rejection("read", "damaged", f"{what} cannot be read ({reason}); the file is damaged, write or fetch it again")
+    return Rejection(
+        "read",
+        "damaged",
+        f"{what} cannot be read ({reason}); the file is damaged, write or fetch it again",
+    )
 
 
-FAULTS = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError, IndexError, TypeError, RecursionError)
+FAULTS = (
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    OverflowError,
+    KeyError,
+    IndexError,
+    TypeError,
+    RecursionError,
+)
 """What pyarrow raises for files that are damaged."""

@@ -1,4 +1,5 @@
-"""The content of files that hold records: of a plain one any part, a compressed one is read from its beginning."""
+"""The content of files that hold records: of a plain one any part, a compressed one is read from
+its beginning."""
 
 from __future__ import annotations
 
@@ -8,11 +9,18 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Protocol
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.streams import Compression, Truncated, compression_of, decompressed, next_chunk
+from shardctl.sources.formats.streams import (
+    Compression,
+    Truncated,
+    compression_of,
+    decompressed,
+    next_chunk,
+)
 from shardctl.system.files import ordinary
 
 BUFFER_BYTES = 16 << 10
-"""What is read of a plain file at once where less is asked for: several small records, and little beside a header."""
+"""What is read of a plain file at once where less is asked for: several small records, and little
+beside a header."""
 
 INFLATED_BYTES = 1 << 20
 """The most bytes of zlib data that are decompressed at a time."""
@@ -30,7 +38,8 @@ class Content(Protocol):
     fault: Rejection | None
 
     def at(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes from `offset` on, fewer where the content ends. Raises OSError, Rejection."""
+        """Return `size` bytes from `offset` on, fewer where the content ends. Raises OSError,
+        Rejection."""
         ...
 
     def reaches(self, offset: int) -> bool:
@@ -62,7 +71,8 @@ class PlainContent:
         self._size = os.fstat(file.fileno()).st_size
 
     def at(self, offset: int, size: int) -> bytes:
-        """Return a part: small ones from a buffer, so that headers do not cost a call of the system each."""
+        """Return a part: small ones from a buffer, so that headers do not cost a call of the system
+        each."""
         place = offset - self._start
         if place >= 0 and place + size <= len(self._buffer):
             return self._buffer[place : place + size]
@@ -76,7 +86,8 @@ class PlainContent:
             return b""
         size = min(size, self._size - offset)
         parts = []
-        while size and (data := os.pread(self._file.fileno(), size, offset)):  # at most 2 GiB at once
+        # at most 2 GiB at once
+        while size and (data := os.pread(self._file.fileno(), size, offset)):
             parts.append(data)
             offset, size = offset + len(data), size - len(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -161,10 +172,13 @@ def never_plain(_start: bytes) -> bool:
     return False
 
 
-def open_content(path: str, is_plain: Callable[[bytes], bool] = never_plain) -> PlainContent | StreamedContent:
+def open_content(
+    path: str, is_plain: Callable[[bytes], bool] = never_plain
+) -> PlainContent | StreamedContent:
     """Open a file; how it is compressed, its first bytes say. Raises OSError, Rejection.
 
-    `is_plain` tells of the first HEAD_BYTES that look like those of a compressed file whether they are no such thing.
+    `is_plain` tells of the first HEAD_BYTES that look like those of a compressed file whether they
+    are no such thing.
     """
     file = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
     try:
@@ -183,8 +197,14 @@ def open_content(path: str, is_plain: Callable[[bytes], bool] = never_plain) -> 
 
 
 def _is_zlib(start: bytes) -> bool:
-    """Return whether data in the format of zlib may begin like this (RFC 1950, section 2.2), with a window of 32 KiB."""
-    return start[:1] == b"\x78" and len(start) > 2 and not start[1] & 0x20 and int.from_bytes(start[:2], "big") % 31 == 0
+    """Return whether data in the format of zlib may begin like this (RFC 1950, section 2.2), with a
+    window of 32 KiB."""
+    return (
+        start[:1] == b"\x78"
+        and len(start) > 2
+        and not start[1] & 0x20
+        and int.from_bytes(start[:2], "big") % 31 == 0
+    )
 
 
 def _inflated(file: BinaryIO, way: Compression) -> Iterator[bytes]:

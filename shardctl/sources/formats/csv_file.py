@@ -60,10 +60,12 @@ def _head(path: str, form: Delimited, reading: Reading) -> Head:
 
 @dataclass(frozen=True)
 class DelimitedFile:
-    """CSV files in UTF-8 that can be sought: cut on a grid of `cell` bytes, in pieces of `piece` bytes.
+    """CSV files in UTF-8 that can be sought: cut on a grid of `cell` bytes, in pieces of `piece`
+    bytes.
 
-    A piece is scanned without knowing whether it begins inside quotes, for both cases: an even or an odd number of quotes
-    before it. Counting is enough where every quote opens or closes a cell; else the file is scanned from its start to its end.
+    A piece is scanned without knowing whether it begins inside quotes, for both cases: an even or
+    an odd number of quotes before it. Counting is enough where every quote opens or closes a cell;
+    else the file is scanned from its start to its end.
     """
 
     form: Delimited = field(default_factory=Delimited)
@@ -77,11 +79,13 @@ class DelimitedFile:
         return self.form.name
 
     def pieces(self, size: int) -> list[tuple[int, int]]:
-        """Return the ranges (offset, size) of a file of `size` bytes that can be scanned apart from each other."""
+        """Return the ranges (offset, size) of a file of `size` bytes that can be scanned apart from
+        each other."""
         return [(offset, min(self.piece, size - offset)) for offset in range(0, size, self.piece)]
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Look at a piece of a file, or at all of it: then what cannot be counted in pieces is read from start to end."""
+        """Look at a piece of a file, or at all of it: then what cannot be counted in pieces is read
+        from start to end."""
         form = self.form.of(reading)
         head = _head(path, form, reading).size
         with open(path, "rb", buffering=0, opener=ordinary) as file:
@@ -90,13 +94,17 @@ class DelimitedFile:
                 raise changed()
             scanner = _Scanner(file.fileno(), form.delimiter, self.cell, head, end)
             if size <= self.piece:
-                both = [_both_ways(*cell, form.delimiter) for cell in scanner.cells(max(offset, head), offset + size)]
+                both = [
+                    _both_ways(*cell, form.delimiter)
+                    for cell in scanner.cells(max(offset, head), offset + size)
+                ]
                 if offset or size < end or _chained(both) is not None:
                     return {"head": head, "both": both}
             return {"head": head, "found": scanner.serial(head)}
 
     def join(self, scans: list[Any], size: int) -> list[Cut] | None:
-        """Return the units of a file; None if quotes that do not open or close a cell make counting in pieces impossible."""
+        """Return the units of a file; None if quotes that do not open or close a cell make counting
+        in pieces impossible."""
         if not scans:
             return []
         found = scans[0].get("found")
@@ -107,10 +115,18 @@ class DelimitedFile:
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the columns of a unit's records; what cannot be read is left out."""
         data = _records_of(range_of(path, unit), unit, self.form.of(reading))
-        return self.form.types_of(data, unit.first, _head(path, self.form.of(reading), reading), reading)
+        return self.form.types_of(
+            data, unit.first, _head(path, self.form.of(reading), reading), reading
+        )
 
     def read(
-        self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+        self,
+        path: str,
+        unit: Unit,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+        digest: Digest,
     ) -> Iterator[Parsed]:
         """Yield the records of a unit at once: it is about as large as it was cut."""
         form = self.form.of(reading)
@@ -124,8 +140,11 @@ class DelimitedFile:
             ends = find_records(data, form.delimiter).ends
             if len(ends) <= unit.records:
                 raise
-            # It may be in a record of another unit. To look for the end of this one before would take as long as parsing.
-            parsed = form.parse(data[: int(ends[unit.records - 1])], unit.first, head, reading, schema, choose)
+            # It may be in a record of another unit. To look for the end of this one before would
+            # take as long as parsing.
+            parsed = form.parse(
+                data[: int(ends[unit.records - 1])], unit.first, head, reading, schema, choose
+            )
         yield _up_to(parsed, unit.first + unit.records)
 
 
@@ -151,7 +170,8 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class _Scanner:
-    """Looks at a file cell by cell of its grid, in flat memory; `head` is where its records begin, `end` where they end."""
+    """Looks at a file cell by cell of its grid, in flat memory; `head` is where its records begin,
+    `end` where they end."""
 
     file: int
     delimiter: str
@@ -160,7 +180,8 @@ class _Scanner:
     end: int
 
     def cells(self, start: int, end: int) -> Iterator[tuple[int, Bytes, Numbers, Numbers]]:
-        """Yield of each stretch of a cell its offset, its quotes, the bytes before them, and its line ends.
+        """Yield of each stretch of a cell its offset, its quotes, the bytes before them, and its
+        line ends.
 
         Places are offsets in the file.
         """
@@ -169,16 +190,21 @@ class _Scanner:
             size = min(self.cell - start % self.cell, end - start)
             array = buffer[: size + 2]
             array[0] = array[-1] = NEWLINE
-            first = start - (start > self.head)  # a byte mark before the first record is not before a quote
-            fill(self.file, first, array[1 - (start - first) : 1 + size + (start + size < self.end)].data)
+            # a byte mark before the first record is not before a quote
+            first = start - (start > self.head)
+            fill(
+                self.file,
+                first,
+                array[1 - (start - first) : 1 + size + (start + size < self.end)].data,
+            )
             quotes = np.flatnonzero(array[1 : size + 1] == QUOTE)
             ends = line_ends(array[1 : size + 1 + (start + size < self.end)], size)
             yield start, array[quotes], quotes + start, ends + start
             start += size
 
     def serial(self, start: int) -> list[list[int]]:
-        """Return [first end, last end, records] of each cell in which records end, and [start, end, quote, 1] of each
-        record whose quote is never closed: its line."""
+        """Return [first end, last end, records] of each cell in which records end, and [start, end,
+        quote, 1] of each record whose quote is never closed: its line."""
         found, state, last = [], State(), start
         for _, before, quotes, ends in self.cells(start, self.end):
             counted = self._counted(quotes, before, state)
@@ -189,7 +215,9 @@ class _Scanner:
                 found.append([int(own[0]), last, len(own)])
         if not state.inside:
             return found
-        line = next((int(ends[0]) for *_, ends in self.cells(state.opened, self.end) if len(ends)), self.end)
+        line = next(
+            (int(ends[0]) for *_, ends in self.cells(state.opened, self.end) if len(ends)), self.end
+        )
         return [*found, [last, line, state.opened, 1], *self.serial(line)]
 
     def _counted(self, quotes: Numbers, before: Bytes, state: State) -> Numbers:
@@ -211,9 +239,12 @@ class _Scanner:
         return quotes
 
 
-def _both_ways(_start: int, before: Bytes, quotes: Numbers, ends: Numbers, delimiter: str) -> list[list[int]]:
-    """Return for a cell that begins outside and inside quotes: whether all its quotes count, whether it ends inside quotes,
-    the first and the last end of a record in it, and how many there are."""
+def _both_ways(
+    _start: int, before: Bytes, quotes: Numbers, ends: Numbers, delimiter: str
+) -> list[list[int]]:
+    """Return for a cell that begins outside and inside quotes: whether all its quotes count,
+    whether it ends inside quotes, the first and the last end of a record in it, and how many there
+    are."""
     odd = np.searchsorted(quotes, ends) % 2
     found = []
     for inside in (0, 1):
@@ -225,7 +256,8 @@ def _both_ways(_start: int, before: Bytes, quotes: Numbers, ends: Numbers, delim
 
 
 def _chained(cells: list[list[list[int]]]) -> list[list[int]] | None:
-    """Return [first end, last end, records] of each cell, taken as the cells before it say. None: they cannot be counted."""
+    """Return [first end, last end, records] of each cell, taken as the cells before it say. None:
+    they cannot be counted."""
     inside, found = 0, []
     for both in cells:
         sound, inside, *ends = both[inside]
@@ -237,7 +269,8 @@ def _chained(cells: list[list[list[int]]]) -> list[list[int]] | None:
 
 
 def _cuts(found: list[list[int]], head: int, size: int) -> Iterator[Cut]:
-    """Yield the units: each ends with the first record that ends in a cell. Records that are too large stand alone."""
+    """Yield the units: each ends with the first record that ends in a cell. Records that are too
+    large stand alone."""
     start, last, records, fresh = head, head, 0, True
     for entry in found:
         if len(entry) == 4:
@@ -269,5 +302,9 @@ def _cuts(found: list[list[int]], head: int, size: int) -> Iterator[Cut]:
 
 
 def _too_large(size: int) -> Rejection:
-    message = f"the row has {size} bytes, more than the {RECORD_BYTES} that are read at once; is a quote missing in it?"
+    message = (
+        f"the row has {size} bytes, more than the {RECORD_BYTES} that are read at once; is "
+        "a "
+        "quote missing in it?"
+    )
     return Rejection("read", "too-large", message)

@@ -1,4 +1,5 @@
-"""Text in any encoding, decoded strictly: bytes that are no text in it are found and named, never replaced."""
+"""Text in any encoding, decoded strictly: bytes that are no text in it are found and named, never
+replaced."""
 
 from __future__ import annotations
 
@@ -12,10 +13,12 @@ from shardctl.system.packages import to_install
 from shardctl.system.text import did_you_mean, printable
 
 UNDECODED = b"\xff"
-"""What stands in UTF-8 for bytes that could not be decoded. It is no UTF-8, so that the record with it is rejected."""
+"""What stands in UTF-8 for bytes that could not be decoded. It is no UTF-8, so that the record with
+it is rejected."""
 
 DETECTED_BYTES = 16 << 20
-"""How much of the beginning of a file is looked at to find its encoding. What comes after it is still decoded strictly."""
+"""How much of the beginning of a file is looked at to find its encoding. What comes after it is
+still decoded strictly."""
 
 SAMPLE_BYTES = 64 << 10
 """How much text charset-normalizer gets: the lines with bytes over 127. It takes about 0.1 s."""
@@ -28,7 +31,12 @@ _BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 
-_ESCAPES = ((b"\x1b$)C", "iso2022_kr"), (b"\x1b$B", "iso2022_jp"), (b"\x1b$@", "iso2022_jp"), (b"\x1b(J", "iso2022_jp"))
+_ESCAPES = (
+    (b"\x1b$)C", "iso2022_kr"),
+    (b"\x1b$B", "iso2022_jp"),
+    (b"\x1b$@", "iso2022_jp"),
+    (b"\x1b(J", "iso2022_jp"),
+)
 """How encodings of 7 bits switch to other characters: their files would pass for UTF-8."""
 
 _WIDER = {"gb2312": "gb18030", "gbk": "gb18030", "euc_kr": "cp949", "shift_jis": "cp932"}
@@ -39,50 +47,80 @@ _DETECTED = """
     cp1257 latin_1 iso8859_2 iso8859_5 iso8859_6 iso8859_7 iso8859_8 iso8859_9 iso8859_15 koi8_r koi8_u cp866 cp855
     mac_cyrillic tis_620 cp874 cp437 cp850 cp852 cp862 cp864
 """.split()  # noqa: SIM905 (a list of 37 strings would be 37 lines)
-"""What charset-normalizer chooses from. With all that Python has, rare encodings win over common ones in short texts."""
+"""What charset-normalizer chooses from. With all that Python has, rare encodings win over common
+ones in short texts."""
 
-_NOT_FOR_FILES = frozenset(("idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"))
-"""Codecs of Python that no text file is in, or that are not strict, or that not every machine has."""
+_NOT_FOR_FILES = frozenset(
+    ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem")
+)
+"""Codecs of Python that no text file is in, or that are not strict, or that not every machine
+has."""
 
 
 _COMMON = (
-    *("utf-8", "utf-16", "utf-32", "latin-1", "cp1252", "ascii", "gbk", "gb2312", "gb18030", "big5"),
+    *(
+        "utf-8",
+        "utf-16",
+        "utf-32",
+        "latin-1",
+        "cp1252",
+        "ascii",
+        "gbk",
+        "gb2312",
+        "gb18030",
+        "big5",
+    ),
     *("shift_jis", "cp932", "euc_jp", "euc_kr"),
 )
 """Encodings that a message suggests."""
 
 
 def known_encoding(name: str) -> str:
-    """Return Python's own name of an encoding, or `detect`. Raises UsageError if it is none of text files."""
+    """Return Python's own name of an encoding, or `detect`. Raises UsageError if it is none of text
+    files."""
     if name == DETECT:
         return DETECT
     try:
         codec = codecs.lookup(name)
         own = codec.name
         if own == "utf-7":
-            raise UsageError("encoding utf-7 is not read; recode the files, for instance with iconv -f UTF-7 -t UTF-8")
+            raise UsageError(
+                "encoding utf-7 is not read; recode the files, for instance with iconv -f UTF-7 -t "
+                "UTF-8"
+            )
         if own.replace("_", "-") in _NOT_FOR_FILES or not getattr(codec, "_is_text_encoding", True):
             raise LookupError
     except (LookupError, ValueError):
         near = did_you_mean(name, _COMMON) or ";"
-        known = "utf-8, utf-16, gb18030, big5, cp932, latin-1 and all others that Python has, or detect"
-        raise UsageError(f"encoding {printable(name)}: there is no such encoding{near} known are {known}") from None
+        known = (
+            "utf-8, utf-16, gb18030, big5, cp932, latin-1 and all others that Python has, or detect"
+        )
+        raise UsageError(
+            f"encoding {printable(name)}: there is no such encoding{near} known are {known}"
+        ) from None
     return "utf-8" if own == "utf-8-sig" else own
 
 
 def resolve(encoding: str, start: bytes) -> tuple[str, int]:
-    """Return which encoding a file is in that begins with `start` (4 bytes or more), and the size of its byte order mark.
+    """Return which encoding a file is in that begins with `start` (4 bytes or more), and the size
+    of its byte order mark.
 
-    A byte order mark counts for more than the encoding that was named, as in browsers. For a file in UTF-8 the size is 0: the
-    mark is the same in the decoded text, and left to the format. Raises Rejection (stage `decode`), UsageError.
+    A byte order mark counts for more than the encoding that was named, as in browsers. For a file
+    in UTF-8 the size is 0: the mark is the same in the decoded text, and left to the format. Raises
+    Rejection (stage `decode`), UsageError.
     """
     named = known_encoding(encoding)
-    boms = [pair for pair in _BOMS if not named.startswith("utf-16") or not pair[1].startswith("utf-32")]
+    boms = [
+        pair for pair in _BOMS if not named.startswith("utf-16") or not pair[1].startswith("utf-32")
+    ]
     found = next(((own, len(mark)) for mark, own in boms if start.startswith(mark)), None)
     if named == "utf-8":
         if found and found[0] != "utf-8":
             family = found[0][:6].upper()
-            message = f"not UTF-8: it begins with the byte order mark of {family}; use --encoding {family.lower()}"
+            message = (
+                f"not UTF-8: it begins with the byte order mark of {family}; use --encoding "
+                f"{family.lower()}"
+            )
             raise Rejection("decode", "not-utf8", message)
         return "utf-8", 0
     if found:
@@ -94,8 +132,10 @@ def resolve(encoding: str, start: bytes) -> tuple[str, int]:
 
 
 def decode_text(data: bytes, encoding: str) -> str:
-    """Return the text of a whole file, without its byte order mark. Raises Rejection (stage `decode`), which names the byte."""
-    if encoding == "utf-8" and data[:1] < b"\xef" and not data.startswith(codecs.BOM_UTF32_BE):  # millions of small files
+    """Return the text of a whole file, without its byte order mark. Raises Rejection (stage
+    `decode`), which names the byte."""
+    # millions of small files
+    if encoding == "utf-8" and data[:1] < b"\xef" and not data.startswith(codecs.BOM_UTF32_BE):
         wide = unmarked_wide(data)
         if wide is not None:
             raise looks_wide("decode", wide)
@@ -103,7 +143,11 @@ def decode_text(data: bytes, encoding: str) -> str:
             return data.decode()
         except UnicodeDecodeError as error:
             raise undecoded(encoding, error.start) from None
-    named = detect(data[:DETECTED_BYTES], len(data) <= DETECTED_BYTES) if encoding == DETECT else encoding
+    named = (
+        detect(data[:DETECTED_BYTES], len(data) <= DETECTED_BYTES)
+        if encoding == DETECT
+        else encoding
+    )
     own, mark = resolve(named, data[:4])
     if data.startswith(codecs.BOM_UTF8):
         mark = len(codecs.BOM_UTF8)
@@ -114,16 +158,20 @@ def decode_text(data: bytes, encoding: str) -> str:
 
 
 def undecoded(encoding: str, position: int | None, where: str = "") -> Rejection:
-    """Return why a text is rejected that has bytes, the first of them at `position`, that are none in its encoding."""
+    """Return why a text is rejected that has bytes, the first of them at `position`, that are none
+    in its encoding."""
     at = "" if position is None else f" at byte {position}{where}"
     if encoding == "utf-8":
         return Rejection("decode", "not-utf8", f"not UTF-8{at}; {OTHER_ENCODING}")
-    message = f"not {encoding}{at}; use --encoding with the encoding that it is in, or mend the file"
+    message = (
+        f"not {encoding}{at}; use --encoding with the encoding that it is in, or mend the file"
+    )
     return Rejection("decode", "wrong-encoding", message)
 
 
 class _Found(threading.local):
-    """Where the decoder of this thread found bytes that it could not decode, in the bytes that it was working on."""
+    """Where the decoder of this thread found bytes that it could not decode, in the bytes that it
+    was working on."""
 
     starts: list[int]
 
@@ -132,7 +180,8 @@ _FOUND = _Found()
 
 
 def _mark(error: UnicodeError) -> tuple[str, int]:
-    """Note the place, put U+DCFF there, and go on one byte (or code unit) further, so that no line end is swallowed."""
+    """Note the place, put U+DCFF there, and go on one byte (or code unit) further, so that no line
+    end is swallowed."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     _FOUND.starts.append(error.start)
@@ -140,7 +189,8 @@ def _mark(error: UnicodeError) -> tuple[str, int]:
 
 
 def _mark_surrogates(error: UnicodeError) -> tuple[bytes, int]:
-    """Write a half of a surrogate pair as the byte that is no UTF-8: those of `_mark` and any that a codec let through."""
+    """Write a half of a surrogate pair as the byte that is no UTF-8: those of `_mark` and any that
+    a codec let through."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return UNDECODED * (error.end - error.start), error.end
@@ -151,7 +201,8 @@ codecs.register_error("shardctl.mark-surrogates", _mark_surrogates)
 
 
 class Transcoder:
-    """Turns bytes in some encoding into UTF-8, a stretch at a time; the byte FF stands where bytes could not be decoded.
+    """Turns bytes in some encoding into UTF-8, a stretch at a time; the byte FF stands where bytes
+    could not be decoded.
 
     `undecoded` has the place, counted from the first byte, of each FF that was given, in order.
     """
@@ -162,7 +213,8 @@ class Transcoder:
         self._position = position  # of the next byte
 
     def feed(self, data: bytes, final: bool = False) -> bytes:
-        """Return the text of these bytes, as far as its characters are complete; all of it at the end."""
+        """Return the text of these bytes, as far as its characters are complete; all of it at the
+        end."""
         waiting = len(self._decoder.getstate()[0])
         _FOUND.starts = []
         text = self._decoder.decode(data, final)
@@ -173,16 +225,19 @@ class Transcoder:
 
 
 def detect(data: bytes, whole: bool = True) -> str:
-    """Return the encoding of a file that begins with `data`, up to DETECTED_BYTES of it, or is all of it (`whole`).
+    """Return the encoding of a file that begins with `data`, up to DETECTED_BYTES of it, or is all
+    of it (`whole`).
 
-    The same bytes give the same answer. Looked at are a byte order mark, NUL bytes as in UTF-16 and UTF-32, escape sequences,
-    whether all is UTF-8; else charset-normalizer judges the lines with bytes over 127. Raises Rejection (stage `decode`) if it
-    finds none, InstallError.
+    The same bytes give the same answer. Looked at are a byte order mark, NUL bytes as in UTF-16 and
+    UTF-32, escape sequences, whether all is UTF-8; else charset-normalizer judges the lines with
+    bytes over 127. Raises Rejection (stage `decode`) if it finds none, InstallError.
     """
     try:
         from charset_normalizer import from_bytes
     except ImportError as error:
-        raise InstallError(f"--encoding detect needs charset-normalizer: pip install {to_install('detect')}") from error
+        raise InstallError(
+            f"--encoding detect needs charset-normalizer: pip install {to_install('detect')}"
+        ) from error
     found = marked_encoding(data)
     if found:
         return found
@@ -192,14 +247,17 @@ def detect(data: bytes, whole: bool = True) -> str:
         data = data[: data.rfind(b"\n") + 1] or data  # half a character at the end fits no encoding
     best = from_bytes(doubtful_lines(data), cp_isolation=_DETECTED, enable_fallback=False).best()
     if best is None:
-        message = "its encoding could not be found; name it with --encoding, or recode the file to UTF-8"
+        message = (
+            "its encoding could not be found; name it with --encoding, or recode the file to UTF-8"
+        )
         raise Rejection("decode", "unknown-encoding", message)
     own = codecs.lookup(best.encoding).name
     return _WIDER.get(own, own)
 
 
 def marked_encoding(data: bytes) -> str | None:
-    """Return the encoding that a byte order mark, NUL bytes or escape sequences show; None where there are none of these."""
+    """Return the encoding that a byte order mark, NUL bytes or escape sequences show; None where
+    there are none of these."""
     marked = next((own for mark, own in _BOMS if data.startswith(mark)), None)
     return marked or _by_zeros(data) or unmarked_wide(data) or _by_escapes(data)
 
@@ -219,7 +277,8 @@ def _by_escapes(data: bytes) -> str | None:
 
 
 def _by_zeros(data: bytes) -> str | None:
-    """Tell UTF-16 and UTF-32 without a byte order mark by where their NUL bytes are: text in UTF-8 hardly has any."""
+    """Tell UTF-16 and UTF-32 without a byte order mark by where their NUL bytes are: text in UTF-8
+    hardly has any."""
     sample = data[:SAMPLE_BYTES]
     units = len(sample) // 4
     if not units or sample.count(0) * 16 < len(sample):
@@ -234,7 +293,8 @@ def _by_zeros(data: bytes) -> str | None:
 
 
 def doubtful_lines(data: bytes) -> bytes:
-    """Return up to SAMPLE_BYTES of the lines with bytes over 127, from the first one that is not UTF-8 on."""
+    """Return up to SAMPLE_BYTES of the lines with bytes over 127, from the first one that is not
+    UTF-8 on."""
     lines: list[bytes] = []
     size = 0
     for line in data.split(b"\n"):
@@ -247,7 +307,8 @@ def doubtful_lines(data: bytes) -> bytes:
 
 
 def _up_to(line: bytes, size: int) -> bytes:
-    """Cut a long line after a space or a sign below the digits, which are no second half of a character in any encoding."""
+    """Cut a long line after a space or a sign below the digits, which are no second half of a
+    character in any encoding."""
     if len(line) <= size:
         return line
     cut = max(line.rfind(sign, 0, size) for sign in (b" ", b",", b".", b"/"))

@@ -1,4 +1,5 @@
-"""Records of files that shardctl exported, as the dataset had them: shardctl.json says where each column is."""
+"""Records of files that shardctl exported, as the dataset had them: shardctl.json says where each
+column is."""
 
 from __future__ import annotations
 
@@ -49,12 +50,14 @@ class Restored:
         return self._container.frame(offset)
 
     def fields(self, frame: Frame, data: bytes) -> Record:
-        """Return the columns of a record. Raises Rejection if one is not there as shardctl.json says."""
+        """Return the columns of a record. Raises Rejection if one is not there as shardctl.json
+        says."""
         return restored(self._container.fields(frame, data), self._export)
 
 
 def restored(found: Record, export: Description) -> Record:
-    """Return the columns of a record of an export. Raises Rejection if one is not there as shardctl.json says."""
+    """Return the columns of a record of an export. Raises Rejection if one is not there as
+    shardctl.json says."""
     value, made = _VALUES[export.to], Record()
     for field in export.fields:
         try:
@@ -62,7 +65,10 @@ def restored(found: Record, export: Description) -> Record:
             if export.version == 1 and type(made[field.name]) is JsonForm:
                 made[field.name] = JsonForm(_with_characters(made[field.name].value))
         except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-            message = f"its {printable(field.name)} is not as shardctl.json describes it ({error!r:.100}); export it again"
+            message = (
+                f"its {printable(field.name)} is not as shardctl.json describes it "
+                f"({error!r:.100}); export it again"
+            )
             raise Rejection("decode", "not-as-described", message) from None
     return made
 
@@ -72,20 +78,31 @@ def _with_characters(value: Any) -> Any:
     if isinstance(value, dict):
         inner = {name: _with_characters(each) for name, each in value.items()}
         is_rle = list(inner) == ["size", "counts"] and isinstance(inner["counts"], str)
-        return {**inner, "counts": base64.b64decode(inner["counts"]).decode("latin-1")} if is_rle else inner
+        return (
+            {**inner, "counts": base64.b64decode(inner["counts"]).decode("latin-1")}
+            if is_rle
+            else inner
+        )
     return list(map(_with_characters, value)) if isinstance(value, list) else value
 
 
 def declared_by(export: Description) -> Declared:
-    """Return the types of the columns of an export, and the names of the classes of those that are labels."""
+    """Return the types of the columns of an export, and the names of the classes of those that are
+    labels."""
     return Declared(schema_of(export), classes_of(export))
 
 
 def schema_of(export: Description) -> pa.Schema:
-    """Return the types of the columns of an export; raw images are PNG or JPEG by now, and other tensors lists."""
+    """Return the types of the columns of an export; raw images are PNG or JPEG by now, and other
+    tensors lists."""
     columns = export.layout.columns
     types = {field.name: _type_of(field, columns.field(field.name).type) for field in export.fields}
-    return pa.schema([(f.name, ENCODED_IMAGE if _is_raw_image(export, f) else types[f.name]) for f in export.fields])
+    return pa.schema(
+        [
+            (f.name, ENCODED_IMAGE if _is_raw_image(export, f) else types[f.name])
+            for f in export.fields
+        ]
+    )
 
 
 def _type_of(field: Field, type_: pa.DataType) -> pa.DataType:
@@ -97,15 +114,22 @@ def _type_of(field: Field, type_: pa.DataType) -> pa.DataType:
 def _is_raw_image(export: Description, field: Field) -> bool:
     """Return whether a column has raw images, as arrays."""
     type_ = export.layout.columns.field(field.name).type
-    return field.form == "value" and field.name in export.layout.roles.images and isinstance(type_, pa.FixedShapeTensorType)
+    return (
+        field.form == "value"
+        and field.name in export.layout.roles.images
+        and isinstance(type_, pa.FixedShapeTensorType)
+    )
 
 
 def _without_tensor(export: Description, field: Field, value: Any) -> Any:
-    """Return a value whose column is one of tensors as what a column of a conversion can hold: PNG, or the flat numbers."""
+    """Return a value whose column is one of tensors as what a column of a conversion can hold: PNG,
+    or the flat numbers."""
     type_ = export.layout.columns.field(field.name).type
     if not isinstance(type_, pa.FixedShapeTensorType) or field.form != "value" or value is None:
         return value
-    numbers = np.asarray(value.items if isinstance(value, Feature) else value, dtype_of(type_.value_type))
+    numbers = np.asarray(
+        value.items if isinstance(value, Feature) else value, dtype_of(type_.value_type)
+    )
     if not _is_raw_image(export, field):
         return numbers.reshape(-1)
     from shardctl.images.codecs.image import ImageEncoding  # Pillow, which few exports need
@@ -128,10 +152,14 @@ def _of_members(field: Field, record: Record, export: Description) -> Any:
     if field.written.startswith("json/"):
         return JsonForm(others[field.written.removeprefix("json/")])
     if field.form == "value":
-        may_lack = field.written.rpartition(".")[2] in IMAGES  # one of several images, which a sample need not have
+        # one of several images, which a sample need not have
+        may_lack = field.written.rpartition(".")[2] in IMAGES
         return record.get(field.written) if may_lack else record[field.written]
     stem = field.written.removesuffix("*")
-    data = next((value for name, value in record.items() if _is_image(name, stem) and type(value) is bytes), None)
+    data = next(
+        (value for name, value in record.items() if _is_image(name, stem) and type(value) is bytes),
+        None,
+    )
     name = export.facts.get("images", {}).get(field.name, field.name)
     if data is None and name not in others:
         raise KeyError(field.written)
@@ -142,7 +170,11 @@ def _of_members(field: Field, record: Record, export: Description) -> Any:
 
 
 def _is_image(name: str, stem: str) -> bool:
-    return name.startswith(stem) and "." not in name[len(stem) :] and name not in ("json", "txt", "cls", MEMBERS_KEY)
+    return (
+        name.startswith(stem)
+        and "." not in name[len(stem) :]
+        and name not in ("json", "txt", "cls", MEMBERS_KEY)
+    )
 
 
 def _of_columns(field: Field, record: Record, export: Description) -> Any:
@@ -151,18 +183,32 @@ def _of_columns(field: Field, record: Record, export: Description) -> Any:
     if field.form == "json":
         return JsonForm(value)
     if field.form.startswith("image:"):
-        path = record[f"{field.written}.path"] if field.form.endswith("+path") else record[str(export.key)]
+        path = (
+            record[f"{field.written}.path"]
+            if field.form.endswith("+path")
+            else record[str(export.key)]
+        )
         return {"bytes": value, "path": path}
-    return {"bytes": value, "path": None} if field.form == "png" or field.form.startswith("jpeg") else value
+    return (
+        {"bytes": value, "path": None}
+        if field.form == "png" or field.form.startswith("jpeg")
+        else value
+    )
 
 
 def _of_features(field: Field, record: Record, export: Description) -> Any:
     """Return a column of an Example; one that is not there has no value."""
     if field.form == "struct":
-        members = {part.name: record.get(f"{field.written}/{part.name}") for part in _column_type(export, field)}
+        members = {
+            part.name: record.get(f"{field.written}/{part.name}")
+            for part in _column_type(export, field)
+        }
         if all(value is None for value in members.values()):
             return None
-        return {part.name: _in_lists(members[part.name], part.type) for part in _column_type(export, field)}
+        return {
+            part.name: _in_lists(members[part.name], part.type)
+            for part in _column_type(export, field)
+        }
     value = record.get(field.written)
     if field.form == "value" or value is None:
         return value
@@ -170,7 +216,11 @@ def _of_features(field: Field, record: Record, export: Description) -> Any:
     if field.form == "json":
         return JsonForm(json.loads(data))
     if field.form in ("image", "image+path"):
-        path = record.get(f"{field.written}/path") if field.form == "image+path" else record[str(export.key)]
+        path = (
+            record.get(f"{field.written}/path")
+            if field.form == "image+path"
+            else record[str(export.key)]
+        )
         return {"bytes": data, "path": None if path is None else path.items[0].decode()}
     return {"bytes": data, "path": None}
 
@@ -180,8 +230,11 @@ def _column_type(export: Description, field: Field) -> pa.DataType:
 
 
 def _in_lists(value: Any, type_: pa.DataType) -> Any:
-    """Return the numbers of a list of lists of one length as that; a list of plain values as it is."""
-    if not (pa.types.is_list(type_) or pa.types.is_large_list(type_)) or not pa.types.is_fixed_size_list(type_.value_type):
+    """Return the numbers of a list of lists of one length as that; a list of plain values as it
+    is."""
+    if not (
+        pa.types.is_list(type_) or pa.types.is_large_list(type_)
+    ) or not pa.types.is_fixed_size_list(type_.value_type):
         return value
     return np.asarray(value.items).reshape(-1, type_.value_type.list_size)
 

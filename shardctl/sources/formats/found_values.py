@@ -1,4 +1,5 @@
-"""Values in records of other formats, and the columns that they become: what JSON has, and bytes, arrays and features."""
+"""Values in records of other formats, and the columns that they become: what JSON has, and bytes,
+arrays and features."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ from shardctl.errors import Rejection
 from shardctl.format.arrays import dtype_of
 from shardctl.format.json_values import from_json
 from shardctl.format.list_types import is_list, leaf_of
-from shardctl.sources.formats.base import Misfit, Parsed, is_given, is_json, json_texts, without_columns
+from shardctl.sources.formats.base import (
+    Misfit,
+    Parsed,
+    is_given,
+    is_json,
+    json_texts,
+    without_columns,
+)
 from shardctl.sources.formats.jsonl import fitted_column, fitted_value, refuse_new_fields
 from shardctl.sources.types import without_nulls
 from shardctl.sources.values import Feature
@@ -22,7 +30,8 @@ from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 Record = dict[str, Any]
-"""The fields of a record: None, bool, int, float, str, bytes, lists and dicts of these, numpy arrays, Feature."""
+"""The fields of a record: None, bool, int, float, str, bytes, lists and dicts of these, numpy
+arrays, Feature."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +46,16 @@ MOST_HOLLOW = 1 << 16
 
 
 def whole_array(array: Any) -> Any:
-    """Return an array that came from a file. Raises ValueError for one of no bytes that would be very many empty lists."""
+    """Return an array that came from a file. Raises ValueError for one of no bytes that would be
+    very many empty lists."""
     if not array.size and math.prod(array.shape[: array.shape.index(0)]) > MOST_HOLLOW:
         raise ValueError(f"an array without values of the shape {array.shape}")
     return array
 
 
 def batch_of_records(records: Sequence[tuple[int, Record]], schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows of numbered records, with the columns of `without_nulls(schema)`. Raises Misfit."""
+    """Return the rows of numbered records, with the columns of `without_nulls(schema)`. Raises
+    Misfit."""
     refuse_new_fields(records, schema)
     if not len(schema):
         return without_columns(len(records))
@@ -55,13 +66,18 @@ def batch_of_records(records: Sequence[tuple[int, Record]], schema: pa.Schema) -
     return pa.RecordBatch.from_arrays(columns, schema=whole)
 
 
-def parsed_records(records: Sequence[tuple[int, Record]], rejects: list[tuple[int, Rejection]], schema: pa.Schema) -> Parsed:
-    """Return records of a unit, each with its number, with the columns of `schema`. Raises as `batch_of_records` does."""
+def parsed_records(
+    records: Sequence[tuple[int, Record]], rejects: list[tuple[int, Rejection]], schema: pa.Schema
+) -> Parsed:
+    """Return records of a unit, each with its number, with the columns of `schema`. Raises as
+    `batch_of_records` does."""
     numbers = np.array([number for number, _ in records], np.int64)
     return Parsed(numbers, batch_of_records(records, schema), rejects)
 
 
-def _refuse_other_than_text(records: Sequence[tuple[int, Record]], fields: Sequence[pa.Field]) -> None:
+def _refuse_other_than_text(
+    records: Sequence[tuple[int, Record]], fields: Sequence[pa.Field]
+) -> None:
     for f in fields:
         for number, record in records:
             value = record.get(f.name)
@@ -81,7 +97,9 @@ def _is_text(value: Any) -> bool:
 def _column(records: Sequence[tuple[int, Record]], f: pa.Field) -> pa.Array:
     values = [record.get(f.name) for _, record in records]
     if is_json(f):
-        return json_texts(_plain(value.value if type(value) is JsonForm else value) for value in values)
+        return json_texts(
+            _plain(value.value if type(value) is JsonForm else value) for value in values
+        )
     if any(type(value) is JsonForm for value in values):
         return _from_json(values, f)
     return fitted_column(records, f, _fitted)
@@ -89,17 +107,27 @@ def _column(records: Sequence[tuple[int, Record]], f: pa.Field) -> pa.Array:
 
 def _from_json(values: Sequence[Any], f: pa.Field) -> pa.Array:
     try:
-        return from_json([value.value if type(value) is JsonForm else value for value in values], f.type)
+        return from_json(
+            [value.value if type(value) is JsonForm else value for value in values], f.type
+        )
     except (ValueError, TypeError) as error:
-        raise Misfit(f"the field {printable(f.name)} is not as shardctl.json describes it ({error})") from None
+        raise Misfit(
+            f"the field {printable(f.name)} is not as shardctl.json describes it ({error})"
+        ) from None
 
 
 def _fitted(value: Any, type_: pa.DataType) -> Any:
     """Return a value as a column of this type wants it. Raises Misfit."""
     kind = type(value)
-    if value is None or (kind is bytes and pa.types.is_binary(type_)) or (kind is str and pa.types.is_string(type_)):
+    if (
+        value is None
+        or (kind is bytes and pa.types.is_binary(type_))
+        or (kind is str and pa.types.is_string(type_))
+    ):
         return value
-    if kind in (Feature, np.ndarray, list, dict) and (pa.types.is_string(type_) or pa.types.is_large_string(type_)):
+    if kind in (Feature, np.ndarray, list, dict) and (
+        pa.types.is_string(type_) or pa.types.is_large_string(type_)
+    ):
         return _as_text(value)
     if kind is Feature:
         return _fitted_feature(value, type_)
@@ -115,9 +143,12 @@ def _fitted(value: Any, type_: pa.DataType) -> Any:
 
 
 def _as_text(value: Any) -> str | None:
-    """Return what has another type in other records as text: a string as it is, all else as JSON. Raises Misfit."""
+    """Return what has another type in other records as text: a string as it is, all else as JSON.
+    Raises Misfit."""
     plain = _plain(value)
-    return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    return (
+        plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -173,7 +204,8 @@ def _fitted_items(items: Any, type_: pa.DataType) -> Any:
 
 
 def _fitted_array(value: Any, type_: pa.DataType) -> Any:
-    """Return an array of any number of dimensions as nested lists; numbers keep their value, or do not fit."""
+    """Return an array of any number of dimensions as nested lists; numbers keep their value, or do
+    not fit."""
     if value.ndim == 0:
         return fitted_value(value.item(), type_)
     inner, depth = leaf_of(type_)

@@ -1,4 +1,5 @@
-"""Files whose records lie one after the other, each with its own beginning and end: tar groups, TFRecord, MDS, RecordIO."""
+"""Files whose records lie one after the other, each with its own beginning and end: tar groups,
+TFRecord, MDS, RecordIO."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from shardctl.sources.types import Types
 
 
 class Framed:
-    """Reads the records of a container. A plain file is cut between any of them; a compressed one is read in one go."""
+    """Reads the records of a container. A plain file is cut between any of them; a compressed one
+    is read in one go."""
 
     types_can_be_sampled: ClassVar[bool] = True
 
@@ -43,34 +45,52 @@ class Framed:
         return [(0, size)]
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Return the units, [offset, size, records, (stage, error, message) of the reject or None]; folders named as splits."""
+        """Return the units, [offset, size, records, (stage, error, message) of the reject or None];
+        folders named as splits."""
         with closing(_Opened(self._form, path, reading)) as opened:
             cuts = _Cuts(size, self._unit_bytes, opened.is_compressed)
             for frame in opened.frames():
                 cuts.add(frame)
             opened.pass_rest()
-            return {"cuts": cuts.finish(opened.container.content.fault), "folders": sorted(cuts.folders)}
+            return {
+                "cuts": cuts.finish(opened.container.content.fault),
+                "folders": sorted(cuts.folders),
+            }
 
     def join(self, scans: list[Any], size: int) -> list[Cut] | None:
         """Return the units."""
         cuts = scans[0]["cuts"]
-        return [Cut(start, length, records, Rejection(*fault) if fault else None) for start, length, records, fault in cuts]
+        return [
+            Cut(start, length, records, Rejection(*fault) if fault else None)
+            for start, length, records, fault in cuts
+        ]
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
-        """Return the types of the fields of a unit's records, found part by part, as far as they can be read."""
+        """Return the types of the fields of a unit's records, found part by part, as far as they
+        can be read."""
         with closing(_Opened(self._form, path, reading)) as opened:
             declared = opened.container.declared
         parts = self._parts(path, unit, reading, None, None)
-        return types_beside(declared, reading, ([record for _, record in part.records] for part in parts))
+        return types_beside(
+            declared, reading, ([record for _, record in part.records] for part in parts)
+        )
 
     def read(
-        self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+        self,
+        path: str,
+        unit: Unit,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+        digest: Digest,
     ) -> Iterator[Parsed]:
         """Yield the records of a unit. The digest is of all their bytes."""
         for part in self._parts(path, unit, reading, choose, digest):
             yield parsed_records(part.records, part.rejects, schema)
 
-    def _parts(self, path: str, unit: Unit, reading: Reading, choose: Choose | None, digest: Digest | None) -> Iterator[_Part]:
+    def _parts(
+        self, path: str, unit: Unit, reading: Reading, choose: Choose | None, digest: Digest | None
+    ) -> Iterator[_Part]:
         """Yield the records of a unit, some at a time."""
         kept = _KEPT.take(_key(self._form, path, reading), unit)
         opened = kept or _Opened(self._form, path, reading, unit.offset)
@@ -103,7 +123,8 @@ class _Cuts:
         self.folders: set[str] = set()
 
     def add(self, frame: Frame) -> None:
-        """Add a record. In a compressed file those that are rejected are found again when it is read."""
+        """Add a record. In a compressed file those that are rejected are found again when it is
+        read."""
         self._kept += not frame.last
         self.folders.update(split_parts(frame.folder))
         alone = frame.last or (frame.fault is not None and not self._is_compressed)
@@ -151,7 +172,8 @@ def _container(form: ContainerFormat, content: Content, path: str, reading: Read
 
 
 class _Part(NamedTuple):
-    """Records that were read, each with its number, those that were rejected, and how many were passed in all."""
+    """Records that were read, each with its number, those that were rejected, and how many were
+    passed in all."""
 
     records: list[tuple[int, Record]]
     rejects: list[tuple[int, Rejection]]
@@ -183,7 +205,8 @@ class _Opened:
                 return
 
     def pass_rest(self) -> None:
-        """Read a compressed file to its end, where the checksum is of what was read. Raises Rejection if it is damaged."""
+        """Read a compressed file to its end, where the checksum is of what was read. Raises
+        Rejection if it is damaged."""
         if self.is_compressed:
             self.container.content.release(sys.maxsize)
 
@@ -196,7 +219,8 @@ class _Opened:
         return frame
 
     def _frame(self) -> Frame | None:
-        """Return the record at the present place. The end is not looked for twice: a compressed file has released it."""
+        """Return the record at the present place. The end is not looked for twice: a compressed
+        file has released it."""
         if self._ended:
             return None
         self.container.content.release(self.offset)
@@ -211,7 +235,8 @@ class _Opened:
                 raise self.container.content.fault or changed()
 
     def take(self, first: int, most: int, choose: Choose | None, digest: Digest | None) -> _Part:
-        """Read the next records, of which the first has the number `first`: about BATCH_BYTES of them, `most` at most."""
+        """Read the next records, of which the first has the number `first`: about BATCH_BYTES of
+        them, `most` at most."""
         records: list[tuple[int, Record]] = []
         rejects: list[tuple[int, Rejection]] = []
         most = min(most, BATCH_ROWS)

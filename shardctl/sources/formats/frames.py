@@ -1,4 +1,5 @@
-"""Image files as records: a frame of an animation, or a page, is one. A file of one frame gives its own bytes."""
+"""Image files as records: a frame of an animation, or a page, is one. A file of one frame gives its
+own bytes."""
 
 from __future__ import annotations
 
@@ -39,7 +40,13 @@ class Frames:
         return Types.of_schema(pa.schema([("image", ENCODED_IMAGE)]), reading.label)
 
     def read(
-        self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+        self,
+        path: str,
+        unit: Unit,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+        digest: Digest,
     ) -> Iterator[Parsed]:
         """Yield the frames of a unit."""
         data = Path(path).read_bytes()
@@ -50,4 +57,8 @@ class Frames:
         for number, frame in zip(wanted, frames, strict=True):
             rejects = [(int(number), frame)] if isinstance(frame, Rejection) else []
             rows = [] if rejects else [{name: {"bytes": frame} for name in schema.names}]
-            yield Parsed(wanted[:0] if rejects else number[None], pa.RecordBatch.from_pylist(rows, schema), rejects)
+            yield Parsed(
+                wanted[:0] if rejects else number[None],
+                pa.RecordBatch.from_pylist(rows, schema),
+                rejects,
+            )

@@ -1,6 +1,8 @@
-"""HDF5: data sets of equal length, at the root or in one group, are the columns of the records. h5py reads them.
+"""HDF5: data sets of equal length, at the root or in one group, are the columns of the records.
+h5py reads them.
 
-Nothing outside of the file is opened: links to other files, and data that lies in others, are refused.
+Nothing outside of the file is opened: links to other files, and data that lies in others, are
+refused.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from shardctl.system.text import printable
 MAGIC = b"\x89HDF\r\n\x1a\n"
 
 MOST_CHUNK = 256 << 20
-"""The largest chunk of a data set that is read: a whole one is decompressed for each of its rows."""
+"""The largest chunk of a data set that is read: a whole one is decompressed for each of its
+rows."""
 
 MOST_INFLATED = 10_000
 """How many bytes one byte of a data set may stand for. zlib reaches 1,032."""
@@ -56,11 +59,16 @@ class Hdf5:
         self._h5py = h5py
 
     def open(self, path: str) -> DataSets:
-        """Return the rows of the data sets. Raises OSError; Rejection if they are not the columns of records."""
-        with open(path, "rb", buffering=0, opener=ordinary) as plain:  # what h5py says of a lost file has no number
+        """Return the rows of the data sets. Raises OSError; Rejection if they are not the columns
+        of records."""
+        # what h5py says of a lost file has no number
+        with open(path, "rb", buffering=0, opener=ordinary) as plain:
             start = plain.read(len(MAGIC))
         if start != MAGIC:
-            message = "it is not an HDF5 file, although its name says so, or damaged at its beginning; get it again"
+            message = (
+                "it is not an HDF5 file, although its name says so, or damaged at its "
+                "beginning; get it again"
+            )
             raise Rejection("read", "not-hdf5", message)
         with ExitStack() as stack:
             try:
@@ -73,7 +81,10 @@ class Hdf5:
 
 
 def _damaged(error: Exception) -> Rejection:
-    message = f"it cannot be read ({printable(first_line(error))}); the file is damaged, write or fetch it again"
+    message = (
+        f"it cannot be read ({printable(first_line(error))}); the file is damaged, write or "
+        "fetch it again"
+    )
     return Rejection("read", "damaged", message)
 
 
@@ -84,14 +95,19 @@ class DataSets:
         self._h5py, self._file = h5py, file
         self._sets = _data_sets(h5py, file)
         if not self._sets:
-            raise Rejection("read", "empty", "the file has no data sets at its root or in one group; write it with some")
+            raise Rejection(
+                "read",
+                "empty",
+                "the file has no data sets at its root or in one group; write it with some",
+            )
         types = {name: self._column_type(name, each, size) for name, each in self._sets.items()}
         lengths = {name: each.shape[0] for name, each in self._sets.items()}
         first = next(iter(lengths))
         other = next((name for name in lengths if lengths[name] != lengths[first]), None)
         if other is not None:
             message = (
-                f"its data set {printable(first)} has {lengths[first]:,} rows and {printable(other)} has {lengths[other]:,},"
+                f"its data set {printable(first)} has {lengths[first]:,} rows and "
+                f"{printable(other)} has {lengths[other]:,},"
                 " but all columns need the same number of rows; write them to files of their own"
             )
             raise Rejection("read", "several-lengths", message)
@@ -100,15 +116,21 @@ class DataSets:
             for name, each in self._sets.items()
             if (enum := h5py.check_enum_dtype(each.dtype))
         }
-        self.schema = pa.schema(list(types.items()), {HUGGING_FACE: json.dumps({"info": {"features": enums}})})
+        self.schema = pa.schema(
+            list(types.items()), {HUGGING_FACE: json.dumps({"info": {"features": enums}})}
+        )
         self._rows = lengths[first]
         self._row_bytes = sum(_row_bytes(h5py, each) for each in self._sets.values())
 
     def _column_type(self, name: str, found: Any, size: int) -> pa.DataType:
-        """Return the type of a data set. Raises Rejection if it is no column, or has not the place that it should have."""
+        """Return the type of a data set. Raises Rejection if it is no column, or has not the place
+        that it should have."""
         what = f"the data set {printable(name)}"
         if found.shape is None or found.is_virtual or found.external:
-            message = f"{what} is empty, or made of data in other files, which are not opened; write its values into this one"
+            message = (
+                f"{what} is empty, or made of data in other files, which are not opened; "
+                "write its values into this one"
+            )
             raise Rejection("read", "elsewhere", message)
         _row_bytes(self._h5py, found, what)
         _check_storage(found, size, what)
@@ -138,10 +160,17 @@ class DataSets:
         found, values = self._sets[name], self._values(name, first, count)
         if values.dtype.kind == "O":
             return _nested(
-                pa.array([_text(value) for value in values.reshape(-1)], pa.binary()).view(pa.string()), values.shape
+                pa.array([_text(value) for value in values.reshape(-1)], pa.binary()).view(
+                    pa.string()
+                ),
+                values.shape,
             )
-        if self._h5py.check_string_dtype(found.dtype) is not None and _is_text(self.schema.field(name).type):
-            return _nested(pa.array(values.reshape(-1).tolist(), pa.binary()).view(pa.string()), values.shape)
+        if self._h5py.check_string_dtype(found.dtype) is not None and _is_text(
+            self.schema.field(name).type
+        ):
+            return _nested(
+                pa.array(values.reshape(-1).tolist(), pa.binary()).view(pa.string()), values.shape
+            )
         return column(values)
 
     def _values(self, name: str, first: int, count: int) -> Array:
@@ -157,18 +186,24 @@ class DataSets:
 
 
 def _check_storage(found: Any, size: int, what: str) -> None:
-    """Raise Rejection if a data set of a file of `size` bytes has not the bytes that its shape needs."""
+    """Raise Rejection if a data set of a file of `size` bytes has not the bytes that its shape
+    needs."""
     item, stored, offset = found.dtype.itemsize, found.id.get_storage_size(), found.id.get_offset()
     wanted = math.prod(found.shape) * item
     chunk = math.prod(found.chunks or (0,)) * item
     most = stored if found.chunks is None else chunk + MOST_INFLATED * stored
     if stored > size or wanted > most or (offset is not None and offset + wanted > size):
         message = (
-            f"{what} is to have {wanted:,} bytes, and has {stored:,} in the file; it is cut, or was not written to its end"
+            f"{what} is to have {wanted:,} bytes, and has {stored:,} in the file; it is "
+            "cut, "
+            "or was not written to its end"
         )
         raise Rejection("read", "truncated", message)
     if chunk > MOST_CHUNK:
-        message = f"{what} has chunks of more than {MOST_CHUNK >> 20} MiB, which are read whole; write it with smaller ones"
+        message = (
+            f"{what} has chunks of more than {MOST_CHUNK >> 20} MiB, which are read whole; "
+            "write it with smaller ones"
+        )
         raise Rejection("read", "too-large", message)
 
 
@@ -206,26 +241,32 @@ _TEXT_BYTES = 64
 
 
 def _row_bytes(h5py: Any, found: Any, what: str = "it") -> int:
-    """Return the size of a row. Raises Rejection if a data set has none, or holds references or sequences of any length."""
+    """Return the size of a row. Raises Rejection if a data set has none, or holds references or
+    sequences of any length."""
     dtype: DType = found.dtype
     text = h5py.check_string_dtype(dtype)
     if text is not None and text.length is None:
         dtype = np.dtype(f"S{_TEXT_BYTES}")
     elif dtype.hasobject:
-        message = f"{what} holds references, or lists of any length, which are not read; write them as arrays of numbers"
+        message = (
+            f"{what} holds references, or lists of any length, which are not read; write "
+            "them as arrays of numbers"
+        )
         raise Rejection("read", "unknown-type", message)
     return row_bytes(dtype, found.shape, what)
 
 
 def _data_sets(h5py: Any, file: Any) -> dict[str, Any]:
-    """Return the data sets at the root, or in the only group if there are none. Raises Rejection for links to elsewhere."""
+    """Return the data sets at the root, or in the only group if there are none. Raises Rejection
+    for links to elsewhere."""
     sets, groups = _members(h5py, file)
     if not sets and len(groups) == 1:
         sets, groups = _members(h5py, next(iter(groups.values())))
     if groups:
         named = ", ".join(map(printable, list(groups)[:3]))
         message = (
-            f"it has data sets in several places (the groups {named}); write those that are columns into one group of a file"
+            f"it has data sets in several places (the groups {named}); write those that are "
+            "columns into one group of a file"
         )
         raise Rejection("read", "several-groups", message)
     return sets
@@ -237,7 +278,10 @@ def _members(h5py: Any, group: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     for name in group:
         link = group.get(name, getlink=True)
         if not isinstance(link, h5py.HardLink):
-            message = f"{printable(name)} is a link to another place, and no link is followed; write the data set itself"
+            message = (
+                f"{printable(name)} is a link to another place, and no link is followed; "
+                "write the data set itself"
+            )
             raise Rejection("read", "link", message)
         found = group[name]
         if isinstance(found, h5py.Dataset):

@@ -1,4 +1,5 @@
-"""JSON documents in files that are compressed, in another encoding, or both: read from their beginning to their end."""
+"""JSON documents in files that are compressed, in another encoding, or both: read from their
+beginning to their end."""
 
 from __future__ import annotations
 
@@ -29,7 +30,14 @@ from shardctl.sources.formats.base import (
     Unit,
     refuse_wide,
 )
-from shardctl.sources.formats.encodings import DETECTED_BYTES, UNDECODED, Transcoder, detect, resolve, undecoded
+from shardctl.sources.formats.encodings import (
+    DETECTED_BYTES,
+    UNDECODED,
+    Transcoder,
+    detect,
+    resolve,
+    undecoded,
+)
 from shardctl.sources.formats.jsonl import BOM, JsonLines
 from shardctl.sources.formats.lines import BUFFER_BYTES, PART_BYTES
 from shardctl.sources.formats.ranges import changed, read_range
@@ -41,12 +49,18 @@ from shardctl.system.text import format_bytes
 
 
 class JsonStream:
-    """A file is one unit. Its records are those that JsonDocument finds in the same text in a plain file."""
+    """A file is one unit. Its records are those that JsonDocument finds in the same text in a plain
+    file."""
 
     name: ClassVar[str] = "json"
     types_can_be_sampled: ClassVar[bool] = False
 
-    def __init__(self, record_bytes: int = RECORD_BYTES, block_bytes: int = UNIT_BYTES, part_bytes: int = PART_BYTES) -> None:
+    def __init__(
+        self,
+        record_bytes: int = RECORD_BYTES,
+        block_bytes: int = UNIT_BYTES,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
         self._longest = record_bytes
         self._block = block_bytes
         self._part = part_bytes
@@ -56,7 +70,8 @@ class JsonStream:
         return [(0, size)]
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Read a file to its end. `fault` is why it is not read further: stage, error and message, or None."""
+        """Read a file to its end. `fault` is why it is not read further: stage, error and message,
+        or None."""
         with open(path, "rb", buffering=0, opener=ordinary) as file:
             elements = _Elements(file, path, reading, self._longest, self._block)
             records = sum(1 for _ in elements)
@@ -70,7 +85,8 @@ class JsonStream:
         }
 
     def join(self, scans: list[Any], size: int) -> list[Cut] | None:
-        """Return the unit, and another one that is rejected where the file could not be read to its end."""
+        """Return the unit, and another one that is rejected where the file could not be read to its
+        end."""
         (scan,) = scans
         fault = Rejection(*scan["fault"]) if scan["fault"] else None
         if fault and not scan["records"]:
@@ -85,12 +101,20 @@ class JsonStream:
         return reduce(Types.join, found, Types.of_schema(pa.schema([]), reading.label))
 
     def read(
-        self, path: str, unit: Unit, reading: Reading, schema: Any, choose: Choose | None, digest: Digest
+        self,
+        path: str,
+        unit: Unit,
+        reading: Reading,
+        schema: Any,
+        choose: Choose | None,
+        digest: Digest,
     ) -> Iterator[Parsed]:
         """Yield the records of a unit in parts. The digest is of their text in UTF-8."""
         for first, lines, faults in self._parts(path, unit, reading, digest):
             parsed = JsonLines().parse(lines, first, Head(0), reading, schema, choose)
-            rejects = [(number, faults.get(number) or of_record(error)) for number, error in parsed.rejects]
+            rejects = [
+                (number, faults.get(number) or of_record(error)) for number, error in parsed.rejects
+            ]
             yield Parsed(parsed.numbers, parsed.batch, rejects)
 
     def _parts(
@@ -110,7 +134,8 @@ class JsonStream:
                 digest.update(element.data)
                 if element.fault:
                     faults[number] = element.fault
-                lines.append(b"," if element.fault else as_line(element.data))  # a comma alone is no JSON: it is rejected
+                # a comma alone is no JSON: it is rejected
+                lines.append(b"," if element.fault else as_line(element.data))
                 size, left, number = size + len(lines[-1]), left - 1, number + 1
                 if size >= self._part:
                     yield number - len(lines), b"\n".join(lines), faults
@@ -129,14 +154,19 @@ class _Element(NamedTuple):
 
 
 class _Elements:
-    """The records of an open file, one after the other. `fault` is why the file could not be read to its end."""
+    """The records of an open file, one after the other. `fault` is why the file could not be read
+    to its end."""
 
-    def __init__(self, file: BinaryIO, path: str, reading: Reading, longest: int, block: int) -> None:
+    def __init__(
+        self, file: BinaryIO, path: str, reading: Reading, longest: int, block: int
+    ) -> None:
         self.fault: Rejection | None = None
         self._longest = longest
         compression = split_compression(path)[1]
         self._where = " of its decompressed content" if compression else ""
-        self._chunks = decompressed(file, compression) if compression else iter(lambda: file.read(block), b"")
+        self._chunks = (
+            decompressed(file, compression) if compression else iter(lambda: file.read(block), b"")
+        )
         start = bytearray()
         wanted = DETECTED_BYTES if reading.encoding == DETECT else len(BOM) + 1
         ended = False
@@ -144,7 +174,11 @@ class _Elements:
             chunk = self._next_chunk()
             start += chunk
             ended = not chunk
-        named = detect(bytes(start[:DETECTED_BYTES]), ended) if reading.encoding == DETECT else reading.encoding
+        named = (
+            detect(bytes(start[:DETECTED_BYTES]), ended)
+            if reading.encoding == DETECT
+            else reading.encoding
+        )
         self.encoding, mark = resolve(named, bytes(start[:4]))
         self._transcoder = Transcoder(self.encoding, mark) if self.encoding != "utf-8" else None
         self._start = bytes(start[mark:])
@@ -160,14 +194,19 @@ class _Elements:
             size = record.end - record.start
             if size > self._longest:
                 self._take(record.after - self._base)
-                yield _Element(b"%d" % size, Rejection("read", "too-large", too_large(size, self._longest)))
+                yield _Element(
+                    b"%d" % size, Rejection("read", "too-large", too_large(size, self._longest))
+                )
             else:
                 data = bytes(self._held[:size])
                 places = self._take(record.after - self._base)
-                yield _Element(data, undecoded(self.encoding, places[0], self._where) if places else None)
+                yield _Element(
+                    data, undecoded(self.encoding, places[0], self._where) if places else None
+                )
 
     def _blocks(self) -> Iterator[bytes]:
-        """Yield the text, and hold it until `_take`; of a record that is too large no more than a block."""
+        """Yield the text, and hold it until `_take`; of a record that is too large no more than a
+        block."""
         chunk = self._start
         mark = len(BOM) if chunk.startswith(BOM) else 0
         first = True
@@ -189,7 +228,8 @@ class _Elements:
             yield text
 
     def _take(self, size: int) -> array[int]:
-        """Let go of some of the text; return the places in the file of the bytes in it that could not be decoded."""
+        """Let go of some of the text; return the places in the file of the bytes in it that could
+        not be decoded."""
         places = array("q")
         if size <= 0:
             return places
@@ -234,35 +274,49 @@ _WORDS = (
 
 
 class JsonDocument:
-    """Files of JSON. The elements of an array are its records; an object outside of arrays is one record.
+    """Files of JSON. The elements of an array are its records; an object outside of arrays is one
+    record.
 
-    Several arrays and objects may follow each other, with or without commas and line ends between them, and a comma may stand
-    behind the last element. A file is cut between records, by its strings and brackets alone: a record that is broken within
-    them is rejected alone. From where the brackets, strings or separators make no sense, the rest of the file is one reject
-    that says from which byte on.
+    Several arrays and objects may follow each other, with or without commas and line ends between
+    them, and a comma may stand behind the last element. A file is cut between records, by its
+    strings and brackets alone: a record that is broken within them is rejected alone. From where
+    the brackets, strings or separators make no sense, the rest of the file is one reject that says
+    from which byte on.
     """
 
     name: ClassVar[str] = "json"
     types_can_be_sampled: ClassVar[bool] = False
 
     def __init__(
-        self, unit_bytes: int = UNIT_BYTES, record_bytes: int = RECORD_BYTES, buffer_bytes: int = BUFFER_BYTES
+        self,
+        unit_bytes: int = UNIT_BYTES,
+        record_bytes: int = RECORD_BYTES,
+        buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self._unit = unit_bytes
         self._longest = record_bytes
         self._buffer = buffer_bytes
 
     def pieces(self, size: int) -> list[tuple[int, int]]:
-        """Return the whole file: whether a bracket is in a string depends on all that is before it."""
+        """Return the whole file: whether a bracket is in a string depends on all that is before
+        it."""
         return [(0, size)] if size else []
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Return the units: [offset, bytes, records, (stage, error, message) of the reject or None]."""
+        """Return the units: [offset, bytes, records, (stage, error, message) of the reject or
+        None]."""
         cuts: list[list[Any]] = []
         with open(path, "rb", buffering=0, opener=ordinary) as file:
             refuse_wide(read_range(file.fileno(), 0, min(size, JUDGED_BYTES)), reading)
-            start = len(BOM) if size >= len(BOM) and read_range(file.fileno(), 0, len(BOM)) == BOM else 0
-            ranges = ((place, min(self._buffer, size - place)) for place in range(start, size, self._buffer))
+            start = (
+                len(BOM)
+                if size >= len(BOM) and read_range(file.fileno(), 0, len(BOM)) == BOM
+                else 0
+            )
+            ranges = (
+                (place, min(self._buffer, size - place))
+                for place in range(start, size, self._buffer)
+            )
             blocks = (read_range(file.fileno(), place, length) for place, length in ranges)
             unit, records = start, 0
             for record in find_records(blocks, start, size, in_array=False):
@@ -289,15 +343,27 @@ class JsonDocument:
     def join(self, scans: list[Any], size: int) -> list[Cut] | None:
         """Return the units."""
         cuts = [cut for scan in scans for cut in scan]
-        return [Cut(offset, length, records, Rejection(*fault) if fault else None) for offset, length, records, fault in cuts]
+        return [
+            Cut(offset, length, records, Rejection(*fault) if fault else None)
+            for offset, length, records, fault in cuts
+        ]
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the fields of a unit's records; what cannot be read is left out."""
         parts = self._parts(path, unit, None)
-        return reduce(Types.join, (JsonLines().types_of(lines, first, Head(0), reading) for first, lines in parts))
+        return reduce(
+            Types.join,
+            (JsonLines().types_of(lines, first, Head(0), reading) for first, lines in parts),
+        )
 
     def read(
-        self, path: str, unit: Unit, reading: Reading, schema: Any, choose: Choose | None, digest: Digest
+        self,
+        path: str,
+        unit: Unit,
+        reading: Reading,
+        schema: Any,
+        choose: Choose | None,
+        digest: Digest,
     ) -> Iterator[Parsed]:
         """Yield the records of a unit in parts. The digest is of all bytes of the unit's range."""
         for first, lines in self._parts(path, unit, digest):
@@ -332,11 +398,14 @@ class JsonDocument:
 
 def too_large(size: int, longest: int) -> str:
     """Return why a record is not read that is larger than records may be."""
-    return f"a record of {size} bytes, but at most {format_bytes(longest)} are read as one; divide it"
+    return (
+        f"a record of {size} bytes, but at most {format_bytes(longest)} are read as one; divide it"
+    )
 
 
 def as_line(element: bytes) -> bytes:
-    """Return an element as a line of JSON. Nothing between two commas is no blank line, but a broken record."""
+    """Return an element as a line of JSON. Nothing between two commas is no blank line, but a
+    broken record."""
     return element.strip(_SPACE).translate(_NO_LINE_END) or b","
 
 
@@ -352,7 +421,8 @@ def of_record(error: Rejection) -> Rejection:
 
 
 class _Record(NamedTuple):
-    """Where a record is in a file, and where the next one may begin: behind the comma or the bracket that ends it."""
+    """Where a record is in a file, and where the next one may begin: behind the comma or the
+    bracket that ends it."""
 
     start: int
     end: int
@@ -361,7 +431,8 @@ class _Record(NamedTuple):
 
 
 class _Mark(NamedTuple):
-    """A bracket or comma at the level of records: its place in a block, its byte, and how deep it is nested."""
+    """A bracket or comma at the level of records: its place in a block, its byte, and how deep it
+    is nested."""
 
     place: int
     byte: int
@@ -369,10 +440,14 @@ class _Mark(NamedTuple):
     after: int
 
 
-def find_records(blocks: Iterable[bytes], start: int, end: int, in_array: bool) -> Iterator[_Record]:
-    """Yield the records of a file's bytes from `start` to `end`, which begin within an array or outside of all.
+def find_records(
+    blocks: Iterable[bytes], start: int, end: int, in_array: bool
+) -> Iterator[_Record]:
+    """Yield the records of a file's bytes from `start` to `end`, which begin within an array or
+    outside of all.
 
-    The last one has a fault, and goes to the end, where from its beginning on no records can be told apart.
+    The last one has a fault, and goes to the end, where from its beginning on no records can be
+    told apart.
     """
     depth, in_string, carry, offset = int(in_array), False, b"", start
     begun = False  # whether there is more than space from `start` to the present block
@@ -417,7 +492,8 @@ def _broken(start: int, end: int, why: str) -> _Record:
 
 
 def _marks(data: bytes, depth: int, in_string: bool) -> tuple[list[_Mark], str | None, int, bool]:
-    """Return the marks of a block, what is wrong after the last of them, and how deep and whether in a string it ends."""
+    """Return the marks of a block, what is wrong after the last of them, and how deep and whether
+    in a string it ends."""
     array = np.frombuffer(data, np.uint8)
     quotes = _quotes(array)
 
@@ -431,17 +507,26 @@ def _marks(data: bytes, depth: int, in_string: bool) -> tuple[list[_Mark], str |
     after = depth + np.cumsum(steps)
     before = after - steps
     line_ends = np.flatnonzero(array == b"\n"[0])
-    broken = [(place, "a line end within a string") for place in line_ends[~outside(line_ends)][:1].tolist()]
+    broken = [
+        (place, "a line end within a string")
+        for place in line_ends[~outside(line_ends)][:1].tolist()
+    ]
     broken += [(place, "a bracket closes nothing") for place in places[after < 0][:1].tolist()]
     at, wrong = min(broken, default=(len(data), None))
     marked = (places < at) & ((before == 0) | (after == 0) | ((steps == 0) & (after == 1)))
     columns = (places[marked], array[places[marked]], before[marked], after[marked])
     marks = [_Mark(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
-    return marks, wrong, int(after[-1]) if len(after) else depth, bool((len(quotes) + in_string) & 1)
+    return (
+        marks,
+        wrong,
+        int(after[-1]) if len(after) else depth,
+        bool((len(quotes) + in_string) & 1),
+    )
 
 
 def _quotes(array: npt.NDArray[np.uint8]) -> Numbers:
-    """Return where strings begin and end: the places of the quotes without an odd number of backslashes before."""
+    """Return where strings begin and end: the places of the quotes without an odd number of
+    backslashes before."""
     quotes = np.flatnonzero(array == b'"'[0])
     slashes = np.flatnonzero(array == b"\\"[0])
     if not len(slashes):

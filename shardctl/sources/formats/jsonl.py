@@ -40,8 +40,8 @@ BOM = b"\xef\xbb\xbf"
 _OPEN, _CLOSE, _OPEN_LIST, _CARRIAGE_RETURN = b"{}[\r"
 
 _NULL_AFTER_OBJECT = re.compile(rb"\}[ \t\r]*null")
-"""pyarrow.json crashes at a null that is no value of an object or a list. After a line's first object it is the only token
-that gets so far."""
+"""pyarrow.json crashes at a null that is no value of an object or a list. After a line's first
+object it is the only token that gets so far."""
 
 _LONG_WHOLE = re.compile(rb"[:,\[\s]-?[0-9]{16,}(?![0-9.eE])")
 """A whole number that may be beyond 2**53."""
@@ -58,17 +58,21 @@ _MANY_ZEROS = b"0" * 200
 
 
 FEW_LINES, TYPED_LINES = 512, 4096
-"""The first lines, and how many at a time of all others, whose types Arrow finds. It makes a value of each name for each line:
-where each object has names of its own, that grows with the square of the lines."""
+"""The first lines, and how many at a time of all others, whose types Arrow finds. It makes a value
+of each name for each line: where each object has names of its own, that grows with the square of
+the lines."""
 
 SPARSE = 32
-"""Lines that take so many times their bytes in Arrow have names of their own: Python looks at those that follow."""
+"""Lines that take so many times their bytes in Arrow have names of their own: Python looks at those
+that follow."""
 
 
 class JsonLines:
-    """A text format: one JSON object on each line. Blank lines are no records, but they have numbers.
+    """A text format: one JSON object on each line. Blank lines are no records, but they have
+    numbers.
 
-    The result is that of `parse_line` for each line: Arrow's parser is used where it gives the same, 20 times as fast.
+    The result is that of `parse_line` for each line: Arrow's parser is used where it gives the
+    same, 20 times as fast.
     """
 
     name: ClassVar[str] = "jsonl"
@@ -83,7 +87,11 @@ class JsonLines:
         refuse_wide(data, reading)
         first, newline, _ = data.removeprefix(BOM).lstrip().partition(b"\n")
         if newline and first.startswith(b"[") and not first.rstrip().endswith(b"]"):
-            raise Rejection("read", "not-json-lines", "is one array of JSON on several lines; give its name the ending .json")
+            raise Rejection(
+                "read",
+                "not-json-lines",
+                "is one array of JSON on several lines; give its name the ending .json",
+            )
         return Head(len(BOM) if data.startswith(BOM) else 0)
 
     def complete(self, data: bytes) -> int:
@@ -100,10 +108,15 @@ class JsonLines:
         found, sparse = list[Types](), False
         for start, stop in pairwise([0, *range(FEW_LINES, len(ends), TYPED_LINES), len(ends)]):
             offset = int(ends[start - 1]) if start else 0
-            part, part_ends = data[offset : ends[stop - 1] if stop else 0], ends[start:stop] - offset
+            part, part_ends = (
+                data[offset : ends[stop - 1] if stop else 0],
+                ends[start:stop] - offset,
+            )
             table = None if sparse else self._infer(part, part_ends, label)
             if table is None:
-                objects = _objects(part, part_ends, first + np.arange(start, stop), [], reading.list_field)
+                objects = _objects(
+                    part, part_ends, first + np.arange(start, stop), [], reading.list_field
+                )
                 found.append(Types.of_values((value for _, value in objects), label))
             else:
                 found.append(Types.of(table, label).as_json())
@@ -115,18 +128,32 @@ class JsonLines:
         if not _is_shallow(data, ends):
             return None
         batch = _parse_fast(data, ends, None)
-        if batch is None or label not in batch.schema.names or not pa.types.is_timestamp(batch.schema.field(label).type):
+        if (
+            batch is None
+            or label not in batch.schema.names
+            or not pa.types.is_timestamp(batch.schema.field(label).type)
+        ):
             return batch
         # The strings of labels are wanted as they are.
         text = _parse_fast(data, ends, pa.schema([(label, pa.string())]), unexpected="ignore")
         place = batch.schema.names.index(label)
         return None if text is None else batch.set_column(place, label, text.column(0))
 
-    def parse(self, data: bytes, first: int, head: Head, reading: Reading, schema: pa.Schema, choose: Choose | None) -> Parsed:
-        """Read lines into the columns of `schema`, string where it has null or objects without fields (see `Types.found`).
+    def parse(
+        self,
+        data: bytes,
+        first: int,
+        head: Head,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+    ) -> Parsed:
+        """Read lines into the columns of `schema`, string where it has null or objects without
+        fields (see `Types.found`).
 
-        Values that are no strings are JSON text in a column of strings. Raises Misfit where a value fits no other column,
-        and where an object has a field that `schema` has not, unless a person chose its columns.
+        Values that are no strings are JSON text in a column of strings. Raises Misfit where a value
+        fits no other column, and where an object has a field that `schema` has not, unless a person
+        chose its columns.
         """
         ends = line_ends(data)
         numbers = first + np.arange(len(ends))
@@ -145,23 +172,37 @@ class JsonLines:
 # --- by Arrow ---
 
 
-def _parse_fast(data: bytes, ends: Numbers, schema: pa.Schema | None, unexpected: str = "error") -> pa.RecordBatch | None:
-    """Parse lines by Arrow, into the types that it finds where there is no schema. None: the result is not sure to be right.
+def _parse_fast(
+    data: bytes, ends: Numbers, schema: pa.Schema | None, unexpected: str = "error"
+) -> pa.RecordBatch | None:
+    """Parse lines by Arrow, into the types that it finds where there is no schema. None: the result
+    is not sure to be right.
 
-    With a schema Arrow stops at the first value that does not fit, so that no value is deeper than the schema.
+    With a schema Arrow stops at the first value that does not fit, so that no value is deeper than
+    the schema.
     """
     import pyarrow.json as pj  # 20 ms to import, which a worker that reads images does not need
 
     if schema is not None and (not len(schema) or any(map(is_json, schema))):
-        return None  # a table without columns does not know its number of rows, and what is parsed is no text
+        # a table without columns does not know its number of rows, and what is parsed is no text
+        return None
     objects = _objects_on_lines(data, ends)
     if objects is None or not is_utf8(data) or _has_null_after_object(data, objects):
         return None
-    columns = None if schema is None else pa.schema([(f.name, _parsed_type(f.type)) for f in schema])
-    options = pj.ParseOptions(columns, unexpected_field_behavior="infer" if schema is None else unexpected)
+    columns = (
+        None if schema is None else pa.schema([(f.name, _parsed_type(f.type)) for f in schema])
+    )
+    options = pj.ParseOptions(
+        columns, unexpected_field_behavior="infer" if schema is None else unexpected
+    )
     try:
-        table = pj.read_json(pa.BufferReader(data), pj.ReadOptions(use_threads=False, block_size=len(data) + 1), options)
-        # pyarrow.json has built lists of nulls of a wrong length. Strings are UTF-8, because the text is.
+        table = pj.read_json(
+            pa.BufferReader(data),
+            pj.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            options,
+        )
+        # pyarrow.json has built lists of nulls of a wrong length. Strings are UTF-8, because the
+        # text is.
         table.validate(full=any(pa.types.is_nested(type_) for type_ in table.schema.types))
     except (pa.ArrowException, OverflowError):
         return None
@@ -170,7 +211,9 @@ def _parse_fast(data: bytes, ends: Numbers, schema: pa.Schema | None, unexpected
     batches = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
     batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     there = set(batch.schema.names)
-    if schema is not None and not all(_only_nulls(batch.column(f.name), f.type) for f in schema if f.name in there):
+    if schema is not None and not all(
+        _only_nulls(batch.column(f.name), f.type) for f in schema if f.name in there
+    ):
         return None
     if not _is_exact(batch, data, ends):
         return None
@@ -182,7 +225,8 @@ def _is_chosen(schema: pa.Schema) -> bool:
 
 
 def _parsed_type(type_: pa.DataType) -> pa.DataType:
-    """Return what Arrow's parser is to make of values of a type: strings of all that JSON has no values for.
+    """Return what Arrow's parser is to make of values of a type: strings of all that JSON has no
+    values for.
 
     The parser itself takes numbers for dates, for instance.
     """
@@ -206,9 +250,11 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | None:
 
 
 def _objects_on_lines(data: bytes, ends: Numbers) -> int | None:
-    """Return how many lines there are that are not blank. None: one of them does not begin with { and end with }.
+    """Return how many lines there are that are not blank. None: one of them does not begin with {
+    and end with }.
 
-    No line end within a valid object has } before it and { after it: with as many rows as lines, each line is one object.
+    No line end within a valid object has } before it and { after it: with as many rows as lines,
+    each line is one object.
     """
     if not len(ends):
         return 0
@@ -229,12 +275,14 @@ def _objects_on_lines(data: bytes, ends: Numbers) -> int | None:
 
 
 def _has_null_after_object(data: bytes, objects: int) -> bool:
-    # With one closing brace on each line there is nothing after an object; searching for the null takes longer.
+    # With one closing brace on each line there is nothing after an object; searching for the null
+    # takes longer.
     return count_byte(data, _CLOSE) != objects and bool(_NULL_AFTER_OBJECT.search(data))
 
 
 def _is_shallow(data: bytes, ends: Numbers) -> bool:
-    """Return whether no line is nested deeper than it may be. Arrow's recursion has no limit but the stack: it crashes."""
+    """Return whether no line is nested deeper than it may be. Arrow's recursion has no limit but
+    the stack: it crashes."""
     array = np.frombuffer(data, np.uint8)
     opened = np.flatnonzero((array == _OPEN) | (array == _OPEN_LIST))
     counts = np.diff(np.searchsorted(opened, ends), prepend=0)
@@ -247,7 +295,8 @@ def _is_shallow(data: bytes, ends: Numbers) -> bool:
 
 
 def _only_nulls(array: pa.Array, type_: pa.DataType) -> bool:
-    """Return whether an array has no values where a type found none: null, nested ones too, and objects without fields."""
+    """Return whether an array has no values where a type found none: null, nested ones too, and
+    objects without fields."""
     if pa.types.is_null(type_) or (pa.types.is_struct(type_) and not type_.num_fields):
         return bool(array.null_count == len(array))
     if pa.types.is_struct(type_):
@@ -266,8 +315,11 @@ def _float_arrays(array: pa.Array) -> Iterator[pa.Array]:
 
 
 def _is_exact(batch: pa.RecordBatch, data: bytes, ends: Numbers) -> bool:
-    """Return whether all decimals are what Python reads. Only the lines are searched in which a value makes it worth it."""
-    columns = [(column, [_values(part) for part in _float_arrays(column)]) for column in batch.columns]
+    """Return whether all decimals are what Python reads. Only the lines are searched in which a
+    value makes it worth it."""
+    columns = [
+        (column, [_values(part) for part in _float_arrays(column)]) for column in batch.columns
+    ]
     if all(map(_are_ordinary, (values for _, parts in columns for values in parts))):
         return True
     for is_odd, may_be_wrong in _TRAPS:
@@ -277,25 +329,34 @@ def _is_exact(batch: pa.RecordBatch, data: bytes, ends: Numbers) -> bool:
                 odd = is_odd(values)
                 # The rows of nested values are not known.
                 rows |= odd if pa.types.is_floating(column.type) else odd.any()
-        if rows.any() and may_be_wrong(data if len(rows) < len(ends) else chosen_lines(data, ends, rows)[0]):
+        if rows.any() and may_be_wrong(
+            data if len(rows) < len(ends) else chosen_lines(data, ends, rows)[0]
+        ):
             return False
     return True
 
 
 def _values(array: pa.Array) -> npt.NDArray[Any]:
-    values: npt.NDArray[Any] = (array.fill_null(1.0) if array.null_count else array).to_numpy(zero_copy_only=False)
+    values: npt.NDArray[Any] = (array.fill_null(1.0) if array.null_count else array).to_numpy(
+        zero_copy_only=False
+    )
     return values
 
 
 def _are_ordinary(values: npt.NDArray[Any]) -> bool:
-    """Return whether no value is odd in any of the ways of _TRAPS. With a NaN, no comparison holds."""
+    """Return whether no value is odd in any of the ways of _TRAPS. With a NaN, no comparison
+    holds."""
     sizes = np.abs(values)
     return not len(sizes) or bool(sizes.min() > 0 and sizes.max() < EXACT_IN_FLOAT)
 
 
 def _may_be_tiny(data: bytes) -> bool:
     # The regular expression alone takes 10 ms for 1 MiB of text, and finding two letters 0.1 ms.
-    if not any(data[place + 2 : place + 5].isdigit() for sign in (b"e-", b"E-") for place in _places(data, sign)):
+    if not any(
+        data[place + 2 : place + 5].isdigit()
+        for sign in (b"e-", b"E-")
+        for place in _places(data, sign)
+    ):
         return _MANY_ZEROS in data
     return _MANY_ZEROS in data or bool(_TINY_EXPONENT.search(data))
 
@@ -331,9 +392,14 @@ def _blank(data: bytes, ends: Numbers) -> list[bool]:
 
 
 def _objects(
-    data: bytes, ends: Numbers, numbers: Numbers, rejects: list[tuple[int, Rejection]], list_field: str
+    data: bytes,
+    ends: Numbers,
+    numbers: Numbers,
+    rejects: list[tuple[int, Rejection]],
+    list_field: str,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the object of every line that has one, and add the other lines to `rejects`.
+    """Yield the number and the object of every line that has one, and add the other lines to
+    `rejects`.
 
     A list is an object with one field, if `list_field` names it.
     """
@@ -344,21 +410,30 @@ def _objects(
             value = parse_line(line, list_field)
         except Rejection as error:
             if error.error == "not-utf8":
-                error = Rejection(error.stage, error.error, error.message.replace("recode the file", OTHER_ENCODING))
+                error = Rejection(
+                    error.stage,
+                    error.error,
+                    error.message.replace("recode the file", OTHER_ENCODING),
+                )
             rejects.append((number, error))
         else:
             yield number, value
 
 
-def _parse_slowly(data: bytes, ends: Numbers, numbers: Numbers, schema: pa.Schema, list_field: str) -> Parsed:
+def _parse_slowly(
+    data: bytes, ends: Numbers, numbers: Numbers, schema: pa.Schema, list_field: str
+) -> Parsed:
     rejects: list[tuple[int, Rejection]] = []
     records = list(_objects(data, ends, numbers, rejects, list_field))
     kept: npt.NDArray[np.int64] = np.array([number for number, _ in records], np.int64)
     return Parsed(kept, batch_of_objects(records, schema), rejects)
 
 
-def batch_of_objects(records: list[tuple[int, dict[str, Any]]], schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows of numbered JSON objects, with the columns of `without_nulls(schema)`. Raises Misfit."""
+def batch_of_objects(
+    records: list[tuple[int, dict[str, Any]]], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Return the rows of numbered JSON objects, with the columns of `without_nulls(schema)`. Raises
+    Misfit."""
     refuse_new_fields(records, schema)
     if not len(schema):
         return without_columns(len(records))
@@ -367,7 +442,8 @@ def batch_of_objects(records: list[tuple[int, dict[str, Any]]], schema: pa.Schem
 
 
 def refuse_new_fields(records: Sequence[tuple[int, dict[str, Any]]], schema: pa.Schema) -> None:
-    """Raise Misfit for a record with a field that `schema` does not have, unless a person chose its columns."""
+    """Raise Misfit for a record with a field that `schema` does not have, unless a person chose its
+    columns."""
     known = set(schema.names)
     for number, record in records:
         if not record.keys() <= known and not _is_chosen(schema):
@@ -386,7 +462,8 @@ def _column(records: list[tuple[int, dict[str, Any]]], f: pa.Field, given: bool)
         for (number, _), value in zip(records, values, strict=True):
             if not (value is None or isinstance(value, str)):
                 raise Misfit(
-                    f"record {number}: the field {printable(f.name)} holds {_shown(value)}, which does not fit {f.type}"
+                    f"record {number}: the field {printable(f.name)} holds {_shown(value)}, which "
+                    f"does not fit {f.type}"
                 )
     if set(map(type, values)) <= {_PLAIN.get(f.type), type(None)}:
         return fitted_column(records, f, lambda value, _: value)
@@ -394,9 +471,12 @@ def _column(records: list[tuple[int, dict[str, Any]]], f: pa.Field, given: bool)
 
 
 def fitted_column(
-    records: Sequence[tuple[int, dict[str, Any]]], f: pa.Field, fit: Callable[[Any, pa.DataType], Any]
+    records: Sequence[tuple[int, dict[str, Any]]],
+    f: pa.Field,
+    fit: Callable[[Any, pa.DataType], Any],
 ) -> pa.Array:
-    """Return the values of a field of numbered records as `fit` makes them fit its type, string for null. Raises Misfit."""
+    """Return the values of a field of numbered records as `fit` makes them fit its type, string for
+    null. Raises Misfit."""
     type_ = without_nulls(pa.schema([f])).field(0).type
     faults = (Misfit, pa.ArrowException, OverflowError, ValueError, TypeError)
     try:
@@ -406,7 +486,9 @@ def fitted_column(
             try:
                 pa.array([fit(record.get(f.name), f.type)], type_)
             except faults as error:
-                reason = str(error) if isinstance(error, Misfit) else f"does not fit {f.type} ({error})"
+                reason = (
+                    str(error) if isinstance(error, Misfit) else f"does not fit {f.type} ({error})"
+                )
                 raise Misfit(f"record {number}: the field {printable(f.name)} {reason}") from None
         raise
 
@@ -422,7 +504,11 @@ def fitted_value(value: Any, type_: pa.DataType) -> Any:
     if isinstance(value, dict) and pa.types.is_struct(type_):
         if not value.keys() <= {f.name for f in type_}:
             raise Misfit("has objects with a new field")
-        return {f.name: fitted_value(value.get(f.name), f.type) for f in type_} if type_.num_fields else "{}"
+        return (
+            {f.name: fitted_value(value.get(f.name), f.type) for f in type_}
+            if type_.num_fields
+            else "{}"
+        )
     if isinstance(value, str) and not (pa.types.is_nested(type_) or pa.types.is_null(type_)):
         return _from_text(value, type_)
     if not _is_of(value, type_):
@@ -436,12 +522,15 @@ def _is_of(value: Any, type_: pa.DataType) -> bool:
     if isinstance(value, int):
         if pa.types.is_floating(type_):
             return abs(value) <= EXACT_IN_FLOAT
-        return bool(pa.types.is_integer(type_)) and int(np.iinfo(str(type_)).min) <= value <= int(np.iinfo(str(type_)).max)
+        return bool(pa.types.is_integer(type_)) and int(np.iinfo(str(type_)).min) <= value <= int(
+            np.iinfo(str(type_)).max
+        )
     return isinstance(value, float) and bool(pa.types.is_floating(type_))
 
 
 def _from_text(value: str, type_: pa.DataType) -> Any:
-    """Return a string as a date, a time, a decimal or bytes, which no types of JSON are but a given schema may name."""
+    """Return a string as a date, a time, a decimal or bytes, which no types of JSON are but a given
+    schema may name."""
     if pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_):
         raise Misfit(f"holds {_shown(value)}, which does not fit {type_}")
     try:

@@ -1,7 +1,9 @@
-"""Lance: a folder of columns in versions, of which the newest is read. The package pylance reads it.
+"""Lance: a folder of columns in versions, of which the newest is read. The package pylance reads
+it.
 
-The file that stands for the folder is the manifest of its newest version, `_versions/NUMBER.manifest`. The files that it names
-are never changed, so that its bytes tell one content of the folder from another.
+The file that stands for the folder is the manifest of its newest version,
+`_versions/NUMBER.manifest`. The files that it names are never changed, so that its bytes tell one
+content of the folder from another.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ PARTS = {
 
 MANIFEST = ".manifest"
 NEWER_FIRST = 2**63
-"""Numbers in the names of manifests from here on are counted down from 2^64 - 1, so that the newest comes first."""
+"""Numbers in the names of manifests from here on are counted down from 2^64 - 1, so that the newest
+comes first."""
 
 
 class Lance:
@@ -56,7 +59,10 @@ class Lance:
             message = f"it is a part of a dataset of Lance; give the folder that has {VERSIONS}"
             raise Rejection("read", "part", message)
         with _named_faults("the dataset"):
-            return Table(self._lance.dataset(str(manifest.parents[1]), version=_version_of(manifest)), manifest)
+            return Table(
+                self._lance.dataset(str(manifest.parents[1]), version=_version_of(manifest)),
+                manifest,
+            )
 
 
 class Table:
@@ -85,7 +91,11 @@ class Table:
         rows = max(1, min(BATCH_ROWS, BATCH_BYTES // self._row_bytes))
         with _named_faults(f"row {unit.first} and what follows"):
             yield from self._dataset.to_batches(
-                columns=names, offset=unit.first - 1, limit=unit.records, batch_size=rows, scan_in_order=True
+                columns=names,
+                offset=unit.first - 1,
+                limit=unit.records,
+                batch_size=rows,
+                scan_in_order=True,
             )
 
     def close(self) -> None:
@@ -100,7 +110,10 @@ def _named_faults(what: str) -> Iterator[None]:
     except (Rejection, GeneratorExit, KeyboardInterrupt, MemoryError):
         raise
     except BaseException as error:
-        if not isinstance(error, (*FAULTS, RuntimeError)) and type(error).__name__ != "PanicException":
+        if (
+            not isinstance(error, (*FAULTS, RuntimeError))
+            and type(error).__name__ != "PanicException"
+        ):
             raise
         raise damaged(what, ValueError(str(error).partition("\n")[0][:200])) from None
 
@@ -111,20 +124,25 @@ def _version_of(manifest: Path) -> int:
 
 
 def manifest_of(file: FoundFile) -> str | None:
-    """Return the manifest that stands for the folder of Lance that a file is in, None for a file that is in none.
+    """Return the manifest that stands for the folder of Lance that a file is in, None for a file
+    that is in none.
 
     Raises InputError for the manifest of a dataset on a store.
     """
     if is_stored(file.opened):
         if file.suffix == MANIFEST and name_of(parent_of(file.opened)) == VERSIONS:
-            raise InputError(f"{printable(file.opened)}: a dataset of Lance is not read from a store; copy it to a disk first")
+            raise InputError(
+                f"{printable(file.opened)}: a dataset of Lance is not read from a store; copy it "
+                "to a disk first"
+            )
         return None
     found = folder_of(file.opened)
     return None if found is None else str(newest_in(found))
 
 
 def folder_of(opened: str) -> Path | None:
-    """Return the folder of Lance that a file is a part of, by its name and the folder that it is in; None for other files."""
+    """Return the folder of Lance that a file is a part of, by its name and the folder that it is
+    in; None for other files."""
     path = Path(opened)
     for folder in (path.parent, path.parent.parent):
         if path.suffix in PARTS.get(folder.name, ()) and newest_in(folder.parent) is not None:
@@ -143,7 +161,9 @@ def newest_in(folder: Path) -> Path | None:
 
 @lru_cache(64)
 def _newest(versions: Path, _time: int) -> Path | None:
-    return max((path for path in versions.iterdir() if _is_manifest(path)), key=_version_of, default=None)
+    return max(
+        (path for path in versions.iterdir() if _is_manifest(path)), key=_version_of, default=None
+    )
 
 
 def _is_manifest(path: Path) -> bool:

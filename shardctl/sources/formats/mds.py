@@ -1,8 +1,8 @@
 """MDS, the shards of MosaicML Streaming: each says its own columns, and where its samples begin.
 
-u32 samples, u32 where each sample begins and the last one ends, JSON of the columns, then the samples. A sample is the sizes
-(u32) of its columns without a fixed size, and then its values, in the order of the columns. All is little-endian
-(streaming/base/format/mds/writer.py).
+u32 samples, u32 where each sample begins and the last one ends, JSON of the columns, then the
+samples. A sample is the sizes (u32) of its columns without a fixed size, and then its values, in
+the order of the columns. All is little-endian (streaming/base/format/mds/writer.py).
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ MOST_CONFIG = 1 << 20
 """The largest description of columns that is read."""
 
 _NUMBERS = {
-    **{name: np.dtype(name).newbyteorder("<") for name in ("int8", "int16", "int32", "int64", "float16", "float32", "float64")},
+    **{
+        name: np.dtype(name).newbyteorder("<")
+        for name in ("int8", "int16", "int32", "int64", "float16", "float32", "float64")
+    },
     **{name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "uint32", "uint64")},
     "int": np.dtype("<i8"),
 }
@@ -88,7 +91,8 @@ class Mds:
     name: ClassVar[str] = "mds"
 
     def is_plain(self, start: bytes) -> bool:
-        """Return whether this is a number of samples and the beginning of the first one, which looks like compressed data."""
+        """Return whether this is a number of samples and the beginning of the first one, which
+        looks like compressed data."""
         samples, first = struct.unpack("<II", start[:8]) if len(start) >= 8 else (0, 0)
         return 8 + 4 * int(samples) <= int(first) <= 8 + 4 * int(samples) + MOST_CONFIG
 
@@ -110,22 +114,39 @@ class MdsShard:
     @property
     def declared(self) -> Declared:
         """The types of the columns that have one."""
-        types = {column.name: column.type for column in self._columns if column.type is not None and self._is_wanted(column)}
+        types = {
+            column.name: column.type
+            for column in self._columns
+            if column.type is not None and self._is_wanted(column)
+        }
         return Declared(pa.schema(list(types.items())), {})
 
     def _is_wanted(self, column: _Column) -> bool:
         return not self._only or column.name in self._only
 
     def begin(self) -> int:
-        """Read where the samples are, and which columns they have. Raises Rejection if that cannot be."""
+        """Read where the samples are, and which columns they have. Raises Rejection if that cannot
+        be."""
         head = self.content.at(0, 4)
         samples = int.from_bytes(head, "little")
-        table = self.content.at(4, 4 * (samples + 1)) if len(head) == 4 and samples <= MOST_SAMPLES else b""
+        table = (
+            self.content.at(4, 4 * (samples + 1))
+            if len(head) == 4 and samples <= MOST_SAMPLES
+            else b""
+        )
         places = np.frombuffer(table[: len(table) // 4 * 4], "<u4").astype(np.int64)
-        if len(places) <= samples or (np.diff(places) <= 0).any() or not 0 <= places[0] - 8 - 4 * samples <= MOST_CONFIG:
-            message = "it is not an MDS shard, although its name says so, or it is damaged; get it again"
+        if (
+            len(places) <= samples
+            or (np.diff(places) <= 0).any()
+            or not 0 <= places[0] - 8 - 4 * samples <= MOST_CONFIG
+        ):
+            message = (
+                "it is not an MDS shard, although its name says so, or it is damaged; get it again"
+            )
             raise self.content.fault or Rejection("read", "not-mds", message)
-        self._columns = self._read_columns(self.content.at(8 + 4 * samples, int(places[0]) - 8 - 4 * samples))
+        self._columns = self._read_columns(
+            self.content.at(8 + 4 * samples, int(places[0]) - 8 - 4 * samples)
+        )
         self._first, self._ends = int(places[0]), places[1:]
         self._compare_with_index(samples, int(places[-1]))
         return self._first
@@ -133,12 +154,21 @@ class MdsShard:
     def _read_columns(self, config: bytes) -> list[_Column]:
         try:
             columns = json.loads(config)
-            rows = zip(columns["column_names"], columns["column_encodings"], columns["column_sizes"], strict=True)
+            rows = zip(
+                columns["column_names"],
+                columns["column_encodings"],
+                columns["column_sizes"],
+                strict=True,
+            )
             found = [self._column(name, encoding, size) for name, encoding, size in rows]
             if len({column.name for column in found}) < len(found):
                 raise ValueError("two columns have one name")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            message = f"its columns cannot be read ({printable(str(error))}); it is damaged, or of another version of MDS"
+            message = (
+                f"its columns cannot be read ({printable(str(error))}); it is damaged, or "
+                "of "
+                "another version of MDS"
+            )
             raise Rejection("read", "bad-columns", message) from None
         except _NotReadError as error:
             message = f"{printable(str(error))}, or leave the column out (--fields)"
@@ -146,7 +176,12 @@ class MdsShard:
         return found
 
     def _column(self, name: Any, encoding: Any, size: Any) -> _Column:
-        if self._only and name not in self._only and isinstance(name, str) and (size is None or type(size) is int):
+        if (
+            self._only
+            and name not in self._only
+            and isinstance(name, str)
+            and (size is None or type(size) is int)
+        ):
             return _Column(name, size, _passed_over, pa.null())
         return _column(name, encoding, size)
 
@@ -154,7 +189,10 @@ class MdsShard:
         """Raise Rejection if index.json says something else of this shard."""
         facts = listed_in(str(self._path.with_name(INDEX))).get(self._path.name)
         if facts is not None and (facts.samples, facts.size) != (samples, size):
-            message = f"{INDEX} says that it has {facts.samples} samples in {facts.size} bytes, and it has {samples} in {size}"
+            message = (
+                f"{INDEX} says that it has {facts.samples} samples in {facts.size} bytes, "
+                f"and it has {samples} in {size}"
+            )
             raise Rejection("read", "not-as-listed", f"{message}; get both again")
 
     def frame(self, offset: int) -> Frame | None:
@@ -168,7 +206,12 @@ class MdsShard:
             return Frame(offset, end, too_large(end - offset))
         if not self.content.reaches(end):
             message = "the shard ends within this sample; get the whole file"
-            return Frame(offset, end, self.content.fault or Rejection("read", "truncated", message), last=True)
+            return Frame(
+                offset,
+                end,
+                self.content.fault or Rejection("read", "truncated", message),
+                last=True,
+            )
         return Frame(offset, end)
 
     def fields(self, frame: Frame, data: bytes) -> Record:
@@ -183,7 +226,8 @@ class MdsShard:
                 raise Rejection(
                     "decode",
                     "bad-sample",
-                    "the sizes of its values do not fit into the sample; the shard is damaged, get it again",
+                    "the sizes of its values do not fit into the sample; the shard is damaged, get "
+                    "it again",
                 )
             if not self._is_wanted(column):
                 at += size
@@ -193,9 +237,17 @@ class MdsShard:
             except Rejection as rejection:  # of JSON
                 message = f"its {printable(column.name)}: {rejection.message}"
                 raise Rejection(rejection.stage, rejection.error, message) from None
-            except (ValueError, IndexError, KeyError, TypeError, OverflowError, InvalidOperation) as error:
+            except (
+                ValueError,
+                IndexError,
+                KeyError,
+                TypeError,
+                OverflowError,
+                InvalidOperation,
+            ) as error:
                 message = (
-                    f"its {printable(column.name)} is not as the columns say ({printable(str(error))}); get the shard again"
+                    f"its {printable(column.name)} is not as the columns say "
+                    f"({printable(str(error))}); get the shard again"
                 )
                 raise Rejection("decode", "bad-value", message) from None
             at += size
@@ -208,14 +260,23 @@ def _passed_over(_data: bytes) -> None:
 
 def _column(name: Any, encoding: Any, size: Any) -> _Column:
     """Return a column. Raises ValueError, TypeError for one that is not read."""
-    if not isinstance(name, str) or not isinstance(encoding, str) or not (size is None or (type(size) is int and size >= 0)):
+    if (
+        not isinstance(name, str)
+        or not isinstance(encoding, str)
+        or not (size is None or (type(size) is int and size >= 0))
+    ):
         raise TypeError("a name, an encoding and a size are needed")
     dtype = _NUMBERS.get(encoding)
     if dtype is not None:
         if size != dtype.itemsize:
-            raise ValueError(f"{name} is of {encoding}, which has {dtype.itemsize} bytes, and not {size}")
+            raise ValueError(
+                f"{name} is of {encoding}, which has {dtype.itemsize} bytes, and not {size}"
+            )
         return _Column(
-            name, size, lambda data: np.frombuffer(data, dtype)[0].item(), pa.from_numpy_dtype(dtype.newbyteorder("="))
+            name,
+            size,
+            lambda data: np.frombuffer(data, dtype)[0].item(),
+            pa.from_numpy_dtype(dtype.newbyteorder("=")),
         )
     if encoding in _BYTES:
         return _Column(name, size, bytes, pa.binary())
@@ -225,12 +286,18 @@ def _column(name: Any, encoding: Any, size: Any) -> _Column:
     if encoding == "ndarray" or encoding.startswith("ndarray:"):
         return _Column(name, size, _array_decoder(encoding), None)
     if encoding == "pkl":
-        raise _NotReadError(f"{name} holds pickles, which can run any code when they are read; write it as json or ndarray")
-    raise _NotReadError(f"the encoding {encoding} of {name} is not read; write it as bytes, json or ndarray")
+        raise _NotReadError(
+            f"{name} holds pickles, which can run any code when they are read; write it as json or "
+            "ndarray"
+        )
+    raise _NotReadError(
+        f"the encoding {encoding} of {name} is not read; write it as bytes, json or ndarray"
+    )
 
 
 def _listed_parts(data: bytes, head: int) -> list[bytes]:
-    """Return the parts that a list has, behind `head` bytes: u32 count, u32 sizes, the parts. Raises ValueError."""
+    """Return the parts that a list has, behind `head` bytes: u32 count, u32 sizes, the parts.
+    Raises ValueError."""
     count = int.from_bytes(data[head : head + 4], "little")
     at = head + 4 + 4 * count
     sizes = np.frombuffer(data[head + 4 : at], "<u4") if at <= len(data) else None
@@ -246,13 +313,18 @@ _OTHERS: dict[str, tuple[Callable[[bytes], Any], pa.DataType | None]] = {
     "str_int": (lambda data: int(data.decode()), None),
     "str_float": (lambda data: float(data.decode()), pa.float64()),
     "str_decimal": (lambda data: str(Decimal(data.decode())), pa.string()),
-    **dict.fromkeys(("jpeg_array", "jpegarray"), (lambda data: _listed_parts(data, 0), pa.list_(pa.binary()))),
-    **dict.fromkeys(("list[jpeg]", "list[png]"), (lambda data: _listed_parts(data, 4), pa.list_(pa.binary()))),
+    **dict.fromkeys(
+        ("jpeg_array", "jpegarray"), (lambda data: _listed_parts(data, 0), pa.list_(pa.binary()))
+    ),
+    **dict.fromkeys(
+        ("list[jpeg]", "list[png]"), (lambda data: _listed_parts(data, 4), pa.list_(pa.binary()))
+    ),
 }
 
 
 def _array_decoder(encoding: str) -> Callable[[bytes], Any]:
-    """Return what makes arrays of bytes: of type and shape that the encoding gives, ndarray:TYPE:SHAPE, or they themselves."""
+    """Return what makes arrays of bytes: of type and shape that the encoding gives,
+    ndarray:TYPE:SHAPE, or they themselves."""
     _, _, given = encoding.partition(":")
     of_type, _, of_shape = given.partition(":")
     if of_type and of_type not in _ARRAY_TYPES.values():
@@ -269,7 +341,9 @@ def _array_decoder(encoding: str) -> Callable[[bytes], Any]:
             dimensions, kind = data[at] >> 2, np.dtype(_SHAPE_TYPES[data[at] & 3])
             end = at + 1 + dimensions * kind.itemsize
             found, at = tuple(np.frombuffer(data[at + 1 : end], kind).tolist()), end
-        return whole_array(np.frombuffer(data[at:], dtype).reshape(found)).astype(dtype.newbyteorder("="))
+        return whole_array(np.frombuffer(data[at:], dtype).reshape(found)).astype(
+            dtype.newbyteorder("=")
+        )
 
     return decode
 
@@ -279,7 +353,10 @@ def _array_decoder(encoding: str) -> Callable[[bytes], Any]:
 INDEX = "index.json"
 
 _HASHES: dict[str, Callable[[], Any]] = {
-    **{name: getattr(hashlib, name) for name in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512", "blake2b", "blake2s")},
+    **{
+        name: getattr(hashlib, name)
+        for name in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512", "blake2b", "blake2s")
+    },
     "xxh32": xxhash.xxh32,
     "xxh64": xxhash.xxh64,
     "xxh3_64": xxhash.xxh3_64,
@@ -295,7 +372,8 @@ _SHARD = re.compile(r"\.mds(\.(zstd|zst|gz|bz2|br|snappy))?$")
 
 @dataclass(frozen=True)
 class Listed:
-    """What index.json says of a file of a shard: its samples, its size without compression, the hashes (hex) of the file."""
+    """What index.json says of a file of a shard: its samples, its size without compression, the
+    hashes (hex) of the file."""
 
     samples: int
     size: int
@@ -303,24 +381,39 @@ class Listed:
 
 
 def check_hashes(path: str) -> None:
-    """Compare a shard with the hashes that index.json has of it. Raises Rejection if one differs, OSError."""
+    """Compare a shard with the hashes that index.json has of it. Raises Rejection if one differs,
+    OSError."""
     listed = listed_in(beside(path, INDEX)).get(name_of(path))
-    hashes = {name: _HASHES[name]() for name, _ in listed.hashes if name in _HASHES} if listed is not None else {}
+    hashes = (
+        {name: _HASHES[name]() for name, _ in listed.hashes if name in _HASHES}
+        if listed is not None
+        else {}
+    )
     if listed is None or not hashes:
         return
     with open(path, "rb", buffering=0, opener=ordinary) as file:
         while chunk := file.read(HASHED_BYTES):
             for each in hashes.values():
                 each.update(chunk)
-    wrong = next((name for name, value in listed.hashes if name in hashes and hashes[name].hexdigest() != value), None)
+    wrong = next(
+        (
+            name
+            for name, value in listed.hashes
+            if name in hashes and hashes[name].hexdigest() != value
+        ),
+        None,
+    )
     if wrong is not None:
         raise Rejection(
-            "read", "wrong-hash", f"its {wrong} is not the one that {INDEX} has; the shard is damaged, get it again"
+            "read",
+            "wrong-hash",
+            f"its {wrong} is not the one that {INDEX} has; the shard is damaged, get it again",
         )
 
 
 def listed_in(index: str) -> dict[str, Listed]:
-    """Return the shards that an index.json lists, by the names of their files; none where it is no such list."""
+    """Return the shards that an index.json lists, by the names of their files; none where it is no
+    such list."""
     try:
         return _listed(index, version_of(local_copy(index)))
     except OSError:
@@ -335,7 +428,10 @@ def _listed(index: str, _version: Version) -> dict[str, Listed]:
             samples, size = int(shard["samples"]), int(shard["raw_data"]["bytes"])
             for part in ("raw_data", "zip_data"):
                 if shard.get(part):
-                    hashes = sorted((str(name), str(value)) for name, value in (shard[part].get("hashes") or {}).items())
+                    hashes = sorted(
+                        (str(name), str(value))
+                        for name, value in (shard[part].get("hashes") or {}).items()
+                    )
                     found[str(shard[part]["basename"])] = Listed(samples, size, tuple(hashes))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
@@ -353,17 +449,27 @@ def refuse_missing_shards(file: FoundFile) -> None:
     record = json_in(file)
     shards = record.get("shards") if isinstance(record, dict) else None
     for shard in shards if isinstance(shards, list) else ():
-        parts = [shard.get(part) for part in ("raw_data", "zip_data")] if isinstance(shard, dict) else []
-        names = [part["basename"] for part in parts if isinstance(part, dict) and isinstance(part.get("basename"), str)]
+        parts = (
+            [shard.get(part) for part in ("raw_data", "zip_data")]
+            if isinstance(shard, dict)
+            else []
+        )
+        names = [
+            part["basename"]
+            for part in parts
+            if isinstance(part, dict) and isinstance(part.get("basename"), str)
+        ]
         if names and not any(is_name(name) and is_beside(file, name) for name in names):
             shown = " or ".join(map(printable, names))
             raise InputError(
-                f"{printable(file.opened)}: lists {shown}, which is not there; get it, or give the shards themselves as sources"
+                f"{printable(file.opened)}: lists {shown}, which is not there; get it, or give the "
+                "shards themselves as sources"
             )
 
 
 class Unlisted:
-    """Leaves out shards that the index does not list, and compressed copies of uncompressed shards."""
+    """Leaves out shards that the index does not list, and compressed copies of uncompressed
+    shards."""
 
     def __init__(self) -> None:
         self._copies, self._unlisted = LeftOut(), LeftOut()
@@ -384,7 +490,10 @@ class Unlisted:
             copies = self._copies.counted("compressed copy", "compressed copies")
             yield f"left out: {copies}: the shards are there uncompressed too"
         if self._unlisted.count:
-            yield f"left out: {self._unlisted.counted('shard', 'shards')}: index.json does not list them"
+            yield (
+                f"left out: {self._unlisted.counted('shard', 'shards')}: index.json does not "
+                "list them"
+            )
 
 
 def _is_listed(file: FoundFile, name: str) -> bool:

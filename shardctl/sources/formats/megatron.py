@@ -1,8 +1,10 @@
-"""Megatron's indexed datasets: NAME.idx says where the sequences of tokens in NAME.bin are. Each sequence is a record.
+"""Megatron's indexed datasets: NAME.idx says where the sequences of tokens in NAME.bin are. Each
+sequence is a record.
 
-The index, little-endian: `MMIDIDX\\0\\0`, version 1 (u64), code of the type (u8), the number of sequences and that of documents
-(u64 each); the length of every sequence (i32), its first byte in NAME.bin (i64), and the sequences at which documents begin
-(i64). (megatron/core/datasets/indexed_dataset.py)
+The index, little-endian: `MMIDIDX\\0\\0`, version 1 (u64), code of the type (u8), the number of
+sequences and that of documents (u64 each); the length of every sequence (i32), its first byte in
+NAME.bin (i64), and the sequences at which documents begin (i64).
+(megatron/core/datasets/indexed_dataset.py)
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ TOKENS = ".bin"
 COLUMN = "tokens"
 
 _HEAD = struct.Struct("<9sQBQQ")
-_TYPES = {code: np.dtype(name) for code, name in enumerate(("<u1", "<i1", "<i2", "<i4", "<i8", "<f8", "<f4", "<u2"), 1)}
+_TYPES = {
+    code: np.dtype(name)
+    for code, name in enumerate(("<u1", "<i1", "<i2", "<i4", "<i8", "<f8", "<f4", "<u2"), 1)
+}
 _LENGTH, _PLACE = np.dtype("<i4"), np.dtype("<i8")
 
 _RUN = 1 << 16
@@ -46,7 +51,8 @@ def companions(path: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Run:
-    """Sequences one after the other: the length of each in tokens, and its first byte, (n,) each."""
+    """Sequences one after the other: the length of each in tokens, and its first byte, (n,)
+    each."""
 
     lengths: Numbers
     places: Numbers
@@ -62,7 +68,8 @@ class Megatron:
     name: ClassVar[str] = "megatron"
 
     def open(self, path: str) -> Sequences:
-        """Return the sequences. Raises OSError; Rejection if the index is damaged, or there are no tokens beside it."""
+        """Return the sequences. Raises OSError; Rejection if the index is damaged, or there are no
+        tokens beside it."""
         tokens = str(Path(path).with_suffix(TOKENS))
         index = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
         try:
@@ -81,29 +88,48 @@ class Sequences:
         try:
             self._file = open(tokens, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
         except FileNotFoundError:
-            message = f"its tokens are not there ({printable(Path(tokens).name)}); put this file beside it"
+            message = (
+                f"its tokens are not there ({printable(Path(tokens).name)}); put this file "
+                "beside it"
+            )
             raise Rejection("read", "no-tokens", message) from None
         self._size = os.fstat(self._file.fileno()).st_size
-        self.schema = pa.schema([(COLUMN, pa.list_(pa.from_numpy_dtype(self._type.newbyteorder("="))))])
+        self.schema = pa.schema(
+            [(COLUMN, pa.list_(pa.from_numpy_dtype(self._type.newbyteorder("="))))]
+        )
 
     def _run(self, first: int, count: int) -> _Run:
         """Return some sequences. Raises Rejection if one is not in the file of tokens."""
         file, item = self._index.fileno(), self._type.itemsize
         lengths = _numbers(file, _HEAD.size + first * _LENGTH.itemsize, count, _LENGTH)
-        places = _numbers(file, _HEAD.size + self._count * _LENGTH.itemsize + first * _PLACE.itemsize, count, _PLACE)
-        wrong = np.flatnonzero((lengths < 0) | (places < 0) | (places > self._size - lengths * item))
+        places = _numbers(
+            file,
+            _HEAD.size + self._count * _LENGTH.itemsize + first * _PLACE.itemsize,
+            count,
+            _PLACE,
+        )
+        wrong = np.flatnonzero(
+            (lengths < 0) | (places < 0) | (places > self._size - lengths * item)
+        )
         if len(wrong):
-            message = f"sequence {first + int(wrong[0]) + 1} would lie outside of the file of tokens; get both files again"
+            message = (
+                f"sequence {first + int(wrong[0]) + 1} would lie outside of the file of "
+                "tokens; get both files again"
+            )
             raise Rejection("read", "truncated", message)
         longest = int(lengths.max(initial=0)) * item
         if longest > RECORD_BYTES:
             limit = format_bytes(RECORD_BYTES)
-            message = f"a sequence has {format_bytes(longest)}, but at most {limit} are read as one; divide it"
+            message = (
+                f"a sequence has {format_bytes(longest)}, but at most {limit} are read as "
+                "one; divide it"
+            )
             raise Rejection("read", "too-large", message)
         return _Run(lengths, places)
 
     def cuts(self) -> list[tuple[int, int, int]]:
-        """Return runs of sequences of about 1 MiB of tokens, each with its range in the file of tokens if it has one."""
+        """Return runs of sequences of about 1 MiB of tokens, each with its range in the file of
+        tokens if it has one."""
         cuts: list[tuple[int, int, int]] = []
         for first in range(0, self._count, _RUN):
             run = self._run(first, min(_RUN, self._count - first))
@@ -147,7 +173,9 @@ class Sequences:
             fill(self._file.fileno(), offset, memoryview(data)[at : at + size])
             at += size
         values = np.frombuffer(data, self._type).astype(self._type.newbyteorder("="), copy=False)
-        return pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(run.lengths)), pa.int32()), pa.array(values))
+        return pa.ListArray.from_arrays(
+            pa.array(np.append(0, np.cumsum(run.lengths)), pa.int32()), pa.array(values)
+        )
 
     def close(self) -> None:
         """Close both files."""
@@ -156,25 +184,41 @@ class Sequences:
 
 
 def _read_head(index: BinaryIO) -> tuple[DType, int]:
-    """Return the type of the tokens and the number of sequences. Raises Rejection if the index is not as it says."""
+    """Return the type of the tokens and the number of sequences. Raises Rejection if the index is
+    not as it says."""
     size = os.fstat(index.fileno()).st_size
     start = os.pread(index.fileno(), _HEAD.size, 0)
     if len(start) < _HEAD.size or not start.startswith(MAGIC):
-        raise Rejection("read", "not-megatron", "it is not an index of Megatron, although its name says so; make it again")
+        raise Rejection(
+            "read",
+            "not-megatron",
+            "it is not an index of Megatron, although its name says so; make it again",
+        )
     _, version, code, count, documents = _HEAD.unpack(start)
     if version != 1 or code not in _TYPES:
-        message = f"it has version {version} and the type {code}, which are not read; make it with Megatron's preprocessing"
+        message = (
+            f"it has version {version} and the type {code}, which are not read; make it "
+            "with "
+            "Megatron's preprocessing"
+        )
         raise Rejection("read", "unknown-version", message)
     wanted = _HEAD.size + count * (_LENGTH.itemsize + _PLACE.itemsize) + documents * _PLACE.itemsize
     modes = wanted + count  # a byte for each sequence of several modes
     if size not in (wanted, modes):
-        message = f"an index of {count:,} sequences and {documents:,} documents must have {wanted:,} bytes; it has {size:,}"
-        raise Rejection("read", "truncated" if size < wanted else "wrong-size", f"{message}; get it again")
+        message = (
+            f"an index of {count:,} sequences and {documents:,} documents must have "
+            f"{wanted:,} bytes; it has {size:,}"
+        )
+        raise Rejection(
+            "read", "truncated" if size < wanted else "wrong-size", f"{message}; get it again"
+        )
     return _TYPES[code], count
 
 
 def _numbers(file: int, offset: int, count: int, dtype: DType) -> Numbers:
-    numbers: npt.NDArray[np.int64] = np.frombuffer(read_range(file, offset, count * dtype.itemsize), dtype).astype(np.int64)
+    numbers: npt.NDArray[np.int64] = np.frombuffer(
+        read_range(file, offset, count * dtype.itemsize), dtype
+    ).astype(np.int64)
     return numbers
 
 

@@ -1,4 +1,5 @@
-"""What the members of WebDataset's samples are, by the last part of their names: numbers, texts, JSON, arrays, or bytes."""
+"""What the members of WebDataset's samples are, by the last part of their names: numbers, texts,
+JSON, arrays, or bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _WHOLE = re.compile(rb"\s*[+-]?[0-9]{1,19}\s*")
 
 
 def value_of(field: str, data: bytes) -> Any:
-    """Return the value of a member. Raises Rejection (stage `decode`) if it is not what its name says."""
+    """Return the value of a member. Raises Rejection (stage `decode`) if it is not what its name
+    says."""
     ending = field.rpartition(".")[2]
     if ending in NUMBERS:
         return _number(field, data)
@@ -35,7 +37,10 @@ def value_of(field: str, data: bytes) -> Any:
     if ending in ARRAYS:
         return array_in(data, f"its member {printable(field)}")
     if ending in PICKLES:
-        message = f"its member {printable(field)} is a pickle, which can run any code when it is read; use .json or .npy"
+        message = (
+            f"its member {printable(field)} is a pickle, which can run any code when it is "
+            "read; use .json or .npy"
+        )
         raise Rejection("decode", "pickle", message)
     return data
 
@@ -43,7 +48,10 @@ def value_of(field: str, data: bytes) -> Any:
 def _number(field: str, data: bytes) -> int:
     if not _WHOLE.fullmatch(data):
         shown = printable(data[:40].decode("utf-8", "replace"))
-        message = f"its member {printable(field)} must be a whole number; it is {shown}. Fix it, or name it .txt"
+        message = (
+            f"its member {printable(field)} must be a whole number; it is {shown}. Fix it, "
+            "or name it .txt"
+        )
         raise Rejection("decode", "not-a-number", message)
     return int(data)
 
@@ -64,12 +72,23 @@ def _json(field: str, data: bytes) -> Any:
         raise Rejection(rejection.stage, rejection.error, message) from None
 
 
-_NPY_FAULTS = (ValueError, TypeError, OverflowError, EOFError, SyntaxError, TokenError, RecursionError, MemoryError, KeyError)
+_NPY_FAULTS = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    EOFError,
+    SyntaxError,
+    TokenError,
+    RecursionError,
+    MemoryError,
+    KeyError,
+)
 """What numpy raises for headers that are none: it evaluates them as literals of Python."""
 
 
 def array_in(data: bytes, what: str) -> Any:
-    """Return the array in the bytes of an .npy file. Nothing is unpickled, and no memory is taken beyond them.
+    """Return the array in the bytes of an .npy file. Nothing is unpickled, and no memory is taken
+    beyond them.
 
     Raises Rejection.
     """
@@ -80,20 +99,28 @@ def array_in(data: bytes, what: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # numpy warns of headers that Python 2 wrote
             version = npy.read_magic(stream)
-            read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            read_header = (
+                npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            )
             shape, _, dtype = read_header(stream)
             size = dtype.itemsize
             for length in shape:
                 size *= length
             if dtype.hasobject or size != len(data) - stream.tell():
-                raise ValueError("objects" if dtype.hasobject else "its size is not that of its shape")
+                raise ValueError(
+                    "objects" if dtype.hasobject else "its size is not that of its shape"
+                )
             stream.seek(0)
             array = whole_array(npy.read_array(stream, allow_pickle=False))
     except _NPY_FAULTS as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Rejection(
-            "decode", "not-npy", f"{what} is not an array of numpy that can be read ({printable(reason)})"
+            "decode",
+            "not-npy",
+            f"{what} is not an array of numpy that can be read ({printable(reason)})",
         ) from None
     if array.dtype.kind not in "iufb":
-        raise Rejection("decode", "not-npy", f"{what} is an array of {array.dtype}; arrays of numbers are read")
+        raise Rejection(
+            "decode", "not-npy", f"{what} is an array of {array.dtype}; arrays of numbers are read"
+        )
     return array.astype(array.dtype.newbyteorder("="), copy=False)

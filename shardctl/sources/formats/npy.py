@@ -1,7 +1,9 @@
-"""Arrays of numpy: .npy files, and ZIP archives of them, .npz. Arrays of equal length are the columns of the records.
+"""Arrays of numpy: .npy files, and ZIP archives of them, .npz. Arrays of equal length are the
+columns of the records.
 
-Nothing is unpickled. The format is that of numpy/lib/format.py: magic and version, the length of the header (u16, from version
-2 on u32), the header, which is a literal of Python, and then all elements, in the order of C or of Fortran.
+Nothing is unpickled. The format is that of numpy/lib/format.py: magic and version, the length of
+the header (u16, from version 2 on u32), the header, which is a literal of Python, and then all
+elements, in the order of C or of Fortran.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ import pyarrow as pa
 from numpy.lib import format as npy
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.array_columns import Array, DType, column, column_type, field_type, row_bytes
+from shardctl.sources.formats.array_columns import (
+    Array,
+    DType,
+    column,
+    column_type,
+    field_type,
+    row_bytes,
+)
 from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.columns import check_names, hash_range, rows_of, version_of
 from shardctl.sources.formats.numbered import batch_of, cuts_of, runs_of
@@ -60,7 +69,8 @@ _HEADER_FAULTS = (
 
 @dataclass(frozen=True)
 class Header:
-    """What an .npy file says of its array. `size` is that of the header, where the elements begin."""
+    """What an .npy file says of its array. `size` is that of the header, where the elements
+    begin."""
 
     size: int
     shape: tuple[int, ...]
@@ -81,7 +91,9 @@ def read_header(file: BinaryIO, what: str) -> Header:
     start = file.read(8)
     if len(start) < 8 or not start.startswith(MAGIC):
         raise Rejection(
-            "read", "not-npy", f"{what} is not an array of numpy, although its name says so; save it with numpy.save"
+            "read",
+            "not-npy",
+            f"{what} is not an array of numpy, although its name says so; save it with numpy.save",
         )
     version = start[6]
     form = {1: "<H", 2: "<I", 3: "<I"}.get(version)
@@ -95,12 +107,16 @@ def read_header(file: BinaryIO, what: str) -> Header:
     try:
         shape, dtype, fortran = _parsed(text.decode("utf-8" if version == 3 else "latin-1"))
     except _HEADER_FAULTS as error:
-        raise _bad_header(what, str(error).splitlines()[0][:200] if str(error) else type(error).__name__) from None
+        raise _bad_header(
+            what, str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        ) from None
     return Header(8 + len(length) + count, shape, dtype, fortran and len(shape) > 1)
 
 
 def _bad_header(what: str, reason: str) -> Rejection:
-    message = f"the header of {what} cannot be read ({printable(reason)}); it is damaged, save it again"
+    message = (
+        f"the header of {what} cannot be read ({printable(reason)}); it is damaged, save it again"
+    )
     return Rejection("read", "bad-header", message)
 
 
@@ -111,7 +127,9 @@ def _parsed(text: str) -> tuple[tuple[int, ...], DType, bool]:
         if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
             raise ValueError("it has other keys than descr, fortran_order and shape")
         shape, fortran = header["shape"], header["fortran_order"]
-        if not isinstance(shape, tuple) or not all(type(length) is int and 0 <= length < 2**63 for length in shape):
+        if not isinstance(shape, tuple) or not all(
+            type(length) is int and 0 <= length < 2**63 for length in shape
+        ):
             raise ValueError("its shape is none")
         if not isinstance(fortran, bool):
             raise ValueError("its order is none")
@@ -120,7 +138,8 @@ def _parsed(text: str) -> tuple[tuple[int, ...], DType, bool]:
 
 @dataclass(frozen=True)
 class Stored:
-    """An array that lies in a file as it is: its elements begin at `start`. `name` is that of its column, `what` is it."""
+    """An array that lies in a file as it is: its elements begin at `start`. `name` is that of its
+    column, `what` is it."""
 
     name: str
     what: str
@@ -137,12 +156,18 @@ class Stored:
         """The size of a row. Raises Rejection if the array is no column."""
         size = row_bytes(self.header.dtype, self.header.shape, self.what)
         if self.header.fortran and size > MOST_STRIDES * self.header.dtype.itemsize:
-            message = f"{self.what} is stored in the order of Fortran, in which a row of {size} bytes lies in very many places"
-            raise Rejection("read", "fortran-order", f"{message}; save it with numpy.ascontiguousarray")
+            message = (
+                f"{self.what} is stored in the order of Fortran, in which a row of {size} "
+                "bytes lies in very many places"
+            )
+            raise Rejection(
+                "read", "fortran-order", f"{message}; save it with numpy.ascontiguousarray"
+            )
         return size
 
     def ranges(self, first: int, count: int) -> Iterator[tuple[int, int]]:
-        """Yield where these rows lie, (offset, size): in one place, or in the order of Fortran in one for each element."""
+        """Yield where these rows lie, (offset, size): in one place, or in the order of Fortran in
+        one for each element."""
         if not self.header.fortran:
             yield self.start + first * self.row_bytes, count * self.row_bytes
             return
@@ -167,12 +192,15 @@ class Stored:
 
 
 def schema_of(arrays: list[Stored]) -> pa.Schema:
-    """Return the columns of arrays: each is one, or one for each of its fields if it is alone and structured.
+    """Return the columns of arrays: each is one, or one for each of its fields if it is alone and
+    structured.
 
     Raises Rejection.
     """
     fields = [
-        (name, column_type(dtype, shape, each.what)) for each in arrays for name, dtype, shape in _columns(each, len(arrays))
+        (name, column_type(dtype, shape, each.what))
+        for each in arrays
+        for name, dtype, shape in _columns(each, len(arrays))
     ]
     check_names([name for name, _ in fields])
     return pa.schema(fields)
@@ -235,7 +263,8 @@ class Npy:
     name: ClassVar[str] = "npy"
 
     def open(self, path: str) -> StoredRows:
-        """Return the rows of an array. Raises OSError; Rejection if the file has more or less than the header says."""
+        """Return the rows of an array. Raises OSError; Rejection if the file has more or less than
+        the header says."""
         file = open(path, "rb", opener=ordinary)  # noqa: SIM115 (closed by close)
         try:
             header = read_header(file, "it")
@@ -253,15 +282,29 @@ def check_size(what: str, header: Header, size: int) -> None:
     if header.bytes == size:
         return
     wanted = f"{header.bytes:,} bytes" if header.bytes < 2**63 else "more bytes than any file has"
-    message = f"{what} is to have {wanted} by its header, and has {size:,}; the file is cut or damaged, save it again"
+    message = (
+        f"{what} is to have {wanted} by its header, and has {size:,}; the file is cut or "
+        "damaged, save it again"
+    )
     raise Rejection("read", "truncated" if size < header.bytes else "wrong-size", message)
 
 
 _HEAD = struct.Struct("<4s5H3I2H")
-"""What stands before the name of a member: of it the lengths of the name and of what follows it are used."""
+"""What stands before the name of a member: of it the lengths of the name and of what follows it are
+used."""
 
-_FAULTS = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError, struct.error, OverflowError)
-"""What zipfile raises for archives that are damaged, encrypted, or of kinds that it does not know."""
+_FAULTS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    ValueError,
+    NotImplementedError,
+    RuntimeError,
+    struct.error,
+    OverflowError,
+)
+"""What zipfile raises for archives that are damaged, encrypted, or of kinds that it does not
+know."""
 
 _CHUNK = 1 << 20
 
@@ -272,7 +315,8 @@ class Npz:
     name: ClassVar[str] = "npz"
 
     def open(self, path: str) -> NpzRows | InflatedRows:
-        """Return the rows of the arrays. Raises OSError; Rejection if they are not the columns of records."""
+        """Return the rows of the arrays. Raises OSError; Rejection if they are not the columns of
+        records."""
         file = open(path, "rb", opener=ordinary)  # noqa: SIM115 (closed by close)
         try:
             return _rows(file, path)
@@ -291,7 +335,11 @@ class Npz:
 
 def _damaged(error: Exception) -> Rejection:
     reason = printable(str(error).splitlines()[0][:200]) if str(error) else type(error).__name__
-    return Rejection("read", "not-npz", f"it is not an .npz file that can be read ({reason}); it is damaged, save it again")
+    return Rejection(
+        "read",
+        "not-npz",
+        f"it is not an .npz file that can be read ({reason}); it is damaged, save it again",
+    )
 
 
 def _rows(file: BinaryIO, path: str) -> NpzRows | InflatedRows:
@@ -301,7 +349,9 @@ def _rows(file: BinaryIO, path: str) -> NpzRows | InflatedRows:
         raise Rejection("read", "empty", "the archive has no arrays; save it again")
     headers = [_header(archive, each) for each in members]
     stored = [_is_stored(each) for each in members]
-    starts = [_start(file, each) if plain else 0 for each, plain in zip(members, stored, strict=True)]
+    starts = [
+        _start(file, each) if plain else 0 for each, plain in zip(members, stored, strict=True)
+    ]
     arrays = [
         Stored(each.filename.removesuffix(".npy"), _what(each), header, start + header.size)
         for each, header, start in zip(members, headers, starts, strict=True)
@@ -311,7 +361,10 @@ def _rows(file: BinaryIO, path: str) -> NpzRows | InflatedRows:
         return NpzRows(file, path, arrays, archive)
     turned = next((each.what for each in arrays if each.header.fortran), None)
     if turned is not None:
-        message = f"{turned} is compressed and in the order of Fortran; save it as numpy.ascontiguousarray gives it"
+        message = (
+            f"{turned} is compressed and in the order of Fortran; save it as "
+            "numpy.ascontiguousarray gives it"
+        )
         raise Rejection("read", "fortran-order", message)
     return InflatedRows(file, path, arrays, archive)
 
@@ -323,10 +376,20 @@ def _what(member: zipfile.ZipInfo) -> str:
 def _is_stored(member: zipfile.ZipInfo) -> bool:
     if not member.filename.endswith(".npy"):
         raise Rejection(
-            "read", "not-npy", f"its member {printable(member.filename)} is not an .npy file; save it with numpy.savez"
+            "read",
+            "not-npy",
+            f"its member {printable(member.filename)} is not an .npy file; save it with "
+            "numpy.savez",
         )
-    if member.flag_bits & 1 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        message = f"{_what(member)} is encrypted, or compressed in a way that is not read; save it with numpy.savez_compressed"
+    if member.flag_bits & 1 or member.compress_type not in (
+        zipfile.ZIP_STORED,
+        zipfile.ZIP_DEFLATED,
+    ):
+        message = (
+            f"{_what(member)} is encrypted, or compressed in a way that is not read; save "
+            "it "
+            "with numpy.savez_compressed"
+        )
         raise Rejection("read", "unknown-compression", message)
     return member.compress_type == zipfile.ZIP_STORED
 
@@ -342,10 +405,14 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
 
 
 def _start(file: BinaryIO, member: zipfile.ZipInfo) -> int:
-    """Return where the bytes of a member that is stored as it is begin. Raises BadZipFile if they are not in the file."""
+    """Return where the bytes of a member that is stored as it is begin. Raises BadZipFile if they
+    are not in the file."""
     head = _HEAD.unpack(read_range(file.fileno(), member.header_offset, _HEAD.size))
     start = member.header_offset + _HEAD.size + int(head[9]) + int(head[10])
-    if member.compress_size != member.file_size or start + member.file_size > os.fstat(file.fileno()).st_size:
+    if (
+        member.compress_size != member.file_size
+        or start + member.file_size > os.fstat(file.fileno()).st_size
+    ):
         raise zipfile.BadZipFile("a member would end outside of its place")
     return start
 
@@ -355,13 +422,17 @@ def _check_lengths(arrays: list[Stored]) -> None:
     words = {each.name: word for each in arrays if (word := split_word(each.name)) is not None}
     if len({word.role for word in words.values()}) > 1:
         named = " and ".join(map(printable, sorted(words)))
-        message = f"its arrays {named} belong to several splits; save each split in a file of its own, such as train.npz"
+        message = (
+            f"its arrays {named} belong to several splits; save each split in a file of its "
+            "own, such as train.npz"
+        )
         raise Rejection("read", "several-splits", message)
     other = next((each for each in arrays if each.rows != arrays[0].rows), None)
     if other is not None:
         one = arrays[0]
         message = (
-            f"{one.what} has {one.rows:,} rows and {other.what} has {other.rows:,}, but all columns need the same number of"
+            f"{one.what} has {one.rows:,} rows and {other.what} has {other.rows:,}, but all "
+            "columns need the same number of"
             " rows; save them in files of their own"
         )
         raise Rejection("read", "several-lengths", message)
@@ -370,7 +441,9 @@ def _check_lengths(arrays: list[Stored]) -> None:
 class NpzRows(StoredRows):
     """The rows of arrays that are not compressed."""
 
-    def __init__(self, file: BinaryIO, path: str, arrays: list[Stored], archive: zipfile.ZipFile) -> None:
+    def __init__(
+        self, file: BinaryIO, path: str, arrays: list[Stored], archive: zipfile.ZipFile
+    ) -> None:
         super().__init__(file, path, arrays)
         self._archive = archive
 
@@ -394,7 +467,9 @@ def _check_sums(archive: zipfile.ZipFile) -> None:
 class InflatedRows:
     """The rows of arrays of which some are compressed: they are read from the first one on."""
 
-    def __init__(self, file: BinaryIO, path: str, arrays: list[Stored], archive: zipfile.ZipFile) -> None:
+    def __init__(
+        self, file: BinaryIO, path: str, arrays: list[Stored], archive: zipfile.ZipFile
+    ) -> None:
         self.schema = schema_of(arrays)
         self._file, self._path, self._arrays, self._archive = file, path, arrays, archive
         self._size = os.fstat(file.fileno()).st_size
@@ -412,7 +487,9 @@ class InflatedRows:
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a unit, going on where the last one ended."""
         key = (self._path, *version_of(self._path), *names)
-        yield from rows_of(key, lambda: _inflated(self._path, self._arrays, names), unit.first - 1, unit.records)
+        yield from rows_of(
+            key, lambda: _inflated(self._path, self._arrays, names), unit.first - 1, unit.records
+        )
 
     def close(self) -> None:
         """Close the file."""

@@ -1,4 +1,5 @@
-"""Files whose rows have numbers: any of them is read by where it lies, and a unit is a run of them. Arrays, tokens, HDF5."""
+"""Files whose rows have numbers: any of them is read by where it lies, and a unit is a run of them.
+Arrays, tokens, HDF5."""
 
 from __future__ import annotations
 
@@ -8,8 +9,24 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit, without_columns
-from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, check_columns, class_names, parsed_batches, types_of
+from shardctl.sources.formats.base import (
+    UNIT_BYTES,
+    Choose,
+    Cut,
+    Digest,
+    Parsed,
+    Reading,
+    Unit,
+    without_columns,
+)
+from shardctl.sources.formats.columns import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    check_columns,
+    class_names,
+    parsed_batches,
+    types_of,
+)
 from shardctl.sources.types import Types
 
 
@@ -19,18 +36,21 @@ class Rows(Protocol):
     schema: pa.Schema
 
     def cuts(self) -> list[tuple[int, int, int]]:
-        """Return the units, (offset, size, rows) each, having checked what can be known before rows are read.
+        """Return the units, (offset, size, rows) each, having checked what can be known before rows
+        are read.
 
         Raises OSError, Rejection.
         """
         ...
 
     def hash(self, unit: Unit, digest: Digest) -> None:
-        """Give the bytes that the rows of a unit are made of to a digest. Raises OSError, Rejection."""
+        """Give the bytes that the rows of a unit are made of to a digest. Raises OSError,
+        Rejection."""
         ...
 
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
-        """Yield these columns of the rows of a unit, some rows at a time. Raises OSError, Rejection, or what FAULTS has."""
+        """Yield these columns of the rows of a unit, some rows at a time. Raises OSError,
+        Rejection, or what FAULTS has."""
         ...
 
     def close(self) -> None:
@@ -78,10 +98,18 @@ class Numbered:
         """Return the types that the file says, or the values of columns that are looked at."""
         with closing(self._form.open(path)) as rows:
             classes = class_names(rows.schema.metadata)
-            return types_of(rows.schema, reading, lambda only: _read(rows, unit, only, None), classes)
+            return types_of(
+                rows.schema, reading, lambda only: _read(rows, unit, only, None), classes
+            )
 
     def read(
-        self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+        self,
+        path: str,
+        unit: Unit,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+        digest: Digest,
     ) -> Iterator[Parsed]:
         """Yield the rows of a unit; rejects are rows with text that is no Unicode."""
         with closing(self._form.open(path)) as rows:
@@ -96,9 +124,13 @@ def _read(rows: Rows, unit: Unit, schema: pa.Schema, choose: Choose | None) -> I
 
 
 def cuts_of(rows: int, row_bytes: int, start: int) -> list[tuple[int, int, int]]:
-    """Return units of about 1 MiB for rows of the same size; `start` is where the first one lies."""
+    """Return units of about 1 MiB for rows of the same size; `start` is where the first one
+    lies."""
     each = max(1, UNIT_BYTES // row_bytes)
-    return [(start + at * row_bytes, min(each, rows - at) * row_bytes, min(each, rows - at)) for at in range(0, rows, each)]
+    return [
+        (start + at * row_bytes, min(each, rows - at) * row_bytes, min(each, rows - at))
+        for at in range(0, rows, each)
+    ]
 
 
 def runs_of(unit: Unit, row_bytes: int) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,5 @@
-"""Parquet: row groups of columns. A row group is a unit, or several units that are read one after the other."""
+"""Parquet: row groups of columns. A row group is a unit, or several units that are read one after
+the other."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from shardctl.sources.formats.base import Choose, Cut, Digest, Parsed, Reading, Unit, without_columns
+from shardctl.sources.formats.base import (
+    Choose,
+    Cut,
+    Digest,
+    Parsed,
+    Reading,
+    Unit,
+    without_columns,
+)
 from shardctl.sources.formats.columns import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -34,7 +43,8 @@ _SIGNATURE = 28
 """Bytes of the signature of a footer."""
 
 _BUFFER = 1 << 20
-"""Bytes of a column chunk that are read at once: memory stays flat, however large the row group is."""
+"""Bytes of a column chunk that are read at once: memory stays flat, however large the row group
+is."""
 
 
 class ParquetFile:
@@ -48,7 +58,8 @@ class ParquetFile:
         return [(0, size)]
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Return offset, size and rows of each row group. Raises Rejection if the file is no Parquet."""
+        """Return offset, size and rows of each row group. Raises Rejection if the file is no
+        Parquet."""
         file = _File(path)
         return [[*file.range(group), file.rows(group)] for group in range(file.groups)]
 
@@ -63,7 +74,13 @@ class ParquetFile:
         return types_of(file.schema, reading, lambda only: file.read(unit, only, None), classes)
 
     def read(
-        self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+        self,
+        path: str,
+        unit: Unit,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+        digest: Digest,
     ) -> Iterator[Parsed]:
         """Yield the rows of a unit; rejects are rows with text that is no UTF-8."""
         file = _File(path)
@@ -73,7 +90,8 @@ class ParquetFile:
 
 
 class _File:
-    """A Parquet file: its footer, kept while it is the same file, of the same size and time. Raises OSError, Rejection."""
+    """A Parquet file: its footer, kept while it is the same file, of the same size and time. Raises
+    OSError, Rejection."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -92,17 +110,29 @@ class _File:
         return int(self.metadata.row_group(group).num_rows)
 
     def range(self, group: int) -> tuple[int, int]:
-        """Return offset and size of the bytes of a row group's columns. Raises Rejection if they are not in the file."""
+        """Return offset and size of the bytes of a row group's columns. Raises Rejection if they
+        are not in the file."""
         try:
             facts = self.metadata.row_group(group)
             chunks = [facts.column(place) for place in range(facts.num_columns)]
-            starts = [min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset) for chunk in chunks]
-            end = max((start + chunk.total_compressed_size for start, chunk in zip(starts, chunks, strict=True)), default=0)
+            starts = [
+                min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+                for chunk in chunks
+            ]
+            end = max(
+                (
+                    start + chunk.total_compressed_size
+                    for start, chunk in zip(starts, chunks, strict=True)
+                ),
+                default=0,
+            )
         except FAULTS as error:
             raise damaged(f"row group {group + 1}", error) from error
         start = min(starts, default=0)
         if not 0 <= start <= end <= self.version[0] or facts.num_rows < 0:
-            raise damaged(f"row group {group + 1}", ValueError("its bytes would be outside the file"))
+            raise damaged(
+                f"row group {group + 1}", ValueError("its bytes would be outside the file")
+            )
         return start, end - start
 
     def group_of(self, unit: Unit) -> int:
@@ -130,15 +160,23 @@ class _File:
         from pyarrow import parquet  # 30 ms to import
 
         facts = self.metadata.row_group(group)
-        rows = max(1, min(BATCH_ROWS, BATCH_BYTES * facts.num_rows // max(1, facts.total_byte_size)))
+        rows = max(
+            1, min(BATCH_ROWS, BATCH_BYTES * facts.num_rows // max(1, facts.total_byte_size))
+        )
         if not names:
             yield from _without_columns(facts.num_rows)
             return
         with pa.OSFile(self.path) as file:
             reader = parquet.ParquetFile(
-                file, metadata=self.metadata, page_checksum_verification=True, pre_buffer=False, buffer_size=_BUFFER
+                file,
+                metadata=self.metadata,
+                page_checksum_verification=True,
+                pre_buffer=False,
+                buffer_size=_BUFFER,
             )
-            yield from reader.iter_batches(rows, row_groups=[group], columns=names, use_threads=False)
+            yield from reader.iter_batches(
+                rows, row_groups=[group], columns=names, use_threads=False
+            )
 
 
 def _without_columns(rows: int) -> Iterator[pa.RecordBatch]:
@@ -153,7 +191,8 @@ def _footer(path: str, _version: Version) -> tuple[Any, pa.Schema]:
 
     with parquet.ParquetFile(path) as file, open(path, "rb", opener=ordinary) as raw:
         raw.seek(-8, os.SEEK_END)
-        # A footer that is signed belongs to encrypted columns, and pyarrow aborts where these are asked for.
+        # A footer that is signed belongs to encrypted columns, and pyarrow aborts where these are
+        # asked for.
         if int.from_bytes(raw.read(4), "little") == file.metadata.serialized_size + _SIGNATURE:
             raise pa.ArrowInvalid("encrypted columns")
         return file.metadata, file.schema_arrow

@@ -8,7 +8,8 @@ from shardctl.sources.remote.object_faults import changed
 
 
 def read_range(descriptor: int, offset: int, size: int) -> bytes:
-    """Return `size` bytes of an open file from `offset` on. Raises Rejection if the file is shorter, OSError."""
+    """Return `size` bytes of an open file from `offset` on. Raises Rejection if the file is
+    shorter, OSError."""
     data = os.pread(descriptor, size, offset)
     if len(data) == size:
         return data
@@ -19,7 +20,8 @@ def read_range(descriptor: int, offset: int, size: int) -> bytes:
 
 
 def fill(descriptor: int, offset: int, view: memoryview) -> None:
-    """Read all of `view` from an open file from `offset` on. Raises Rejection if the file is shorter, OSError."""
+    """Read all of `view` from an open file from `offset` on. Raises Rejection if the file is
+    shorter, OSError."""
     done = 0
     while done < len(view):  # one read may return fewer bytes, 2 GiB at most
         count = os.preadv(descriptor, [view[done:]], offset + done)

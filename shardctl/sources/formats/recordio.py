@@ -1,7 +1,8 @@
 """RecordIO of MXNet: records of bytes, most of them an image with its label (read only).
 
-u32 0xced7230a, u32 length with the kind of part in its upper 3 bits, data, zeros up to a multiple of 4; all little-endian
-(dmlc-core, include/dmlc/recordio.h). A record whose data contains the first number is stored in several parts.
+u32 0xced7230a, u32 length with the kind of part in its upper 3 bits, data, zeros up to a multiple
+of 4; all little-endian (dmlc-core, include/dmlc/recordio.h). A record whose data contains the first
+number is stored in several parts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ MAGIC = 0xCED7230A
 
 _HEAD = struct.Struct("<II")
 _IMAGE = struct.Struct("<IfQQ")
-"""What MXNet puts before an image: how many numbers its label has, 0 for the one that follows; label, id, second id."""
+"""What MXNet puts before an image: how many numbers its label has, 0 for the one that follows;
+label, id, second id."""
 
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 
@@ -57,7 +59,10 @@ class RecordIOFile:
     def begin(self) -> int:
         """Return 0. Raises Rejection if the file does not begin as such files do."""
         if self.content.at(0, 4) != struct.pack("<I", MAGIC):
-            message = "it is not a RecordIO file, although its name says so, or damaged at its beginning; get it again"
+            message = (
+                "it is not a RecordIO file, although its name says so, or damaged at its "
+                "beginning; get it again"
+            )
             raise self.content.fault or Rejection("read", "not-recordio", message)
         return 0
 
@@ -80,7 +85,9 @@ class RecordIOFile:
             if not self.content.reaches(at):
                 return self._broken(offset, at, "truncated", "the file ends within a record")
             if part in (_WHOLE, _LAST):
-                return Frame(offset, at, too_large(at - offset) if at - offset > RECORD_BYTES else None)
+                return Frame(
+                    offset, at, too_large(at - offset) if at - offset > RECORD_BYTES else None
+                )
             wanted = (_MIDDLE, _LAST)
 
     def _broken(self, offset: int, at: int, error: str, what: str) -> Frame:
@@ -101,7 +108,8 @@ class RecordIOFile:
 
 
 def _whole(label: float) -> float | int:
-    """Return a label as a whole number where it is one: MXNet stores numbers of classes as float32."""
+    """Return a label as a whole number where it is one: MXNet stores numbers of classes as
+    float32."""
     return int(label) if label.is_integer() else label
 
 

@@ -1,4 +1,5 @@
-"""Files that are read from their beginning to their end: compressed ones, other encodings, records without a rule to cut at."""
+"""Files that are read from their beginning to their end: compressed ones, other encodings, records
+without a rule to cut at."""
 
 from __future__ import annotations
 
@@ -27,7 +28,14 @@ from shardctl.sources.formats.base import (
     TextFormat,
     Unit,
 )
-from shardctl.sources.formats.encodings import DETECTED_BYTES, UNDECODED, Transcoder, detect, resolve, undecoded
+from shardctl.sources.formats.encodings import (
+    DETECTED_BYTES,
+    UNDECODED,
+    Transcoder,
+    detect,
+    resolve,
+    undecoded,
+)
 from shardctl.sources.formats.kept_open import KeptOpen
 from shardctl.sources.formats.lines import HEAD_BYTES
 from shardctl.sources.formats.ranges import changed
@@ -45,16 +53,22 @@ _SHORT_RECORD = 64
 
 
 class Sequential:
-    """A text format in files that are compressed (told by the name), in another encoding, or both; or plain, in one go.
+    """A text format in files that are compressed (told by the name), in another encoding, or both;
+    or plain, in one go.
 
-    Such a file is one unit, which is decoded from its beginning. Several units of a plan that follow each other in it are read
-    without beginning anew, where the same process reads them in their order. Plain files in UTF-8 are cut between any records.
+    Such a file is one unit, which is decoded from its beginning. Several units of a plan that
+    follow each other in it are read without beginning anew, where the same process reads them in
+    their order. Plain files in UTF-8 are cut between any records.
     """
 
     name: ClassVar[str] = "sequential"
 
     def __init__(
-        self, text: TextFormat, part_bytes: int = UNIT_BYTES, chunk_bytes: int = UNIT_BYTES, record_bytes: int = RECORD_BYTES
+        self,
+        text: TextFormat,
+        part_bytes: int = UNIT_BYTES,
+        chunk_bytes: int = UNIT_BYTES,
+        record_bytes: int = RECORD_BYTES,
     ) -> None:
         self.text = text
         self.part_bytes = part_bytes
@@ -71,10 +85,12 @@ class Sequential:
         return [(0, size)]
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> dict[str, Any]:
-        """Read a file to its end. `encoding` is the one it is in, `bytes` the size of its text in UTF-8 without a header.
+        """Read a file to its end. `encoding` is the one it is in, `bytes` the size of its text in
+        UTF-8 without a header.
 
-        Also `records`, `cuts` (offset, size, records) and `fault`, why the file is not read to its end: stage, error and
-        message, or None. Raises OSError; Rejection if nothing of the file can be used.
+        Also `records`, `cuts` (offset, size, records) and `fault`, why the file is not read to its
+        end: stage, error and message, or None. Raises OSError; Rejection if nothing of the file can
+        be used.
         """
         cuts: list[list[int]] = []
         records = total = 0
@@ -113,9 +129,16 @@ class Sequential:
         return found if found is not None else Types.of_schema(pa.schema([]), reading.label)
 
     def read(
-        self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+        self,
+        path: str,
+        unit: Unit,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+        digest: Digest,
     ) -> Iterator[Parsed]:
-        """Yield the records of a unit, about 1 MiB at a time. The digest is that of their text in UTF-8."""
+        """Yield the records of a unit, about 1 MiB at a time. The digest is that of their text in
+        UTF-8."""
         with closing(self._parts(path, unit, reading)) as parts:
             for part, first, records in parts:
                 digest.update(part.data)
@@ -123,18 +146,30 @@ class Sequential:
                     yield _rejected(first, part.fault, schema, choose)
                     continue
                 try:
-                    parsed = self.text.parse(part.data, first, records.head, reading, schema, choose)
+                    parsed = self.text.parse(
+                        part.data, first, records.head, reading, schema, choose
+                    )
                 except Misfit:
                     records.put_back(part)
                     raise
-                yield _naming_bytes(parsed, part, first, self.text, records) if part.undecoded else parsed
+                yield (
+                    _naming_bytes(parsed, part, first, self.text, records)
+                    if part.undecoded
+                    else parsed
+                )
 
-    def _parts(self, path: str, unit: Unit, reading: Reading) -> Generator[tuple[_Part, int, _Records]]:
-        """Yield the parts of a unit, the number of the first record of each, and the stream that they come from.
+    def _parts(
+        self, path: str, unit: Unit, reading: Reading
+    ) -> Generator[tuple[_Part, int, _Records]]:
+        """Yield the parts of a unit, the number of the first record of each, and the stream that
+        they come from.
 
-        A part may be put back into it: then what is read next of the file may begin with it, and not with the file.
+        A part may be put back into it: then what is read next of the file may begin with it, and
+        not with the file.
         """
-        records = _KEPT.take(_key(self, path, reading), unit) or _Records(self, path, reading, unit.offset)
+        records = _KEPT.take(_key(self, path, reading), unit) or _Records(
+            self, path, reading, unit.offset
+        )
         done = False
         try:
             first, left = unit.first, unit.records
@@ -158,7 +193,8 @@ class Sequential:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some records: their text in UTF-8, its size, how many they are, and where in the file bytes could not be decoded.
+    """Some records: their text in UTF-8, its size, how many they are, and where in the file bytes
+    could not be decoded.
 
     Or one record with a `fault`: it is too large, and `data` is a checksum of it.
     """
@@ -199,7 +235,11 @@ class _Records:
         start = bytearray()
         while len(start) < wanted and (chunk := self._next_chunk()):
             start += chunk
-        named = detect(bytes(start[:DETECTED_BYTES]), self._is_whole) if reading.encoding == DETECT else reading.encoding
+        named = (
+            detect(bytes(start[:DETECTED_BYTES]), self._is_whole)
+            if reading.encoding == DETECT
+            else reading.encoding
+        )
         self.encoding, mark = resolve(named, bytes(start[:4]))
         self.can_be_cut = not compression and self.encoding == "utf-8"
         if self.encoding != "utf-8":
@@ -218,7 +258,8 @@ class _Records:
             self._chunks = _chunks(self._file, None, form.chunk_bytes)
 
     def take(self, most: int | None = None) -> _Part | None:
-        """Return the next records, about `part_bytes` of them and at most `most`; None at the end, or if there is a fault."""
+        """Return the next records, about `part_bytes` of them and at most `most`; None at the end,
+        or if there is a fault."""
         self.has_part_back = False
         if most is not None and (few := self._few(most)) is not None:
             return few
@@ -241,9 +282,11 @@ class _Records:
         return self._taken(data, records)
 
     def _few(self, most: int) -> _Part | None:
-        """Return the next `most` records where they are small enough to be found in less than a part, None where not.
+        """Return the next `most` records where they are small enough to be found in less than a
+        part, None where not.
 
-        They are those that `take` finds. To look for a few in a whole part takes as long as to parse all of it.
+        They are those that `take` finds. To look for a few in a whole part takes as long as to
+        parse all of it.
         """
         size = most * _SHORT_RECORD
         while size < min(self._part_bytes, self._record_bytes):
@@ -272,12 +315,17 @@ class _Records:
     def _too_large(self) -> _Part | None:
         """Pass over a record that is larger than records may be.
 
-        Where its end can be found only by holding all of it, such as that of a quoted field, what follows is not read either.
+        Where its end can be found only by holding all of it, such as that of a quoted field, what
+        follows is not read either.
         """
         limit = format_bytes(self._record_bytes)
         if not _ends_at_line_feeds(self._text):
             hint = " (is a quote not closed?)" if self._text.name == "csv" else ""
-            message = f"a record of more than {limit}{hint}; it and what follows it in the file is not read"
+            message = (
+                f"a record of more than {limit}{hint}; it and what follows it in the file "
+                "is "
+                "not read"
+            )
             self.fault = Rejection("read", "too-large", message)
             self._ended, self._buffer = True, b""
             return None
@@ -294,12 +342,16 @@ class _Records:
             return None  # the file is cut within it
         self.passed += 1
         self.offset += size
-        message = f"a line of {size} bytes, and at most {limit} are read as one record; break it into several"
+        message = (
+            f"a line of {size} bytes, and at most {limit} are read as one record; break it "
+            "into several"
+        )
         fault = Rejection("read", "too-large", message)
         return _Part(checksum.digest(), size, 1, array("q"), fault)
 
     def _pass_bytes(self, size: int) -> array[int]:
-        """Take bytes from the buffer, and return where in the file those of them are that could not be decoded."""
+        """Take bytes from the buffer, and return where in the file those of them are that could not
+        be decoded."""
         places = array("q")
         if self._transcoder is not None and self._transcoder.undecoded:
             count = self._buffer.count(UNDECODED, 0, size)
@@ -347,7 +399,8 @@ class _Records:
         return undecoded(self.encoding, self._transcoder.undecoded[0], self._where)
 
     def name_byte(self, place: int | None) -> Rejection:
-        """Return why a record is rejected of which the byte at `place` of the file could not be decoded."""
+        """Return why a record is rejected of which the byte at `place` of the file could not be
+        decoded."""
         return undecoded(self.encoding, place, self._where)
 
     def close(self) -> None:
@@ -367,7 +420,8 @@ def _chunks(file: BinaryIO, compression: str | None, size: int) -> Iterator[byte
 
 
 def _end_of(data: bytes, records: int, text: TextFormat) -> int:
-    """Return where the first `records` records of `data` end, which has as many or more: by halving what may be too much.
+    """Return where the first `records` records of `data` end, which has as many or more: by halving
+    what may be too much.
 
     The place does not depend on what follows them, blank lines for instance.
     """
@@ -393,12 +447,17 @@ def _ends_at_line_feeds(text: TextFormat) -> bool:
 
 def _rejected(number: int, fault: Rejection, schema: pa.Schema, choose: Choose | None) -> Parsed:
     wanted = choose is None or bool(choose(np.array([number]))[0])
-    nothing = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+    nothing = pa.RecordBatch.from_arrays(
+        [pa.nulls(0, field.type) for field in schema], schema=schema
+    )
     return Parsed(np.empty(0, np.int64), nothing, [(number, fault)] if wanted else [])
 
 
-def _naming_bytes(parsed: Parsed, part: _Part, first: int, text: TextFormat, records: _Records) -> Parsed:
-    """Say in the rejects where in the file bytes could not be decoded, in place of where the text in UTF-8 is wrong."""
+def _naming_bytes(
+    parsed: Parsed, part: _Part, first: int, text: TextFormat, records: _Records
+) -> Parsed:
+    """Say in the rejects where in the file bytes could not be decoded, in place of where the text
+    in UTF-8 is wrong."""
     places: dict[int, int] = {}
     start, number, at = 0, first, -1
     for place in part.undecoded[:NAMED_BYTES]:
@@ -425,7 +484,11 @@ def _with_place(fault: Rejection, size: int, records: int) -> Rejection:
 
 def with_count(fault: Rejection, records: int, size: str = "") -> Rejection:
     """Return why a file is not read to its end, and how many records of it there are."""
-    had = f"after {counted(records, 'record')}{size}" if records else "before the end of its first record"
+    had = (
+        f"after {counted(records, 'record')}{size}"
+        if records
+        else "before the end of its first record"
+    )
     kept = {0: "", 1: "; it is kept"}.get(records, "; they are kept")
     return Rejection(fault.stage, fault.error, f"{fault.message}, {had}{kept}; get the whole file")
 
@@ -436,4 +499,12 @@ _KEPT: KeptOpen[_Records] = KeptOpen()
 
 def _key(form: Sequential, path: str, reading: Reading) -> tuple[Any, ...]:
     found = os.stat(path)  # noqa: PTH116 (called for every unit)
-    return (form.text.name, form.part_bytes, path, found.st_ino, found.st_size, found.st_mtime_ns, reading)
+    return (
+        form.text.name,
+        form.part_bytes,
+        path,
+        found.st_ino,
+        found.st_size,
+        found.st_mtime_ns,
+        reading,
+    )

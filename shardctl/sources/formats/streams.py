@@ -30,7 +30,8 @@ READ_BYTES = 256 << 10
 """Compressed bytes that are read at a time."""
 
 WINDOW_BYTES = 2 << 30
-"""The most memory that a file may ask for. `zstd --long=31` does; the memory is used only as far as there is data for it."""
+"""The most memory that a file may ask for. `zstd --long=31` does; the memory is used only as far as
+there is data for it."""
 
 
 class Truncated(Exception):
@@ -78,13 +79,15 @@ class _Gzip:
     def decompress(self, data: bytes, max_length: int) -> bytes:
         tail = self._inflate.unconsumed_tail
         chunk: bytes = self._inflate.decompress(tail + data if tail else data, max_length)
-        self.needs_input = not self._inflate.unconsumed_tail and len(chunk) < max_length  # a full chunk: more may be ready
+        # a full chunk: more may be ready
+        self.needs_input = not self._inflate.unconsumed_tail and len(chunk) < max_length
         return chunk
 
 
 @dataclass(frozen=True)
 class Compression:
-    """A way to compress files: its name, the bytes that such a file begins with, and how one is read."""
+    """A way to compress files: its name, the bytes that such a file begins with, and how one is
+    read."""
 
     name: str
     magic: bytes
@@ -93,25 +96,41 @@ class Compression:
     def refused(self, error: Exception) -> Rejection:
         """Return what the library means."""
         if "memory" in str(error).lower():
-            message = f"it takes over {WINDOW_BYTES >> 30} GiB of memory to read; compress it again with a smaller window"
+            message = (
+                f"it takes over {WINDOW_BYTES >> 30} GiB of memory to read; compress it "
+                "again with a smaller window"
+            )
             return Rejection("read", "needs-memory", message)
         if "dictionary" in str(error).lower():
-            message = "it was compressed with a dictionary, which is not in it; decompress it first, with zstd -d -D DICTIONARY"
+            message = (
+                "it was compressed with a dictionary, which is not in it; decompress it "
+                "first, with zstd -d -D DICTIONARY"
+            )
             return Rejection("read", "needs-dictionary", message)
         return self.damaged()
 
     def damaged(self) -> Rejection:
-        """Return why nothing of a file is used. How far it could be read would differ with the version of the library."""
+        """Return why nothing of a file is used. How far it could be read would differ with the
+        version of the library."""
         message = (
-            f"its {self.name} data is damaged, and the file is not used. Get the file again, or save its readable part with"
+            f"its {self.name} data is damaged, and the file is not used. Get the file again, or "
+            "save its readable part with"
             f" {self.name} -dc into a new file"
         )
         return Rejection("read", "damaged", message)
 
 
 _OTHER_CONTENT = (
-    *((b"\x1f\x8b", "gzip data", ".gz"), (b"\x28\xb5\x2f\xfd", "zstd data", ".zst"), (b"\xfd7zXZ\0", "xz data", ".xz")),
-    *((b"BZh91AY&SY", "bzip2 data", ".bz2"), (b"PK\3\4", "a ZIP archive", None), (b"PAR1", "a Parquet file", ".parquet")),
+    *(
+        (b"\x1f\x8b", "gzip data", ".gz"),
+        (b"\x28\xb5\x2f\xfd", "zstd data", ".zst"),
+        (b"\xfd7zXZ\0", "xz data", ".xz"),
+    ),
+    *(
+        (b"BZh91AY&SY", "bzip2 data", ".bz2"),
+        (b"PK\3\4", "a ZIP archive", None),
+        (b"PAR1", "a Parquet file", ".parquet"),
+    ),
     *(
         (b"ARROW1\0\0", "an Arrow file", ".arrow"),
         (b"\xff\xd8\xff", "a JPEG image", ".jpg"),
@@ -124,20 +143,24 @@ _MAGICS = tuple(magic for magic, _, _ in _OTHER_CONTENT)
 
 
 def refuse_other_content(start: bytes) -> None:
-    """Raise Rejection if a file that is to be text begins with `start` (10 bytes), and so is something else."""
+    """Raise Rejection if a file that is to be text begins with `start` (10 bytes), and so is
+    something else."""
     if not start.startswith(_MAGICS):
         return
     for magic, what, ending in _OTHER_CONTENT:
         if start.startswith(magic):
             advice = (
-                f"add {ending} to its name" if ending in (".gz", ".zst", ".xz", ".bz2") else "give it the name of what it is"
+                f"add {ending} to its name"
+                if ending in (".gz", ".zst", ".xz", ".bz2")
+                else "give it the name of what it is"
             )
             message = f"it is {what}, and no text, although its name says so; {advice}"
             raise Rejection("read", "wrong-format", message)
 
 
 def compression_of(start: bytes) -> str | None:
-    """Return how a file is compressed that begins with `start` (10 bytes or more), None for a file that is not."""
+    """Return how a file is compressed that begins with `start` (10 bytes or more), None for a file
+    that is not."""
     if len(start) >= len(_ZSTD_MAGIC) and _is_zstd(start[: len(_ZSTD_MAGIC)]):
         return "zst"
     if start.startswith(_BZIP2_MAGIC):  # these three letters may be a name
@@ -146,7 +169,8 @@ def compression_of(start: bytes) -> str | None:
 
 
 def split_compression(name: str) -> tuple[str, str | None]:
-    """Split the end of a file's name: `a.jsonl.gz` gives (".jsonl", "gz"), `a.csv` gives (".csv", None), in lower case."""
+    """Split the end of a file's name: `a.jsonl.gz` gives (".jsonl", "gz"), `a.csv` gives (".csv",
+    None), in lower case."""
     stem, suffix = os.path.splitext(os.path.basename(name).lower())  # noqa: PTH119, PTH122 (called for millions of names)
     if suffix[1:] in COMPRESSIONS:
         return os.path.splitext(stem)[1], suffix[1:]  # noqa: PTH122
@@ -154,10 +178,12 @@ def split_compression(name: str) -> tuple[str, str | None]:
 
 
 def decompressed(file: BinaryIO, compression: str) -> Iterator[bytes]:
-    """Yield the bytes of a compressed file, up to 1 MiB at a time, all its members or frames one after the other.
+    """Yield the bytes of a compressed file, up to 1 MiB at a time, all its members or frames one
+    after the other.
 
-    Each member's checksum is tested at its end: nothing is certain of what was yielded before. Raises Truncated after the last
-    bytes that can be had of a file that ends early, Rejection (stage `read`) if it is damaged or something else, OSError.
+    Each member's checksum is tested at its end: nothing is certain of what was yielded before.
+    Raises Truncated after the last bytes that can be had of a file that ends early, Rejection
+    (stage `read`) if it is damaged or something else, OSError.
     """
     way = COMPRESSIONS[compression]
     start = file.read(len(way.magic))
@@ -165,12 +191,17 @@ def decompressed(file: BinaryIO, compression: str) -> Iterator[bytes]:
     if not start:
         raise Rejection("read", "empty", f"the file is empty, not a {way.name} file; make it again")
     if not _may_begin(start, way):
-        raise Rejection("read", "wrong-format", f"it is not a {way.name} file, although its name says so; rename it")
+        raise Rejection(
+            "read",
+            "wrong-format",
+            f"it is not a {way.name} file, although its name says so; rename it",
+        )
     return way.chunks(file, way)
 
 
 def _may_begin(data: bytes, way: Compression) -> bool:
-    """Tell whether a member may begin like this; zstd has frames to be skipped, with magic numbers of their own."""
+    """Tell whether a member may begin like this; zstd has frames to be skipped, with magic numbers
+    of their own."""
     return _is_zstd(data) if way.magic == _ZSTD_MAGIC else way.magic.startswith(data)
 
 
@@ -180,7 +211,10 @@ def _is_zstd(start: bytes) -> bool:
 
 
 def _members(
-    new: Callable[[], _Decompressor], faults: tuple[type[Exception], ...], file: BinaryIO, way: Compression
+    new: Callable[[], _Decompressor],
+    faults: tuple[type[Exception], ...],
+    file: BinaryIO,
+    way: Compression,
 ) -> Iterator[bytes]:
     """Decompress members one after the other; zeros between and after them are padding."""
     decompressor = new()
@@ -205,7 +239,8 @@ def _members(
 
 
 def _next_member(data: bytes, file: BinaryIO, way: Compression) -> bytes:
-    """Return the first bytes of the next member, none at the end of the file. Raises Rejection if it is something else."""
+    """Return the first bytes of the next member, none at the end of the file. Raises Rejection if
+    it is something else."""
     data = data.lstrip(b"\0")
     while len(data) < len(way.magic):
         more = file.read(READ_BYTES)
@@ -213,7 +248,10 @@ def _next_member(data: bytes, file: BinaryIO, way: Compression) -> bytes:
             break
         data = (data + more).lstrip(b"\0")
     if not _may_begin(data[: len(way.magic)], way):
-        message = f"something that is not {way.name} follows its {way.name} data, and nothing of it is used; get the file again"
+        message = (
+            f"something that is not {way.name} follows its {way.name} data, and nothing of "
+            "it is used; get the file again"
+        )
         raise Rejection("read", "damaged", message)
     return data
 
@@ -221,7 +259,8 @@ def _next_member(data: bytes, file: BinaryIO, way: Compression) -> bytes:
 def _gzip(file: BinaryIO, way: Compression) -> Iterator[bytes]:
     """Decompress with isal where it is installed, and give what zlib gives.
 
-    Of a file that is cut, zlib can decode a byte or so more. That must not depend on what is installed: zlib gives the rest.
+    Of a file that is cut, zlib can decode a byte or so more. That must not depend on what is
+    installed: zlib gives the rest.
     """
     given = 0
     if isal_zlib:
@@ -241,11 +280,14 @@ def _gzip(file: BinaryIO, way: Compression) -> Iterator[bytes]:
 
 
 def _bzip2(file: BinaryIO, way: Compression) -> Iterator[bytes]:
-    return _members(bz2.BZ2Decompressor, (OSError,), file, way)  # not the OSError of reading: see _members
+    # not the OSError of reading: see _members
+    return _members(bz2.BZ2Decompressor, (OSError,), file, way)
 
 
 def _xz(file: BinaryIO, way: Compression) -> Iterator[bytes]:
-    return _members(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, WINDOW_BYTES), (lzma.LZMAError,), file, way)
+    return _members(
+        lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, WINDOW_BYTES), (lzma.LZMAError,), file, way
+    )
 
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -255,9 +297,12 @@ _BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
 
 
 def _zstd(file: BinaryIO, way: Compression) -> Iterator[bytes]:
-    """Decompress all frames. The library ends without an error where a file is cut, so its blocks are walked through too."""
+    """Decompress all frames. The library ends without an error where a file is cut, so its blocks
+    are walked through too."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES)
-    reader = decompressor.stream_reader(file, read_size=READ_BYTES, read_across_frames=True, closefd=False)
+    reader = decompressor.stream_reader(
+        file, read_size=READ_BYTES, read_across_frames=True, closefd=False
+    )
     while True:
         try:
             chunk = reader.read(CHUNK_BYTES)
@@ -270,7 +315,8 @@ def _zstd(file: BinaryIO, way: Compression) -> Iterator[bytes]:
 
 
 def _walk_frames(file: BinaryIO, way: Compression) -> None:
-    """Go from block to block without decoding them. Raises Truncated if the last frame is not whole, Rejection."""
+    """Go from block to block without decoding them. Raises Truncated if the last frame is not
+    whole, Rejection."""
     size = file.seek(0, os.SEEK_END)
     at = 0
     while at < size:
@@ -280,13 +326,18 @@ def _walk_frames(file: BinaryIO, way: Compression) -> None:
             raise way.damaged()
         if len(head) < 8:
             raise Truncated
-        at = at + 8 + struct.unpack_from("<I", head, 4)[0] if head[:4] != _ZSTD_MAGIC else _end_of_frame(file, at, head[4])
+        at = (
+            at + 8 + struct.unpack_from("<I", head, 4)[0]
+            if head[:4] != _ZSTD_MAGIC
+            else _end_of_frame(file, at, head[4])
+        )
     if at > size:
         raise Truncated
 
 
 def _end_of_frame(file: BinaryIO, at: int, flags: int) -> int:
-    """Return where a frame ends that begins at `at` and has these flags (RFC 8878, section 3.1.1)."""
+    """Return where a frame ends that begins at `at` and has these flags (RFC 8878, section
+    3.1.1)."""
     single_segment = flags >> 5 & 1
     size_bytes = (single_segment, 2, 4, 8)[flags >> 6]
     at += 5 + (1 - single_segment) + (0, 1, 2, 4)[flags & 3] + size_bytes

@@ -1,8 +1,8 @@
 """The headers of tar files: ustar, GNU and pax.
 
-Own code where the standard library has some: tarfile takes 20 µs for a header, and samples have many, with pax twice as many.
-This takes 2 µs (docs/dev/measurements/formats.md), and reads what tarfile reads: tests/sources/formats/test_webdataset.py
-compares them.
+Own code where the standard library has some: tarfile takes 20 µs for a header, and samples have
+many, with pax twice as many. This takes 2 µs (docs/dev/measurements/formats.md), and reads what
+tarfile reads: tests/sources/formats/test_webdataset.py compares them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def parse_header(block: bytes) -> Header:
     type_ = block[156:157]
     if type_ == tarfile.AREGTYPE and name.endswith(b"/"):
         type_ = tarfile.DIRTYPE  # as tars before POSIX have folders
-    return Header(_decoded(name), _number(block[124:136]), type_, _decoded(block[157:257].split(b"\0", 1)[0]))
+    return Header(
+        _decoded(name), _number(block[124:136]), type_, _decoded(block[157:257].split(b"\0", 1)[0])
+    )
 
 
 def _decoded(name: bytes) -> str:
@@ -49,7 +51,8 @@ def _decoded(name: bytes) -> str:
 
 
 def _number(field: bytes) -> int:
-    """Return a number: octal digits, or bytes behind a first one of 0x80 (GNU). Raises ValueError."""
+    """Return a number: octal digits, or bytes behind a first one of 0x80 (GNU). Raises
+    ValueError."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     if field[0] == 0xFF:
@@ -61,7 +64,8 @@ def _number(field: bytes) -> int:
 
 
 def _sum(block: bytes) -> int:
-    """Return the sum of the bytes, as the low half of Adler-32 has it (RFC 1950, section 9): a third of the time of `sum`.
+    """Return the sum of the bytes, as the low half of Adler-32 has it (RFC 1950, section 9): a
+    third of the time of `sum`.
 
     It is kept modulo 65521, which the sum of 256 bytes is always below.
     """

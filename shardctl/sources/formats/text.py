@@ -9,7 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import OTHER_ENCODING, Choose, Head, Misfit, Numbers, Parsed, Reading, refuse_wide
+from shardctl.sources.formats.base import (
+    OTHER_ENCODING,
+    Choose,
+    Head,
+    Misfit,
+    Numbers,
+    Parsed,
+    Reading,
+    refuse_wide,
+)
 from shardctl.sources.formats.lines import count_lines
 from shardctl.sources.types import Types, without_nulls
 
@@ -23,7 +32,8 @@ _IS_BLANK = np.isin(np.arange(256), list(_BLANKS))
 
 
 class Lines:
-    """A record is a line: its text without the line end (LF or CRLF). Empty lines are numbered, and are no records."""
+    """A record is a line: its text without the line end (LF or CRLF). Empty lines are numbered, and
+    are no records."""
 
     name: ClassVar[str] = "lines"
     types_can_be_sampled: ClassVar[bool] = True
@@ -48,16 +58,26 @@ class Lines:
         """Return that of text."""
         return _types(reading)
 
-    def parse(self, data: bytes, first: int, head: Head, reading: Reading, schema: pa.Schema, choose: Choose | None) -> Parsed:
+    def parse(
+        self,
+        data: bytes,
+        first: int,
+        head: Head,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+    ) -> Parsed:
         """Return the lines, of which the first has the number `first`."""
         starts, ends = _lines(data)
         return _parsed(data, starts, ends, first, schema, choose, "line")
 
 
 class Paragraphs:
-    """A record is a paragraph: lines between blank ones (nothing but spaces and tabs). Line ends in it stay as they are.
+    """A record is a paragraph: lines between blank ones (nothing but spaces and tabs). Line ends in
+    it stay as they are.
 
-    Files of paragraphs can be cut at blank lines only. Blank lines are no records and have no numbers.
+    Files of paragraphs can be cut at blank lines only. Blank lines are no records and have no
+    numbers.
     """
 
     name: ClassVar[str] = "paragraphs"
@@ -89,7 +109,15 @@ class Paragraphs:
         """Return that of text."""
         return _types(reading)
 
-    def parse(self, data: bytes, first: int, head: Head, reading: Reading, schema: pa.Schema, choose: Choose | None) -> Parsed:
+    def parse(
+        self,
+        data: bytes,
+        first: int,
+        head: Head,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+    ) -> Parsed:
         """Return the paragraphs, of which the first has the number `first`."""
         starts, ends = _paragraphs(data)
         return _parsed(data, starts, ends, first, schema, choose, "paragraph")
@@ -105,14 +133,16 @@ def _types(reading: Reading) -> Types:
 
 
 def _lines(data: bytes) -> tuple[Numbers, Numbers]:
-    """Return where each line begins and where its line feed is, or the data end: two times (n,) int64."""
+    """Return where each line begins and where its line feed is, or the data end: two times (n,)
+    int64."""
     feeds = np.flatnonzero(np.frombuffer(data, np.uint8) == _LINE_FEED)
     ends = feeds if not data or data.endswith(b"\n") else np.append(feeds, len(data))
     return np.concatenate((np.zeros(min(1, len(ends)), np.int64), ends[:-1] + 1)), ends
 
 
 def _paragraphs(data: bytes) -> tuple[Numbers, Numbers]:
-    """Return where each paragraph begins and where its last line feed is, or the data end: two times (n,) int64."""
+    """Return where each paragraph begins and where its last line feed is, or the data end: two
+    times (n,) int64."""
     if not data:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     raw = np.frombuffer(data, np.uint8)
@@ -126,9 +156,16 @@ def _paragraphs(data: bytes) -> tuple[Numbers, Numbers]:
 
 
 def _parsed(
-    data: bytes, starts: Numbers, ends: Numbers, first: int, schema: pa.Schema, choose: Choose | None, what: str
+    data: bytes,
+    starts: Numbers,
+    ends: Numbers,
+    first: int,
+    schema: pa.Schema,
+    choose: Choose | None,
+    what: str,
 ) -> Parsed:
-    """Return the records between `starts` and `ends`, which are line feeds or the end; a CR before a line feed goes too."""
+    """Return the records between `starts` and `ends`, which are line feeds or the end; a CR before
+    a line feed goes too."""
     raw = np.frombuffer(data, np.uint8)
     numbers = np.arange(first, first + len(starts))
     if b"\r" in data:
@@ -149,7 +186,9 @@ def _parsed(
     if not wanted.all():
         texts, numbers = texts.filter(pa.array(wanted)), numbers[wanted]
     whole = without_nulls(schema)
-    columns = [_cast(texts, f.type) if f.name == "text" else pa.nulls(len(texts), f.type) for f in whole]
+    columns = [
+        _cast(texts, f.type) if f.name == "text" else pa.nulls(len(texts), f.type) for f in whole
+    ]
     return Parsed(numbers, pa.RecordBatch.from_arrays(columns, schema=whole), rejects)
 
 
@@ -193,7 +232,9 @@ def _not_utf8(data: bytes, starts: Numbers, ends: Numbers) -> list[tuple[int, in
 
 
 def _valid(data: bytes) -> bool:
-    text = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, len(data)], np.int32)), pa.py_buffer(data))
+    text = pa.StringArray.from_buffers(
+        1, pa.py_buffer(np.array([0, len(data)], np.int32)), pa.py_buffer(data)
+    )
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:

@@ -1,7 +1,9 @@
-"""The types that a folder of TFDS (TensorFlow Datasets) gives to the features of its records: features.json and *.labels.txt.
+"""The types that a folder of TFDS (TensorFlow Datasets) gives to the features of its records:
+features.json and *.labels.txt.
 
-The JSON is that of tensorflow_datasets/core/proto/feature.proto. A field of a dict that a sequence holds is a list of its own,
-as TFDS gives it too. Whatever is not known here stays as it is in the records.
+The JSON is that of tensorflow_datasets/core/proto/feature.proto. A field of a dict that a sequence
+holds is a list of its own, as TFDS gives it too. Whatever is not known here stays as it is in the
+records.
 """
 
 from __future__ import annotations
@@ -40,7 +42,10 @@ MOST_INFLATED = 256 << 20
 """The most bytes that one array may have."""
 
 _ARROW = {
-    **{name: getattr(pa, name)() for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
+    **{
+        name: getattr(pa, name)()
+        for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+    },
     "bool": pa.bool_(),
     "float16": pa.float16(),
     "float32": pa.float32(),
@@ -52,9 +57,11 @@ _ARROW = {
 
 @dataclass(frozen=True)
 class _Leaf:
-    """A feature that is stored under one name: of `type` (of one element), with `shape`, in so many sequences.
+    """A feature that is stored under one name: of `type` (of one element), with `shape`, in so many
+    sequences.
 
-    Lengths that are not known are -1. `encoding` is none, bytes or zlib. `names` are those of its classes.
+    Lengths that are not known are -1. `encoding` is none, bytes or zlib. `names` are those of its
+    classes.
     """
 
     type: pa.DataType
@@ -66,7 +73,9 @@ class _Leaf:
     @property
     def has_bytes(self) -> bool:
         """Whether it is stored as bytes, and not as numbers."""
-        return self.encoding != "none" or bool(pa.types.is_binary(self.type) or pa.types.is_string(self.type))
+        return self.encoding != "none" or bool(
+            pa.types.is_binary(self.type) or pa.types.is_string(self.type)
+        )
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -95,8 +104,11 @@ class Features:
 
     @property
     def classes(self) -> dict[str, tuple[str, ...]]:
-        """The names of the classes of labels, also inside of dicts and sequences: by their paths, objects.category."""
-        return {name.replace("/", "."): leaf.names for name, leaf in self.leaves.items() if leaf.names}
+        """The names of the classes of labels, also inside of dicts and sequences: by their paths,
+        objects.category."""
+        return {
+            name.replace("/", "."): leaf.names for name, leaf in self.leaves.items() if leaf.names
+        }
 
     def decoded(self, record: Record) -> Record:
         """Return the fields of a record as its features say. Raises Rejection (stage `decode`)."""
@@ -105,8 +117,18 @@ class Features:
         for name, leaf in self.leaves.items():
             try:
                 value = _value(name, leaf, record, used)
-            except (ValueError, TypeError, OverflowError, IndexError, KeyError, zlib.error) as error:
-                message = f"the feature {name!r} is not as {FEATURES} describes it ({error}); write the records again"
+            except (
+                ValueError,
+                TypeError,
+                OverflowError,
+                IndexError,
+                KeyError,
+                zlib.error,
+            ) as error:
+                message = (
+                    f"the feature {name!r} is not as {FEATURES} describes it ({error}); "
+                    "write the records again"
+                )
                 raise Rejection("decode", "other-type", message) from None
             _put(made, name.split("/"), value)
         made.update((name, value) for name, value in record.items() if name not in used)
@@ -128,12 +150,17 @@ def _read(path: Path, _version: Version) -> Features:
         types = _schema(leaves)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
-        message = f"{FEATURES} beside it cannot be read ({reason}); repair it, or move it away to read the records without it"
+        message = (
+            f"{FEATURES} beside it cannot be read ({reason}); repair it, or move it away to "
+            "read the records without it"
+        )
         raise Rejection("read", "bad-features", message) from None
     return Features(leaves, types)
 
 
-def _leaves(tree: dict[str, Any], name: str, sequences: int, folder: Path) -> Iterator[tuple[str, _Leaf]]:
+def _leaves(
+    tree: dict[str, Any], name: str, sequences: int, folder: Path
+) -> Iterator[tuple[str, _Leaf]]:
     """Yield the leaves of a tree of features, each with its name."""
     if "featuresDict" in tree:
         for part, feature in sorted(tree["featuresDict"]["features"].items()):
@@ -142,7 +169,9 @@ def _leaves(tree: dict[str, Any], name: str, sequences: int, folder: Path) -> It
             yield from _leaves(feature, f"{name}/{part}" if name else part, sequences, folder)
     elif "sequence" in tree:
         if sequences >= MOST_SEQUENCES:
-            raise ValueError(f"{name} has sequences inside of sequences deeper than {MOST_SEQUENCES}")
+            raise ValueError(
+                f"{name} has sequences inside of sequences deeper than {MOST_SEQUENCES}"
+            )
         yield from _leaves(tree["sequence"]["feature"], name, sequences + 1, folder)
     elif (leaf := _leaf(tree, name, sequences, folder)) is not None:
         yield name, leaf
@@ -161,14 +190,23 @@ def _leaf(tree: dict[str, Any], name: str, sequences: int, folder: Path) -> _Lea
     shape = tuple(int(length) for length in found.get("shape", {}).get("dimensions", ()))
     if sequences and any(length < 0 for length in shape):
         return None  # their shapes are not in the records
-    return _Leaf(_ARROW[found["dtype"]], shape, str(found.get("encoding", "none")).lower(), sequences=sequences)
+    return _Leaf(
+        _ARROW[found["dtype"]],
+        shape,
+        str(found.get("encoding", "none")).lower(),
+        sequences=sequences,
+    )
 
 
 def companions(path: str) -> Iterator[str]:
-    """Yield the files that say more of a file of records, as InputFormat.companions has it: of an export, and of TFDS."""
+    """Yield the files that say more of a file of records, as InputFormat.companions has it: of an
+    export, and of TFDS."""
     yield from of_export(path)
     yield FEATURES
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):  # `_read` tells it
+    # `_read` tells it
+    with contextlib.suppress(
+        OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError
+    ):
         yield from _label_files(json.loads(read_small(beside(path, FEATURES), MOST_BYTES)), "")
 
 
@@ -208,11 +246,14 @@ def _schema(leaves: dict[str, _Leaf]) -> pa.Schema:
 
 
 def _struct(tree: dict[str, Any]) -> pa.StructType:
-    return pa.struct([(name, _struct(part) if isinstance(part, dict) else part) for name, part in tree.items()])
+    return pa.struct(
+        [(name, _struct(part) if isinstance(part, dict) else part) for name, part in tree.items()]
+    )
 
 
 def _value(name: str, leaf: _Leaf, record: Record, used: set[str]) -> Any:
-    """Return the value of a feature from those that it is stored as, whose names are added to `used`. Raises ValueError."""
+    """Return the value of a feature from those that it is stored as, whose names are added to
+    `used`. Raises ValueError."""
 
     def stored(end: str = "", has_bytes: bool = leaf.has_bytes) -> Any:
         used.add(name + end)
@@ -220,12 +261,17 @@ def _value(name: str, leaf: _Leaf, record: Record, used: set[str]) -> Any:
         if not isinstance(feature, Feature):
             return None
         if isinstance(feature.items, np.ndarray) == has_bytes:
-            raise ValueError(f"{'numbers' if has_bytes else 'bytes'} in place of {'bytes' if has_bytes else 'numbers'}")
+            raise ValueError(
+                f"{'numbers' if has_bytes else 'bytes'} in place of "
+                f"{'bytes' if has_bytes else 'numbers'}"
+            )
         return feature.items
 
     if leaf.sequences > 1:
         flat = stored("/ragged_flat_values")
-        lengths = [stored(f"/ragged_row_lengths_{level}", False) for level in range(leaf.sequences - 1)]
+        lengths = [
+            stored(f"/ragged_row_lengths_{level}", False) for level in range(leaf.sequences - 1)
+        ]
         if flat is None or any(each is None for each in lengths):
             return None
         made = _elements(leaf, flat)
@@ -245,11 +291,16 @@ def _value(name: str, leaf: _Leaf, record: Record, used: set[str]) -> Any:
 
 def _split(values: Any, lengths: Any) -> list[Any]:
     ends = np.cumsum(lengths)
-    if len(lengths) and (lengths.min() < 0 or lengths.max() > len(values) or ends[-1] != len(values)):
+    if len(lengths) and (
+        lengths.min() < 0 or lengths.max() > len(values) or ends[-1] != len(values)
+    ):
         raise ValueError("its lengths are not those of its values")
     if not len(lengths) and len(values):
         raise ValueError("it has values and no lengths")
-    return [values[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
+    return [
+        values[end - length : end]
+        for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)
+    ]
 
 
 def _elements(leaf: _Leaf, items: Any) -> Any:
@@ -292,7 +343,8 @@ def _typed(leaf: _Leaf, items: Any) -> Any:
 
 
 def _unpacked_items(leaf: _Leaf, items: Any) -> list[Any]:
-    """Return the arrays of a sequence, which together have at most MOST_INFLATED bytes. Raises ValueError."""
+    """Return the arrays of a sequence, which together have at most MOST_INFLATED bytes. Raises
+    ValueError."""
     made: list[Any] = []
     left = MOST_INFLATED
     for item in items:
@@ -302,7 +354,8 @@ def _unpacked_items(leaf: _Leaf, items: Any) -> list[Any]:
 
 
 def _unpacked(leaf: _Leaf, data: bytes, most: int) -> Any:
-    """Return the elements of an array whose bytes are stored. Raises ValueError if they have more than `most` bytes."""
+    """Return the elements of an array whose bytes are stored. Raises ValueError if they have more
+    than `most` bytes."""
     dtype = dtype_of(leaf.type).newbyteorder("<")
     if leaf.encoding == "zlib":
         inflate = zlib.decompressobj()

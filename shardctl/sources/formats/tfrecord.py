@@ -1,7 +1,8 @@
 """TFRecord: records of bytes with checksums; TensorFlow is not needed to read them.
 
-A record is its length (u64), the masked CRC-32C of these 8 bytes (u32), its data, and the masked CRC-32C of the data (u32), all
-little-endian (tensorflow/core/lib/io/record_writer.h). The data is a tf.train.Example, or a SequenceExample.
+A record is its length (u64), the masked CRC-32C of these 8 bytes (u32), its data, and the masked
+CRC-32C of the data (u32), all little-endian (tensorflow/core/lib/io/record_writer.h). The data is a
+tf.train.Example, or a SequenceExample.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def crc32c() -> Callable[[bytes], int]:
 
 
 def begins(start: bytes) -> bool:
-    """Return whether a file that begins like this is a TFRecord: the checksum of its first length is right."""
+    """Return whether a file that begins like this is a TFRecord: the checksum of its first length
+    is right."""
     try:
         checksum = crc32c()
     except InstallError:
@@ -70,7 +72,9 @@ class TFRecord:
 
         Of an export the types are in shardctl.json, which holds more of them.
         """
-        features = None if described(path) is not None else Features.beside(Path(path).with_name(FEATURES))
+        features = (
+            None if described(path) is not None else Features.beside(Path(path).with_name(FEATURES))
+        )
         return TFRecords(content, self._crc32c, self._parse, features)
 
 
@@ -91,7 +95,10 @@ class TFRecords:
         """Return 0. Raises Rejection if the file does not begin with a record."""
         head = self.content.at(0, HEAD.size)
         if len(head) == HEAD.size and not begins(head):
-            message = "it is not a TFRecord file, although its name says so, or damaged at its beginning; get it again"
+            message = (
+                "it is not a TFRecord file, although its name says so, or damaged at its "
+                "beginning; get it again"
+            )
             raise self.content.fault or Rejection("read", "not-tfrecord", message)
         return 0
 
@@ -105,7 +112,9 @@ class TFRecords:
         length, checksum = HEAD.unpack(head)
         if masked(self._crc32c(head[:8])) != checksum:
             message = f"the length of the record at byte {offset} is damaged (CRC-32C)"
-            fault = Rejection("read", "damaged", f"{message}; what follows is not read, get the file again")
+            fault = Rejection(
+                "read", "damaged", f"{message}; what follows is not read, get the file again"
+            )
             return Frame(offset, offset + HEAD.size, fault, last=True)
         end = offset + HEAD.size + length + TAIL.size
         if length > RECORD_BYTES:
@@ -116,13 +125,19 @@ class TFRecords:
 
     def _ends_early(self, offset: int, end: int) -> Frame:
         message = f"the file ends within the record at byte {offset}; get the whole file"
-        return Frame(offset, end, self.content.fault or Rejection("read", "truncated", message), last=True)
+        return Frame(
+            offset, end, self.content.fault or Rejection("read", "truncated", message), last=True
+        )
 
     def fields(self, frame: Frame, data: bytes) -> Record:
-        """Return the features of a record. Raises Rejection for a wrong checksum, and if it is no Example."""
+        """Return the features of a record. Raises Rejection for a wrong checksum, and if it is no
+        Example."""
         content = data[HEAD.size : -TAIL.size]
         if masked(self._crc32c(content)) != TAIL.unpack_from(data, len(data) - TAIL.size)[0]:
-            message = f"the data of the record at byte {frame.offset} is damaged (CRC-32C); get the file again"
+            message = (
+                f"the data of the record at byte {frame.offset} is damaged (CRC-32C); get "
+                "the file again"
+            )
             raise Rejection("read", "damaged", message)
         record = self._parse(content)
         return record if self._features is None else self._features.decoded(record)
@@ -130,4 +145,8 @@ class TFRecords:
     @property
     def declared(self) -> Declared:
         """What features.json says of the fields, where there is one."""
-        return NOTHING_DECLARED if self._features is None else Declared(self._features.types, self._features.classes)
+        return (
+            NOTHING_DECLARED
+            if self._features is None
+            else Declared(self._features.types, self._features.classes)
+        )

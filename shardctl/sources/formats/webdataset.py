@@ -1,4 +1,5 @@
-"""WebDataset: tar files in which the members of a sample follow each other, and have the same name up to its first dot.
+"""WebDataset: tar files in which the members of a sample follow each other, and have the same name
+up to its first dot.
 
 Nothing is ever extracted: names are only the keys and the fields of samples.
 """
@@ -25,8 +26,11 @@ from shardctl.system.text import printable
 
 IMAGE = "image"
 
-IMAGES = frozenset(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "jp2", "avif", "qoi"))
-"""Fields that are images. Where images are wanted, the only one of a sample is the field `image`."""
+IMAGES = frozenset(
+    ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "jp2", "avif", "qoi")
+)
+"""Fields that are images. Where images are wanted, the only one of a sample is the field
+`image`."""
 
 KEY = "__key__"
 """The field with the key of a sample: the path of its members up to the first dot of the name."""
@@ -35,7 +39,8 @@ LONGEST_HEADER = 1 << 16
 """The longest name, and the largest pax header, that is read."""
 
 MOST_HEADERS = 1 << 20
-"""The most bytes of headers that one member has, and of folders and the like between two members of a sample."""
+"""The most bytes of headers that one member has, and of folders and the like between two members of
+a sample."""
 
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 _WITH_DATA = (*_FILES, tarfile.GNUTYPE_SPARSE)
@@ -44,12 +49,14 @@ _PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
 _BEFORE_OTHERS = (*_PAX, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 ZEROS_AHEAD, ZEROS_AT_ONCE = 1 << 16, 1 << 20
-"""Bytes behind a block of zeros that are looked at while the sample before it is still needed, and at a time after that."""
+"""Bytes behind a block of zeros that are looked at while the sample before it is still needed, and
+at a time after that."""
 
 HOLE = "zeros, and more data behind them: a hole, or another tar"
 
 _PAX_NAMES = (b"path", b"size", b"linkpath")
-"""What is of interest in pax headers, beside the marks of sparse files: most of them only have times."""
+"""What is of interest in pax headers, beside the marks of sparse files: most of them only have
+times."""
 
 _NAME = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$", re.DOTALL)
 """A key and a field, as the package webdataset tells them apart."""
@@ -60,13 +67,16 @@ _META = re.compile(r"__[^/]*__($|/)")
 _END = b"\0" * BLOCK
 
 _MORE_HOLES_OF_HEADER, _MORE_HOLES = 482, 504
-"""Where GNU says, in the header of a sparse member and in the blocks behind it, that one more block tells of holes."""
+"""Where GNU says, in the header of a sparse member and in the blocks behind it, that one more block
+tells of holes."""
 
 
 class _Member(NamedTuple):
-    """A member of a tar: the `key` of its sample, its `field`, where its data begins and ends, and where the next one begins.
+    """A member of a tar: the `key` of its sample, its `field`, where its data begins and ends, and
+    where the next one begins.
 
-    `fault` says why it cannot be a field. What is passed over has no key: folders, and names such as __meta__.
+    `fault` says why it cannot be a field. What is passed over has no key: folders, and names such
+    as __meta__.
     """
 
     key: str | None
@@ -83,7 +93,8 @@ class WebDataset:
     name: ClassVar[str] = "webdataset"
 
     def is_plain(self, start: bytes) -> bool:
-        """Return whether this looks like zlib data, which nobody makes of a tar: it is the name of its first member."""
+        """Return whether this looks like zlib data, which nobody makes of a tar: it is the name of
+        its first member."""
         return start.startswith(b"x")
 
     def open(self, content: Content, path: str, reading: Reading) -> TarSamples:
@@ -102,7 +113,8 @@ class TarSamples:
         self._seen: dict[int, int] = {}
         self._samples = 0
         self._members: list[_Member] = []  # of the last sample
-        self._ahead: tuple[int, _Member | Frame | None] = (-1, None)  # a member that was looked at, and where it begins
+        # a member that was looked at, and where it begins
+        self._ahead: tuple[int, _Member | Frame | None] = (-1, None)
 
     @property
     def declared(self) -> Declared:
@@ -113,12 +125,17 @@ class TarSamples:
         """Return 0. Raises Rejection if it is no tar."""
         start = self.content.at(0, BLOCK)
         if not start:
-            raise self.content.fault or Rejection("read", "empty", "the file is empty, not a tar; make it again")
+            raise self.content.fault or Rejection(
+                "read", "empty", "the file is empty, not a tar; make it again"
+            )
         if start != _END:
             try:
                 parse_header(start)
             except ValueError:
-                message = "it is not a tar file, although its name says so, or damaged at its beginning; get it again"
+                message = (
+                    "it is not a tar file, although its name says so, or damaged at its "
+                    "beginning; get it again"
+                )
                 raise self.content.fault or Rejection("read", "not-tar", message) from None
         return 0
 
@@ -140,39 +157,60 @@ class TarSamples:
         while member is not None:
             if member.next - offset > RECORD_BYTES:
                 fault = fault or too_large(member.next - offset)
-                self.content.release(member.next)  # before what follows is read: it would all be in memory
+                # before what follows is read: it would all be in memory
+                self.content.release(member.next)
                 self._members.clear()
             self._members.append(member)
             fault = fault or member.fault
             member = self._of_key(key, member.next)
         following = self._ahead[1]
-        if isinstance(following, Frame):  # it may have been a member of this sample, which would lack a field silently
+        # it may have been a member of this sample, which would lack a field silently
+        if isinstance(following, Frame):
             return Frame(offset, following.end, following.fault, last=True)
         return self._whole(offset, self._members[-1], fault)
 
     def _of_key(self, key: str, offset: int) -> _Member | None:
-        """Return the member at `offset`, or after folders that are there, if it belongs to the sample of this key."""
+        """Return the member at `offset`, or after folders that are there, if it belongs to the
+        sample of this key."""
         member = self._member(offset)
-        while isinstance(member, _Member) and member.key is None and member.next - offset <= MOST_HEADERS:
+        while (
+            isinstance(member, _Member)
+            and member.key is None
+            and member.next - offset <= MOST_HEADERS
+        ):
             member = self._member(member.next)
         return member if isinstance(member, _Member) and member.key == key else None
 
     def _whole(self, offset: int, last: _Member, fault: Rejection | None) -> Frame:
-        """Return a sample, and that nothing follows it if the file ends within it, or in the zeros that fill its last block."""
+        """Return a sample, and that nothing follows it if the file ends within it, or in the zeros
+        that fill its last block."""
         if not self.content.reaches(last.next):
             message = "the tar ends within this sample; get the whole file"
-            return Frame(offset, last.stop, self.content.fault or Rejection("read", "truncated", message), last=True)
+            return Frame(
+                offset,
+                last.stop,
+                self.content.fault or Rejection("read", "truncated", message),
+                last=True,
+            )
         return Frame(offset, last.next, fault, folder=_folder(last.key or ""))
 
     def _repeats(self, key: str) -> Rejection | None:
-        """Return why a sample is rejected whose key another one had, whose members are not beside its own."""
+        """Return why a sample is rejected whose key another one had, whose members are not beside
+        its own."""
         self._samples += 1
         digest = xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogateescape"))
         first = self._seen.setdefault(digest, self._samples)
         if first == self._samples:
             return None
-        message = f"its key {printable(key)} is that of sample {first} of the file too; put the members of a sample beside"
-        return Rejection("read", "repeated-key", f"{message} each other (tar --sort=name does), and give each a key of its own")
+        message = (
+            f"its key {printable(key)} is that of sample {first} of the file too; put the "
+            "members of a sample beside"
+        )
+        return Rejection(
+            "read",
+            "repeated-key",
+            f"{message} each other (tar --sort=name does), and give each a key of its own",
+        )
 
     def _member(self, offset: int) -> _Member | Frame | None:
         if self._ahead[0] != offset:
@@ -180,12 +218,14 @@ class TarSamples:
         return self._ahead[1]
 
     def _read_member(self, offset: int) -> _Member | Frame | None:
-        """Return the member whose headers begin at `offset`; None at the end; a Frame if nothing can be read from here on."""
+        """Return the member whose headers begin at `offset`; None at the end; a Frame if nothing
+        can be read from here on."""
         names: dict[str, str] = {}
         at = offset
         while True:
             header = self.content.at(at, BLOCK)
-            if at == offset and not header.strip(b"\0"):  # two blocks of zeros should be there, which some leave out
+            # two blocks of zeros should be there, which some leave out
+            if at == offset and not header.strip(b"\0"):
                 if self.content.at(at, ZEROS_AHEAD).strip(b"\0"):
                     return self._broken(offset, at, HOLE)
                 return None if self.content.fault is None else self._broken(offset, at, "")
@@ -210,9 +250,11 @@ class TarSamples:
             at = _next_block(at + BLOCK + info.size)
 
     def _at_zeros(self, offset: int) -> Frame | None:
-        """Return None where only zeros follow: the tar ends. A hole, or a second tar, must not end it silently.
+        """Return None where only zeros follow: the tar ends. A hole, or a second tar, must not end
+        it silently.
 
-        What is before is not needed any more: a member that is only looked at ahead must not come here.
+        What is before is not needed any more: a member that is only looked at ahead must not come
+        here.
         """
         at = offset
         while chunk := self.content.at(at, ZEROS_AT_ONCE):
@@ -223,7 +265,8 @@ class TarSamples:
         return None if self.content.fault is None else self._broken(offset, offset, "")
 
     def _start_of_data(self, info: Header, header: bytes, at: int) -> int:
-        """Return where the data of a member begins whose header is at `at`: behind what it says of holes. Raises ValueError."""
+        """Return where the data of a member begins whose header is at `at`: behind what it says of
+        holes. Raises ValueError."""
         start = at + BLOCK
         more = info.type == tarfile.GNUTYPE_SPARSE and header[_MORE_HOLES_OF_HEADER]
         while more:
@@ -236,34 +279,48 @@ class TarSamples:
 
     def _broken(self, offset: int, at: int, why: str) -> Frame:
         """Return what is left of a tar from a header on that cannot be read."""
-        message = f"the tar is damaged at byte {at} ({why}); what follows is not read, get the file again"
-        return Frame(offset, at + 1, self.content.fault or Rejection("read", "damaged", message), last=True)
+        message = (
+            f"the tar is damaged at byte {at} ({why}); what follows is not read, get the file again"
+        )
+        return Frame(
+            offset, at + 1, self.content.fault or Rejection("read", "damaged", message), last=True
+        )
 
     def fields(self, frame: Frame, data: bytes) -> Record:
         """Return the fields of a sample: its key, and a field for each member. Raises Rejection."""
         key = self._members[0].key or ""
         record: Record = {KEY: key}
         if self._has_folders:
-            has_image = not self._joins_images or not IMAGES.isdisjoint(member.field for member in self._members)
+            has_image = not self._joins_images or not IMAGES.isdisjoint(
+                member.field for member in self._members
+            )
             record[FOLDER] = (_folder(key) or ".") if has_image else None
         for member in self._members:
             if member.field in record:
-                message = f"it has two members of the name {printable(member.field)}; keep one of them"
+                message = (
+                    f"it has two members of the name {printable(member.field)}; keep one of them"
+                )
                 raise Rejection("read", "repeated-field", message)
             if self._only and member.field not in self._only:
                 continue
-            record[member.field] = value_of(member.field, data[member.start - frame.offset : member.stop - frame.offset])
+            record[member.field] = value_of(
+                member.field, data[member.start - frame.offset : member.stop - frame.offset]
+            )
         return _with_one_image(record) if self._joins_images else record
 
 
 def note_on_end(path: str) -> tuple[str, str] | None:
-    """Return that a tar does not end with a block of zeros; None if it does, or is compressed. Raises OSError, Rejection."""
+    """Return that a tar does not end with a block of zeros; None if it does, or is compressed.
+    Raises OSError, Rejection."""
     size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
     with open_content(path, WebDataset().is_plain) as content:
-        if content.compression is not None or not content.at(max(0, size - BLOCK), BLOCK).strip(b"\0"):
+        if content.compression is not None or not content.at(max(0, size - BLOCK), BLOCK).strip(
+            b"\0"
+        ):
             return None
     message = (
-        "it has no end marker (two blocks of zeros), so that it may have been cut, and its last sample may lack members;"
+        "it has no end marker (two blocks of zeros), so that it may have been cut, and its last "
+        "sample may lack members;"
         " compare its size with that of the original"
     )
     return "no-end", message
@@ -274,7 +331,8 @@ def _folder(key: str) -> str:
 
 
 def _with_one_image(record: Record) -> Record:
-    """Return a sample whose only image is called `image`, whatever its format: that may differ from sample to sample."""
+    """Return a sample whose only image is called `image`, whatever its format: that may differ from
+    sample to sample."""
     images = [name for name in record if name in IMAGES]
     if len(images) != 1 or IMAGE in record:
         return record
@@ -286,40 +344,73 @@ def _next_block(offset: int) -> int:
 
 
 def _made(info: Header, names: dict[str, str], start: int) -> _Member:
-    """Return a member, given what the headers before its own say. Raises ValueError for a size that is none."""
+    """Return a member, given what the headers before its own say. Raises ValueError for a size that
+    is none."""
     name = names.get("GNU.sparse.name", names.get("path", info.name))
     has_data = info.type in _WITH_DATA or info.type not in tarfile.SUPPORTED_TYPES
     size = int(names.get("size", info.size)) if has_data else 0
     if size < 0:
         raise ValueError("a negative size")
     stop = start + size
-    if info.type == tarfile.DIRTYPE or (info.type in _FILES and (_META.match(name) or is_of_system(name))):
+    if info.type == tarfile.DIRTYPE or (
+        info.type in _FILES and (_META.match(name) or is_of_system(name))
+    ):
         return _Member(None, "", start, stop, _next_block(stop))
     found = _NAME.match(name)
     key, field = (found[1], found[2].lower()) if found else (name, "")
-    return _Member(key or name, field, start, stop, _next_block(stop), _fault_of(info, names, name, field))
+    return _Member(
+        key or name, field, start, stop, _next_block(stop), _fault_of(info, names, name, field)
+    )
 
 
 def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rejection | None:
     """Return why a member cannot be a field of a sample, None if it can."""
     plain = name.isascii() and ".." not in name and name[:1] != "/" and "\0" not in name
-    if plain and field not in ("", KEY) and info.type in _FILES and names.keys() <= {"path", "size"}:
+    if (
+        plain
+        and field not in ("", KEY)
+        and info.type in _FILES
+        and names.keys() <= {"path", "size"}
+    ):
         return None  # nearly all are so
     shown = printable(name)
     if info.type in _LINKS:
         target = printable(names.get("linkpath", info.link))
-        message = f"its member {shown} is a link to {target}; links are not followed, store the file itself"
+        message = (
+            f"its member {shown} is a link to {target}; links are not followed, store the "
+            "file itself"
+        )
         return Rejection("read", "link", message)
     if info.type == tarfile.GNUTYPE_SPARSE or any(each.startswith("GNU.sparse") for each in names):
-        return Rejection("read", "sparse", f"its member {shown} is stored with holes; write the tar without --sparse")
+        return Rejection(
+            "read",
+            "sparse",
+            f"its member {shown} is stored with holes; write the tar without --sparse",
+        )
     if info.type not in _FILES:
-        return Rejection("read", "not-a-file", f"its member {shown} is not a file, but a device or the like; leave it out")
+        return Rejection(
+            "read",
+            "not-a-file",
+            f"its member {shown} is not a file, but a device or the like; leave it out",
+        )
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
-        return Rejection("read", "unsafe-name", f"its member has the name {shown}; names must be relative, without ..")
+        return Rejection(
+            "read",
+            "unsafe-name",
+            f"its member has the name {shown}; names must be relative, without ..",
+        )
     if not _is_utf8(name):
-        return Rejection("read", "name-not-utf8", f"its member has the name {shown}, which is not UTF-8; rename it")
+        return Rejection(
+            "read",
+            "name-not-utf8",
+            f"its member has the name {shown}, which is not UTF-8; rename it",
+        )
     if not field or field == KEY:
-        return Rejection("read", "no-field", f"its member {shown} has no ending that could name a field; leave it out")
+        return Rejection(
+            "read",
+            "no-field",
+            f"its member {shown} has no ending that could name a field; leave it out",
+        )
     return None
 
 
@@ -332,7 +423,8 @@ def _is_utf8(name: str) -> bool:
 
 
 def _names_in(type_: bytes, text: bytes) -> dict[str, str]:
-    """Return what a header says that stands before that of a member, by its name in pax. Raises ValueError."""
+    """Return what a header says that stands before that of a member, by its name in pax. Raises
+    ValueError."""
     if type_ == tarfile.XGLTYPE:
         return {}  # it is about all members, which have headers of their own
     if type_ in _PAX:
@@ -342,7 +434,8 @@ def _names_in(type_: bytes, text: bytes) -> dict[str, str]:
 
 
 def _pax(text: bytes) -> dict[str, str]:
-    """Return the records of a pax header: "LENGTH NAME=VALUE\\n" each (POSIX, pax, extended header). Raises ValueError."""
+    """Return the records of a pax header: "LENGTH NAME=VALUE\\n" each (POSIX, pax, extended
+    header). Raises ValueError."""
     found: dict[str, str] = {}
     at = 0
     while at < len(text) and text[at]:
@@ -353,6 +446,8 @@ def _pax(text: bytes) -> dict[str, str]:
         if not equals:
             raise ValueError("a pax header that is none")
         if name in _PAX_NAMES or name.startswith(b"GNU.sparse"):
-            found[name.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")
+            found[name.decode("utf-8", "surrogateescape")] = value.decode(
+                "utf-8", "surrogateescape"
+            )
         at += int(length)
     return found

@@ -1,4 +1,5 @@
-"""What every kind of sample can say: which files are of it, and what the bytes of a file that is one record become."""
+"""What every kind of sample can say: which files are of it, and what the bytes of a file that is
+one record become."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from shardctl.sources.walk import FoundFile
 
 
 class Form(Enum):
-    """What a file is to a kind: one record, many of them, or nothing; or it cannot be read to see which."""
+    """What a file is to a kind: one record, many of them, or nothing; or it cannot be read to see
+    which."""
 
     ONE = "one record"
     MANY = "many records"
@@ -22,7 +24,8 @@ class Form(Enum):
 
 
 class SampleKind(Protocol):
-    """A kind of sample. Files of many records are read by their formats (sources/formats); the others by `fields`."""
+    """A kind of sample. Files of many records are read by their formats (sources/formats); the
+    others by `fields`."""
 
     name: ClassVar[str]
     columns: ClassVar[pa.Schema | None]
@@ -36,5 +39,6 @@ class SampleKind(Protocol):
         ...
 
     def fields(self, data: bytes, path: str, reading: Reading) -> Sample:
-        """Turn the bytes of a file that is one record into fields of a sample. Raises Rejection (stages `read`, `decode`)."""
+        """Turn the bytes of a file that is one record into fields of a sample. Raises Rejection
+        (stages `read`, `decode`)."""
         ...

@@ -18,10 +18,42 @@ from shardctl.sources.kinds.table import TableKind
 from shardctl.sources.walk import COMPRESSED, FoundFile
 
 SIDE_FILES = frozenset(
-    (".txt", ".text", ".md", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".xml", ".html", ".htm", ".yaml", ".yml", ".toml")
-    + (".ini", ".py", ".sh", ".log", ".pdf", ".zip", ".tar", ".gz", ".npy", ".npz", ".parquet", ".arrow", ".db", ".mat", ".pkl")
+    (
+        ".txt",
+        ".text",
+        ".md",
+        ".csv",
+        ".tsv",
+        ".json",
+        ".jsonl",
+        ".ndjson",
+        ".xml",
+        ".html",
+        ".htm",
+        ".yaml",
+        ".yml",
+        ".toml",
+    )
+    + (
+        ".ini",
+        ".py",
+        ".sh",
+        ".log",
+        ".pdf",
+        ".zip",
+        ".tar",
+        ".gz",
+        ".npy",
+        ".npz",
+        ".parquet",
+        ".arrow",
+        ".db",
+        ".mat",
+        ".pkl",
+    )
 )
-"""Names of files that are often beside images; they are not opened to check whether they are images."""
+"""Names of files that are often beside images; they are not opened to check whether they are
+images."""
 
 
 KNOWN_SUFFIXES = SUFFIXES | OTHER_SUFFIXES
@@ -32,18 +64,24 @@ _NAMED = frozenset((*KNOWN_SUFFIXES, *SIDE_FILES, *TABLE_SUFFIXES, *TEXT_SUFFIXE
 
 def is_unnamed(file: FoundFile) -> bool:
     """Return whether the name of a file does not say what it is: it is opened to see that."""
-    return file.suffix not in _NAMED and without_compression(file.suffix) not in _NAMED and file.fault is None
+    return (
+        file.suffix not in _NAMED
+        and without_compression(file.suffix) not in _NAMED
+        and file.fault is None
+    )
 
 
 class ImageKind:
-    """One image per file, or per record of a table. A file whose name says nothing is an image if it begins like one."""
+    """One image per file, or per record of a table. A file whose name says nothing is an image if
+    it begins like one."""
 
     name: ClassVar[str] = "image"
     has_sidecars: ClassVar[bool] = True
     columns: ClassVar[pa.Schema | None] = None
 
     def form(self, file: FoundFile, reading: Reading) -> Form:
-        """Tell by the name, or by the first bytes where the name says nothing. Tables, where images are in tables."""
+        """Tell by the name, or by the first bytes where the name says nothing. Tables, where images
+        are in tables."""
         if reading.image is not None:
             return TableKind().form(file, reading)
         suffix = file.suffix

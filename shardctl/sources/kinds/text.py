@@ -22,7 +22,8 @@ _COMPRESSED = tuple(COMPRESSED)
 
 
 class TextKind:
-    """A `.txt` file is one sample with the field `text`; a record of a JSONL file is one with the fields of its object."""
+    """A `.txt` file is one sample with the field `text`; a record of a JSONL file is one with the
+    fields of its object."""
 
     name: ClassVar[str] = "text"
     has_sidecars: ClassVar[bool] = True
@@ -49,7 +50,9 @@ class TextKind:
 
 def _has_exported_texts(file: FoundFile, plain: str) -> bool:
     """Return whether a file is of an export of a dataset of texts."""
-    if file.fault is not None or (plain not in TABLE_SUFFIXES and ending_of(file.path, file.opened) not in TABLE_SUFFIXES):
+    if file.fault is not None or (
+        plain not in TABLE_SUFFIXES and ending_of(file.path, file.opened) not in TABLE_SUFFIXES
+    ):
         return False
     export = described(file.opened)
     return export is not None and export.layout.kind == TextKind.name
@@ -58,7 +61,10 @@ def _has_exported_texts(file: FoundFile, plain: str) -> bool:
 def too_large() -> Rejection:
     """Return why a file is rejected that has more text than one record may have."""
     limit = format_bytes(RECORD_BYTES)
-    message = f"the file has more than {limit} of text, too much for one record; --record line makes a record of each line"
+    message = (
+        f"the file has more than {limit} of text, too much for one record; --record line "
+        "makes a record of each line"
+    )
     return Rejection("read", "too-large", message)
 
 
@@ -73,5 +79,9 @@ def _decompressed(data: bytes, compression: str) -> bytes:
             if size > RECORD_BYTES:
                 raise too_large()
     except Truncated:
-        raise Rejection("read", "truncated", f"the compressed file ends early, after {size} bytes; fetch it again") from None
+        raise Rejection(
+            "read",
+            "truncated",
+            f"the compressed file ends early, after {size} bytes; fetch it again",
+        ) from None
     return b"".join(parts)

@@ -25,11 +25,13 @@ OTHERS = 3
 """How many other objects are tried before all of them count as not permitted."""
 
 NUMBER_BITS = 60
-"""Bits of the number that stands for a version. It is the time of change of a file in nanoseconds: one before 2007."""
+"""Bits of the number that stands for a version. It is the time of change of a file in nanoseconds:
+one before 2007."""
 
 
 class Object(NamedTuple):
-    """Where an object is, or would be: the URL of its bucket, and its key there, "" for the bucket itself."""
+    """Where an object is, or would be: the URL of its bucket, and its key there, "" for the bucket
+    itself."""
 
     bucket: str
     key: str
@@ -47,7 +49,8 @@ def object_at(text: str) -> Object | None:
 
 
 def number_of(version: str) -> int:
-    """Return a number that stands for the version of an object, in the place of a time of change: it is never 0."""
+    """Return a number that stands for the version of an object, in the place of a time of change:
+    it is never 0."""
     return xxhash.xxh3_64_intdigest(version.encode()) >> (64 - NUMBER_BITS) or 1
 
 
@@ -55,8 +58,9 @@ def number_of(version: str) -> int:
 def asking(what: Object) -> Iterator[None]:
     """Turn what a store says of an object into what the system says of files.
 
-    Raises FileNotFoundError, PermissionError for one that alone may not be read, Rejection for one that has changed, and
-    SourceGoneError for all that is not about this object: then every other one would fail as well.
+    Raises FileNotFoundError, PermissionError for one that alone may not be read, Rejection for one
+    that has changed, and SourceGoneError for all that is not about this object: then every other
+    one would fail as well.
     """
     try:
         yield
@@ -74,7 +78,9 @@ def asking(what: Object) -> Iterator[None]:
 
 def changed() -> Rejection:
     """Return the reason for a file, or an object, that is not as it was when it was listed."""
-    return Rejection("read", "changed", "it changed after the files were listed; run the conversion again")
+    return Rejection(
+        "read", "changed", "it changed after the files were listed; run the conversion again"
+    )
 
 
 def _others_can_be_read(what: Object) -> bool:

@@ -1,10 +1,11 @@
 """One writer at a time on an object store: an object with a heartbeat, since a store has no locks.
 
-Whoever creates the object is the owner. It writes it again every few seconds, on the condition that it is still the version
-that it wrote last; so a version that stands still is that of an owner who is gone. A waiting process measures that with its own
-clock, and never compares a time with one of another machine. It then writes itself into the object, on the condition that it
-is still that version: of several that do so at once one succeeds, and the old owner, if it was only stopped, is refused at its
-next heartbeat.
+Whoever creates the object is the owner. It writes it again every few seconds, on the condition that
+it is still the version that it wrote last; so a version that stands still is that of an owner who
+is gone. A waiting process measures that with its own clock, and never compares a time with one of
+another machine. It then writes itself into the object, on the condition that it is still that
+version: of several that do so at once one succeeds, and the old owner, if it was only stopped, is
+refused at its next heartbeat.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
-from shardctl.errors import BusyError, NoSuchKeyError, ObjectChangedError, PerhapsBusyError, StoreError
+from shardctl.errors import (
+    BusyError,
+    NoSuchKeyError,
+    ObjectChangedError,
+    PerhapsBusyError,
+    StoreError,
+)
 from shardctl.system.dataclass import dataclass
 from shardctl.system.lease.file_lease import HEARTBEAT_SECONDS, LOOK_SECONDS, STALE_SECONDS, Owner
 from shardctl.system.stores.base import Store
@@ -26,12 +33,14 @@ ASK_SECONDS = 1.0
 """Seconds between the requests of a waiting process that ask for the lease."""
 
 LEAVE_SECONDS = 10.0
-"""How long the end of a lease waits for a heartbeat that is on its way. After that the lease is left to grow old."""
+"""How long the end of a lease waits for a heartbeat that is on its way. After that the lease is
+left to grow old."""
 
 
 @dataclass(frozen=True)
 class LeaseTiming:
-    """Seconds: between heartbeats, until a lease that stands still counts as left behind, between the looks of who waits."""
+    """Seconds: between heartbeats, until a lease that stands still counts as left behind, between
+    the looks of who waits."""
 
     heartbeat: float = HEARTBEAT_SECONDS
     stale: float = STALE_SECONDS
@@ -40,7 +49,8 @@ class LeaseTiming:
 
 @dataclass(frozen=True)
 class LeaseToken:
-    """The key of a lease, and the token of who holds it: enough for workers elsewhere to see whether that is still so."""
+    """The key of a lease, and the token of who holds it: enough for workers elsewhere to see
+    whether that is still so."""
 
     key: str
     token: str
@@ -53,7 +63,8 @@ class LeaseToken:
             owner = None
         if owner is None or owner.token != self.token:
             raise BusyError(
-                f"{printable(store.url)}: the process that this one works for stood still for so long that"
+                f"{printable(store.url)}: the process that this one works for stood still for so "
+                "long that"
                 f" {owner or 'another one'} took over; nothing was put after that"
             )
 
@@ -61,8 +72,16 @@ class LeaseToken:
 class Lease:
     """The right to write one dataset, as long as its heartbeat continues. Threads may share it."""
 
-    def __init__(self, store: Store, key: str, owner: Owner, version: str, pace: LeaseTiming) -> None:
-        self._store, self._key, self._owner, self._version, self._pace = store, key, owner, version, pace
+    def __init__(
+        self, store: Store, key: str, owner: Owner, version: str, pace: LeaseTiming
+    ) -> None:
+        self._store, self._key, self._owner, self._version, self._pace = (
+            store,
+            key,
+            owner,
+            version,
+            pace,
+        )
         self._beats = 0
         self._lost: BusyError | None = None
         self._lock = threading.Lock()
@@ -78,14 +97,15 @@ class Lease:
     def check(self) -> None:
         """Renew the lease: for the seconds that follow, nobody takes it over.
 
-        Raises BusyError if another process has done so, as it may where this one stood still for long; StoreError if the store
-        does not answer.
+        Raises BusyError if another process has done so, as it may where this one stood still for
+        long; StoreError if the store does not answer.
         """
         with self._lock:
             if self._lost is None and not self._renew():
                 owner = owner_of(self._store, self._key)
                 self._lost = BusyError(
-                    f"{printable(self._store.url)}: this process stood still for so long that {owner or 'another one'} took"
+                    f"{printable(self._store.url)}: this process stood still for so long that "
+                    f"{owner or 'another one'} took"
                     " over; nothing was lost"
                 )
             if self._lost is not None:
@@ -102,7 +122,8 @@ class Lease:
         return version is not None
 
     def _last_of_mine(self) -> str | None:
-        """Return the version of the lease if it is this one's: a heartbeat without an answer may have been written later."""
+        """Return the version of the lease if it is this one's: a heartbeat without an answer may
+        have been written later."""
         found = self._store.stat(self._key)
         if found is None:
             return None
@@ -115,13 +136,14 @@ class Lease:
     def release(self) -> None:
         """Delete the lease if it is still this one's, and end the heartbeat.
 
-        It is deleted without a condition, and the store may take long to do so: the heart beats until that is done, so that it
-        is not the lease of one that has taken over meanwhile.
+        It is deleted without a condition, and the store may take long to do so: the heart beats
+        until that is done, so that it is not the lease of one that has taken over meanwhile.
         """
         try:
             if self._lock.acquire(timeout=LEAVE_SECONDS):
                 self._lock.release()
-                with contextlib.suppress(StoreError, BusyError):  # out of reach, and then it grows old; or another one's
+                # out of reach, and then it grows old; or another one's
+                with contextlib.suppress(StoreError, BusyError):
                     self.check()
                     self._store.delete([self._key])
         finally:
@@ -135,7 +157,8 @@ class Lease:
             except BusyError:
                 return  # the next check says so
             except StoreError:
-                continue  # out of reach for a while: the lease grows older, which is what it should do then
+                # out of reach for a while: the lease grows older, which is what it should do then
+                continue
 
 
 @contextlib.contextmanager
@@ -148,9 +171,9 @@ def hold(
 ) -> Iterator[Lease]:
     """Be the only one that holds the lease at `key`.
 
-    If another one holds it, call `waiting` with its name and wait; if `waiting` is None, raise BusyError as soon as a heartbeat
-    shows that it is there: one that was killed would else be in the way for ever. While this process waits, `looking` is
-    called some times in a second.
+    If another one holds it, call `waiting` with its name and wait; if `waiting` is None, raise
+    BusyError as soon as a heartbeat shows that it is there: one that was killed would else be in
+    the way for ever. While this process waits, `looking` is called some times in a second.
     """
     me = Owner.me()
     with _held(store, key, me, _acquire(store, key, me, waiting, looking, pace), pace) as lease:
@@ -161,7 +184,8 @@ def hold(
 def hold_if_free(store: Store, key: str, watch: Watch) -> Iterator[Lease]:
     """Be the only one that holds the lease at `key`, unless another one does, and wait for nothing.
 
-    Raises BusyError if that one is there; PerhapsBusyError as long as `watch`, the same in each try, does not know.
+    Raises BusyError if that one is there; PerhapsBusyError as long as `watch`, the same in each
+    try, does not know.
     """
     me = Owner.me()
     version = _try(store, key, _record(me, 0), watch)
@@ -182,7 +206,8 @@ def _held(store: Store, key: str, owner: Owner, version: str, pace: LeaseTiming)
 
 
 class Watch:
-    """Tells which leases were left behind: their versions stood still for too long, by the clock of this process."""
+    """Tells which leases were left behind: their versions stood still for too long, by the clock of
+    this process."""
 
     def __init__(self, pace: LeaseTiming = LeaseTiming()) -> None:
         self.pace = pace
@@ -201,7 +226,8 @@ class Watch:
         return now - since > self.pace.stale
 
     def beats(self, key: str) -> bool:
-        """Return whether the lease at a key has changed since it was seen first: its owner is there."""
+        """Return whether the lease at a key has changed since it was seen first: its owner is
+        there."""
         return key in self._beating
 
     def wait(self) -> None:
@@ -210,7 +236,12 @@ class Watch:
 
 
 def _acquire(
-    store: Store, key: str, me: Owner, waiting: Callable[[str], None] | None, looking: Callable[[], None], pace: LeaseTiming
+    store: Store,
+    key: str,
+    me: Owner,
+    waiting: Callable[[str], None] | None,
+    looking: Callable[[], None],
+    pace: LeaseTiming,
 ) -> str:
     """Return the version of the lease, once it belongs to `me`."""
     mine, watch, announced = _record(me, 0), Watch(pace), ""
@@ -228,7 +259,8 @@ def _acquire(
 
 
 def _try(store: Store, key: str, mine: bytes, watch: Watch) -> str | None:
-    """Return the version of the lease with the bytes `mine`, if there was none or it was left behind; else None."""
+    """Return the version of the lease with the bytes `mine`, if there was none or it was left
+    behind; else None."""
     there = store.stat(key)
     if there is None:
         return store.create(key, mine)
@@ -238,7 +270,10 @@ def _try(store: Store, key: str, mine: bytes, watch: Watch) -> str | None:
 
 
 def _busy(store: Store, owner: str) -> str:
-    return f"{printable(store.url)}: another shardctl is writing it ({owner or 'one that is just ending'})"
+    return (
+        f"{printable(store.url)}: another shardctl is writing it "
+        f"({owner or 'one that is just ending'})"
+    )
 
 
 def _pause(seconds: float, looking: Callable[[], None]) -> None:
@@ -249,7 +284,8 @@ def _pause(seconds: float, looking: Callable[[], None]) -> None:
 
 
 def _record(owner: Owner, beats: int) -> bytes:
-    """Return the bytes of a lease: each heartbeat has others, since some stores make the version of an object of its bytes."""
+    """Return the bytes of a lease: each heartbeat has others, since some stores make the version of
+    an object of its bytes."""
     return json.dumps({**asdict(owner), "beats": beats}).encode()
 
 

@@ -1,4 +1,5 @@
-"""Folders of files, wherever they are: on this machine (local.py), on a store (stored.py), and what both can do (folder.py)."""
+"""Folders of files, wherever they are: on this machine (local.py), on a store (stored.py), and what
+both can do (folder.py)."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ from shardctl.system.text import printable
 
 
 def here_only(place: str | Path, command: str) -> Path:
-    """Return the path of a folder, for a command that works on file systems alone. Raises UsageError for a URL."""
+    """Return the path of a folder, for a command that works on file systems alone. Raises
+    UsageError for a URL."""
     if is_url(place):
         raise UsageError(
-            f"{printable(str(place))}: {command} is not supported on a store; copy the dataset to a local folder, {command}"
+            f"{printable(str(place))}: {command} is not supported on a store; copy the dataset to "
+            f"a local folder, {command}"
             " it there, and copy it back"
         )
     return Path(place)

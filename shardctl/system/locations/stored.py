@@ -18,7 +18,8 @@ from shardctl.system.text import printable
 
 @dataclass(frozen=True)
 class StoreFolder:
-    """The objects below a URL. It is a text that any process can use: each has a client of its own for it."""
+    """The objects below a URL. It is a text that any process can use: each has a client of its own
+    for it."""
 
     url: str
 
@@ -55,7 +56,8 @@ class StoreFolder:
         return self.read_found(Entry(name, 0), start, length)
 
     def read_found(self, found: Entry, start: int = 0, length: int | None = None) -> pa.Buffer:
-        """Return bytes of an object that was found: of the same version, unless that is not known."""
+        """Return bytes of an object that was found: of the same version, unless that is not
+        known."""
         try:
             return self.store.get(found.name, start, length, found.version or None)
         except NoSuchKeyError as error:

@@ -1,4 +1,5 @@
-"""The text of a location: a path, or the URL of an object or of a folder of objects. Both have / between their parts.
+"""The text of a location: a path, or the URL of an object or of a folder of objects. Both have /
+between their parts.
 
 Nothing is looked at: these functions say where something would be.
 """
@@ -16,18 +17,21 @@ _URL = re.compile(rf"({'|'.join(SCHEMES)})://([^/]+)(?:/(.*))?", re.DOTALL)
 
 
 def is_stored(text: str) -> bool:
-    """Return whether this is the URL of a bucket of an object store, or of what is in it. No path that Path writes is one."""
+    """Return whether this is the URL of a bucket of an object store, or of what is in it. No path
+    that Path writes is one."""
     return _URL.match(text) is not None
 
 
 def split_bucket(text: str) -> tuple[str, str] | None:
-    """Return the URL of the bucket that something is in, and its key there, "" for the bucket itself; None for a path."""
+    """Return the URL of the bucket that something is in, and its key there, "" for the bucket
+    itself; None for a path."""
     found = _URL.fullmatch(text)
     return None if found is None else (f"{found[1]}://{found[2]}", found[3] or "")
 
 
 def normal(text: str) -> str:
-    """Return the same location as datasets and messages have it: without empty parts, without . and without / at the end."""
+    """Return the same location as datasets and messages have it: without empty parts, without . and
+    without / at the end."""
     found = split_bucket(text)
     if found is None:
         return str(Path(text))
@@ -40,7 +44,8 @@ def within(folder: str) -> str:
 
 
 def join(folder: str, path: str) -> str:
-    """Return the location of a path in a folder; `..` stays in it. A path from the root on, and a URL, are themselves."""
+    """Return the location of a path in a folder; `..` stays in it. A path from the root on, and a
+    URL, are themselves."""
     return normal(path if path.startswith("/") or is_stored(path) else f"{within(folder)}{path}")
 
 
@@ -71,7 +76,8 @@ def folders_above(text: str) -> list[str]:
 
 
 def path_below(text: str, folder: str) -> str | None:
-    """Return the path of a location from a folder on, "" for the folder itself; None if it is not in it.
+    """Return the path of a location from a folder on, "" for the folder itself; None if it is not
+    in it.
 
     Links are not followed, and both are written in one way.
     """
@@ -82,7 +88,8 @@ def path_below(text: str, folder: str) -> str | None:
 
 
 def follow(folder: str, path: str) -> str:
-    """Return the location that a path leads to from a folder; `..` leads upwards, and on a store as far as another bucket.
+    """Return the location that a path leads to from a folder; `..` leads upwards, and on a store as
+    far as another bucket.
 
     A path from the root on, and a URL, are themselves.
     """
@@ -93,15 +100,20 @@ def follow(folder: str, path: str) -> str:
 
 
 def relative(text: str, folder: str) -> str:
-    """Return the path that leads to a location from a folder, with `..` where it must; the location where one of them only is
-    on a store. `follow` takes it back."""
+    """Return the path that leads to a location from a folder, with `..` where it must; the location
+    where one of them only is on a store. `follow` takes it back."""
     if is_stored(text) != is_stored(folder):
         return text
-    return os.path.relpath(_plain(text), _plain(folder)) if is_stored(text) else os.path.relpath(text, folder)
+    return (
+        os.path.relpath(_plain(text), _plain(folder))
+        if is_stored(text)
+        else os.path.relpath(text, folder)
+    )
 
 
 def common(texts: Sequence[str]) -> str:
-    """Return the folder that has all of these, or is all of these; "" if there is none: paths and URLs, two schemes."""
+    """Return the folder that has all of these, or is all of these; "" if there is none: paths and
+    URLs, two schemes."""
     stored = set(map(is_stored, texts))
     if len(stored) > 1:
         return ""

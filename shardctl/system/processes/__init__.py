@@ -1,4 +1,5 @@
-"""Child processes that do tasks, and that may die. They end with their parent, and a death is noticed at once.
+"""Child processes that do tasks, and that may die. They end with their parent, and a death is
+noticed at once.
 
 There are three pools, because processes start in three ways:
 
@@ -7,7 +8,8 @@ There are three pools, because processes start in three ways:
     forked_pool.py         Tasks for a person's function, which only a fork of the caller's process has.
     loader/processes/      Batches in shared memory. New Pythons make them, which have nothing of the caller's program.
 
-All pools are made of these, and so is a process of another Python (benchmark/peers/remote.py) where it can be:
+All pools are made of these, and so is a process of another Python (benchmark/peers/remote.py) where
+it can be:
 
     fork.py                A forked process runs a function, and ends with its parent.
     interpreter.py         A new Python runs a module of ours.

@@ -1,6 +1,8 @@
-"""Objects that two processes of this package send to each other over a Unix socket: the bytes of a pickle, and the pickle.
+"""Objects that two processes of this package send to each other over a Unix socket: the bytes of a
+pickle, and the pickle.
 
-Nobody else has the socket. If a process dies, the other one finds at once that the socket has ended.
+Nobody else has the socket. If a process dies, the other one finds at once that the socket has
+ended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Processes that are forked from this one, and what every fork needs: an end with its parent, and streams of its own."""
+"""Processes that are forked from this one, and what every fork needs: an end with its parent, and
+streams of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ForkedProcess:
-    """A copy of this process that calls `run` and ends: with exit code 0, or with 1 and a traceback if that raises.
+    """A copy of this process that calls `run` and ends: with exit code 0, or with 1 and a traceback
+    if that raises.
 
     It has the methods that `subprocess.Popen` has for a program.
     """
@@ -46,7 +48,8 @@ class ForkedProcess:
         if self._code is None:
             try:
                 process, status = os.waitpid(self._number, how)
-            except ChildProcessError:  # whoever started the command has it told of no children: how this one ended is lost
+            except ChildProcessError:
+                # whoever started the command has it told of no children: how this one ended is lost
                 process, status = self._number, signal.SIGKILL
             if process:
                 self._code = os.waitstatus_to_exitcode(status)
@@ -65,7 +68,8 @@ def _run_and_end(run: Callable[[], None]) -> NoReturn:
 
 
 def end_with_parent(parent: int) -> None:
-    """Let Linux kill this process when its parent ends; elsewhere the end of its channel tells it."""
+    """Let Linux kill this process when its parent ends; elsewhere the end of its channel tells
+    it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -82,7 +86,8 @@ def redirect(output: int) -> None:
 
 
 def keep_renewed(thing: Any) -> None:
-    """Have `renew` of an object called in the processes that are forked from this one, as long as it is there.
+    """Have `renew` of an object called in the processes that are forked from this one, as long as
+    it is there.
 
     A thread that is not there may hold its locks.
     """
@@ -101,7 +106,8 @@ os.register_at_fork(after_in_child=_renew_all)
 
 
 def close_in_forks(descriptor: int) -> None:
-    """Have a descriptor closed in the processes that are forked from this one, by a user's function for instance.
+    """Have a descriptor closed in the processes that are forked from this one, by a user's function
+    for instance.
 
     They would keep a channel open whose end is how the other process sees that this one is dead.
     """
@@ -109,7 +115,8 @@ def close_in_forks(descriptor: int) -> None:
 
 
 class _CloseOnce:
-    """Closes a descriptor at the first call. In a child of a child its number may be that of another file."""
+    """Closes a descriptor at the first call. In a child of a child its number may be that of
+    another file."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptors = [descriptor]

@@ -1,6 +1,8 @@
-"""Processes that are forked from the caller's, for functions that no other process can import: those of a person's script.
+"""Processes that are forked from the caller's, for functions that no other process can import:
+those of a person's script.
 
-multiprocessing forks them, because other libraries may have asked it to call them after a fork (register_after_fork).
+multiprocessing forks them, because other libraries may have asked it to call them after a fork
+(register_after_fork).
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ Handle = Callable[[Any], Any]
 
 
 class ForkedPool:
-    """`count` processes that call `handle`, which is not pickled, each with one task at a time. `close` ends them."""
+    """`count` processes that call `handle`, which is not pickled, each with one task at a time.
+    `close` ends them."""
 
     def __init__(self, handle: Handle, count: int) -> None:
         self._workers: list[_Worker] = []
@@ -35,9 +38,11 @@ class ForkedPool:
             raise
 
     def run(self, tasks: Sequence[Any]) -> list[Any]:
-        """Return what `handle` returns for each task, in the order of the tasks. Tasks and results are pickled.
+        """Return what `handle` returns for each task, in the order of the tasks. Tasks and results
+        are pickled.
 
-        Raises Ended if a process ends in the middle of a task, and what `handle` raises. The other processes go on then.
+        Raises Ended if a process ends in the middle of a task, and what `handle` raises. The other
+        processes go on then.
         """
         results: list[Any] = [None] * len(tasks)
         waiting = deque(enumerate(tasks))
@@ -73,7 +78,9 @@ class _Worker:
         self.channel, theirs = socket.socketpair()
         with theirs:
             arguments = (os.getpid(), theirs, [self.channel, *others], handle)
-            self.process = multiprocessing.get_context("fork").Process(target=_serve, args=arguments)
+            self.process = multiprocessing.get_context("fork").Process(
+                target=_serve, args=arguments
+            )
             try:
                 self.process.start()
             except BaseException:
@@ -94,8 +101,11 @@ class _Worker:
         return result
 
 
-def _serve(parent: int, channel: socket.socket, inherited: list[socket.socket], handle: Handle) -> None:
-    """Do tasks in a forked process until the channel ends. `inherited` are the parent's ends, which only it may have open."""
+def _serve(
+    parent: int, channel: socket.socket, inherited: list[socket.socket], handle: Handle
+) -> None:
+    """Do tasks in a forked process until the channel ends. `inherited` are the parent's ends, which
+    only it may have open."""
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     for other in inherited:

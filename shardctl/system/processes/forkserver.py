@@ -1,10 +1,12 @@
-"""The process that workers are forked from: it has their modules loaded, and only forks, kills and waits.
+"""The process that workers are forked from: it has their modules loaded, and only forks, kills and
+waits.
 
-Modules take 0.3 s to import and a fork takes 5 ms, so they are imported once. This process never does any work and never
-starts a thread, so that forking it is safe. Its children die with it.
+Modules take 0.3 s to import and a fork takes 5 ms, so they are imported once. This process never
+does any work and never starts a thread, so that forking it is safe. Its children die with it.
 
-Orders come in on a socket, each ORDER long; START brings three descriptors along: the worker's channel, its output and
-its progress slot. WAIT is answered with the worker's exit code, an ANSWER. The end of the input ends everything.
+Orders come in on a socket, each ORDER long; START brings three descriptors along: the worker's
+channel, its output and its progress slot. WAIT is answered with the worker's exit code, an ANSWER.
+The end of the input ends everything.
 """
 
 from __future__ import annotations
@@ -32,18 +34,22 @@ START, KILL, WAIT = b"s", b"k", b"w"
 
 
 def main(module: str, memory: int) -> None:
-    """Fork workers in a process of its own, whose stdin brings the orders: `run`, after the imports."""
+    """Fork workers in a process of its own, whose stdin brings the orders: `run`, after the
+    imports."""
     run(socket.socket(fileno=os.dup(0)), module, memory)
 
 
 def run(control: socket.socket, module: str, memory: int) -> None:
-    """Fork workers that run `handle` of a module, each with at most `memory` bytes (0: no limit), until `control` ends."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started the command may have it ignored: no exit codes then
+    """Fork workers that run `handle` of a module, each with at most `memory` bytes (0: no limit),
+    until `control` ends."""
+    # whoever started the command may have it ignored: no exit codes then
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     reuse_memory()
     one_thread_each()
     with quick_imports():
         handle = importlib.import_module(module).handle
-    gc.freeze()  # what is loaded now stays shared: the collector of a worker would write to every page of it
+    # what is loaded now stays shared: the collector of a worker would write to every page of it
+    gc.freeze()
     processes: dict[int, ForkedProcess] = {}
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, ORDER.size, 3)
@@ -51,7 +57,9 @@ def run(control: socket.socket, module: str, memory: int) -> None:
             break
         order, number = ORDER.unpack(data)
         if order == START:
-            processes[number] = ForkedProcess(partial(_serve, os.getpid(), control, handle, descriptors, memory))
+            processes[number] = ForkedProcess(
+                partial(_serve, os.getpid(), control, handle, descriptors, memory)
+            )
             for descriptor in descriptors:
                 os.close(descriptor)
         elif order == KILL:
@@ -62,18 +70,22 @@ def run(control: socket.socket, module: str, memory: int) -> None:
         process.kill()
 
 
-def _serve(parent: int, control: socket.socket, handle: Handler, descriptors: list[int], memory: int) -> None:
+def _serve(
+    parent: int, control: socket.socket, handle: Handler, descriptors: list[int], memory: int
+) -> None:
     """Do the work of a worker, in the process that was forked for it."""
     try:
         control.close()
         end_with_parent(parent)
         channel, output, progress = descriptors
-        for descriptor in descriptors:  # a command that a user function starts must not keep the channel open
+        # a command that a user function starts must not keep the channel open
+        for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
         redirect(output)
         os.close(output)
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # what a function prints is shown at once
-        if "numpy.random" in sys.modules:  # every worker would draw the same numbers where a function draws its own
+        # every worker would draw the same numbers where a function draws its own
+        if "numpy.random" in sys.modules:
             sys.modules["numpy"].random.seed()
         serve(handle, socket.socket(fileno=channel), WorkerProgress.shared(progress), memory)
     finally:

@@ -1,4 +1,5 @@
-"""The process that workers are forked from (forkserver.py), as the process that needs workers sees it."""
+"""The process that workers are forked from (forkserver.py), as the process that needs workers sees
+it."""
 
 from __future__ import annotations
 
@@ -31,12 +32,16 @@ class _Child(Protocol):
 
 
 class ForkServer:
-    """The process that workers are forked from, and that ends them and waits for them. `begin` starts it.
+    """The process that workers are forked from, and that ends them and waits for them. `begin`
+    starts it.
 
-    `begin(control, log)` is given the sockets that orders go into and come out of, and a file for what it prints.
+    `begin(control, log)` is given the sockets that orders go into and come out of, and a file for
+    what it prints.
     """
 
-    def __init__(self, serves: tuple[str, int], begin: Callable[[Sockets, IO[bytes]], _Child]) -> None:
+    def __init__(
+        self, serves: tuple[str, int], begin: Callable[[Sockets, IO[bytes]], _Child]
+    ) -> None:
         self.serves = serves
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - close closes it
         self._control, theirs = socket.socketpair()
@@ -96,10 +101,13 @@ class ForkServer:
 
 
 def start_server(module: str, memory: int) -> ForkServer:
-    """Start a process that workers can be forked from, whatever this process has loaded and started."""
+    """Start a process that workers can be forked from, whatever this process has loaded and
+    started."""
 
     def begin(control: Sockets, log: IO[bytes]) -> _Child:
-        return start_python(forkserver.__name__, (module, memory), _environment(memory), control[1].fileno(), log)
+        return start_python(
+            forkserver.__name__, (module, memory), _environment(memory), control[1].fileno(), log
+        )
 
     return ForkServer((module, memory), begin)
 
@@ -109,15 +117,20 @@ _early: list[ForkServer] = []
 
 @contextlib.contextmanager
 def forked_early(module: str, memory: int) -> Iterator[None]:
-    """Fork this process for the first pool of a module that is made within the block: it has numpy and Arrow loaded already.
+    """Fork this process for the first pool of a module that is made within the block: it has numpy
+    and Arrow loaded already.
 
-    Only for a command of ours, at its beginning: it has loaded no user's code yet, whose files and connections
-    workers must not share. Where it has threads, or a limit of memory asks for another allocator, nothing is done.
+    Only for a command of ours, at its beginning: it has loaded no user's code yet, whose files and
+    connections workers must not share. Where it has threads, or a limit of memory asks for another
+    allocator, nothing is done.
     """
     if memory or _threads() != 1:
         yield
         return
-    server = ForkServer((module, 0), lambda control, log: ForkedProcess(partial(_run_as_server, module, control, log)))
+    server = ForkServer(
+        (module, 0),
+        lambda control, log: ForkedProcess(partial(_run_as_server, module, control, log)),
+    )
     _early.append(server)
     try:
         yield
@@ -128,7 +141,8 @@ def forked_early(module: str, memory: int) -> Iterator[None]:
 
 
 def _threads() -> int | None:
-    """Return how many threads this process has, those that libraries have started too; None if that is unknown."""
+    """Return how many threads this process has, those that libraries have started too; None if that
+    is unknown."""
     try:
         return len(os.listdir("/proc/self/task"))
     except OSError:
@@ -158,6 +172,7 @@ def take_early(module: str, memory: int) -> ForkServer | None:
 
 def _environment(memory: int) -> dict[str, str]:
     """Return the environment of the process that workers are forked from."""
-    # Arrow's own allocator takes a gigabyte of addresses at once, which would count towards a limit.
+    # Arrow's own allocator takes a gigabyte of addresses at once, which would count towards a
+    # limit.
     pool = {"ARROW_DEFAULT_MEMORY_POOL": "system"} if memory else {}
     return {**environment(), **pool}

@@ -1,4 +1,5 @@
-"""New Python processes that run a module of this package, whatever this process has loaded and started."""
+"""New Python processes that run a module of this package, whatever this process has loaded and
+started."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from shardctl.errors import WorkerError
 from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS
 
 _COMMAND = "import sys; sys.path[:] = filter(None, sys.path); from {} import main; main(*{!r})"
-"""Like `python -m`, which would look for modules in the current folder first: it may be a dataset from an unknown source."""
+"""Like `python -m`, which would look for modules in the current folder first: it may be a dataset
+from an unknown source."""
 
 
 def start_python(
@@ -24,9 +26,11 @@ def start_python(
     output: IO[bytes] | None = None,
     descriptors: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a Python that calls `main` of a module with some numbers, strings and lists of these. Raises WorkerError.
+    """Start a Python that calls `main` of a module with some numbers, strings and lists of these.
+    Raises WorkerError.
 
-    It prints to `output`, by default to where this process prints. It has `descriptors` open, by the same numbers.
+    It prints to `output`, by default to where this process prints. It has `descriptors` open, by
+    the same numbers.
     """
     try:
         return subprocess.Popen(
@@ -36,7 +40,8 @@ def start_python(
             stderr=output,
             env=environment,
             pass_fds=descriptors,
-            start_new_session=True,  # Ctrl-C is the parent's to handle: it ends its processes itself
+            # Ctrl-C is the parent's to handle: it ends its processes itself
+            start_new_session=True,
         )
     except OSError as error:
         raise not_started(error) from error
@@ -45,9 +50,15 @@ def start_python(
 def not_started(error: OSError) -> WorkerError:
     """Return the error for a worker process that the system does not give."""
     more = f"; {MORE_FILES}" if error.errno in NO_DESCRIPTORS else ""
-    return WorkerError(f"no worker process can be started: {sys.executable}: {error.strerror or error}{more}")
+    return WorkerError(
+        f"no worker process can be started: {sys.executable}: {error.strerror or error}{more}"
+    )
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a child that must find the same modules as this process, a user's transforms too."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)}
+    """Return the environment of a child that must find the same modules as this process, a user's
+    transforms too."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path),
+    }

@@ -1,8 +1,10 @@
-"""Child processes that do tasks, and notice of every one that dies or does not return. Knows nothing of what tasks are.
+"""Child processes that do tasks, and notice of every one that dies or does not return. Knows
+nothing of what tasks are.
 
-Workers are forked from a process of their own that has their modules loaded (forkserver.py), each with a socket for its
-tasks and answers and a pipe for what it prints. They share no lock, nothing is pickled, and a worker that dies is seen at
-once as the end of its socket. The worker's side is worker_loop.py.
+Workers are forked from a process of their own that has their modules loaded (forkserver.py), each
+with a socket for its tasks and answers and a pipe for what it prints. They share no lock, nothing
+is pickled, and a worker that dies is seen at once as the end of its socket. The worker's side is
+worker_loop.py.
 """
 
 from __future__ import annotations
@@ -39,10 +41,12 @@ LOOKS_PER_LIMIT = 8
 """How often a worker is looked at within its time limit."""
 
 FILES_PER_WORKER = 3
-"""Descriptors that this process keeps open for each worker: its channel, its output and its progress slot."""
+"""Descriptors that this process keeps open for each worker: its channel, its output and its
+progress slot."""
 
 SPARE_FILES = 16
-"""Descriptors that are left for the rest: three while a worker is started, and the files that the command opens later."""
+"""Descriptors that are left for the rest: three while a worker is started, and the files that the
+command opens later."""
 
 LEAVING_SECONDS = ENDING_SECONDS + 0.5
 """How long workers that deliver what they have made may take to end that."""
@@ -50,24 +54,28 @@ LEAVING_SECONDS = ENDING_SECONDS + 0.5
 
 @dataclass(frozen=True)
 class Limits:
-    """What the work on one input may take: `memory` in bytes, of its worker; `seconds` by the clock. None: no limit."""
+    """What the work on one input may take: `memory` in bytes, of its worker; `seconds` by the
+    clock. None: no limit."""
 
     memory: int | None = None
     seconds: float | None = None
 
 
 def most_workers() -> int:
-    """Return how many workers are worth having: one per usable core, fewer where this process may open few files."""
+    """Return how many workers are worth having: one per usable core, fewer where this process may
+    open few files."""
     return max(1, min(usable_cores(), (open_files_left() - SPARE_FILES) // FILES_PER_WORKER))
 
 
 class Pool:
-    """Child processes that run a module, each one task at a time, the next one handed out when it is done.
+    """Child processes that run a module, each one task at a time, the next one handed out when it
+    is done.
 
-    A process starts when there is a task for it. "auto" workers are as many as are worth having; where this process may
-    not open enough files for a number that was given, `run` raises WorkerError instead of working with fewer. `on_line` gets
-    every line that they print. `remedy` is told how many workers are possible then, and returns the beginning of the
-    advice in the message ("use --workers 3, or "): the commands have different options.
+    A process starts when there is a task for it. "auto" workers are as many as are worth having;
+    where this process may not open enough files for a number that was given, `run` raises
+    WorkerError instead of working with fewer. `on_line` gets every line that they print. `remedy`
+    is told how many workers are possible then, and returns the beginning of the advice in the
+    message ("use --workers 3, or "): the commands have different options.
     """
 
     def __init__(
@@ -91,15 +99,19 @@ class Pool:
         on_message: Callable[[Task, dict[str, Any]], None],
         died: Callable[[Task, Death], Task | None],
     ) -> None:
-        """Do all tasks, in any order. `on_message` gets the messages of workers: {"progress": ...}, {"done": ...}.
+        """Do all tasks, in any order. `on_message` gets the messages of workers: {"progress": ...},
+        {"done": ...}.
 
-        A task is taken from `tasks` when a worker is free for it: it may be made then (LazySequence). `died` is asked what to
-        do instead of a task whose worker died; None: nothing. Raises the error of shardctl.errors that a task failed with.
+        A task is taken from `tasks` when a worker is free for it: it may be made then
+        (LazySequence). `died` is asked what to do instead of a task whose worker died; None:
+        nothing. Raises the error of shardctl.errors that a task failed with.
         """
         try:
             self._run(tasks, on_message, died)
         except BaseException:
-            self.close()  # other workers are busy: what they answer is not for the next run, nor what they know of its job
+            # other workers are busy: what they answer is not for the next run, nor what they know
+            # of its job
+            self.close()
             raise
 
     def _run(
@@ -145,13 +157,15 @@ class Pool:
                 selector.register(stream, selectors.EVENT_READ, worker)
 
     def _refuse_too_few_workers(self) -> None:
-        """Raise WorkerError if fewer workers are busy than there must be, now that no more can be started."""
+        """Raise WorkerError if fewer workers are busy than there must be, now that no more can be
+        started."""
         busy = sum(worker.task is not None for worker in self._workers.values())
         if busy < self._fewest:
             possible = len(self._workers)
             wanted = counted(self._fewest, "worker process", "worker processes")
             raise WorkerError(
-                f"this process may not open enough files for {wanted}: each takes {FILES_PER_WORKER}, and there is room for"
+                f"this process may not open enough files for {wanted}: each takes "
+                f"{FILES_PER_WORKER}, and there is room for"
                 f" {possible}; {self._remedy(possible)}raise the hard limit (ulimit -Hn shows it)"
             )
 
@@ -161,7 +175,9 @@ class Pool:
             self._server = None
         self.prepare()
         assert self._server is not None, "it has just been prepared"
-        return _Worker(self._server, place, lambda line: self._on_line(f"worker {place + 1}: {line}"))
+        return _Worker(
+            self._server, place, lambda line: self._on_line(f"worker {place + 1}: {line}")
+        )
 
     def _attend(
         self,
@@ -171,7 +187,8 @@ class Pool:
         on_message: Callable[[Task, dict[str, Any]], None],
         died: Callable[[Task, Death], Task | None],
     ) -> None:
-        """Take in what a worker has said, or that it is gone; hand out the next task when it is free."""
+        """Take in what a worker has said, or that it is gone; hand out the next task when it is
+        free."""
         assert worker.task is not None, "only busy workers are listened to"
         task = worker.task
         for message in worker.messages():
@@ -193,13 +210,15 @@ class Pool:
             self._start_next(worker.place, waiting, selector)
 
     def prepare(self) -> None:
-        """Have the modules of the workers imported, in a process beside this one. No worker starts yet."""
+        """Have the modules of the workers imported, in a process beside this one. No worker starts
+        yet."""
         if self._server is None:
             memory = self._limits.memory or 0
             self._server = take_early(self._module, memory) or start_server(self._module, memory)
 
     def let_go(self) -> None:
-        """Have the workers end as `close` does, and do not wait for them: that takes them 7 ms, which the caller can use."""
+        """Have the workers end as `close` does, and do not wait for them: that takes them 7 ms,
+        which the caller can use."""
         for place, worker in list(self._workers.items()):
             worker.dismiss()  # once more by `close`, if a Ctrl-C comes here
             if worker not in self._leaving:
@@ -207,8 +226,8 @@ class Pool:
             del self._workers[place]
 
     def close(self) -> None:
-        """End the workers: the idle ones see that no more orders come, and so do those that put a shard on a store, which may
-        take a moment; the others are killed. `run` starts new ones."""
+        """End the workers: the idle ones see that no more orders come, and so do those that put a
+        shard on a store, which may take a moment; the others are killed. `run` starts new ones."""
         self.let_go()
         until = time.monotonic() + LEAVING_SECONDS
         for worker in self._leaving:
@@ -222,8 +241,9 @@ class Pool:
 class _Waiting:
     """The tasks that are still to be handed out, those to be done again first.
 
-    A worker gets tasks that follow each other, as far as possible: it may go on from what it has open of a file that is read
-    from its beginning. One that has none left takes the second half of what is left for another one.
+    A worker gets tasks that follow each other, as far as possible: it may go on from what it has
+    open of a file that is read from its beginning. One that has none left takes the second half of
+    what is left for another one.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -249,12 +269,15 @@ class _Waiting:
 
 
 def raise_faults(message: dict[str, Any]) -> None:
-    """Raise the error of shardctl.errors, or the RuntimeError, that the message of a worker names, if it does."""
+    """Raise the error of shardctl.errors, or the RuntimeError, that the message of a worker names,
+    if it does."""
     if "failed" in message:
         name, text = message["failed"]
         raise getattr(errors, name)(text)
     if "bug" in message:
-        raise RuntimeError(f"a worker process failed because of a bug in shardctl:\n{message['bug']}")
+        raise RuntimeError(
+            f"a worker process failed because of a bug in shardctl:\n{message['bug']}"
+        )
 
 
 _CLOSED = -1
@@ -262,13 +285,15 @@ _CLOSED = -1
 
 
 class _Worker:
-    """One child process: its socket `channel`, the pipe `output` of what it prints, and its progress slot."""
+    """One child process: its socket `channel`, the pipe `output` of what it prints, and its
+    progress slot."""
 
     def __init__(self, server: ForkServer, place: int, on_line: OnLine) -> None:
         self._server, self.place, self._on_line = server, place, on_line
         with tempfile.TemporaryFile() as progress:
             with naming_the_path(Path(tempfile.gettempdir())):
-                os.pwrite(progress.fileno(), bytes(progress_slot.SIZE), 0)  # a hole in a full file system would end in a SIGBUS
+                # a hole in a full file system would end in a SIGBUS
+                os.pwrite(progress.fileno(), bytes(progress_slot.SIZE), 0)
             self._progress = WorkerProgress.shared(progress.fileno())
             self.channel, theirs = socket.socketpair()
             self.output, printing = os.pipe()
@@ -301,7 +326,8 @@ class _Worker:
             yield json.loads(line)
 
     def listen(self) -> bool:
-        """Pass on the lines that were printed; False where no more will come. One read empties the pipe."""
+        """Pass on the lines that were printed; False where no more will come. One read empties the
+        pipe."""
         try:
             data = os.read(self.output, 1 << 16)
         except BlockingIOError:
@@ -319,7 +345,11 @@ class _Worker:
         place, now = self._progress.timed_place, time.monotonic()
         if self.task is None or place != self._seen[0]:
             self._seen = (place, now)
-        elif place[0] != progress_slot.NOWHERE and now - self._seen[1] > seconds and not self._overtime:
+        elif (
+            place[0] != progress_slot.NOWHERE
+            and now - self._seen[1] > seconds
+            and not self._overtime
+        ):
             self._overtime = True
             self._server.kill(self._number)
 
@@ -329,15 +359,21 @@ class _Worker:
         self.listen()
         words = self._line.decode("utf-8", "replace").strip() or self._last_line
         place = self._progress.place if self._progress.place != progress_slot.NOWHERE else None
-        if code is None:  # it never began, or ended with the process that it was forked from: no input did that
+        # it never began, or ended with the process that it was forked from: no input did that
+        if code is None:
             code, said = self._server.death()
             words, place = words or said, None
         self._close()
-        record = self._progress.record if place is not None and self._progress.record != progress_slot.WHOLE else None
+        record = (
+            self._progress.record
+            if place is not None and self._progress.record != progress_slot.WHOLE
+            else None
+        )
         return Death(code, self._overtime, place, self._progress.stage, words, record)
 
     def dismiss(self) -> None:
-        """Let an idle worker end, and one that delivers what it has made. Kill one that is busy otherwise."""
+        """Let an idle worker end, and one that delivers what it has made. Kill one that is busy
+        otherwise."""
         self._delivers = self.task is not None and self._progress.stage == "deliver"
         if self._delivers:
             with contextlib.suppress(OSError):  # it is gone
@@ -348,7 +384,8 @@ class _Worker:
         self._close()
 
     def await_end(self, until: float) -> None:
-        """Wait until the process is gone. One that delivers is killed if it is still there at `until`, of `time.monotonic`."""
+        """Wait until the process is gone. One that delivers is killed if it is still there at
+        `until`, of `time.monotonic`."""
         if self._delivers:
             with contextlib.suppress(OSError):  # a time-out, or it is gone
                 self.channel.settimeout(max(0.001, until - time.monotonic()))

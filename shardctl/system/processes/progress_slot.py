@@ -1,4 +1,5 @@
-"""The current work of a worker, in memory that its parent can still read when the worker is dead."""
+"""The current work of a worker, in memory that its parent can still read when the worker is
+dead."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ SIZE = 24
 STAGES = ("read", "decode", "transform", "encode", "write", "compare", "deliver", "keys")
 """What can be happening to an input. The first four are stages of rejects.
 
-`write`: a block that holds nothing but its sample is written. `compare`: it is read to see whether its source answers.
-`deliver`: the shard is on its way to a store, and the work is on no input. `keys`: the keys of the records of a unit are read,
-which decide their splits.
+`write`: a block that holds nothing but its sample is written. `compare`: it is read to see whether
+its source answers. `deliver`: the shard is on its way to a store, and the work is on no input.
+`keys`: the keys of the records of a unit are read, which decide their splits.
 """
 
 KEYS = STAGES[-1]
@@ -34,16 +35,19 @@ WHOLE = -1
 
 
 TOGETHER = -2
-"""The record, as this number or a lower one, of a worker that calls a model with several records: those of its place, or where
-places are records, those of its place and of the next ones. Each call has another number, so that its time can be told."""
+"""The record, as this number or a lower one, of a worker that calls a model with several records:
+those of its place, or where places are records, those of its place and of the next ones. Each call
+has another number, so that its time can be told."""
 
 
 class WorkerProgress:
-    """What a worker works on: a place (the row of the plan, for instance), the record in it, and the stage.
+    """What a worker works on: a place (the row of the plan, for instance), the record in it, and
+    the stage.
 
     It is left behind like breadcrumbs, for the process that finds the worker dead.
 
-    Writing one costs under a microsecond. `memory` is shared with the process that reads it; by default there is none.
+    Writing one costs under a microsecond. `memory` is shared with the process that reads it; by
+    default there is none.
     """
 
     def __init__(self, memory: mmap.mmap | bytearray | None = None) -> None:
@@ -89,7 +93,8 @@ class WorkerProgress:
 
     @property
     def timed_place(self) -> tuple[int, int]:
-        """The place and record whose time runs: NOWHERE while a file is written, since a slow disk is no fault of a record."""
+        """The place and record whose time runs: NOWHERE while a file is written, since a slow disk
+        is no fault of a record."""
         return (NOWHERE, WHOLE) if self.stage == "write" else (self.place, self.record)
 
     @property

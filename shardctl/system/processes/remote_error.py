@@ -1,4 +1,5 @@
-"""Errors of one process that are raised in another one, with the traceback that they had in the first."""
+"""Errors of one process that are raised in another one, with the traceback that they had in the
+first."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ class RemoteError(Exception):
 
 
 def portable(error: BaseException) -> BaseException:
-    """Return an error that can be pickled and raised by another process: the same, with its traceback as `remote`."""
+    """Return an error that can be pickled and raised by another process: the same, with its
+    traceback as `remote`."""
     remote = "".join(traceback.format_exception(error))
     try:
         error.__dict__["remote"] = remote

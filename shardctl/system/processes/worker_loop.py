@@ -1,8 +1,9 @@
-"""The worker's side of a pool (pool.py): tasks come in as lines of JSON on a socket, answers go out as lines of JSON.
+"""The worker's side of a pool (pool.py): tasks come in as lines of JSON on a socket, answers go out
+as lines of JSON.
 
-In, a line each: a task, any JSON object; the end of the input means that no more will come.
-Out, a line each: {"progress": ...} any number of times, then {"done": result}, {"failed": [class, message]} for a fault
-that has a name, or {"bug": traceback} for one that has none.
+In, a line each: a task, any JSON object; the end of the input means that no more will come. Out, a
+line each: {"progress": ...} any number of times, then {"done": result}, {"failed": [class,
+message]} for a fault that has a name, or {"bug": traceback} for one that has none.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ except ImportError:  # Windows has none, and workers no memory limit there
     resource = None  # type: ignore[assignment]
 
 LIKELY_VICTIM = 800
-"""Where memory runs out, Linux is to end a worker, which costs little, and not its parent. -1000 to 1000, 0 is usual."""
+"""Where memory runs out, Linux is to end a worker, which costs little, and not its parent. -1000 to
+1000, 0 is usual."""
 
 Tell = Callable[[Any], None]
 Handler = Callable[[dict[str, Any], Tell, WorkerProgress], Any]
@@ -54,7 +56,9 @@ def serve(handle: Handler, channel: socket.socket, progress: WorkerProgress, mem
         _say(out, **answer)
 
 
-def _answer(handle: Handler, task: dict[str, Any], tell: Tell, progress: WorkerProgress) -> dict[str, Any]:
+def _answer(
+    handle: Handler, task: dict[str, Any], tell: Tell, progress: WorkerProgress
+) -> dict[str, Any]:
     try:
         return {"done": handle(task, tell, progress)}
     except errors.ShardctlError as error:
@@ -68,16 +72,26 @@ def _answer(handle: Handler, task: dict[str, Any], tell: Tell, progress: WorkerP
 def _limit_memory(limit: int) -> None:
     """Limit the memory of this process, in bytes; mapped files do not count."""
     if resource is not None and limit:
-        # macOS does not hold programs to RLIMIT_DATA; there the address space as a whole is the nearest thing.
+        # macOS does not hold programs to RLIMIT_DATA; there the address space as a whole is the
+        # nearest thing.
         kind = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
         resource.setrlimit(kind, (limit, limit))
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+    with (
+        contextlib.suppress(OSError),
+        open("/proc/self/oom_score_adj", "w", encoding="ascii") as score,
+    ):
         score.write(str(LIKELY_VICTIM))
 
 
-def _listen(channel: socket.socket, orders: queue.SimpleQueue[dict[str, Any] | None], idle: threading.Event) -> None:
-    """Pass orders on. If they end during a task, stop at once: the result is not needed any more."""
-    with contextlib.suppress(ConnectionResetError), channel.makefile("r", encoding="utf-8") as lines:
+def _listen(
+    channel: socket.socket, orders: queue.SimpleQueue[dict[str, Any] | None], idle: threading.Event
+) -> None:
+    """Pass orders on. If they end during a task, stop at once: the result is not needed any
+    more."""
+    with (
+        contextlib.suppress(ConnectionResetError),
+        channel.makefile("r", encoding="utf-8") as lines,
+    ):
         for line in lines:
             idle.clear()
             orders.put(json.loads(line))

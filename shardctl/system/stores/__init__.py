@@ -1,4 +1,5 @@
-"""Object stores: Amazon S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage."""
+"""Object stores: Amazon S3 and what speaks its protocol, Google Cloud Storage, Azure Blob
+Storage."""
 
 from __future__ import annotations
 
@@ -19,23 +20,33 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
 def is_url(text: str | Path) -> bool:
-    """Return whether this is a URL and not a path on a file system. Raises UsageError for a URL that was made a Path."""
+    """Return whether this is a URL and not a path on a file system. Raises UsageError for a URL
+    that was made a Path."""
     if isinstance(text, Path):
         scheme = text.parts[0] if text.parts else ""
         if scheme.endswith(":") and scheme[:-1] in SCHEMES:
-            raise UsageError(f"{printable(str(text))}: a Path drops one / of a URL; give the URL as a string")
+            raise UsageError(
+                f"{printable(str(text))}: a Path drops one / of a URL; give the URL as a string"
+            )
         return False
     return _URL.fullmatch(text) is not None
 
 
 def refuse_half_url(text: str) -> None:
-    """Raise UsageError for a URL of a store that lacks the slashes after its scheme: it would be a path here."""
+    """Raise UsageError for a URL of a store that lacks the slashes after its scheme: it would be a
+    path here."""
     scheme, colon, rest = text.partition(":")
     if not colon:
         scheme, colon, rest = text.partition("//")  # s3//bucket
-    if colon and scheme in SCHEMES and not (colon == ":" and rest.startswith("//")) and not os.path.lexists(text):
+    if (
+        colon
+        and scheme in SCHEMES
+        and not (colon == ":" and rest.startswith("//"))
+        and not os.path.lexists(text)
+    ):
         raise UsageError(
-            f"{printable(text)}: is not a URL, and would be a folder here; write {scheme}://{printable(rest.lstrip('/'))}"
+            f"{printable(text)}: is not a URL, and would be a folder here; write "
+            f"{scheme}://{printable(rest.lstrip('/'))}"
         )
 
 
@@ -50,9 +61,16 @@ def _instead_of(url: str) -> str:
             return f"; to convert a file from there, download it first: curl -LO {shown}"
         case "hf":
             name = printable(rest.removeprefix("datasets/").strip("/"))
-            return f"; download it first: hf download --repo-type dataset {name} --local-dir data; then give the folder data"
+            return (
+                f"; download it first: hf download --repo-type dataset {name} --local-dir "
+                "data; "
+                "then give the folder data"
+            )
         case "r2" | "minio":
-            return f"; write s3://{printable(rest)}, and set AWS_ENDPOINT_URL to the address of the store"
+            return (
+                f"; write s3://{printable(rest)}, and set AWS_ENDPOINT_URL to the address of "
+                "the store"
+            )
         case "gcs":
             return f"; write gs://{printable(rest)}"
         case "file":
@@ -63,12 +81,17 @@ def _instead_of(url: str) -> str:
 
 
 def parts_of(url: str) -> tuple[str, str, str]:
-    """Return the scheme of a URL of an object store, its bucket, and its prefix without a / at the end. Raises UsageError."""
-    url = f"{url}//" if url.endswith(":") else url  # of s3://, where a caller has taken the / at the end away
+    """Return the scheme of a URL of an object store, its bucket, and its prefix without a / at the
+    end. Raises UsageError."""
+    # of s3://, where a caller has taken the / at the end away
+    url = f"{url}//" if url.endswith(":") else url
     match = _URL.fullmatch(url)
     schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
     if not match or match[1] not in SCHEMES:
-        raise UsageError(f"{printable(url)}: is not the URL of an object store; those begin with {schemes}{_instead_of(url)}")
+        raise UsageError(
+            f"{printable(url)}: is not the URL of an object store; those begin with "
+            f"{schemes}{_instead_of(url)}"
+        )
     bucket, _, prefix = match[2].partition("/")
     if not bucket:
         raise UsageError(f"{printable(url)}: names no bucket; write {match[1]}://bucket/prefix")
@@ -81,7 +104,8 @@ def parts_of(url: str) -> tuple[str, str, str]:
 def open_store(url: str) -> Store:
     """Return the objects below a URL, such as s3://bucket/prefix. No request is made yet.
 
-    Raises UsageError for what is no such URL, InstallError where a package is missing, StoreError where no credentials are.
+    Raises UsageError for what is no such URL, InstallError where a package is missing, StoreError
+    where no credentials are.
     """
     scheme, bucket, prefix = parts_of(url)
     name = SCHEMES[scheme]
@@ -91,7 +115,8 @@ def open_store(url: str) -> Store:
 
 
 def client_of(url: str) -> Store:
-    """Return the client of this process for the objects below a URL: made when it is first asked for, which takes 14 ms.
+    """Return the client of this process for the objects below a URL: made when it is first asked
+    for, which takes 14 ms.
 
     Threads share it. Raises as `open_store` does.
     """
@@ -100,7 +125,8 @@ def client_of(url: str) -> Store:
 
 
 def forget_clients() -> None:
-    """Have stores opened anew when they are asked for next, with the credentials that there are then."""
+    """Have stores opened anew when they are asked for next, with the credentials that there are
+    then."""
     _opened.cache_clear()
 
 
@@ -115,7 +141,8 @@ _opening = threading.Lock()
 
 
 def _after_fork() -> None:
-    """Take a fresh lock: in a forked child, the old one may be held by a thread that is not there."""
+    """Take a fresh lock: in a forked child, the old one may be held by a thread that is not
+    there."""
     global _opening
     _opening = threading.Lock()
 

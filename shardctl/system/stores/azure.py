@@ -1,4 +1,5 @@
-"""Azure Blob Storage: az://container/prefix, of the account that AZURE_STORAGE_ACCOUNT_NAME names."""
+"""Azure Blob Storage: az://container/prefix, of the account that AZURE_STORAGE_ACCOUNT_NAME
+names."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class AzureObjects(Objects):
 
 
 def connect(bucket: str, prefix: str) -> Store:
-    """Return the blobs below a prefix of a container, with the credentials of the environment or of az."""
+    """Return the blobs below a prefix of a container, with the credentials of the environment or of
+    az."""
     url = "/".join(filter(None, (f"az://{bucket}", prefix)))
     emulated = switched_on("AZURE_STORAGE_USE_EMULATOR")
     if not emulated and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
@@ -65,7 +67,10 @@ def connect(bucket: str, prefix: str) -> Store:
 
 
 def _credentials(url: str) -> dict[str, Any]:
-    """Return what provides credentials where obstore is given none: azure-identity, which knows all kinds of them."""
+    """Return what provides credentials where obstore is given none: azure-identity, which knows all
+    kinds of them."""
     if any(os.environ.get(name) for name in _OWN) or switched_on("AZURE_SKIP_SIGNATURE"):
         return {}
-    return {"credential_provider": package("obstore.auth.azure", url, "azure").AzureCredentialProvider()}
+    return {
+        "credential_provider": package("obstore.auth.azure", url, "azure").AzureCredentialProvider()
+    }

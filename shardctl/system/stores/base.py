@@ -1,4 +1,5 @@
-"""What shardctl needs of an object store: a few calls, with conditions where two processes may write the same object."""
+"""What shardctl needs of an object store: a few calls, with conditions where two processes may
+write the same object."""
 
 from __future__ import annotations
 
@@ -18,11 +19,13 @@ Kind = Literal["file", "link", "folder", "other"]
 
 
 class Entry(NamedTuple):
-    """A file of a folder: its `name` there, its size in bytes, its `version`, and what `kind` of file it is.
+    """A file of a folder: its `name` there, its size in bytes, its `version`, and what `kind` of
+    file it is.
 
-    Of an object, the name is its key below the URL that was opened. The version is what the store itself calls it (an ETag): it
-    differs when the content does. It is "" for files of this machine, and where it is not known. A link is one to an ordinary
-    file; `other` is a pipe, a device, a socket, or a link to anything else.
+    Of an object, the name is its key below the URL that was opened. The version is what the store
+    itself calls it (an ETag): it differs when the content does. It is "" for files of this machine,
+    and where it is not known. A link is one to an ordinary file; `other` is a pipe, a device, a
+    socket, or a link to anything else.
     """
 
     name: str
@@ -35,8 +38,8 @@ PIECE = 8 << 20
 """Bytes of a large object that come with one request."""
 
 PIECES_AT_ONCE = 8
-"""Requests for one object that are under way at the same time, or whose bytes are in memory: 64 MiB. 30 ms away, 512 MiB came
-at 900 MiB/s, and with 4 of them at 650."""
+"""Requests for one object that are under way at the same time, or whose bytes are in memory: 64
+MiB. 30 ms away, 512 MiB came at 900 MiB/s, and with 4 of them at 650."""
 
 
 WRONG_ADVICE = "the store, or a proxy before it, sends something else: check both, then try again"
@@ -44,7 +47,8 @@ WRONG_ADVICE = "the store, or a proxy before it, sends something else: check bot
 
 
 def asked_again(ask: Callable[[], Answer]) -> Answer:
-    """Return what `ask` does. What is not what was asked for is asked for once more: a proxy may have sent it."""
+    """Return what `ask` does. What is not what was asked for is asked for once more: a proxy may
+    have sent it."""
     try:
         return ask()
     except WrongAnswerError:
@@ -54,18 +58,23 @@ def asked_again(ask: Callable[[], Answer]) -> Answer:
 class Store(Protocol):
     """Objects below one prefix of one bucket. Threads may share it; a forked process may not.
 
-    Keys are relative to `url`, with / between their parts. All calls raise StoreError, a sentence that names the action and the
-    key; NoSuchKeyError where the object is not there; UnansweredError where the store does not answer, or cannot at the moment.
+    Keys are relative to `url`, with / between their parts. All calls raise StoreError, a sentence
+    that names the action and the key; NoSuchKeyError where the object is not there; UnansweredError
+    where the store does not answer, or cannot at the moment.
     """
 
     url: str
     """Where this is, without a / at its end: s3://bucket/prefix."""
 
     seeks: bool
-    """Whether a listing begins right after a key. Else the store lists what comes before it too, which takes as long."""
+    """Whether a listing begins right after a key. Else the store lists what comes before it too,
+    which takes as long."""
 
-    def get(self, key: str, start: int = 0, length: int | None = None, version: str | None = None) -> pa.Buffer:
-        """Return the bytes of an object, or `length` of them from `start` on; fewer where it ends before.
+    def get(
+        self, key: str, start: int = 0, length: int | None = None, version: str | None = None
+    ) -> pa.Buffer:
+        """Return the bytes of an object, or `length` of them from `start` on; fewer where it ends
+        before.
 
         Raises ObjectChangedError if `version` is given, and it is another one by now.
         """
@@ -75,16 +84,20 @@ class Store(Protocol):
         """Return `length` bytes of an object that was found. Raises as `pieces` does."""
         ...
 
-    def pieces(self, found: Entry, start: int = 0, at_once: int = PIECES_AT_ONCE) -> Iterator[pa.Buffer]:
+    def pieces(
+        self, found: Entry, start: int = 0, at_once: int = PIECES_AT_ONCE
+    ) -> Iterator[pa.Buffer]:
         """Yield the bytes of an object from `start` on, in order, PIECE at a time.
 
-        `at_once` of the pieces are requested, or in memory. Raises ObjectChangedError if the object has another version than
-        `found` (where that is "", none is asked for), WrongAnswerError if it ends before the size of `found`.
+        `at_once` of the pieces are requested, or in memory. Raises ObjectChangedError if the object
+        has another version than `found` (where that is "", none is asked for), WrongAnswerError if
+        it ends before the size of `found`.
         """
         ...
 
     def fetch(self, key: str, length: int) -> tuple[pa.Buffer, Entry]:
-        """Return the first `length` bytes of an object, fewer where it ends before, and what it is that they are of."""
+        """Return the first `length` bytes of an object, fewer where it ends before, and what it is
+        that they are of."""
         ...
 
     def stat(self, key: str) -> Entry | None:
@@ -92,30 +105,34 @@ class Store(Protocol):
         ...
 
     def put(self, key: str, data: bytes | Path) -> str:
-        """Write an object, whole or not at all, from memory or from a file, and return its version."""
+        """Write an object, whole or not at all, from memory or from a file, and return its
+        version."""
         ...
 
     def create(self, key: str, data: bytes) -> str | None:
         """Write an object if there is none, and return its version; None if there is one.
 
-        One with exactly these bytes counts as written by this call: the answer to it may have been lost. Where it matters who
-        wrote an object, the bytes must tell.
+        One with exactly these bytes counts as written by this call: the answer to it may have been
+        lost. Where it matters who wrote an object, the bytes must tell.
         """
         ...
 
     def replace(self, key: str, data: bytes, version: str) -> str | None:
-        """Write an object if it still has this version, and return the new one; None if it has another one, or is gone.
+        """Write an object if it still has this version, and return the new one; None if it has
+        another one, or is gone.
 
         One with exactly these bytes counts as written by this call, as with `create`.
         """
         ...
 
     def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Entry]]:
-        """Yield the objects whose keys begin with `prefix` and come after `after`, page by page, in the order of their keys."""
+        """Yield the objects whose keys begin with `prefix` and come after `after`, page by page, in
+        the order of their keys."""
         ...
 
     def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
-        """Return what is directly in a folder: the names of folders, relative to it, and the objects."""
+        """Return what is directly in a folder: the names of folders, relative to it, and the
+        objects."""
         ...
 
     def copy(self, source: str, target: str) -> None:

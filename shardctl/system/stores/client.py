@@ -19,27 +19,31 @@ TIMEOUT = "SHARDCTL_STORE_TIMEOUT"
 """Variable: seconds that a store may leave a request without an answer."""
 
 TIMEOUT_SECONDS = 10.0
-"""A store that is well answers within 1 s. obstore's own 30 s, ten times, would be minutes of silence for one lost packet."""
+"""A store that is well answers within 1 s. obstore's own 30 s, ten times, would be minutes of
+silence for one lost packet."""
 
 RETRY = "SHARDCTL_STORE_RETRY"
 """Variable: seconds during which a request that fails is made again."""
 
 RETRY_SECONDS = 60.0
-"""Long enough for a store that asks to slow down, and for the restart of one; then a person should know."""
+"""Long enough for a store that asks to slow down, and for the restart of one; then a person should
+know."""
 
 PATIENCE = 6
-"""How much longer an upload may take: up to 8 MiB go out before there can be an answer, and then there is one by the store.
-A page of a listing took a store 0.6 s that looks at 100,000 keys for it, and 32 are asked for at a time."""
+"""How much longer an upload may take: up to 8 MiB go out before there can be an answer, and then
+there is one by the store. A page of a listing took a store 0.6 s that looks at 100,000 keys for it,
+and 32 are asked for at a time."""
 
 ANSWER_SECONDS = 3600.0
-"""Seconds for the whole of a long answer that goes on arriving: what counts is that it does not stand still."""
+"""Seconds for the whole of a long answer that goes on arriving: what counts is that it does not
+stand still."""
 
 MOST_RETRIES = 20
 
 
 class ClientOptions(NamedTuple):
-    """How long to wait: the client of most requests, that of what takes a store longer (uploads, listings, copies), and what
-    both do about a failure."""
+    """How long to wait: the client of most requests, that of what takes a store longer (uploads,
+    listings, copies), and what both do about a failure."""
 
     quick: ClientConfig
     patient: ClientConfig
@@ -47,17 +51,33 @@ class ClientOptions(NamedTuple):
 
 
 def client_options(allow_http: bool) -> ClientOptions:
-    """Return the options of the clients, from the environment. Raises UsageError for a value that is no number of seconds."""
-    timeout, retry = _seconds(TIMEOUT, TIMEOUT_SECONDS, least=0.1), _seconds(RETRY, RETRY_SECONDS, least=0.0)
+    """Return the options of the clients, from the environment. Raises UsageError for a value that
+    is no number of seconds."""
+    timeout, retry = (
+        _seconds(TIMEOUT, TIMEOUT_SECONDS, least=0.1),
+        _seconds(RETRY, RETRY_SECONDS, least=0.0),
+    )
     connect = timedelta(seconds=min(timeout, 5.0))
-    shared: ClientConfig = {"allow_http": allow_http, "connect_timeout": connect, "user_agent": "shardctl"}
+    shared: ClientConfig = {
+        "allow_http": allow_http,
+        "connect_timeout": connect,
+        "user_agent": "shardctl",
+    }
     return ClientOptions(
-        {**shared, "read_timeout": timedelta(seconds=timeout), "timeout": timedelta(seconds=max(timeout, ANSWER_SECONDS))},
+        {
+            **shared,
+            "read_timeout": timedelta(seconds=timeout),
+            "timeout": timedelta(seconds=max(timeout, ANSWER_SECONDS)),
+        },
         {**shared, "timeout": timedelta(seconds=timeout * PATIENCE)},
         {
             "max_retries": MOST_RETRIES if retry else 0,
             "retry_timeout": timedelta(seconds=retry),
-            "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2},
+            "backoff": {
+                "init_backoff": timedelta(seconds=0.1),
+                "max_backoff": timedelta(seconds=10),
+                "base": 2,
+            },
         },
     )
 
@@ -69,7 +89,9 @@ def _seconds(name: str, usual: float, least: float) -> float:
     except ValueError:
         seconds = math.nan
     if not least <= seconds <= 86400:
-        raise UsageError(f"{name}={printable(text)} is not a number of seconds from {least:g} to 86400")
+        raise UsageError(
+            f"{name}={printable(text)} is not a number of seconds from {least:g} to 86400"
+        )
     return seconds
 
 
@@ -79,10 +101,12 @@ def switched_on(name: str) -> bool:
 
 
 def package(module: str, what: str, extra: str) -> Any:
-    """Return a module of a package that may not be installed; raises InstallError, which says for `what` it is needed."""
+    """Return a module of a package that may not be installed; raises InstallError, which says for
+    `what` it is needed."""
     try:
         return import_module(module)
     except ImportError as error:
         raise InstallError(
-            f"{printable(what)} needs a package that cannot be imported ({error}): pip install {to_install(extra)}"
+            f"{printable(what)} needs a package that cannot be imported ({error}): pip install "
+            f"{to_install(extra)}"
         ) from None

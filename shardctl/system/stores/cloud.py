@@ -12,10 +12,12 @@ Action = Literal["read", "list", "write", "delete", "copy"]
 
 @dataclass(frozen=True)
 class Cloud:
-    """The name of a cloud's store, the permission that each action needs there, and where its settings come from.
+    """The name of a cloud's store, the permission that each action needs there, and where its
+    settings come from.
 
-    `bucket` is its word for a bucket, `address` names the variable that says where the store is, `renew` what to do about
-    credentials that have expired or are wrong, `plain` the variable that allows http.
+    `bucket` is its word for a bucket, `address` names the variable that says where the store is,
+    `renew` what to do about credentials that have expired or are wrong, `plain` the variable that
+    allows http.
     """
 
     name: str

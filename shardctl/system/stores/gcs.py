@@ -29,7 +29,8 @@ GOOGLE = Cloud(
         "copy": "storage.objects.get and storage.objects.create",
     },
     "GOOGLE_SERVICE_ACCOUNT_KEY",
-    "sign in again (gcloud auth application-default login), or set GOOGLE_APPLICATION_CREDENTIALS anew",
+    "sign in again (gcloud auth application-default login), or set GOOGLE_APPLICATION_CREDENTIALS "
+    "anew",
     "GOOGLE_ALLOW_HTTP=true",
 )
 
@@ -40,7 +41,8 @@ _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
 
 class GoogleObjects(Objects):
-    """Objects of Google, whose conditions ask for the generation. Listings do not tell it: it is looked up."""
+    """Objects of Google, whose conditions ask for the generation. Listings do not tell it: it is
+    looked up."""
 
     def _condition(self, key: str, version: str) -> PutMode:
         try:
@@ -53,7 +55,8 @@ class GoogleObjects(Objects):
 
 
 def connect(bucket: str, prefix: str) -> Store:
-    """Return the objects below a prefix of a bucket, with the credentials of the environment or of gcloud."""
+    """Return the objects below a prefix of a bucket, with the credentials of the environment or of
+    gcloud."""
     url = "/".join(filter(None, (f"gs://{bucket}", prefix)))
     quick, patient, retries = client_options(switched_on("GOOGLE_ALLOW_HTTP"))
     known: dict[str, Any] = {"retry_config": retries, **_credentials(url)}
@@ -62,7 +65,8 @@ def connect(bucket: str, prefix: str) -> Store:
 
 
 def _credentials(url: str) -> dict[str, Any]:
-    """Return what provides credentials where obstore is given none: google-auth, which knows all kinds of them."""
+    """Return what provides credentials where obstore is given none: google-auth, which knows all
+    kinds of them."""
     if any(os.environ.get(name) for name in _OWN) or switched_on("GOOGLE_SKIP_SIGNATURE"):
         return {}
     google = package("google.auth", url, "gcs")
@@ -71,7 +75,8 @@ def _credentials(url: str) -> dict[str, Any]:
         found, _ = google.default(scopes=[_SCOPE])
     except google.exceptions.GoogleAuthError as error:
         raise StoreError(
-            f"{url}: no credentials were found: sign in (gcloud auth application-default login), or set"
+            f"{url}: no credentials were found: sign in (gcloud auth application-default login), "
+            "or set"
             " GOOGLE_APPLICATION_CREDENTIALS; for a public bucket set GOOGLE_SKIP_SIGNATURE=true"
         ) from error
     return {"credential_provider": provider(found)}

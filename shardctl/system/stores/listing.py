@@ -1,4 +1,5 @@
-"""All keys below a prefix, listed by many requests at the same time, and kept in order in files of a folder for scratch."""
+"""All keys below a prefix, listed by many requests at the same time, and kept in order in files of
+a folder for scratch."""
 
 from __future__ import annotations
 
@@ -18,33 +19,44 @@ from shardctl.system.sequences import evenly_spaced
 from shardctl.system.stores.base import Entry, Store
 
 THREADS = 16
-"""Lists that are asked for at the same time. Each page takes one request of 30 to 100 ms, and 1 ms of this process."""
+"""Lists that are asked for at the same time. Each page takes one request of 30 to 100 ms, and 1 ms
+of this process."""
 
 UNSPLIT_PAGES = 4
-"""Pages of a stretch of keys that are read before the rest of it is split: few keys are not worth it."""
+"""Pages of a stretch of keys that are read before the rest of it is split: few keys are not worth
+it."""
 
 BATCH_ROWS = 4096
 """Keys that are Python objects at a time, for each thread."""
 
 MOST_STRETCHES = 2 * THREADS
-"""Into how many stretches the rest of one is split at once: some are empty, and others are split again."""
+"""Into how many stretches the rest of one is split at once: some are empty, and others are split
+again."""
 
 SPLIT_PLACES = 40
-"""Characters of a key, from the last one that neighbours have in common back, at which the keys after it are split."""
+"""Characters of a key, from the last one that neighbours have in common back, at which the keys
+after it are split."""
 
 KEYS_SCHEMA = pa.schema([("key", pa.string()), ("size", pa.int64()), ("version", pa.string())])
 
-_HEX, _LOWER, _UPPER = "0123456789abcdef", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_HEX, _LOWER, _UPPER = (
+    "0123456789abcdef",
+    "abcdefghijklmnopqrstuvwxyz",
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+)
 
 
 class Keys:
-    """The keys below a prefix in the order of their bytes, each with its size and version; in files, and mapped into memory."""
+    """The keys below a prefix in the order of their bytes, each with its size and version; in
+    files, and mapped into memory."""
 
     def __init__(self, parts: list[Path]) -> None:
         self._batches: list[pa.RecordBatch] = []
         for part in parts:
             reader = pa.ipc.open_file(pa.memory_map(os.fspath(part)))
-            self._batches += [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            self._batches += [
+                reader.get_batch(number) for number in range(reader.num_record_batches)
+            ]
         self._firsts = [batch.column(0)[0].as_py() for batch in self._batches]
         self._starts = [0]
         for batch in self._batches:
@@ -75,11 +87,17 @@ class Keys:
         if row == len(self):
             return None
         number = bisect_right(self._starts, row) - 1
-        found = Entry(*(column[row - self._starts[number]].as_py() for column in self._batches[number].columns))
+        found = Entry(
+            *(
+                column[row - self._starts[number]].as_py()
+                for column in self._batches[number].columns
+            )
+        )
         return found if found.name == key else None
 
     def rows(self, first: int, end: int) -> tuple[list[str], list[int], list[str]]:
-        """Return keys, sizes and versions from row `first` on: at least one, and at most up to `end`."""
+        """Return keys, sizes and versions from row `first` on: at least one, and at most up to
+        `end`."""
         number = bisect_right(self._starts, first) - 1
         columns, start = self._read(number), self._starts[number]
         if first == start and end >= self._starts[number + 1]:
@@ -99,8 +117,11 @@ class _Stretch(NamedTuple):
     end: str | None
 
 
-def list_keys(store: Store, prefix: str, folder: Path, found: Callable[[int], None] = lambda _: None) -> Keys:
-    """List the objects whose keys begin with `prefix`, into files of a folder. `found` is told how many there are so far.
+def list_keys(
+    store: Store, prefix: str, folder: Path, found: Callable[[int], None] = lambda _: None
+) -> Keys:
+    """List the objects whose keys begin with `prefix`, into files of a folder. `found` is told how
+    many there are so far.
 
     Raises StoreError.
     """
@@ -109,13 +130,17 @@ def list_keys(store: Store, prefix: str, folder: Path, found: Callable[[int], No
 
 
 class _Lister:
-    """Lists one stretch of keys, and splits what is left of it for the threads that have nothing to do.
+    """Lists one stretch of keys, and splits what is left of it for the threads that have nothing to
+    do.
 
-    Which keys there are is not known before, so that bounds are guessed from those that were seen: after img_00999 may come
-    img_01, img_02, … img_1, img_2. A guess where nothing is costs one request.
+    Which keys there are is not known before, so that bounds are guessed from those that were seen:
+    after img_00999 may come img_01, img_02, … img_1, img_2. A guess where nothing is costs one
+    request.
     """
 
-    def __init__(self, store: Store, prefix: str, folder: Path, found: Callable[[int], None]) -> None:
+    def __init__(
+        self, store: Store, prefix: str, folder: Path, found: Callable[[int], None]
+    ) -> None:
         self._store, self._prefix, self._folder, self._found = store, prefix, folder, found
         self._splits = store.seeks
         self._lock = threading.Lock()
@@ -165,9 +190,17 @@ class _Lister:
                 if past or self._stopped:
                     break
                 with self._lock:
-                    idle = self._splits and number >= UNSPLIT_PAGES and self._busy + len(self._new) < THREADS
-                    if idle and (bounds := bounds_after(page[0].name, page[-1].name, end, len(self._prefix))):
-                        self._new += [_Stretch(*pair) for pair in zip(bounds, [*bounds[1:], end], strict=True)]
+                    idle = (
+                        self._splits
+                        and number >= UNSPLIT_PAGES
+                        and self._busy + len(self._new) < THREADS
+                    )
+                    if idle and (
+                        bounds := bounds_after(page[0].name, page[-1].name, end, len(self._prefix))
+                    ):
+                        self._new += [
+                            _Stretch(*pair) for pair in zip(bounds, [*bounds[1:], end], strict=True)
+                        ]
                         end = bounds[0]
             part.write(rows)
         return after, part.path
@@ -194,8 +227,13 @@ class _Part:
             self._sink = pa.OSFile(os.fspath(self.path), "wb")
             self._writer = pa.ipc.new_file(self._sink, KEYS_SCHEMA)
         for first in range(0, len(rows), BATCH_ROWS):
-            columns = zip(*(found[: len(KEYS_SCHEMA)] for found in rows[first : first + BATCH_ROWS]), strict=True)
-            arrays = [pa.array(values, f.type) for values, f in zip(columns, KEYS_SCHEMA, strict=True)]
+            columns = zip(
+                *(found[: len(KEYS_SCHEMA)] for found in rows[first : first + BATCH_ROWS]),
+                strict=True,
+            )
+            arrays = [
+                pa.array(values, f.type) for values, f in zip(columns, KEYS_SCHEMA, strict=True)
+            ]
             self._writer.write_batch(pa.record_batch(arrays, schema=KEYS_SCHEMA))
 
     def __enter__(self) -> _Part:
@@ -210,9 +248,13 @@ class _Part:
 def bounds_after(first: str, last: str, end: str | None, fixed: int) -> list[str]:
     """Return guesses of where the keys that follow `last`, up to `end`, can be split, in order.
 
-    `first` and `last` are neighbours by some hundred keys, and the first `fixed` characters are those of all keys.
+    `first` and `last` are neighbours by some hundred keys, and the first `fixed` characters are
+    those of all keys.
     """
-    alike = next((place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    alike = next(
+        (place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]),
+        len(first),
+    )
     bounds = []
     for place in range(min(alike, len(last) - 1), max(fixed, alike - SPLIT_PLACES) - 1, -1):
         here = last[place]
@@ -223,5 +265,6 @@ def bounds_after(first: str, last: str, end: str | None, fixed: int) -> list[str
 
 
 def under(keys: Keys, prefix: str) -> tuple[int, int]:
-    """Return the first row of the keys that begin with a prefix ending in /, or with "", and the row after the last one."""
+    """Return the first row of the keys that begin with a prefix ending in /, or with "", and the
+    row after the last one."""
     return (keys.find(prefix), keys.find(f"{prefix[:-1]}0")) if prefix else (0, len(keys))

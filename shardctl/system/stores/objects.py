@@ -42,33 +42,38 @@ PARTS_AT_ONCE = 4
 """Parts that are on their way at the same time, and in memory: 32 MiB."""
 
 REQUESTS_AT_ONCE = 32
-"""Pieces that are requested at the same time for all callers of `pieces` together: of 1 MiB each, 30 ms away, 8 at a time
-came at 202 MiB/s and 32 at 631."""
+"""Pieces that are requested at the same time for all callers of `pieces` together: of 1 MiB each,
+30 ms away, 8 at a time came at 202 MiB/s and 32 at 631."""
 
 SMALL = 256 << 10
-"""Bytes up to which a write is expected to be answered as soon as a read: the heartbeat of a lease may not hang for long."""
+"""Bytes up to which a write is expected to be answered as soon as a read: the heartbeat of a lease
+may not hang for long."""
 
 PAGE = 1000
 """Objects on a page of a listing, and in one request to delete: what the stores allow."""
 
 BROKEN_TRIES = 6
-"""How often a request is made whose answer breaks off: obstore makes one again only before there is an answer."""
+"""How often a request is made whose answer breaks off: obstore makes one again only before there is
+an answer."""
 
 CONDITION_TRIES = 5
-"""How often a conditional write is made again while nothing shows why it was refused, or what became of it."""
+"""How often a conditional write is made again while nothing shows why it was refused, or what
+became of it."""
 
 _RAISED = (BaseError, OSError, ValueError)
 
 
 class Clients(NamedTuple):
-    """obstore's store twice, with time-outs for most requests, and for uploads, listings and copies."""
+    """obstore's store twice, with time-outs for most requests, and for uploads, listings and
+    copies."""
 
     quick: ObjectStore
     patient: ObjectStore
 
 
 class Objects:
-    """The objects below one prefix. Stores differ in what they call a version: two methods that siblings override."""
+    """The objects below one prefix. Stores differ in what they call a version: two methods that
+    siblings override."""
 
     seeks = True
 
@@ -77,8 +82,11 @@ class Objects:
         self._clients, self._cloud, self._prefix = clients, cloud, prefix
         self._known = False  # whether the bucket has been seen to be there
 
-    def get(self, key: str, start: int = 0, length: int | None = None, version: str | None = None) -> pa.Buffer:
-        """Return the bytes of an object, or `length` of them from `start` on, without a copy of them."""
+    def get(
+        self, key: str, start: int = 0, length: int | None = None, version: str | None = None
+    ) -> pa.Buffer:
+        """Return the bytes of an object, or `length` of them from `start` on, without a copy of
+        them."""
         if length == 0:
             return pa.py_buffer(b"")
         options: dict[str, Any] = {}
@@ -99,9 +107,12 @@ class Objects:
 
         return pa.py_buffer(self._ask("read", key, read))
 
-    def pieces(self, found: Entry, start: int = 0, at_once: int = PIECES_AT_ONCE) -> Iterator[pa.Buffer]:
-        """Yield the bytes of an object from `start` on, in order. The next one is requested as soon as one was taken: to wait
-        for all that are under way, and then ask for as many again, took an eighth longer."""
+    def pieces(
+        self, found: Entry, start: int = 0, at_once: int = PIECES_AT_ONCE
+    ) -> Iterator[pa.Buffer]:
+        """Yield the bytes of an object from `start` on, in order. The next one is requested as soon
+        as one was taken: to wait for all that are under way, and then ask for as many again, took
+        an eighth longer."""
         starts = iter(range(start, found.size, PIECE))
         if found.size - start <= PIECE:
             yield from (self._piece(found, begin) for begin in starts)
@@ -123,13 +134,15 @@ class Objects:
         return self.exactly(found, start, min(PIECE, found.size - start))
 
     def exactly(self, found: Entry, start: int, length: int) -> pa.Buffer:
-        """Return `length` bytes of an object that was found, from `start` on. Where others come, it is asked once more."""
+        """Return `length` bytes of an object that was found, from `start` on. Where others come, it
+        is asked once more."""
 
         def read() -> pa.Buffer:
             data = self.get(found.name, start, length, found.version or None)
             if data.size != length:
                 raise WrongAnswerError(
-                    f"{self._where(found.name)}: the store sent {data.size} bytes in place of {length}, twice; {WRONG_ADVICE}"
+                    f"{self._where(found.name)}: the store sent {data.size} bytes in place of "
+                    f"{length}, twice; {WRONG_ADVICE}"
                 )
             return data
 
@@ -140,11 +153,14 @@ class Objects:
         return ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="shardctl-pieces")
 
     def fetch(self, key: str, length: int) -> tuple[pa.Buffer, Entry]:
-        """Return the first `length` bytes of an object, fewer where it ends before, and what it is that they are of."""
+        """Return the first `length` bytes of an object, fewer where it ends before, and what it is
+        that they are of."""
 
         def read() -> tuple[object, ObjectMeta]:
             try:
-                found = obstore.get(self._clients.quick, self._path(key), options={"range": (0, max(1, length))})
+                found = obstore.get(
+                    self._clients.quick, self._path(key), options={"range": (0, max(1, length))}
+                )
                 return found.bytes(), found.meta
             except _RAISED as error:
                 if not is_past_the_end(error):
@@ -166,7 +182,8 @@ class Objects:
             raise
         except StoreError:
             pass
-        # The answer to HEAD has a number and no reason: that of GET says if the bucket is missing, or what is not allowed.
+        # The answer to HEAD has a number and no reason: that of GET says if the bucket is missing,
+        # or what is not allowed.
         try:
             self.get(key, 0, 1)
             return self._head(key)
@@ -174,13 +191,16 @@ class Objects:
             return None
 
     def _head(self, key: str) -> Entry:
-        return self._stored(self._ask("read", key, lambda: obstore.head(self._clients.quick, self._path(key))), key)
+        return self._stored(
+            self._ask("read", key, lambda: obstore.head(self._clients.quick, self._path(key))), key
+        )
 
     def put(self, key: str, data: bytes | Path) -> str:
-        """Write an object, whole or not at all, and return its version. A large one is sent in parts.
+        """Write an object, whole or not at all, and return its version. A large one is sent in
+        parts.
 
-        Where the main thread is interrupted, uploads in parts are ended, and their parts are taken away if that does not take
-        long.
+        Where the main thread is interrupted, uploads in parts are ended, and their parts are taken
+        away if that does not take long.
         """
         client = self._clients.patient if isinstance(data, Path) else self._writer(data)
         if isinstance(data, Path):
@@ -190,7 +210,9 @@ class Objects:
             if isinstance(data, bytes) or data.stat().st_size <= PART:
                 return obstore.put(client, self._path(key), data)
             with Upload(data) as upload:
-                return obstore.put(client, self._path(key), upload, chunk_size=PART, max_concurrency=PARTS_AT_ONCE)
+                return obstore.put(
+                    client, self._path(key), upload, chunk_size=PART, max_concurrency=PARTS_AT_ONCE
+                )
 
         try:
             return self._version(self._ask("write", key, write))
@@ -202,18 +224,21 @@ class Objects:
         return self._clients.quick if len(data) <= SMALL else self._clients.patient
 
     def create(self, key: str, data: bytes) -> str | None:
-        """Write an object if there is none, and return its version; None if there is one with other bytes."""
+        """Write an object if there is none, and return its version; None if there is one with other
+        bytes."""
         return self._write_if(key, data, None)
 
     def replace(self, key: str, data: bytes, version: str) -> str | None:
-        """Write an object if it still has this version, and return the new one; None if it has another one, or is gone."""
+        """Write an object if it still has this version, and return the new one; None if it has
+        another one, or is gone."""
         return self._write_if(key, data, version)
 
     def _write_if(self, key: str, data: bytes, version: str | None) -> str | None:
         """Write an object if its version is this one (None: if it is not there).
 
-        A refusal proves nothing: the client may have sent it twice, since the first answer was lost, and S3 refuses one of two
-        at the same time (409) even if neither is done. What is there decides: these bytes, others, or still what was there.
+        A refusal proves nothing: the client may have sent it twice, since the first answer was
+        lost, and S3 refuses one of two at the same time (409) even if neither is done. What is
+        there decides: these bytes, others, or still what was there.
         """
         fault: StoreError | None = None
         for attempt in range(CONDITION_TRIES):
@@ -233,17 +258,23 @@ class Objects:
                 return None
             time.sleep(random.uniform(0, 0.05 * 2**attempt))
         raise fault or UnansweredError(
-            f"{self._where(key)}: writing was refused {CONDITION_TRIES} times, although nobody else has written it; try again"
+            f"{self._where(key)}: writing was refused {CONDITION_TRIES} times, although nobody "
+            "else has written it; try again"
             " later"
         )
 
     def _try_to_write(self, key: str, data: bytes, version: str | None) -> str | None:
-        """Write an object if its version is this one, and return its new one; None if the store refuses."""
+        """Write an object if its version is this one, and return its new one; None if the store
+        refuses."""
 
         def write() -> str | None:
             try:
                 mode = "create" if version is None else self._condition(key, version)
-                return self._version(obstore.put(self._writer(data), self._path(key), data, mode=mode, use_multipart=False))
+                return self._version(
+                    obstore.put(
+                        self._writer(data), self._path(key), data, mode=mode, use_multipart=False
+                    )
+                )
             except (AlreadyExistsError, PreconditionError):
                 return None
 
@@ -262,7 +293,8 @@ class Objects:
             return None, None
 
     def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Entry]]:
-        """Yield the objects whose keys begin with `prefix` and come after `after`, page by page, in the order of their keys."""
+        """Yield the objects whose keys begin with `prefix` and come after `after`, page by page, in
+        the order of their keys."""
         folder, _, _ = prefix.rpartition("/")
         last = ""
         for page in self._listed(folder, after):
@@ -273,7 +305,8 @@ class Objects:
                     continue
                 if entry.name <= last:
                     raise StoreError(
-                        f"{self._where(folder)}: this store does not list objects in the order of their names; use another"
+                        f"{self._where(folder)}: this store does not list objects in the order of "
+                        "their names; use another"
                     )
                 last = entry.name
                 if entry.name.startswith(prefix) and entry.name > after:
@@ -284,15 +317,27 @@ class Objects:
                 return
 
     def _listed(self, folder: str, after: str) -> Iterator[Sequence[ObjectMeta]]:
-        """Yield what is below a folder and comes after a key. A listing that breaks off goes on after what it has given."""
+        """Yield what is below a folder and comes after a key. A listing that breaks off goes on
+        after what it has given."""
         below, last, broken = self._path(folder) or None, self._path(after) if after else None, 0
         while True:
             offset = last
             listed = iter(
-                self._ask("list", folder, lambda: obstore.list(self._clients.patient, below, offset=offset, chunk_size=PAGE))  # noqa: B023 - called at once
+                self._ask(
+                    "list",
+                    folder,
+                    lambda: obstore.list(
+                        self._clients.patient,
+                        below,
+                        offset=offset,  # noqa: B023 - called at once
+                        chunk_size=PAGE,
+                    ),
+                )
             )
             try:
-                while (page := self._ask_once("list", folder, lambda: next(listed, None))) is not None:  # noqa: B023 - the same
+                while (
+                    page := self._ask_once("list", folder, lambda: next(listed, None))  # noqa: B023 - called at once
+                ) is not None:
                     yield page
                     last, broken = page[-1]["path"] if page else last, 0
                 return
@@ -302,16 +347,24 @@ class Objects:
                     raise
 
     def _is_folder(self, key: str, folder: str, last: str, following: Entry | None) -> bool:
-        """Return whether an empty object is one that consoles write for a folder: its name ends with /, which obstore drops."""
-        if key == folder or key <= last or (following is not None and following.name.startswith(f"{key}/")):
+        """Return whether an empty object is one that consoles write for a folder: its name ends
+        with /, which obstore drops."""
+        if (
+            key == folder
+            or key <= last
+            or (following is not None and following.name.startswith(f"{key}/"))
+        ):
             return True
         return self.stat(key) is None
 
     def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
-        """Return what is directly in a folder: the names of folders, relative to it, and the objects."""
+        """Return what is directly in a folder: the names of folders, relative to it, and the
+        objects."""
         folder = folder.rstrip("/")
         found = self._ask(
-            "list", folder, lambda: obstore.list_with_delimiter(self._clients.patient, self._path(folder) or None)
+            "list",
+            folder,
+            lambda: obstore.list_with_delimiter(self._clients.patient, self._path(folder) or None),
         )
         start = len(self._path(folder)) + 1 if self._path(folder) else 0
         names = sorted(path[start:].rstrip("/") for path in found["common_prefixes"])
@@ -320,7 +373,11 @@ class Objects:
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object within the store."""
-        self._ask("copy", source, lambda: obstore.copy(self._clients.patient, self._path(source), self._path(target)))
+        self._ask(
+            "copy",
+            source,
+            lambda: obstore.copy(self._clients.patient, self._path(source), self._path(target)),
+        )
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects, up to 1,000 with one request; those that are not there are left out."""
@@ -338,11 +395,13 @@ class Objects:
         self._ask("delete", keys[0], lambda: obstore.delete(self._clients.patient, paths))
 
     def _ask(self, action: Action, key: str, call: Callable[[], Answer]) -> Answer:
-        """Return what a call of obstore returns, made again where its answer breaks off. What it raises becomes a StoreError.
+        """Return what a call of obstore returns, made again where its answer breaks off. What it
+        raises becomes a StoreError.
 
-        It is made once more where this process may have stood still (Ctrl-Z) for as long as requests are made again, and where
-        the answer makes no sense: a proxy may have given it. To write, to delete or to copy the same twice does no harm;
-        `_write_if` looks at what a refusal means.
+        It is made once more where this process may have stood still (Ctrl-Z) for as long as
+        requests are made again, and where the answer makes no sense: a proxy may have given it. To
+        write, to delete or to copy the same twice does no harm; `_write_if` looks at what a refusal
+        means.
         """
         again = False
         for attempt in range(BROKEN_TRIES - 1):
@@ -370,10 +429,12 @@ class Objects:
         return printable(f"{self.url}/{key}" if key else self.url)
 
     def _path(self, key: str) -> str:
-        """Return the key in its bucket. Raises StoreError for one that cannot be addressed: the client would change it."""
+        """Return the key in its bucket. Raises StoreError for one that cannot be addressed: the
+        client would change it."""
         if key.startswith("/") or key.endswith("/") or "//" in key:
             raise StoreError(
-                f"{self._where(key)}: has an empty part between two /, which shardctl cannot read; rename the object"
+                f"{self._where(key)}: has an empty part between two /, which shardctl cannot read; "
+                "rename the object"
             )
         return "/".join(filter(None, (self._prefix, key)))
 
@@ -397,7 +458,9 @@ def _check_readable(path: Path) -> None:
         with open(path, "rb"):
             pass
     except OSError as error:
-        raise StorageError(f"{printable(str(path))}: cannot be read ({error.strerror or error})") from error
+        raise StorageError(
+            f"{printable(str(path))}: cannot be read ({error.strerror or error})"
+        ) from error
 
 
 # --- calls that Ctrl-C ends at once ---
@@ -406,10 +469,12 @@ Answer = TypeVar("Answer")
 
 
 def interruptibly(call: Callable[[], Answer]) -> Answer:
-    """Return what `call` returns. Where the main thread makes it, Ctrl-C ends the wait, and not only what comes after it.
+    """Return what `call` returns. Where the main thread makes it, Ctrl-C ends the wait, and not
+    only what comes after it.
 
-    Python hands signals to its main thread, and obstore gives none back to Python while a request is on its way: for a store
-    that does not answer, that was a minute. So another thread makes the call (0.1 ms), and is left to itself after Ctrl-C.
+    Python hands signals to its main thread, and obstore gives none back to Python while a request
+    is on its way: for a store that does not answer, that was a minute. So another thread makes the
+    call (0.1 ms), and is left to itself after Ctrl-C.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -427,11 +492,13 @@ def _fulfil(future: Future[Answer], call: Callable[[], Answer]) -> None:
         future.set_result(answer)
 
 
-# --- a forked process cannot use the client of its parent: the threads that do the work are not in it, and it would wait ---
+# --- a forked process cannot use the client of its parent: the threads that do the work are not in
+# it, and it would wait ---
 
 
 class _Process:
-    """What this process knows of clients: whether it has used one, and whether a parent of it had when it was forked."""
+    """What this process knows of clients: whether it has used one, and whether a parent of it had
+    when it was forked."""
 
     used = False
     inherited = False
@@ -446,10 +513,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def note_use() -> None:
-    """Note that this process uses a store. Raises StoreError in a process whose parent had used one before the fork."""
+    """Note that this process uses a store. Raises StoreError in a process whose parent had used one
+    before the fork."""
     if _Process.inherited:
         raise StoreError(
-            "this process was forked from a process that had used an object store, so it cannot use one itself. Start"
+            "this process was forked from a process that had used an object store, so it cannot "
+            "use one itself. Start"
             " processes with the method spawn or forkserver, or fork before the first use"
         )
     _Process.used = True

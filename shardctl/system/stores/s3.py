@@ -25,12 +25,14 @@ S3 = Cloud(
         "copy": "s3:GetObject and s3:PutObject",
     },
     "AWS_REGION and AWS_ENDPOINT_URL",
-    "sign in again (aws sso login), or set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN anew",
+    "sign in again (aws sso login), or set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
+    "AWS_SESSION_TOKEN anew",
     "AWS_ALLOW_HTTP=true",
 )
 
 RENEWAL = timedelta(minutes=5)
-"""How long obstore may use keys that boto3 gave it. boto3 itself renews them in time, and is quick to ask."""
+"""How long obstore may use keys that boto3 gave it. boto3 itself renews them in time, and is quick
+to ask."""
 
 _OWN = (
     "AWS_ACCESS_KEY_ID",
@@ -42,23 +44,33 @@ _OWN = (
 
 
 def connect(bucket: str, prefix: str) -> Store:
-    """Return the objects below a prefix of a bucket, with the credentials of the environment or of a profile."""
+    """Return the objects below a prefix of a bucket, with the credentials of the environment or of
+    a profile."""
     url = "/".join(filter(None, (f"s3://{bucket}", prefix)))
     quick, patient, retries = client_options(switched_on("AWS_ALLOW_HTTP"))
     known: dict[str, Any] = {"retry_config": retries, **_credentials(url)}
-    return Objects(url, Clients(*(S3Store(bucket, client_options=it, **known) for it in (quick, patient))), S3, prefix)
+    return Objects(
+        url,
+        Clients(*(S3Store(bucket, client_options=it, **known) for it in (quick, patient))),
+        S3,
+        prefix,
+    )
 
 
 def _credentials(url: str) -> dict[str, Any]:
-    """Return what provides credentials where obstore finds none itself: boto3, which knows profiles and SSO."""
+    """Return what provides credentials where obstore finds none itself: boto3, which knows profiles
+    and SSO."""
     if any(os.environ.get(name) for name in _OWN) or switched_on("AWS_SKIP_SIGNATURE"):
         return {}
-    provider = package("obstore.auth.boto3", f"{url} with no AWS_ACCESS_KEY_ID", "s3").Boto3CredentialProvider
+    provider = package(
+        "obstore.auth.boto3", f"{url} with no AWS_ACCESS_KEY_ID", "s3"
+    ).Boto3CredentialProvider
     exceptions = package("botocore.exceptions", url, "s3")
     try:
         return {"credential_provider": provider(ttl=RENEWAL)}
     except (ValueError, exceptions.BotoCoreError) as error:
         raise StoreError(
-            f"{url}: no credentials were found ({error}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE;"
+            f"{url}: no credentials were found ({error}): set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE;"
             " for a public bucket set AWS_SKIP_SIGNATURE=true"
         ) from error

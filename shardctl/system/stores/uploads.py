@@ -1,4 +1,5 @@
-"""Uploads in parts that can be ended: the client takes the parts away again only if it is told so before it ends itself."""
+"""Uploads in parts that can be ended: the client takes the parts away again only if it is told so
+before it ends itself."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ PART = 8 << 20
 """Bytes of a part of an upload. S3 takes 10,000 parts: objects of up to 78 GiB."""
 
 ENDING_SECONDS = 3.0
-"""How long to wait for uploads that are ended: the client asks for the next part when one of those on their way has arrived."""
+"""How long to wait for uploads that are ended: the client asks for the next part when one of those
+on their way has arrived."""
 
 
 class UploadEndedError(Exception):
@@ -18,7 +20,8 @@ class UploadEndedError(Exception):
 
 
 class Upload:
-    """The parts of a file, as bytes, for one try to upload it: an iterable that raises UploadEndedError after `end_uploads`."""
+    """The parts of a file, as bytes, for one try to upload it: an iterable that raises
+    UploadEndedError after `end_uploads`."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._ended = path, False
@@ -50,7 +53,8 @@ _changed = threading.Condition()
 
 
 def end_uploads() -> None:
-    """End the uploads of this process, and wait until their parts are gone, up to ENDING_SECONDS."""
+    """End the uploads of this process, and wait until their parts are gone, up to
+    ENDING_SECONDS."""
     with _changed:
         ending = set(_running)
         for upload in ending:

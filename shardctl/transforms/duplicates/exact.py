@@ -10,9 +10,12 @@ import numpy.typing as npt
 from shardctl.transforms.duplicates.runs import PARTS, PARTS_BITS, Rows, Runs
 
 PIECE_BITS = 28
-"""A place is the rank of a document among all, followed by the number of a piece of it in so many bits."""
+"""A place is the rank of a document among all, followed by the number of a piece of it in so many
+bits."""
 
-HASHED = np.dtype([("high", np.uint64), ("low", np.uint64), ("place", np.int64), ("size", np.int64)])
+HASHED = np.dtype(
+    [("high", np.uint64), ("low", np.uint64), ("place", np.int64), ("size", np.int64)]
+)
 """A hash of 128 bits, the place of what was hashed, and its bytes."""
 
 DROPPED = np.dtype([("place", np.int64), ("kept", np.int64), ("similarity", np.float32)])
@@ -25,13 +28,16 @@ def add_hashes(runs: Runs, rows: Rows) -> None:
 
 
 def repeated(runs: Runs) -> Iterator[tuple[Rows, int]]:
-    """Yield what has the same hash as something before it, as rows of DROPPED, and the bytes of it. The runs are used up.
+    """Yield what has the same hash as something before it, as rows of DROPPED, and the bytes of it.
+    The runs are used up.
 
-    It does not depend on the order in which the hashes were added. In memory is a part of the different hashes.
+    It does not depend on the order in which the hashes were added. In memory is a part of the
+    different hashes.
     """
     for part in range(PARTS):
         first = np.zeros(0, HASHED)
-        if runs.chunked(part):  # one line may be there a hundred million times: only its first place is kept in memory
+        # one line may be there a hundred million times: only its first place is kept in memory
+        if runs.chunked(part):
             for chunk in runs.chunks(part):
                 joined = np.concatenate([first, chunk])
                 first = joined[np.unique(_firsts(joined))]
@@ -41,7 +47,8 @@ def repeated(runs: Runs) -> Iterator[tuple[Rows, int]]:
 
 
 def _repeated_in(rows: Rows, before: Rows) -> tuple[Rows, int]:
-    """Return those of some rows that repeat others of them, or of those `before`, and the bytes of them."""
+    """Return those of some rows that repeat others of them, or of those `before`, and the bytes of
+    them."""
     joined = np.concatenate([before, rows])
     place = joined["place"]
     kept = place[_firsts(joined)]

@@ -1,4 +1,5 @@
-"""Which texts are nearly the same as others: bands of the MinHash signatures of their shingles, and sketches."""
+"""Which texts are nearly the same as others: bands of the MinHash signatures of their shingles, and
+sketches."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ SHINGLE = 5
 """Words of a shingle."""
 
 RECALL = 0.99
-"""The share of the pairs just as alike as the threshold that share a band: of those that are more alike, more do."""
+"""The share of the pairs just as alike as the threshold that share a band: of those that are more
+alike, more do."""
 
 BANDED = np.dtype([("key", np.uint64), ("rank", np.int64)])
 """The hash of one band of a document's signature, and the rank of the document."""
@@ -32,7 +34,8 @@ Signatures = npt.NDArray[np.uint32]
 Sketch = npt.NDArray[np.uint32]
 
 SKETCH = 512
-"""The most hashes of a document's shingles that are kept to compare it with others: almost all documents have fewer."""
+"""The most hashes of a document's shingles that are kept to compare it with others: almost all
+documents have fewer."""
 
 PAIRS = 1 << 11
 """Pairs of documents that are compared together."""
@@ -45,12 +48,15 @@ _TOGETHER = 1 << 14
 
 
 def bands_of(threshold: float) -> tuple[int, int]:
-    """Return how many bands there are for a threshold, and of how many of the signature's numbers each.
+    """Return how many bands there are for a threshold, and of how many of the signature's numbers
+    each.
 
     The more numbers, the fewer documents share a band by chance.
     """
     sizes = range(1, PERMUTATIONS + 1)
-    enough = [size for size in sizes if 1 - (1 - threshold**size) ** (PERMUTATIONS // size) >= RECALL]
+    enough = [
+        size for size in sizes if 1 - (1 - threshold**size) ** (PERMUTATIONS // size) >= RECALL
+    ]
     size = max(enough, default=1)
     return PERMUTATIONS // size, size
 
@@ -60,13 +66,16 @@ def bands_of(threshold: float) -> tuple[int, int]:
 
 def _constants(count: int, seed: int) -> Hashes:
     """Return odd numbers of 64 bits that look random, (count,): the same everywhere."""
-    state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+    state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(
+        seed
+    )
     odd: Hashes = _mixed(state) | np.uint64(1)
     return odd
 
 
 def _mixed(values: Hashes) -> Hashes:
-    """Return numbers each bit of which depends on all bits of the given ones (the last part of splitmix64)."""
+    """Return numbers each bit of which depends on all bits of the given ones (the last part of
+    splitmix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     values ^= values >> np.uint64(31)
@@ -76,19 +85,23 @@ def _mixed(values: Hashes) -> Hashes:
 _MULTIPLIERS = _constants(PERMUTATIONS, 1)
 _PLACES = _constants(SHINGLE, 2)
 _OF_BYTES = _constants(256, 3)
-"""What each byte of a word counts: capital letters of ASCII as small ones, 0 for what is between words."""
+"""What each byte of a word counts: capital letters of ASCII as small ones, 0 for what is between
+words."""
 
 _OF_BYTES[ord("A") : ord("Z") + 1] = _OF_BYTES[ord("a") : ord("z") + 1]
 _IS_WORD = np.zeros(256, bool)
-_IS_WORD[[*range(ord("0"), ord("9") + 1), *range(ord("A"), ord("Z") + 1), *range(ord("a"), ord("z") + 1)]] = True
+_IS_WORD[
+    [*range(ord("0"), ord("9") + 1), *range(ord("A"), ord("Z") + 1), *range(ord("a"), ord("z") + 1)]
+] = True
 _IS_WORD[128:] = True
 _IS_ALONE = np.zeros(256, bool)
 _IS_ALONE[0xE3:0xEA] = True
-"""First bytes of U+3000 to U+9FFF: Chinese characters and kana, each of which is a word: there are no spaces between words."""
+"""First bytes of U+3000 to U+9FFF: Chinese characters and kana, each of which is a word: there are
+no spaces between words."""
 
 _MARKS = ((0xC2, 0xC0, 0x80, 2), (0xE2, 0xFE, 0x80, 3))
-"""Marks that are not ASCII, U+0080 to U+00BF and U+2000 to U+207F: the first byte; of the second one the bits that are looked
-at, and what they are; how many bytes there are."""
+"""Marks that are not ASCII, U+0080 to U+00BF and U+2000 to U+207F: the first byte; of the second
+one the bits that are looked at, and what they are; how many bytes there are."""
 
 
 @lru_cache(maxsize=1)
@@ -104,10 +117,12 @@ def _powers() -> tuple[Hashes, Hashes]:
 
 
 def shingles_of(texts: pa.Array) -> tuple[Hashes, Numbers]:
-    """Return the hashes of the shingles of texts, (n,) string without nulls, and where those of each text begin: (n,) int64.
+    """Return the hashes of the shingles of texts, (n,) string without nulls, and where those of
+    each text begin: (n,) int64.
 
-    A shingle is SHINGLE words that follow each other; all words of a text that has fewer; the text itself if it has none.
-    A word is letters of any alphabet and digits; ASCII letters count as small ones, a Chinese character is a word.
+    A shingle is SHINGLE words that follow each other; all words of a text that has fewer; the text
+    itself if it has none. A word is letters of any alphabet and digits; ASCII letters count as
+    small ones, a Chinese character is a word.
     """
     data, offsets = bytes_of(texts)
     words, row = _words(data, offsets)
@@ -196,12 +211,16 @@ def _words_of_stretch(data: Bytes, text_starts: Numbers) -> tuple[Numbers, Hashe
 
 
 def signatures_of(shingles: Hashes, starts: Numbers) -> Signatures:
-    """Return the MinHash signatures of texts whose shingles these are: (n, PERMUTATIONS). Each text has one shingle or more."""
+    """Return the MinHash signatures of texts whose shingles these are: (n, PERMUTATIONS). Each text
+    has one shingle or more."""
     lowest = np.full((PERMUTATIONS, len(starts)), np.iinfo(np.uint64).max, np.uint64)
     product = np.empty(_TOGETHER, np.uint64)
     for begin in range(0, len(shingles), _TOGETHER):
         here = shingles[begin : begin + _TOGETHER]
-        first, end = np.searchsorted(starts, begin, side="right") - 1, np.searchsorted(starts, begin + len(here))
+        first, end = (
+            np.searchsorted(starts, begin, side="right") - 1,
+            np.searchsorted(starts, begin + len(here)),
+        )
         cuts = np.maximum(starts[first:end] - begin, 0)
         for number, multiplier in enumerate(_MULTIPLIERS):
             np.multiply(here, multiplier, out=product[: len(here)])
@@ -214,10 +233,12 @@ def signatures_of(shingles: Hashes, starts: Numbers) -> Signatures:
 
 
 def sketches_of(shingles: Hashes, starts: Numbers) -> tuple[Sketch, Numbers]:
-    """Return the SKETCH lowest different hashes of each text, of 32 bits and in order, one text after the other; and how many
-    there are of each: (n,) int64.
+    """Return the SKETCH lowest different hashes of each text, of 32 bits and in order, one text
+    after the other; and how many there are of each: (n,) int64.
     """
-    row = np.repeat(np.arange(len(starts), dtype=np.uint64), np.diff(np.append(starts, len(shingles))))
+    row = np.repeat(
+        np.arange(len(starts), dtype=np.uint64), np.diff(np.append(starts, len(shingles)))
+    )
     keys = np.sort((row << np.uint64(32)) | (shingles >> np.uint64(32)))
     keys = keys[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]
     row_of = (keys >> np.uint64(32)).astype(np.int64)
@@ -234,7 +255,8 @@ class Sketches:
         shape = (max(1, count), 2)
         with open(folder / "places", "wb") as file:
             file.truncate(16 * shape[0])
-            if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and the end of the process where it is mapped
+            # a full disk is an error here, and the end of the process where it is mapped
+            if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, 16 * shape[0])
         self._places = np.memmap(folder / "places", np.int64, "r+", shape=shape)
         self._path = folder / "values"
@@ -255,9 +277,11 @@ class Sketches:
         self._values = np.memmap(self._path, np.uint32, "r") if self._written else self._values
 
     def similarities(self, some: Numbers, others: Numbers) -> npt.NDArray[np.float64]:
-        """Return how alike documents are, pair by pair: the Jaccard similarity of their shingles, (n,).
+        """Return how alike documents are, pair by pair: the Jaccard similarity of their shingles,
+        (n,).
 
-        It is exact where both have fewer than SKETCH different ones, and else an estimate from the lowest of both.
+        It is exact where both have fewer than SKETCH different ones, and else an estimate from the
+        lowest of both.
         """
         parts = [
             self._similarities(some[begin : begin + PAIRS], others[begin : begin + PAIRS])
@@ -276,7 +300,9 @@ class Sketches:
         twice = np.append(~begins[1:], False)[: len(keys)][begins]
         pair = (keys[begins] >> np.uint64(32)).astype(np.int64)
         place = np.arange(len(pair)) - np.searchsorted(pair, pair)
-        most = np.where((sizes.reshape(2, -1) >= SKETCH).any(axis=0), SKETCH, np.iinfo(np.int64).max)
+        most = np.where(
+            (sizes.reshape(2, -1) >= SKETCH).any(axis=0), SKETCH, np.iinfo(np.int64).max
+        )
         counted = place < most[pair]
         both = np.bincount(pair[counted & twice], minlength=count)
         return both / np.maximum(1, np.bincount(pair[counted], minlength=count))
@@ -298,7 +324,8 @@ def add_bands(runs: Runs, signatures: Signatures, ranks: Numbers, threshold: flo
 
 
 class Components:
-    """Which documents are connected, each with the lowest rank of all that it is connected with: 8 bytes a document."""
+    """Which documents are connected, each with the lowest rank of all that it is connected with: 8
+    bytes a document."""
 
     def __init__(self, count: int) -> None:
         self._parent = np.arange(count)
@@ -325,9 +352,11 @@ class Components:
 
 
 def connect(runs: Runs, sketches: Sketches, components: Components, threshold: float) -> None:
-    """Connect the documents of which a band is the same and whose sketches are alike. The runs are used up.
+    """Connect the documents of which a band is the same and whose sketches are alike. The runs are
+    used up.
 
-    In each band every document is compared with the one of the lowest rank: it shares other bands with others.
+    In each band every document is compared with the one of the lowest rank: it shares other bands
+    with others.
     """
     for part in range(PARTS):
         rows = runs.part(part)
@@ -335,10 +364,17 @@ def connect(runs: Runs, sketches: Sketches, components: Components, threshold: f
         order = np.lexsort((rows["rank"], rows["key"]))
         key, rank = rows["key"][order], rows["rank"][order]
         same = np.append(False, key[1:] == key[:-1])[: len(key)]
-        lowest = rank[np.maximum.accumulate(np.where(same, 0, np.arange(len(key))))] if len(key) else rank
+        lowest = (
+            rank[np.maximum.accumulate(np.where(same, 0, np.arange(len(key))))]
+            if len(key)
+            else rank
+        )
         candidates = np.flatnonzero(same)
         for begin in range(0, len(candidates), _TOGETHER):
-            one, other = lowest[candidates[begin : begin + _TOGETHER]], rank[candidates[begin : begin + _TOGETHER]]
+            one, other = (
+                lowest[candidates[begin : begin + _TOGETHER]],
+                rank[candidates[begin : begin + _TOGETHER]],
+            )
             apart = components.roots(one) != components.roots(other)  # else it is known already
             one, other = one[apart], other[apart]
             alike = sketches.similarities(one, other) >= threshold

@@ -1,7 +1,9 @@
-"""Which images of a dataset are duplicates of others: the answer of a rule for hashes of all of them.
+"""Which images of a dataset are duplicates of others: the answer of a rule for hashes of all of
+them.
 
-An image is kept unless one that is kept before it, in the order of the listing, is alike; it is then dropped for the first of
-these. So the answer depends on nothing but the images and their order.
+An image is kept unless one that is kept before it, in the order of the listing, is alike; it is
+then dropped for the first of these. So the answer depends on nothing but the images and their
+order.
 """
 
 from __future__ import annotations
@@ -25,22 +27,26 @@ LEAF = 256
 """So many hashes are compared each with each."""
 
 _PARTS = 8
-"""Into so many parts more hashes are cut: each part is compared with what is kept of those before it."""
+"""Into so many parts more hashes are cut: each part is compared with what is kept of those before
+it."""
 
 _AT_ONCE = 1 << 16
 """Pairs of hashes that are in memory at a time, at about 100 bytes each."""
 
 SETUP, LOOKUP = 1 << 20, 10
-"""What tables for lookups, and one lookup, cost: as much as comparing so many pairs one by one (measured)."""
+"""What tables for lookups, and one lookup, cost: as much as comparing so many pairs one by one
+(measured)."""
 
 _TABLES, _CHUNK = 4, 16
-"""A hash is looked up by each of 4 chunks of 16 bits: where it differs in d bits, one chunk differs in d // 4 or fewer."""
+"""A hash is looked up by each of 4 chunks of 16 bits: where it differs in d bits, one chunk differs
+in d // 4 or fewer."""
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """The duplicates among files. `kept_for` has the place of the file that each one is dropped for, its own where it is kept:
-    (n,) int64. `apart` is in how many bits their hashes differ, (n,) uint8, where they look alike; None: the bytes are equal.
+    """The duplicates among files. `kept_for` has the place of the file that each one is dropped
+    for, its own where it is kept: (n,) int64. `apart` is in how many bits their hashes differ, (n,)
+    uint8, where they look alike; None: the bytes are equal.
 
     `paths` gives the paths of files by their places, in increasing order.
     """
@@ -64,18 +70,23 @@ class Repeats:
         paths = dict(zip(named.tolist(), self.paths(named), strict=True)) if len(named) else {}
         return [
             self._rejection(place, printable(paths[kept])) if is_dropped else None
-            for place, kept, is_dropped in zip(places.tolist(), kept_for.tolist(), dropped.tolist(), strict=True)
+            for place, kept, is_dropped in zip(
+                places.tolist(), kept_for.tolist(), dropped.tolist(), strict=True
+            )
         ]
 
     def _rejection(self, place: int, path: str) -> Rejection:
         if self.apart is None:
             return Rejection("plan", "duplicate", f"has the same bytes as {path}, which is kept")
-        bits = f"{self.apart[place]} of 64 bits of their hashes differ, up to {self.rule.distance} may"
+        bits = (
+            f"{self.apart[place]} of 64 bits of their hashes differ, up to {self.rule.distance} may"
+        )
         return Rejection("plan", "duplicate", f"looks like {path}, which is kept ({bits})")
 
 
 def first_of_equal(digests: Hashes) -> Places:
-    """Return for each digest the place of the first one that is equal, its own if there is none before it.
+    """Return for each digest the place of the first one that is equal, its own if there is none
+    before it.
 
     `digests` is (n, 2) uint64; the result is (n,) int64.
     """
@@ -89,9 +100,11 @@ def first_of_equal(digests: Hashes) -> Places:
 
 
 def first_of_similar(hashes: Hashes, distance: int) -> Places:
-    """Return for each hash the place of the first kept one that differs in no more than `distance` bits, its own if it is kept.
+    """Return for each hash the place of the first kept one that differs in no more than `distance`
+    bits, its own if it is kept.
 
-    `hashes` and the result are (n,). One million unrelated hashes take some seconds, and twice as many four times as long.
+    `hashes` and the result are (n,). One million unrelated hashes take some seconds, and twice as
+    many four times as long.
     """
     values, first, value_of = np.unique(hashes, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -108,19 +121,22 @@ def distances(some: Hashes, others: Hashes) -> npt.NDArray[np.uint8]:
 
 
 class _Greedy:
-    """Goes through different hashes in their order, and keeps each one that is not near one that it has kept."""
+    """Goes through different hashes in their order, and keeps each one that is not near one that it
+    has kept."""
 
     def __init__(self, hashes: Hashes, distance: int) -> None:
         self._hashes, self._distance = hashes, distance
         self._first = np.arange(len(hashes))
 
     def settle(self) -> Places:
-        """Return for each hash the place of the first kept one that it is near, its own where it is kept."""
+        """Return for each hash the place of the first kept one that it is near, its own where it is
+        kept."""
         self._settle(np.arange(len(self._hashes)))
         return self._first
 
     def _settle(self, places: Places) -> Places:
-        """Settle hashes that are near none that were kept before them, and return the places of those that are kept."""
+        """Settle hashes that are near none that were kept before them, and return the places of
+        those that are kept."""
         if len(places) <= LEAF:
             return self._settle_each(places)
         kept: list[Places] = []
@@ -153,14 +169,16 @@ class _Greedy:
 
 
 def _lookups_pay(hashes: int, others: int, distance: int) -> bool:
-    """Return whether it costs less to look hashes up among others than to compare each with each."""
+    """Return whether it costs less to look hashes up among others than to compare each with
+    each."""
     lookups = hashes * _TABLES * len(_masks(distance // _TABLES))
     each = LOOKUP + 4 * others / (1 << _CHUNK)  # the pairs that it leads to are spread over memory
     return SETUP + lookups * each < hashes * others
 
 
 def _compared(hashes: Hashes, others: Hashes, distance: int) -> Iterator[tuple[Places, Places]]:
-    """Yield the pairs of a hash and another one, by their numbers, that are near, having compared each with each."""
+    """Yield the pairs of a hash and another one, by their numbers, that are near, having compared
+    each with each."""
     step = max(1, _AT_ONCE // len(others))
     for start in range(0, len(hashes), step):
         of, other = np.nonzero(_ones(hashes[start : start + step, None] ^ others) <= distance)
@@ -168,7 +186,8 @@ def _compared(hashes: Hashes, others: Hashes, distance: int) -> Iterator[tuple[P
 
 
 def _looked_up(hashes: Hashes, others: Hashes, distance: int) -> Iterator[tuple[Places, Places]]:
-    """Yield the pairs of a hash and another one, by their numbers, that are near, some of them several times.
+    """Yield the pairs of a hash and another one, by their numbers, that are near, some of them
+    several times.
 
     Only those are compared of which one chunk is near.
     """
@@ -179,23 +198,33 @@ def _looked_up(hashes: Hashes, others: Hashes, distance: int) -> Iterator[tuple[
         ordered = others[in_order]
         ends = np.cumsum(np.bincount(of_others, minlength=1 << _CHUNK))
         starts = np.concatenate([[0], ends[:-1]])
-        by_hash = np.argsort(of_hashes, kind="stable")  # neighbours look at the same places of memory
+        # neighbours look at the same places of memory
+        by_hash = np.argsort(of_hashes, kind="stable")
         for some in np.array_split(by_hash, -(-len(by_hash) * len(masks) // _AT_ONCE)):
             keys = (of_hashes[some, None] ^ masks).reshape(-1)
-            for numbers, places in _near(np.repeat(hashes[some], len(masks)), ordered, starts[keys], ends[keys], distance):
+            for numbers, places in _near(
+                np.repeat(hashes[some], len(masks)), ordered, starts[keys], ends[keys], distance
+            ):
                 yield some[numbers // len(masks)], in_order[places]
 
 
-def _near(hashes: Hashes, others: Hashes, starts: Places, ends: Places, distance: int) -> Iterator[tuple[Places, Places]]:
-    """Yield the pairs of a hash and one of the others from its start to its end, by their numbers, that are near."""
+def _near(
+    hashes: Hashes, others: Hashes, starts: Places, ends: Places, distance: int
+) -> Iterator[tuple[Places, Places]]:
+    """Yield the pairs of a hash and one of the others from its start to its end, by their numbers,
+    that are near."""
     counts = ends - starts
     total = np.cumsum(counts)
     begin, before = 0, 0
     while begin < len(counts):
         end = max(begin + 1, int(np.searchsorted(total, before + _AT_ONCE, side="right")))
         here, after = counts[begin:end], total[begin:end]
-        places = np.arange(before, int(after[-1])) + np.repeat(starts[begin:end] - after + here, here)
-        near = np.flatnonzero(_ones(np.repeat(hashes[begin:end], here) ^ others[places]) <= distance)
+        places = np.arange(before, int(after[-1])) + np.repeat(
+            starts[begin:end] - after + here, here
+        )
+        near = np.flatnonzero(
+            _ones(np.repeat(hashes[begin:end], here) ^ others[places]) <= distance
+        )
         yield begin + np.searchsorted(after, near + before, side="right"), places[near]
         begin, before = end, int(after[-1])
 
@@ -208,7 +237,11 @@ def _chunks(hashes: Hashes, table: int) -> npt.NDArray[np.uint16]:
 @cache
 def _masks(radius: int) -> npt.NDArray[np.uint16]:
     """Return all numbers of 16 bits of which no more than `radius` are set."""
-    numbers = (sum(1 << bit for bit in bits) for count in range(radius + 1) for bits in combinations(range(_CHUNK), count))
+    numbers = (
+        sum(1 << bit for bit in bits)
+        for count in range(radius + 1)
+        for bits in combinations(range(_CHUNK), count)
+    )
     return np.fromiter(numbers, np.uint16)
 
 
@@ -217,8 +250,13 @@ def _ones(values: Hashes) -> npt.NDArray[np.uint8]:
     if hasattr(np, "bitwise_count"):
         counted: npt.NDArray[np.uint8] = np.bitwise_count(values)
         return counted
-    values = values - ((values >> np.uint64(1)) & np.uint64(0x5555555555555555))  # numpy 1: sums of 2, of 4, of 8 bits
-    values = (values & np.uint64(0x3333333333333333)) + ((values >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    # numpy 1: sums of 2, of 4, of 8 bits
+    values = values - ((values >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    values = (values & np.uint64(0x3333333333333333)) + (
+        (values >> np.uint64(2)) & np.uint64(0x3333333333333333)
+    )
     values = (values + (values >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    sums: npt.NDArray[np.uint8] = ((values * np.uint64(0x0101010101010101)) >> np.uint64(56)).astype(np.uint8)
+    sums: npt.NDArray[np.uint8] = (
+        (values * np.uint64(0x0101010101010101)) >> np.uint64(56)
+    ).astype(np.uint8)
     return sums

@@ -1,4 +1,5 @@
-"""What is compared of texts: whole documents, or their lines or paragraphs. Hashes of them, and texts without some of them."""
+"""What is compared of texts: whole documents, or their lines or paragraphs. Hashes of them, and
+texts without some of them."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ _LINE_FEED, _RETURN, _BLANK = 10, 13, 32
 
 @dataclass(frozen=True)
 class Pieces:
-    """Pieces of texts, in order. A piece is `data` (bytes) from `start` to `end`, in the text `row`, where it is the piece
-    `number`, counted from 0. All but `data` are (n,) int64.
+    """Pieces of texts, in order. A piece is `data` (bytes) from `start` to `end`, in the text
+    `row`, where it is the piece `number`, counted from 0. All but `data` are (n,) int64.
 
-    Lines and paragraphs that hold nothing but blanks are no pieces. A line has no line end; a paragraph is lines between those
-    that are blank.
+    Lines and paragraphs that hold nothing but blanks are no pieces. A line has no line end; a
+    paragraph is lines between those that are blank.
     """
 
     data: Bytes
@@ -44,7 +45,9 @@ class Pieces:
     def hashes(self) -> Hashes:
         """Return the XXH3-128 of each piece, (n, 2)."""
         view, digest = self.data.data, xxhash.xxh3_128_digest
-        digests = b"".join([digest(view[a:b]) for a, b in zip(self.start.tolist(), self.end.tolist(), strict=True)])
+        digests = b"".join(
+            [digest(view[a:b]) for a, b in zip(self.start.tolist(), self.end.tolist(), strict=True)]
+        )
         return np.frombuffer(digests, ">u8").reshape(-1, 2).astype(np.uint64)
 
 
@@ -52,7 +55,9 @@ def pieces_of(texts: pa.Array, unit: str) -> Pieces:
     """Cut texts, (n,) string without nulls, into their units: document, line or paragraph."""
     data, offsets = bytes_of(texts)
     if unit == DOCUMENT:
-        return Pieces(data, offsets[:-1], offsets[1:], np.arange(len(texts)), np.zeros(len(texts), np.int64))
+        return Pieces(
+            data, offsets[:-1], offsets[1:], np.arange(len(texts)), np.zeros(len(texts), np.int64)
+        )
     return _lines(data, offsets, whole_paragraphs=unit == PARAGRAPH)
 
 
@@ -71,7 +76,10 @@ def _lines(data: Bytes, offsets: Numbers, whole_paragraphs: bool) -> Pieces:
         goes_on = np.zeros(len(start), bool)
         goes_on[1:] = has_ink[:-1] & (row[1:] == row[:-1])
         begins = has_ink & ~goes_on
-        ends = np.append(begins[1:] | ~has_ink[1:] | (row[1:] != row[:-1]), True)[: len(start)] & has_ink
+        ends = (
+            np.append(begins[1:] | ~has_ink[1:] | (row[1:] != row[:-1]), True)[: len(start)]
+            & has_ink
+        )
         start, end, row = start[begins], end[ends], row[begins]
     else:
         start, end, row = start[has_ink], end[has_ink], row[has_ink]
@@ -82,8 +90,9 @@ def _lines(data: Bytes, offsets: Numbers, whole_paragraphs: bool) -> Pieces:
 def without_pieces(texts: pa.Array, pieces: Pieces, dropped: npt.NDArray[np.bool_]) -> pa.Array:
     """Return texts without some of their pieces: `dropped` is (pieces,).
 
-    With a piece goes what is between it and the piece before it, or, where none is kept before it, what is between it and the
-    next one. Of a text whose pieces are all dropped nothing is left but what is no piece.
+    With a piece goes what is between it and the piece before it, or, where none is kept before it,
+    what is between it and the next one. Of a text whose pieces are all dropped nothing is left but
+    what is no piece.
     """
     gone = np.flatnonzero(dropped)
     row = pieces.row[gone]
@@ -94,7 +103,8 @@ def without_pieces(texts: pa.Array, pieces: Pieces, dropped: npt.NDArray[np.bool
     before = pieces.end[np.maximum(gone - 1, 0)]
     following = np.minimum(gone + 1, len(pieces) - 1)
     next_start = np.where(pieces.row[following] == row, pieces.start[following], pieces.end[gone])
-    next_start = np.maximum(next_start, pieces.end[gone])  # the last piece of all is followed by none
+    # the last piece of all is followed by none
+    next_start = np.maximum(next_start, pieces.end[gone])
     start = np.where(after, before, pieces.start[gone])
     end = np.where(after, pieces.end[gone], next_start)
     change = np.zeros(len(pieces.data) + 1, np.int8)

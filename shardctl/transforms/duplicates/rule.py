@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from shardctl.errors import UsageError
 from shardctl.system.dataclass import dataclass
-from shardctl.transforms.duplicates.limits import DISTANCE, LEAST_SIMILARITY, MOST_DISTANCE, SIMILARITY
+from shardctl.transforms.duplicates.limits import (
+    DISTANCE,
+    LEAST_SIMILARITY,
+    MOST_DISTANCE,
+    SIMILARITY,
+)
 
 OF_IMAGES = ("similar",)
 OF_TEXTS = ("near", "line", "paragraph")
@@ -13,11 +18,12 @@ OF_TEXTS = ("near", "line", "paragraph")
 
 @dataclass(frozen=True)
 class DuplicateRule:
-    """Which images or texts count as the same: `keep` none, `exact` those of the same bytes or the same text.
+    """Which images or texts count as the same: `keep` none, `exact` those of the same bytes or the
+    same text.
 
-    Of images, `similar` are those that look alike, with `distance` bits of their hashes that differ at most. Of texts, `near`
-    are those that have nearly the same words, with a similarity of `threshold` or more; `line` and `paragraph` compare lines
-    and paragraphs.
+    Of images, `similar` are those that look alike, with `distance` bits of their hashes that differ
+    at most. Of texts, `near` are those that have nearly the same words, with a similarity of
+    `threshold` or more; `line` and `paragraph` compare lines and paragraphs.
     """
 
     mode: str = "keep"
@@ -26,20 +32,27 @@ class DuplicateRule:
 
     @classmethod
     def parse(cls, text: str) -> DuplicateRule:
-        """Read keep, exact, similar, similar:BITS, near, near:SHARE, line or paragraph. Raises UsageError."""
+        """Read keep, exact, similar, similar:BITS, near, near:SHARE, line or paragraph. Raises
+        UsageError."""
         mode, mark, number = text.partition(":")
         if mode in ("keep", "exact", "line", "paragraph") and not mark:
             return cls(mode)
         if mode == "similar" and not mark:
             return cls(mode, DISTANCE)
-        if mode == "similar" and number.isascii() and number.isdecimal() and int(number) <= MOST_DISTANCE:
+        if (
+            mode == "similar"
+            and number.isascii()
+            and number.isdecimal()
+            and int(number) <= MOST_DISTANCE
+        ):
             return cls(mode, int(number))
         if mode == "near" and not mark:
             return cls(mode, threshold=SIMILARITY)
         if mode == "near" and (threshold := _share(number)) is not None:
             return cls(mode, threshold=threshold)
         raise UsageError(
-            f"duplicates must be keep or exact. For images: similar or similar:BITS, with 0 to {MOST_DISTANCE} bits. For texts:"
+            "duplicates must be keep or exact. For images: similar or similar:BITS, with 0 to "
+            f"{MOST_DISTANCE} bits. For texts:"
             f" near or near:SHARE, with {LEAST_SIMILARITY} to 1, line or paragraph; it is {text!r}"
         )
 

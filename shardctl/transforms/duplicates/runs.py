@@ -1,4 +1,5 @@
-"""Rows on disk that are too many for memory: divided by a number into parts, so that each part can be worked on alone."""
+"""Rows on disk that are too many for memory: divided by a number into parts, so that each part can
+be worked on alone."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ class Runs:
             first = end
 
     def chunks(self, part: int) -> Iterator[Rows]:
-        """Yield the rows of a part, some of them at a time, in the order in which they were added. Raises OSError."""
+        """Yield the rows of a part, some of them at a time, in the order in which they were added.
+        Raises OSError."""
         if not self._path(part).exists():
             return
         most = CHUNK_BYTES // self.dtype.itemsize
@@ -68,7 +70,10 @@ class Runs:
     def chunked(self, part: int) -> bool:
         """Return whether a part is read in several chunks. Raises OSError."""
         path = self._path(part)
-        return path.exists() and path.stat().st_size > CHUNK_BYTES // self.dtype.itemsize * self.dtype.itemsize
+        return (
+            path.exists()
+            and path.stat().st_size > CHUNK_BYTES // self.dtype.itemsize * self.dtype.itemsize
+        )
 
     def part(self, part: int) -> Rows:
         """Return all rows of a part. Raises OSError."""

@@ -30,8 +30,8 @@ SCHEMA = pa.schema(
         ("similarity", pa.float32()),
     ]
 )
-"""A dropped document, line or paragraph (`piece`, from 0) of a record of a file, by its row of files.arrow; the record in which
-what is kept for it stands; how alike they are."""
+"""A dropped document, line or paragraph (`piece`, from 0) of a record of a file, by its row of
+files.arrow; the record in which what is kept for it stands; how alike they are."""
 
 Locate = Callable[[Numbers], tuple[Numbers, Numbers]]
 """Returns the files and the numbers of records, given by their ranks."""
@@ -43,7 +43,8 @@ def add_dropped(runs: Runs, rows: Rows, documents: int) -> None:
 
 
 def write_table(path: Path, runs: Runs, locate: Locate) -> None:
-    """Write the rows of DROPPED of all parts as a table, sorted by their places. The runs are used up."""
+    """Write the rows of DROPPED of all parts as a table, sorted by their places. The runs are used
+    up."""
     assert runs.dtype == DROPPED, "these rows become the table"
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), SCHEMA) as writer:
         for part in range(PARTS):
@@ -53,14 +54,25 @@ def write_table(path: Path, runs: Runs, locate: Locate) -> None:
                 rows = rows[np.argsort(rows["place"])]
                 file, record = locate(rows["place"] >> PIECE_BITS)
                 kept_file, kept_record = locate(rows["kept"] >> PIECE_BITS)
-                columns = (file, record, rows["place"] & (1 << PIECE_BITS) - 1, kept_file, kept_record, rows["similarity"])
-                arrays = [pa.array(column.astype(dtype_of(f.type))) for column, f in zip(columns, SCHEMA, strict=True)]
+                columns = (
+                    file,
+                    record,
+                    rows["place"] & (1 << PIECE_BITS) - 1,
+                    kept_file,
+                    kept_record,
+                    rows["similarity"],
+                )
+                arrays = [
+                    pa.array(column.astype(dtype_of(f.type)))
+                    for column, f in zip(columns, SCHEMA, strict=True)
+                ]
                 writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """What is dropped of some records: `row` counts among these, the others are columns of the table. All are (n,)."""
+    """What is dropped of some records: `row` counts among these, the others are columns of the
+    table. All are (n,)."""
 
     row: Numbers
     piece: Numbers
@@ -77,25 +89,37 @@ class DuplicatesTable:
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(path)))
             if not reader.schema.equals(SCHEMA):
-                raise DatasetError(f"{printable(str(path))}: does not have the columns that `shardctl help format` gives it")
-            self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+                raise DatasetError(
+                    f"{printable(str(path))}: does not have the columns that `shardctl help "
+                    "format` gives it"
+                )
+            self._batches = [
+                reader.get_batch(number) for number in range(reader.num_record_batches)
+            ]
             for batch in self._batches:
                 batch.validate()
                 if any(column.null_count for column in batch.columns):
                     raise DatasetError(f"{printable(str(path))}: a value is missing in it")
-            self._firsts = [(batch["file"][0].as_py(), batch["record"][0].as_py()) for batch in self._batches if batch.num_rows]
+            self._firsts = [
+                (batch["file"][0].as_py(), batch["record"][0].as_py())
+                for batch in self._batches
+                if batch.num_rows
+            ]
         except (pa.ArrowException, OSError, ValueError) as error:
             raise DatasetError(f"{printable(str(path))}: cannot be read ({error})") from error
 
     def of(self, file: int, numbers: Numbers) -> Dropped:
-        """Return what is dropped of records of a file, given by their numbers, (n,) and increasing."""
+        """Return what is dropped of records of a file, given by their numbers, (n,) and
+        increasing."""
         parts: list[list[npt.NDArray[np.generic]]] = []
         low, high = (int(numbers[0]), int(numbers[-1])) if len(numbers) else (0, -1)
         place = max(0, bisect_left(self._firsts, (file, low)) - 1)
         while place < len(self._firsts) and self._firsts[place] <= (file, high):
             batch = self._batches[place]
             first, end = np.searchsorted(batch["file"].to_numpy(), [file, file + 1])
-            start, stop = first + np.searchsorted(batch["record"].to_numpy()[first:end], [low, high + 1])
+            start, stop = first + np.searchsorted(
+                batch["record"].to_numpy()[first:end], [low, high + 1]
+            )
             parts.append([batch[name].to_numpy()[start:stop] for name in SCHEMA.names[1:]])
             place += 1
         empty = [np.zeros(0, dtype_of(f.type)) for f in SCHEMA][1:]

@@ -1,4 +1,5 @@
-"""The automatic policies: operations that are drawn from a table (policies.py), and done one after the other."""
+"""The automatic policies: operations that are drawn from a table (policies.py), and done one after
+the other."""
 
 from __future__ import annotations
 
@@ -22,7 +23,14 @@ from shardctl.transforms.image.policies import (
     draw_rand_augment,
     draw_trivial_augment,
 )
-from shardctl.transforms.image.warp import HOW_TAKEN, INTERPOLATION, OUTSIDE, affine, rotation, warp_whole
+from shardctl.transforms.image.warp import (
+    HOW_TAKEN,
+    INTERPOLATION,
+    OUTSIDE,
+    affine,
+    rotation,
+    warp_whole,
+)
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import Fill, Flag, Number, SettingError, Whole, Word, setting
 
@@ -67,7 +75,8 @@ def do(operations: Sequence[Operation], picture: Picture, interpolation: str, fi
 
 
 class _Policy(ImageTransform):
-    """Operations that are drawn and done. Unlike torchvision's, they move boxes, polygons, keypoints and masks too."""
+    """Operations that are drawn and done. Unlike torchvision's, they move boxes, polygons,
+    keypoints and masks too."""
 
     interpolation: str
     fill: Colour
@@ -95,7 +104,9 @@ class RandAugment(_Policy):
 
     name: ClassVar[str] = "rand_augment"
     num_ops: int = setting(Whole(0, 100), 2, "How many operations are done.")
-    magnitude: int = setting(Whole(0, 999), 9, "Their strength, from 0 to one below the number of bins.")
+    magnitude: int = setting(
+        Whole(0, 999), 9, "Their strength, from 0 to one below the number of bins."
+    )
     num_magnitude_bins: int = setting(_BINS, 31, "Into how many steps the strengths are divided.")
     interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
     fill: Colour = setting(Fill(), BLACK, OUTSIDE)
@@ -103,7 +114,9 @@ class RandAugment(_Policy):
     def __post_init__(self) -> None:
         if self.magnitude >= self.num_magnitude_bins:
             most = self.num_magnitude_bins - 1
-            raise SettingError(f"magnitude must be 0 to {most}; it is {self.magnitude}", "magnitude")
+            raise SettingError(
+                f"magnitude must be 0 to {most}; it is {self.magnitude}", "magnitude"
+            )
 
     def drawn(self, size: Size, rng: Rng) -> list[Operation]:
         """Draw the operations."""
@@ -115,7 +128,8 @@ class RandAugment(_Policy):
 class TrivialAugment(_Policy):
     """TrivialAugment (wide): one operation of fourteen, of any strength.
 
-    Source: Müller and Hutter 2021, https://arxiv.org/abs/2103.10158, as torchvision's TrivialAugmentWide.
+    Source: Müller and Hutter 2021, https://arxiv.org/abs/2103.10158, as torchvision's
+    TrivialAugmentWide.
     """
 
     name: ClassVar[str] = "trivial_augment"
@@ -137,7 +151,9 @@ class AutoAugment(_Policy):
     """
 
     name: ClassVar[str] = "auto_augment"
-    policy: str = setting(Word(tuple(POLICIES)), "imagenet", "The dataset that the pairs were found on.")
+    policy: str = setting(
+        Word(tuple(POLICIES)), "imagenet", "The dataset that the pairs were found on."
+    )
     interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
     fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
@@ -149,18 +165,24 @@ class AutoAugment(_Policy):
 
 @dataclass(frozen=True)
 class AugMix(ImageTransform):
-    """AugMix: the weighted sum of the image and of several chains of operations. It cannot move annotations.
+    """AugMix: the weighted sum of the image and of several chains of operations. It cannot move
+    annotations.
 
-    Source: Hendrycks et al. 2019, https://arxiv.org/abs/1912.02781, as in torchvision, which works on tensors: single values
-    may differ. The parts of a sum lie in different places, so that nothing marked in the image can follow.
+    Source: Hendrycks et al. 2019, https://arxiv.org/abs/1912.02781, as in torchvision, which works
+    on tensors: single values may differ. The parts of a sum lie in different places, so that
+    nothing marked in the image can follow.
     """
 
     name: ClassVar[str] = "aug_mix"
     severity: int = setting(Whole(1, 10), 3, "Strength of the operations: each is drawn below it.")
     mixture_width: int = setting(Whole(1, 100), 3, "How many chains are mixed.")
-    chain_depth: int = setting(Whole(-1, 100), -1, "How many operations a chain has; -1 and 0: 1 to 3, drawn.")
+    chain_depth: int = setting(
+        Whole(-1, 100), -1, "How many operations a chain has; -1 and 0: 1 to 3, drawn."
+    )
     alpha: float = setting(Number(0.0, 1000.0, above=True), 1.0, "How even the weights are.")
-    all_ops: bool = setting(Flag(), True, "Also with brightness, contrast, saturation and sharpness.")
+    all_ops: bool = setting(
+        Flag(), True, "Also with brightness, contrast, saturation and sharpness."
+    )
     interpolation: str = setting(INTERPOLATION, "bilinear", HOW_TAKEN)
     fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
@@ -178,7 +200,9 @@ class AugMix(ImageTransform):
         """Draw the chains and their weights, and mix."""
         assert rng is not None, "a random step is handed a generator"
         depth = max(self.chain_depth, 0)
-        drawn = draw_aug_mix(rng, picture.size, self.severity, self.mixture_width, depth, self.alpha, self.all_ops)
+        drawn = draw_aug_mix(
+            rng, picture.size, self.severity, self.mixture_width, depth, self.alpha, self.all_ops
+        )
         images, weights = [picture.image], [drawn.weight]
         for weight, operations in drawn.chains:
             chain = Picture.of(images[0])

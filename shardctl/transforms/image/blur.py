@@ -10,7 +10,16 @@ from shardctl.images.pixels import blur
 from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import PixelTransform, Rng, between
 from shardctl.transforms.image.chance import SometimesPixels
-from shardctl.transforms.settings import PROBABILITY, Number, Optional, SettingError, Span, Whole, Word, setting
+from shardctl.transforms.settings import (
+    PROBABILITY,
+    Number,
+    Optional,
+    SettingError,
+    Span,
+    Whole,
+    Word,
+    setting,
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,9 @@ class AdjustSharpness(SometimesPixels):
     """Blend with a smoothed image."""
 
     name: ClassVar[str] = "adjust_sharpness"
-    factor: float = setting(Number(0.0, 100.0), doc="0: smoothed. 1: the image itself. 2: sharpened.")
+    factor: float = setting(
+        Number(0.0, 100.0), doc="0: smoothed. 1: the image itself. 2: sharpened."
+    )
     p: float = setting(PROBABILITY, 0.5, "Probability of doing it.")
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:

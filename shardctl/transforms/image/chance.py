@@ -7,7 +7,8 @@ from shardctl.transforms.picture import Picture
 
 
 class SometimesPixels(PixelTransform):
-    """Changes the values of pixels with probability `p`; an image that is left as it is needs no pixels."""
+    """Changes the values of pixels with probability `p`; an image that is left as it is needs no
+    pixels."""
 
     p: float
 

@@ -68,7 +68,10 @@ class AdjustHue(_Adjusted):
     """Turn the hue."""
 
     name: ClassVar[str] = "adjust_hue"
-    factor: float = setting(Number(-0.5, 0.5), doc="Part of the circle of colours: 0.5 and -0.5 give the opposite colours.")
+    factor: float = setting(
+        Number(-0.5, 0.5),
+        doc="Part of the circle of colours: 0.5 and -0.5 give the opposite colours.",
+    )
     p: float = setting(PROBABILITY, 1.0, _CHANCE)
     backend: str = setting(_BACKEND, "numpy", _BY)
 
@@ -78,10 +81,14 @@ class ColorJitter(PixelTransform):
     """Change brightness, contrast, saturation and hue by random factors, in random order."""
 
     name: ClassVar[str] = "color_jitter"
-    brightness: tuple[float, float] = setting(_AROUND_1, (1.0, 1.0), "Factor; n alone is 1 - n, but no less than 0, to 1 + n.")
+    brightness: tuple[float, float] = setting(
+        _AROUND_1, (1.0, 1.0), "Factor; n alone is 1 - n, but no less than 0, to 1 + n."
+    )
     contrast: tuple[float, float] = setting(_AROUND_1, (1.0, 1.0), "Factor, in the same way.")
     saturation: tuple[float, float] = setting(_AROUND_1, (1.0, 1.0), "Factor, in the same way.")
-    hue: tuple[float, float] = setting(_TURN, (0.0, 0.0), "Part of the circle of colours; n alone is -n to n.")
+    hue: tuple[float, float] = setting(
+        _TURN, (0.0, 0.0), "Part of the circle of colours; n alone is -n to n."
+    )
     backend: str = setting(_BACKEND, "numpy", _BY)
 
     @property
@@ -104,13 +111,18 @@ class ColorJitter(PixelTransform):
 
 @dataclass(frozen=True)
 class PhotometricDistort(PixelTransform):
-    """Change brightness, contrast, saturation, hue and the order of the channels, each with a probability, as SSD does."""
+    """Change brightness, contrast, saturation, hue and the order of the channels, each with a
+    probability, as SSD does."""
 
     name: ClassVar[str] = "photometric_distort"
-    brightness: tuple[float, float] = setting(_AROUND_1, (0.875, 1.125), "Factor; n alone is 1 - n to 1 + n.")
+    brightness: tuple[float, float] = setting(
+        _AROUND_1, (0.875, 1.125), "Factor; n alone is 1 - n to 1 + n."
+    )
     contrast: tuple[float, float] = setting(_AROUND_1, (0.5, 1.5), "Factor, in the same way.")
     saturation: tuple[float, float] = setting(_AROUND_1, (0.5, 1.5), "Factor, in the same way.")
-    hue: tuple[float, float] = setting(_TURN, (-0.05, 0.05), "Part of the circle of colours; n alone is -n to n.")
+    hue: tuple[float, float] = setting(
+        _TURN, (-0.05, 0.05), "Part of the circle of colours; n alone is -n to n."
+    )
     p: float = setting(PROBABILITY, 0.5, "Probability of each of the five changes.")
     backend: str = setting(_BACKEND, "numpy", _BY)
 
@@ -120,11 +132,16 @@ class PhotometricDistort(PixelTransform):
         return self.p > 0
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
-        """Draw what is changed, and change it: the contrast after the brightness or at last, each with probability 1/2."""
+        """Draw what is changed, and change it: the contrast after the brightness or at last, each
+        with probability 1/2."""
         if not self.p:
             return image
         assert rng is not None, "a random step is handed a generator"
-        middle = (("brightness", self.brightness), ("saturation", self.saturation), ("hue", self.hue))
+        middle = (
+            ("brightness", self.brightness),
+            ("saturation", self.saturation),
+            ("hue", self.hue),
+        )
         adjustments = [(name, between(span, rng)) for name, span in middle if drawn(self.p, rng)]
         if drawn(self.p, rng):
             first = adjustments[:1] if adjustments and adjustments[0][0] == "brightness" else []

@@ -12,7 +12,14 @@ from shardctl.images.geometry import Size
 from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import EVERYTHING, ImageTransform, Rng, drawn
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.settings import PROBABILITY, Numbers, Optional, Report, SettingError, setting
+from shardctl.transforms.settings import (
+    PROBABILITY,
+    Numbers,
+    Optional,
+    Report,
+    SettingError,
+    setting,
+)
 from shardctl.transforms.table import Steps
 
 
@@ -31,8 +38,15 @@ class StepsInside(Steps):
             if not isinstance(step, ImageTransform):
                 report(SettingError(f"{step.name} cannot be inside another step", number))
             elif step.samples > 1:
-                report(SettingError(f"{step.name} makes several samples, and cannot be inside another step", number))
-        inside = tuple(step for step in steps if isinstance(step, ImageTransform) and step.samples == 1)
+                report(
+                    SettingError(
+                        f"{step.name} makes several samples, and cannot be inside another step",
+                        number,
+                    )
+                )
+        inside = tuple(
+            step for step in steps if isinstance(step, ImageTransform) and step.samples == 1
+        )
         return inside if len(inside) == len(steps) else None
 
     def schema(self) -> dict[str, Any]:
@@ -132,11 +146,17 @@ class Choice(Composite):
     """One of the steps, drawn with equal probabilities or by `weights`."""
 
     name: ClassVar[str] = "choice"
-    weights: tuple[float, ...] | None = setting(Optional(Numbers(None, 0.0)), None, "How often each is taken, by the others.")
+    weights: tuple[float, ...] | None = setting(
+        Optional(Numbers(None, 0.0)), None, "How often each is taken, by the others."
+    )
 
     def __post_init__(self) -> None:
-        if self.weights is not None and (len(self.weights) != len(self.steps) or not sum(self.weights) > 0):
-            raise SettingError(f"weights must have a number for each of the {len(self.steps)} steps", "weights")
+        if self.weights is not None and (
+            len(self.weights) != len(self.steps) or not sum(self.weights) > 0
+        ):
+            raise SettingError(
+                f"weights must have a number for each of the {len(self.steps)} steps", "weights"
+            )
 
     @property
     def random(self) -> bool:

@@ -13,7 +13,8 @@ from shardctl.transforms.settings import Fill, Sides, Span, Whole, setting
 
 
 def _covering(look: Look, size: Size) -> Look:
-    """Return what is seen, enlarged where it is smaller than a crop, its shape kept, until it covers it."""
+    """Return what is seen, enlarged where it is smaller than a crop, its shape kept, until it
+    covers it."""
     covered = cover(look.size, size)
     return look if covered == look.size else look.scaled(covered)
 
@@ -25,7 +26,8 @@ def _middle(size: Size, part: Size) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Crop(ViewTransform):
-    """Keep the centre. An image smaller than the crop is enlarged first, its shape kept, until it covers it."""
+    """Keep the centre. An image smaller than the crop is enlarged first, its shape kept, until it
+    covers it."""
 
     name: ClassVar[str] = "crop"
     size: Size = setting(Sides(pair=True), doc="WIDTHxHEIGHT, or one number for a square.")
@@ -42,7 +44,8 @@ class Crop(ViewTransform):
 
 @dataclass(frozen=True)
 class RandomCrop(ImageTransform):
-    """Keep a part at a random place. An image smaller than the crop is enlarged first, as with `crop`.
+    """Keep a part at a random place. An image smaller than the crop is enlarged first, as with
+    `crop`.
 
     Source: torchvision's RandomCrop; the place is drawn evenly.
     """
@@ -70,7 +73,10 @@ class RandomCrop(ImageTransform):
             canvas = (width + 2 * self.padding, height + 2 * self.padding)
             picture.pad(Pad(self.padding, self.padding, canvas, self.fill))
         look = _covering(picture.look, self.size)
-        left, top = (int(rng.random() * (whole - part + 1)) for whole, part in zip(look.size, self.size, strict=True))
+        left, top = (
+            int(rng.random() * (whole - part + 1))
+            for whole, part in zip(look.size, self.size, strict=True)
+        )
         picture.look = look.cropped(left, top, *self.size)
 
     def output_size(self, size: Size | None) -> Size | None:
@@ -87,8 +93,12 @@ class RandomResizedCrop(ViewTransform):
 
     name: ClassVar[str] = "random_resized_crop"
     size: Size = setting(Sides(pair=True), doc="WIDTHxHEIGHT, or one number for a square.")
-    scale: tuple[float, float] = setting(Span(0.0, 1.0, above=True), (0.08, 1.0), "Share of the area.")
-    ratio: tuple[float, float] = setting(Span(0.0, 100.0, above=True), (3 / 4, 4 / 3), "Width by height.")
+    scale: tuple[float, float] = setting(
+        Span(0.0, 1.0, above=True), (0.08, 1.0), "Share of the area."
+    )
+    ratio: tuple[float, float] = setting(
+        Span(0.0, 100.0, above=True), (3 / 4, 4 / 3), "Width by height."
+    )
 
     @property
     def random(self) -> bool:
@@ -105,7 +115,10 @@ class RandomResizedCrop(ViewTransform):
             aspect = math.exp(low + rng.random() * (high - low))
             w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if 0 < w <= width and 0 < h <= height:
-                left, top = int(rng.random() * (width - w + 1)), int(rng.random() * (height - h + 1))
+                left, top = (
+                    int(rng.random() * (width - w + 1)),
+                    int(rng.random() * (height - h + 1)),
+                )
                 return look.cropped(left, top, w, h).scaled(self.size)
         return self._centre(look).scaled(self.size)
 
@@ -113,7 +126,11 @@ class RandomResizedCrop(ViewTransform):
         """Return the largest central part whose shape is within `ratio`."""
         width, height = look.size
         shape = min(max(width / height, self.ratio[0]), self.ratio[1])
-        w, h = (max(1, round(height * shape)), height) if shape < width / height else (width, max(1, round(width / shape)))
+        w, h = (
+            (max(1, round(height * shape)), height)
+            if shape < width / height
+            else (width, max(1, round(width / shape)))
+        )
         return look.cropped((width - w) // 2, (height - h) // 2, w, h)
 
     def output_size(self, size: Size | None) -> Size | None:
@@ -123,7 +140,8 @@ class RandomResizedCrop(ViewTransform):
 
 @dataclass(frozen=True)
 class FiveCrop(ViewTransform):
-    """Five samples of each: the corners (top left, top right, bottom left, bottom right) and the centre."""
+    """Five samples of each: the corners (top left, top right, bottom left, bottom right) and the
+    centre."""
 
     name: ClassVar[str] = "five_crop"
     size: Size = setting(Sides(pair=True), doc="WIDTHxHEIGHT, or one number for a square.")

@@ -1,4 +1,5 @@
-"""What random steps draw, from the generator of the sample: distributed as in torchvision's `transforms.v2`.
+"""What random steps draw, from the generator of the sample: distributed as in torchvision's
+`transforms.v2`.
 
 The same seed gives other values than there: only the distributions are the same.
 """
@@ -40,8 +41,8 @@ def jitter(rng: np.random.Generator, spans: Mapping[str, Span]) -> list[tuple[st
 def rectangle(rng: np.random.Generator, size: Size, scale: Span, ratio: Span) -> Rectangle | None:
     """Draw the rectangle of a random erasing in an image of `size`; None if none of ten fits.
 
-    Its share of the area is uniform in `scale`, the logarithm of height / width uniform between those of `ratio`, and its
-    place uniform. It is lower and narrower than the image.
+    Its share of the area is uniform in `scale`, the logarithm of height / width uniform between
+    those of `ratio`, and its place uniform. It is lower and narrower than the image.
     """
     width, height = size
     logarithms = math.log(ratio[0]), math.log(ratio[1])

@@ -39,7 +39,9 @@ class Value(SettingType["Colour | None"]):
 _VALUE = "Colour of the rectangle, or random: each value is drawn evenly from 0 to 255."
 
 
-def _erased(image: Image.Image, box: erasing.Rectangle, value: Colour | None, rng: Rng) -> Image.Image:
+def _erased(
+    image: Image.Image, box: erasing.Rectangle, value: Colour | None, rng: Rng
+) -> Image.Image:
     if value is not None:
         return erasing.erase(image, box, value)
     assert rng is not None, "a random step is handed a generator"
@@ -65,8 +67,12 @@ class Erase(PixelTransform):
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Paint."""
         width, height = image.size
-        left, right = (min(width, round(share * width)) for share in (self.left, self.left + self.width))
-        top, bottom = (min(height, round(share * height)) for share in (self.top, self.top + self.height))
+        left, right = (
+            min(width, round(share * width)) for share in (self.left, self.left + self.width)
+        )
+        top, bottom = (
+            min(height, round(share * height)) for share in (self.top, self.top + self.height)
+        )
         if right == left or bottom == top:
             return image
         return _erased(image, (left, top, right - left, bottom - top), self.value, rng)
@@ -76,14 +82,17 @@ class Erase(PixelTransform):
 class RandomErasing(SometimesPixels):
     """Paint over a random rectangle, with a probability. Objects that it hides stay marked.
 
-    Source: torchvision's RandomErasing: ten tries for a rectangle that is smaller than the image, else none. Its random values
-    are those of a normal distribution, which are for images that were normalised; here they are even.
+    Source: torchvision's RandomErasing: ten tries for a rectangle that is smaller than the image,
+    else none. Its random values are those of a normal distribution, which are for images that were
+    normalised; here they are even.
     """
 
     name: ClassVar[str] = "random_erasing"
     p: float = setting(PROBABILITY, 0.5, "Probability of doing it.")
     scale: tuple[float, float] = setting(Span(0.0, 1.0), (0.02, 0.33), "Share of the area.")
-    ratio: tuple[float, float] = setting(Span(0.0, 100.0, above=True), (0.3, 3.3), "Height by width.")
+    ratio: tuple[float, float] = setting(
+        Span(0.0, 100.0, above=True), (0.3, 3.3), "Height by width."
+    )
     value: Colour | None = setting(Value(), BLACK, _VALUE)
 
     @property

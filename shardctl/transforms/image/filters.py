@@ -1,5 +1,5 @@
-"""Steps that reject images: too small, too blurred, of too long ago. They look at the upright source image, as it is before
-any step changes it, wherever in the recipe they stand."""
+"""Steps that reject images: too small, too blurred, of too long ago. They look at the upright
+source image, as it is before any step changes it, wherever in the recipe they stand."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ from shardctl.images.codecs.image import Opened
 from shardctl.images.codecs.measures import blur_score, taken_at, uniformity
 from shardctl.system.dataclass import dataclass
 from shardctl.transforms.filter import Decoded, Filter
-from shardctl.transforms.settings import Number, Optional, SettingError, SettingType, Whole, Word, setting
+from shardctl.transforms.settings import (
+    Number,
+    Optional,
+    SettingError,
+    SettingType,
+    Whole,
+    Word,
+    setting,
+)
 
 MOST_SIDE, MOST_AREA = 1 << 31, 1 << 40
 
 
 class When(SettingType[datetime]):
-    """A day, 2020-12-31, or a time of a day, 2020-12-31T23:59:59. There is no time zone, since EXIF has none."""
+    """A day, 2020-12-31, or a time of a day, 2020-12-31T23:59:59. There is no time zone, since EXIF
+    has none."""
 
     def read(self, value: Any) -> datetime:
         """Return the time; that of a day is its beginning."""
@@ -27,7 +36,10 @@ class When(SettingType[datetime]):
         if isinstance(when, date) and not isinstance(when, datetime):
             when = datetime.combine(when, time())
         if not isinstance(when, datetime) or when.tzinfo is not None:
-            raise ValueError("must be a day such as 2020-12-31, or a time such as 2020-12-31T23:59:59, without a time zone")
+            raise ValueError(
+                "must be a day such as 2020-12-31, or a time such as 2020-12-31T23:59:59, without "
+                "a time zone"
+            )
         return when
 
     def write(self, value: datetime) -> str:
@@ -93,7 +105,8 @@ class FilterArea(Filter):
 
 @dataclass(frozen=True)
 class FilterBlur(Filter):
-    """Reject blurred images: the variance of the Laplacian of their grey values, at a short side of 256 pixels, is small."""
+    """Reject blurred images: the variance of the Laplacian of their grey values, at a short side of
+    256 pixels, is small."""
 
     name: ClassVar[str] = "filter_blur"
     min: float = setting(Number(0), 100.0, "Least sharpness.")
@@ -105,7 +118,8 @@ class FilterBlur(Filter):
 
 @dataclass(frozen=True)
 class FilterUniform(Filter):
-    """Reject images of nearly one brightness: the standard deviation of their grey values, 0 to 127.5, is small."""
+    """Reject images of nearly one brightness: the standard deviation of their grey values, 0 to
+    127.5, is small."""
 
     name: ClassVar[str] = "filter_uniform"
     min: float = setting(Number(0, 127.5), 10.0, "Least standard deviation.")
@@ -117,12 +131,17 @@ class FilterUniform(Filter):
 
 @dataclass(frozen=True)
 class FilterDate(Filter):
-    """Reject images that were taken too early or too late, as their EXIF block says (DateTimeOriginal, else DateTime)."""
+    """Reject images that were taken too early or too late, as their EXIF block says
+    (DateTimeOriginal, else DateTime)."""
 
     name: ClassVar[str] = "filter_date"
     after: datetime | None = setting(Optional(When()), None, "First day, or time, that is kept.")
-    before: datetime | None = setting(Optional(When()), None, "First day, or time, that is not kept any more.")
-    undated: str = setting(Word(("keep", "reject")), "keep", "What becomes of images without a date.")
+    before: datetime | None = setting(
+        Optional(When()), None, "First day, or time, that is not kept any more."
+    )
+    undated: str = setting(
+        Word(("keep", "reject")), "keep", "What becomes of images without a date."
+    )
 
     def __post_init__(self) -> None:
         if self.after is None and self.before is None:
@@ -137,6 +156,10 @@ class FilterDate(Filter):
             if self.undated == "reject":
                 raise self._reject("its EXIF block has no date, or it has none")
         elif self.after is not None and taken < self.after:
-            raise self._reject(f"taken {taken.isoformat()}, which is before {When().write(self.after)}")
+            raise self._reject(
+                f"taken {taken.isoformat()}, which is before {When().write(self.after)}"
+            )
         elif self.before is not None and taken >= self.before:
-            raise self._reject(f"taken {taken.isoformat()}, which is not before {When().write(self.before)}")
+            raise self._reject(
+                f"taken {taken.isoformat()}, which is not before {When().write(self.before)}"
+            )

@@ -19,7 +19,9 @@ class GaussianNoise(PixelTransform):
 
     name: ClassVar[str] = "gaussian_noise"
     mean: float = setting(Number(-1.0, 1.0), 0.0, "Mean, as a share of 255.")
-    sigma: tuple[float, float] = setting(Span(0.0, 10.0, alone="fixed"), (0.1, 0.1), "Standard deviation, as a share of 255.")
+    sigma: tuple[float, float] = setting(
+        Span(0.0, 10.0, alone="fixed"), (0.1, 0.1), "Standard deviation, as a share of 255."
+    )
 
     @property
     def random(self) -> bool:
@@ -37,7 +39,9 @@ class SaltAndPepper(PixelTransform):
     """Make some pixels white or black."""
 
     name: ClassVar[str] = "salt_and_pepper"
-    amount: tuple[float, float] = setting(Span(0.0, 1.0, alone="fixed"), (0.01, 0.06), "Share of the pixels.")
+    amount: tuple[float, float] = setting(
+        Span(0.0, 1.0, alone="fixed"), (0.01, 0.06), "Share of the pixels."
+    )
     salt: float = setting(Number(0.0, 1.0), 0.5, "Share of these that become white.")
 
     @property

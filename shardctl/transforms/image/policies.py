@@ -1,7 +1,9 @@
-"""The policies of automatic augmentation: which operations they choose from, how strong these are, and how they are drawn.
+"""The policies of automatic augmentation: which operations they choose from, how strong these are,
+and how they are drawn.
 
-Source: torchvision's `transforms.v2` (RandAugment, TrivialAugmentWide, AutoAugment, AugMix), from where the tables are. A drawn
-operation is its name and its magnitude; nothing here touches an image.
+Source: torchvision's `transforms.v2` (RandAugment, TrivialAugmentWide, AutoAugment, AugMix), from
+where the tables are. A drawn operation is its name and its magnitude; nothing here touches an
+image.
 """
 
 from __future__ import annotations
@@ -15,15 +17,17 @@ from shardctl.system.dataclass import dataclass
 from shardctl.transforms.image.draws import whole
 
 Operation = tuple[str, float]
-"""A name and a magnitude: an offset of x per row (`shear_x`), pixels (`translate_x`), degrees (`rotate`), what is added to the
-factor 1 (`brightness`, `contrast`, `saturation`, `sharpness`), bits (`posterize`), a share of 255 (`solarize`), or 0."""
+"""A name and a magnitude: an offset of x per row (`shear_x`), pixels (`translate_x`), degrees
+(`rotate`), what is added to the factor 1 (`brightness`, `contrast`, `saturation`, `sharpness`),
+bits (`posterize`), a share of 255 (`solarize`), or 0."""
 
 
 @dataclass(frozen=True)
 class Strengths:
     """The magnitudes of an operation, from weakest to strongest.
 
-    `signed`: half of the drawn ones are negative. `of`: they are shares of the image's width or height. `whole`: rounded.
+    `signed`: half of the drawn ones are negative. `of`: they are shares of the image's width or
+    height. `whole`: rounded.
     """
 
     weakest: float
@@ -36,14 +40,17 @@ class Strengths:
         """Return magnitude `index` of `bins` in an image of `size` (width, height)."""
         side = {"": 1, "width": size[0], "height": size[1]}[self.of]
         value = (self.weakest + (self.strongest - self.weakest) * index / max(bins - 1, 1)) * side
-        return float(round(value)) if self.whole else round(value, 9)  # 15 pixels, and not 14.999…, of which 14 are left
+        # 15 pixels, and not 14.999…, of which 14 are left
+        return float(round(value)) if self.whole else round(value, 9)
 
 
 Space = Mapping[str, Strengths | None]
 """The operations of a policy. None: the operation has no magnitude."""
 
 
-def _geometry(shear: float, translate: float, rotate: float, relative: bool) -> dict[str, Strengths]:
+def _geometry(
+    shear: float, translate: float, rotate: float, relative: bool
+) -> dict[str, Strengths]:
     return {
         "shear_x": Strengths(0, shear, True),
         "shear_y": Strengths(0, shear, True),
@@ -54,7 +61,10 @@ def _geometry(shear: float, translate: float, rotate: float, relative: bool) -> 
 
 
 def _factors(strongest: float) -> dict[str, Strengths]:
-    return {name: Strengths(0, strongest, True) for name in ("brightness", "saturation", "contrast", "sharpness")}
+    return {
+        name: Strengths(0, strongest, True)
+        for name in ("brightness", "saturation", "contrast", "sharpness")
+    }
 
 
 def _values(most_bits: int, fewest_bits: int) -> dict[str, Strengths | None]:
@@ -66,9 +76,24 @@ def _values(most_bits: int, fewest_bits: int) -> dict[str, Strengths | None]:
     }
 
 
-RAND_AUGMENT: Space = {"identity": None, **_geometry(0.3, 150 / 331, 30, True), **_factors(0.9), **_values(8, 4)}
-TRIVIAL_AUGMENT: Space = {"identity": None, **_geometry(0.99, 32, 135, False), **_factors(0.99), **_values(8, 2)}
-AUTO_AUGMENT: Space = {**_geometry(0.3, 150 / 331, 30, True), **_factors(0.9), **_values(8, 4), "invert": None}
+RAND_AUGMENT: Space = {
+    "identity": None,
+    **_geometry(0.3, 150 / 331, 30, True),
+    **_factors(0.9),
+    **_values(8, 4),
+}
+TRIVIAL_AUGMENT: Space = {
+    "identity": None,
+    **_geometry(0.99, 32, 135, False),
+    **_factors(0.99),
+    **_values(8, 2),
+}
+AUTO_AUGMENT: Space = {
+    **_geometry(0.3, 150 / 331, 30, True),
+    **_factors(0.9),
+    **_values(8, 4),
+    "invert": None,
+}
 AUG_MIX_PART: Space = {**_geometry(0.3, 1 / 3, 30, True), **_values(4, 0)}
 AUG_MIX: Space = {**AUG_MIX_PART, **_factors(0.9)}
 
@@ -161,10 +186,13 @@ POLICIES: Mapping[str, Sequence[tuple[Choice, Choice]]] = {
         (("shear_x", 0.7, 2), ("invert", 0.1, None)),
     ),
 }
-"""The pairs of operations of AutoAugment, one of which is drawn, by the dataset that they were found on."""
+"""The pairs of operations of AutoAugment, one of which is drawn, by the dataset that they were
+found on."""
 
 
-def draw_rand_augment(rng: np.random.Generator, size: Size, count: int, index: int, bins: int) -> list[Operation]:
+def draw_rand_augment(
+    rng: np.random.Generator, size: Size, count: int, index: int, bins: int
+) -> list[Operation]:
     """Draw `count` operations, with replacement, each of magnitude `index` of `bins`."""
     return [_draw(rng, RAND_AUGMENT, size, bins, index, index) for _ in range(count)]
 
@@ -180,22 +208,32 @@ def draw_auto_augment(rng: np.random.Generator, size: Size, policy: str) -> list
     made = []
     for name, probability, index in pairs[whole(rng, 0, len(pairs) - 1)]:
         if rng.random() < probability:
-            made.append((name, _signed(rng, AUTO_AUGMENT[name], size, AUTO_AUGMENT_BINS, index or 0)))
+            made.append(
+                (name, _signed(rng, AUTO_AUGMENT[name], size, AUTO_AUGMENT_BINS, index or 0))
+            )
     return made
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """What AugMix makes: the image times `weight`, and each chain of operations made on it times its own weight."""
+    """What AugMix makes: the image times `weight`, and each chain of operations made on it times
+    its own weight."""
 
     weight: float
     chains: tuple[tuple[float, tuple[Operation, ...]], ...]
 
 
 def draw_aug_mix(
-    rng: np.random.Generator, size: Size, severity: int, width: int, depth: int, alpha: float, all_operations: bool
+    rng: np.random.Generator,
+    size: Size,
+    severity: int,
+    width: int,
+    depth: int,
+    alpha: float,
+    all_operations: bool,
 ) -> Mixture:
-    """Draw `width` chains of `depth` operations (0: 1 to 3, drawn), with magnitudes below `severity` of 10, and their weights.
+    """Draw `width` chains of `depth` operations (0: 1 to 3, drawn), with magnitudes below
+    `severity` of 10, and their weights.
 
     The weights are drawn from two Dirichlet distributions, both with parameters `alpha`.
     """
@@ -209,14 +247,19 @@ def draw_aug_mix(
     return Mixture(float(original), tuple(chains))
 
 
-def _draw(rng: np.random.Generator, space: Space, size: Size, bins: int, low: int, high: int) -> Operation:
-    """Draw an operation of a space, the index of its magnitude from `low` to `high`, and its sign."""
+def _draw(
+    rng: np.random.Generator, space: Space, size: Size, bins: int, low: int, high: int
+) -> Operation:
+    """Draw an operation of a space, the index of its magnitude from `low` to `high`, and its
+    sign."""
     names = tuple(space)
     name = names[whole(rng, 0, len(names) - 1)]
     return name, _signed(rng, space[name], size, bins, whole(rng, low, high))
 
 
-def _signed(rng: np.random.Generator, strengths: Strengths | None, size: Size, bins: int, index: int) -> float:
+def _signed(
+    rng: np.random.Generator, strengths: Strengths | None, size: Size, bins: int, index: int
+) -> float:
     if strengths is None:
         return 0.0
     magnitude = strengths.magnitude(index, bins, size)

@@ -13,11 +13,14 @@ from shardctl.transforms.settings import Fill, Optional, Sides, Whole, Word, set
 
 @dataclass(frozen=True)
 class Resize(ViewTransform):
-    """One number: a side becomes that long, the shape is kept. Two: exactly that size, the shape is not kept."""
+    """One number: a side becomes that long, the shape is kept. Two: exactly that size, the shape is
+    not kept."""
 
     name: ClassVar[str] = "resize"
     size: int | Size = setting(Sides(), doc="The side in pixels, or WIDTHxHEIGHT.")
-    side: str = setting(Word(("short", "long")), "short", "Which side one number is meant for.", later=True)
+    side: str = setting(
+        Word(("short", "long")), "short", "Which side one number is meant for.", later=True
+    )
 
     def view(self, look: Look, rng: Rng) -> Look:
         """Scale."""
@@ -41,7 +44,8 @@ class Resize(ViewTransform):
 
 @dataclass(frozen=True)
 class Letterbox(ImageTransform):
-    """Resize an image, its shape kept, so that it just fits into a size, and fill what is left on both sides of it."""
+    """Resize an image, its shape kept, so that it just fits into a size, and fill what is left on
+    both sides of it."""
 
     name: ClassVar[str] = "letterbox"
     size: Size = setting(Sides(pair=True), doc="WIDTHxHEIGHT, or one number for a square.")
@@ -62,12 +66,15 @@ class Letterbox(ImageTransform):
 
 @dataclass(frozen=True)
 class Padding(ImageTransform):
-    """Put an image onto a larger canvas: a margin on every side, or at its centre a canvas of some size."""
+    """Put an image onto a larger canvas: a margin on every side, or at its centre a canvas of some
+    size."""
 
     name: ClassVar[str] = "pad"
     margin: int = setting(Whole(0, 16384), 0, "Pixels on each side.")
     size: Size | None = setting(
-        Optional(Sides(pair=True)), None, "WIDTHxHEIGHT that the canvas has at least; the image is at its centre."
+        Optional(Sides(pair=True)),
+        None,
+        "WIDTHxHEIGHT that the canvas has at least; the image is at its centre.",
     )
     fill: Colour = setting(Fill(), BLACK, "Colour of the margin.")
 
@@ -80,7 +87,11 @@ class Padding(ImageTransform):
 
     def _canvas(self, size: Size) -> Size:
         width, height = size[0] + 2 * self.margin, size[1] + 2 * self.margin
-        return (width, height) if self.size is None else (max(width, self.size[0]), max(height, self.size[1]))
+        return (
+            (width, height)
+            if self.size is None
+            else (max(width, self.size[0]), max(height, self.size[1]))
+        )
 
     def output_size(self, size: Size | None) -> Size | None:
         """Return the size of the canvas, where that of the image is known."""

@@ -1,7 +1,9 @@
-"""Turning, shearing and bending an image by a matrix. Formulas and settings are those of torchvision's v2.
+"""Turning, shearing and bending an image by a matrix. Formulas and settings are those of
+torchvision's v2.
 
-Steps take the nearest pixels by default where torchvision's do; with `bilinear`, the resampling is one with the crops and
-resizes around it, and images that become smaller are reduced with care (images/codecs/resampling.py).
+Steps take the nearest pixels by default where torchvision's do; with `bilinear`, the resampling is
+one with the crops and resizes around it, and images that become smaller are reduced with care
+(images/codecs/resampling.py).
 """
 
 from __future__ import annotations
@@ -11,11 +13,31 @@ from typing import ClassVar
 
 import numpy as np
 
-from shardctl.images.geometry import BLACK, Colour, Matrix, Size, View, Warp, apply, bounds, corners, moving
+from shardctl.images.geometry import (
+    BLACK,
+    Colour,
+    Matrix,
+    Size,
+    View,
+    Warp,
+    apply,
+    bounds,
+    corners,
+    moving,
+)
 from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import ImageTransform, Rng, between, drawn
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.settings import PROBABILITY, Fill, Flag, Number, Numbers, Span, Word, setting
+from shardctl.transforms.settings import (
+    PROBABILITY,
+    Fill,
+    Flag,
+    Number,
+    Numbers,
+    Span,
+    Word,
+    setting,
+)
 
 INTERPOLATION = Word(("nearest", "bilinear"))
 HOW_TAKEN = "How pixels are taken: nearest, or bilinear."
@@ -23,7 +45,8 @@ OUTSIDE = "Colour of what lies outside of the image."
 
 
 def rotation(size: Size, angle: float, expand: bool) -> tuple[Matrix, Size]:
-    """Return the map from the output to an image turned by `angle` degrees, counter-clockwise, and the size of the output.
+    """Return the map from the output to an image turned by `angle` degrees, counter-clockwise, and
+    the size of the output.
 
     As Pillow's `rotate`: `expand` makes the output large enough to hold all of the image.
     """
@@ -37,17 +60,25 @@ def rotation(size: Size, angle: float, expand: bool) -> tuple[Matrix, Size]:
     if angle % 90.0 == 0:  # whole pixels
         wide, high = size if angle % 180.0 == 0 else (height, width)
     else:
-        left, top, right, bottom = bounds(apply(inverse, corners((0.0, 0.0, float(width), float(height)))))
+        left, top, right, bottom = bounds(
+            apply(inverse, corners((0.0, 0.0, float(width), float(height))))
+        )
         wide, high = math.ceil(right) - math.floor(left), math.ceil(bottom) - math.floor(top)
     return inverse @ moving(-(wide - width) / 2, -(high - height) / 2), (wide, high)
 
 
 def affine(
-    angle: float, translate: tuple[float, float], scale: float, shear: tuple[float, float], centre: tuple[float, float]
+    angle: float,
+    translate: tuple[float, float],
+    scale: float,
+    shear: tuple[float, float],
+    centre: tuple[float, float],
 ) -> Matrix:
-    """Return the map from the output to an image that is sheared, scaled, turned clockwise and moved, in this order.
+    """Return the map from the output to an image that is sheared, scaled, turned clockwise and
+    moved, in this order.
 
-    `angle` and `shear` are in degrees, `translate` in pixels. Source: torchvision's `_get_inverse_affine_matrix`.
+    `angle` and `shear` are in degrees, `translate` in pixels. Source: torchvision's
+    `_get_inverse_affine_matrix`.
     """
     turn, (shear_x, shear_y) = math.radians(angle), (math.radians(part) for part in shear)
     a = math.cos(turn - shear_y) / math.cos(shear_y)
@@ -55,12 +86,15 @@ def affine(
     c = math.sin(turn - shear_y) / math.cos(shear_y)
     d = -math.sin(turn - shear_y) * math.tan(shear_x) / math.cos(shear_y) + math.cos(turn)
     linear = np.array([[d / scale, -b / scale, 0.0], [-c / scale, a / scale, 0.0], [0.0, 0.0, 1.0]])
-    inverse: Matrix = moving(*centre) @ linear @ moving(-centre[0] - translate[0], -centre[1] - translate[1])
+    inverse: Matrix = (
+        moving(*centre) @ linear @ moving(-centre[0] - translate[0], -centre[1] - translate[1])
+    )
     return inverse
 
 
 def perspective(start: Matrix, end: Matrix) -> Matrix:
-    """Return the map from the output to an image of which the points `start` (4, 2) are to be seen at `end` (4, 2)."""
+    """Return the map from the output to an image of which the points `start` (4, 2) are to be seen
+    at `end` (4, 2)."""
     rows = []
     for (x, y), (u, v) in zip(end, start, strict=True):
         rows.append([x, y, 1, 0, 0, 0, -u * x, -u * y])
@@ -70,9 +104,20 @@ def perspective(start: Matrix, end: Matrix) -> Matrix:
     return inverse
 
 
-def warp_whole(picture: Picture, inverse: Matrix, fill: Colour, interpolation: str, size: Size | None = None) -> None:
-    """Warp all of what is seen of a picture by the map from the output to it; `size` is that of the output if it changes."""
-    picture.warp(Warp.of(View.whole(picture.size), inverse, size or picture.size, fill, interpolation == "nearest"))
+def warp_whole(
+    picture: Picture, inverse: Matrix, fill: Colour, interpolation: str, size: Size | None = None
+) -> None:
+    """Warp all of what is seen of a picture by the map from the output to it; `size` is that of the
+    output if it changes."""
+    picture.warp(
+        Warp.of(
+            View.whole(picture.size),
+            inverse,
+            size or picture.size,
+            fill,
+            interpolation == "nearest",
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -100,7 +145,9 @@ class RandomRotation(ImageTransform):
     """Turn by a random angle, counter-clockwise, about the centre."""
 
     name: ClassVar[str] = "random_rotation"
-    degrees: tuple[float, float] = setting(Span(-360.0, 360.0, alone="around"), doc="The angles; n alone is -n to n.")
+    degrees: tuple[float, float] = setting(
+        Span(-360.0, 360.0, alone="around"), doc="The angles; n alone is -n to n."
+    )
     expand: bool = setting(Flag(), False, "Make the output large enough to hold all of the image.")
     interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
     fill: Colour = setting(Fill(), BLACK, OUTSIDE)
@@ -128,14 +175,22 @@ class Affine(ImageTransform):
     angle: float = setting(Number(-360.0, 360.0), 0.0, "Degrees, clockwise.")
     translate: tuple[float, ...] = setting(Numbers(2), (0.0, 0.0), "Pixels to the right and down.")
     scale: float = setting(Number(0.0, above=True), 1.0, "How much larger things become.")
-    shear: tuple[float, ...] = setting(Numbers(2, -89.0, 89.0), (0.0, 0.0), "Degrees along x and along y.")
+    shear: tuple[float, ...] = setting(
+        Numbers(2, -89.0, 89.0), (0.0, 0.0), "Degrees along x and along y."
+    )
     interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
     fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Warp."""
         centre = (picture.size[0] * 0.5, picture.size[1] * 0.5)
-        inverse = affine(self.angle, (self.translate[0], self.translate[1]), self.scale, (self.shear[0], self.shear[1]), centre)
+        inverse = affine(
+            self.angle,
+            (self.translate[0], self.translate[1]),
+            self.scale,
+            (self.shear[0], self.shear[1]),
+            centre,
+        )
         warp_whole(picture, inverse, self.fill, self.interpolation)
 
 
@@ -144,11 +199,21 @@ class RandomAffine(ImageTransform):
     """Shear, scale, turn and move by random amounts, about the centre."""
 
     name: ClassVar[str] = "random_affine"
-    degrees: tuple[float, float] = setting(Span(-360.0, 360.0, alone="around"), doc="The angles; n alone is -n to n.")
-    translate: tuple[float, ...] = setting(Numbers(2, 0.0, 1.0), (0.0, 0.0), "Most that it moves, by the width and the height.")
-    scale: tuple[float, float] = setting(Span(0.0, above=True), (1.0, 1.0), "How much larger things become.")
-    shear: tuple[float, float] = setting(Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along x; n alone is -n to n.")
-    shear_y: tuple[float, float] = setting(Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along y.")
+    degrees: tuple[float, float] = setting(
+        Span(-360.0, 360.0, alone="around"), doc="The angles; n alone is -n to n."
+    )
+    translate: tuple[float, ...] = setting(
+        Numbers(2, 0.0, 1.0), (0.0, 0.0), "Most that it moves, by the width and the height."
+    )
+    scale: tuple[float, float] = setting(
+        Span(0.0, above=True), (1.0, 1.0), "How much larger things become."
+    )
+    shear: tuple[float, float] = setting(
+        Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along x; n alone is -n to n."
+    )
+    shear_y: tuple[float, float] = setting(
+        Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along y."
+    )
     interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
     fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
@@ -176,7 +241,8 @@ class Perspective(ImageTransform):
     name: ClassVar[str] = "perspective"
     corners: tuple[float, ...] = setting(
         Numbers(8, -4.0, 5.0),
-        doc="Where the corners go: x and y of the top left, top right, bottom right, bottom left, as shares of the size.",
+        doc="Where the corners go: x and y of the top left, top right, bottom right, bottom left, "
+        "as shares of the size.",
     )
     interpolation: str = setting(INTERPOLATION, "bilinear", HOW_TAKEN)
     fill: Colour = setting(Fill(), BLACK, OUTSIDE)
@@ -193,7 +259,9 @@ class RandomPerspective(ImageTransform):
     """Move every corner inwards by a random amount, with a probability."""
 
     name: ClassVar[str] = "random_perspective"
-    distortion_scale: float = setting(Number(0.0, 1.0), 0.5, "Most that a corner moves, by half of the side.")
+    distortion_scale: float = setting(
+        Number(0.0, 1.0), 0.5, "Most that a corner moves, by half of the side."
+    )
     p: float = setting(PROBABILITY, 0.5, "Probability of doing it.")
     interpolation: str = setting(INTERPOLATION, "bilinear", HOW_TAKEN)
     fill: Colour = setting(Fill(), BLACK, OUTSIDE)
@@ -210,9 +278,14 @@ class RandomPerspective(ImageTransform):
         assert rng is not None, "a random step is handed a generator"
         (right, bottom), (width, height) = (side - 1 for side in picture.size), picture.size
         # Pixels, and not their corners, as torchvision counts them: 0 to side - 1.
-        most_x, most_y = int(self.distortion_scale * (width // 2)) + 1, int(self.distortion_scale * (height // 2)) + 1
+        most_x, most_y = (
+            int(self.distortion_scale * (width // 2)) + 1,
+            int(self.distortion_scale * (height // 2)) + 1,
+        )
         start = np.array([[0, 0], [right, 0], [right, bottom], [0, bottom]], np.float64)
-        inwards = np.array([[rng.integers(most_x), rng.integers(most_y)] for _ in range(4)], np.float64)
+        inwards = np.array(
+            [[rng.integers(most_x), rng.integers(most_y)] for _ in range(4)], np.float64
+        )
         end = start + inwards * [[1, 1], [-1, 1], [-1, -1], [1, -1]]
         warp_whole(picture, perspective(start, end), self.fill, self.interpolation)
 
@@ -229,5 +302,11 @@ class Shear(ImageTransform):
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Shear."""
-        inverse = affine(0.0, (0.0, 0.0), 1.0, (math.degrees(math.atan(self.x)), math.degrees(math.atan(self.y))), (0.0, 0.0))
+        inverse = affine(
+            0.0,
+            (0.0, 0.0),
+            1.0,
+            (math.degrees(math.atan(self.x)), math.degrees(math.atan(self.y))),
+            (0.0, 0.0),
+        )
         warp_whole(picture, inverse, self.fill, self.interpolation)

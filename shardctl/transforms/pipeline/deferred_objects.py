@@ -34,7 +34,13 @@ from shardctl.images.object_geometry import (
     visible_columns,
 )
 from shardctl.sources.annotations.base import BAD, AnnotationRule
-from shardctl.sources.annotations.finishing import fitted, mask_values, orientation_of, turned_objects, upright_mask
+from shardctl.sources.annotations.finishing import (
+    fitted,
+    mask_values,
+    orientation_of,
+    turned_objects,
+    upright_mask,
+)
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.label_table import some
@@ -44,13 +50,14 @@ from shardctl.transforms.pipeline.sizes import value_size
 from shardctl.transforms.values import UnfitValue, describe, plain_value
 
 WAITING_BYTES = 16 << 10
-"""Bytes of the objects of an image from which they are moved at once: there is little to win, and memory that they need and do
-not get is their record's own."""
+"""Bytes of the objects of an image from which they are moved at once: there is little to win, and
+memory that they need and do not get is their record's own."""
 
 
 @dataclass(frozen=True, eq=False)
 class DeferredObjects:
-    """The objects of an image of this size that are moved by stages later, together with others: in a fifth of the time.
+    """The objects of an image of this size that are moved by stages later, together with others: in
+    a fifth of the time.
 
     `bytes` is about what they take: less than WAITING_BYTES.
     """
@@ -75,10 +82,12 @@ PLACE_MEMBERS = ("bbox", "segmentation", "rle", "keypoints")
 
 
 class Annotated:
-    """The annotations that samples of a layout have beside their main image. `rule` says which objects a cut keeps.
+    """The annotations that samples of a layout have beside their main image. `rule` says which
+    objects a cut keeps.
 
-    Objects of tables may have no role: their types are those of the table. Those that are `unmoved` stay as they are.
-    `of_records` are the masks and objects that came with records as they are, and how each is read.
+    Objects of tables may have no role: their types are those of the table. Those that are `unmoved`
+    stay as they are. `of_records` are the masks and objects that came with records as they are, and
+    how each is read.
     """
 
     def __init__(
@@ -89,13 +98,22 @@ class Annotated:
         unmoved: Collection[str] = (),
     ) -> None:
         roles = layout.roles if layout else Roles()
-        has_table = layout is not None and not roles.objects and has_objects(layout.columns) and OBJECTS not in unmoved
+        has_table = (
+            layout is not None
+            and not roles.objects
+            and has_objects(layout.columns)
+            and OBJECTS not in unmoved
+        )
         of_table = {OBJECTS: Objects()} if has_table else {}
         self._of_records = tuple(of_records.items())
         self._objects = tuple((roles.objects or of_table).items())
-        self._masks = tuple((name, role) for name, role in roles.images.items() if isinstance(role, Mask))
+        self._masks = tuple(
+            (name, role) for name, role in roles.images.items() if isinstance(role, Mask)
+        )
         self._rule = rule
-        self._marked = tuple((name, role, _members(layout, name)) for name, role in roles.objects.items())
+        self._marked = tuple(
+            (name, role, _members(layout, name)) for name, role in roles.objects.items()
+        )
 
     def __bool__(self) -> bool:
         return bool(self._objects or self._masks)
@@ -111,11 +129,16 @@ class Annotated:
 
     def unmoved(self, before: Marked, sample: Sample) -> list[str]:
         """Return the objects and masks of a sample that are where they were before."""
-        given = {name: places for name, value in before.annotations.items() if (places := _places_of(value))}
+        given = {
+            name: places
+            for name, value in before.annotations.items()
+            if (places := _places_of(value))
+        }
         return [name for name, places in given.items() if places == _places_of(sample.get(name))]
 
     def check_moved(self, before: Marked, sample: Sample, size: Size, who: str) -> None:
-        """Raise Rejection if functions changed the size of an image, and not what is marked in it. `who` set the image."""
+        """Raise Rejection if functions changed the size of an image, and not what is marked in it.
+        `who` set the image."""
         left = self.unmoved(before, sample) if size != before.size else []
         for name, _ in self._masks:
             mask = sample.get(name)
@@ -127,7 +150,8 @@ class Annotated:
             raise Rejection("transform", BAD, message)
 
     def check(self, sample: Sample, setter: Callable[[str], str]) -> None:
-        """Raise Rejection if a person's functions made objects that could not be read. `setter` names who set a field.
+        """Raise Rejection if a person's functions made objects that could not be read. `setter`
+        names who set a field.
 
         Whether a value fits the type of its column is not looked at here.
         """
@@ -136,15 +160,22 @@ class Annotated:
             if not isinstance(objects, dict) or not members.issuperset(objects):
                 continue
             lists = {member: objects.get(member) for member in sorted(members)}
-            if all(items is None or isinstance(items, list | tuple | np.ndarray) for items in lists.values()):
+            if all(
+                items is None or isinstance(items, list | tuple | np.ndarray)
+                for items in lists.values()
+            ):
                 fault = next(object_faults(lists, role), None)
                 if fault:
-                    raise Rejection("transform", BAD, f"{setter(name)} set {name} to a dict {fault}")
+                    raise Rejection(
+                        "transform", BAD, f"{setter(name)} set {name} to a dict {fault}"
+                    )
 
     def upright(self, sample: Sample, opened: Opened) -> int:
-        """Make the masks and objects that came with a record those of its upright image. Raises Rejection.
+        """Make the masks and objects that came with a record those of its upright image. Raises
+        Rejection.
 
-        Returns how many objects the rule for boxes has dropped. What needs no change is left as it came.
+        Returns how many objects the rule for boxes has dropped. What needs no change is left as it
+        came.
         """
         dropped = 0
         for name, rule in self._of_records:
@@ -159,13 +190,19 @@ class Annotated:
         return dropped
 
     def moved(
-        self, sample: Sample, size: Size, stages: Sequence[Stage], of_table: bool, later: bool = False
+        self,
+        sample: Sample,
+        size: Size,
+        stages: Sequence[Stage],
+        of_table: bool,
+        later: bool = False,
     ) -> tuple[Sample, int]:
-        """Return the annotations of a sample after an image of this size went through stages, and how many objects fell away.
+        """Return the annotations of a sample after an image of this size went through stages, and
+        how many objects fell away.
 
-        Masks stay the bytes that they are if nothing moves them. Objects that came with a record (`of_table`) are checked
-        first; those of annotations were. With `later` they may be DeferredObjects, none of which fell away so far: `settled`
-        moves these. Raises Rejection.
+        Masks stay the bytes that they are if nothing moves them. Objects that came with a record
+        (`of_table`) are checked first; those of annotations were. With `later` they may be
+        DeferredObjects, none of which fell away so far: `settled` moves these. Raises Rejection.
         """
         changed: Sample = {}
         lost = 0
@@ -179,7 +216,9 @@ class Annotated:
                     changed[name] = DeferredObjects(given, size, tuple(stages), role, taken)
                 else:
                     checked = _checked(given, name, size) if of_table else given
-                    changed[name] = self._moved_objects(checked, Motion.of(size, stages), stages, role)
+                    changed[name] = self._moved_objects(
+                        checked, Motion.of(size, stages), stages, role
+                    )
                     lost += len(checked["bbox"]) - len(changed[name]["bbox"])
             for name, mask in self._masks:
                 if sample.get(name) is not None:
@@ -197,7 +236,9 @@ class Annotated:
                 moved[place] = made
         return moved
 
-    def _moved_objects(self, given: dict[str, Any], motion: Motion, stages: Sequence[Stage], role: Objects) -> dict[str, Any]:
+    def _moved_objects(
+        self, given: dict[str, Any], motion: Motion, stages: Sequence[Stage], role: Objects
+    ) -> dict[str, Any]:
         runs = given.get("rle")
         if not runs or all(each is None for each in runs):
             return moved_objects(given, motion, role, self._rule)
@@ -211,8 +252,17 @@ class Annotated:
             height, width = each["size"]
             visible = visible or visible_columns(motion, (width, height))
             mask = rle.decode_patch(each["counts"], (height, width))
-            moved = masks.moved(place, mask, visible, lambda mask: reduce(lambda made, move: move(made), moves, mask))
-            made.append(None if moved is None else {"size": list(moved.shape), "counts": rle.encode_patch(moved)})
+            moved = masks.moved(
+                place,
+                mask,
+                visible,
+                lambda mask: reduce(lambda made, move: move(made), moves, mask),
+            )
+            made.append(
+                None
+                if moved is None
+                else {"size": list(moved.shape), "counts": rle.encode_patch(moved)}
+            )
         return moved_objects({**given, "rle": made}, motion, role, self._rule, masks)
 
 
@@ -231,11 +281,16 @@ def _places_of(value: Any) -> Any:
 def _members(layout: Layout | None, name: str) -> frozenset[str]:
     """Return the members of a column of objects."""
     type_ = layout.columns.field(name).type if layout else None
-    return frozenset(f.name for f in type_) if type_ is not None and pa.types.is_struct(type_) else frozenset()
+    return (
+        frozenset(f.name for f in type_)
+        if type_ is not None and pa.types.is_struct(type_)
+        else frozenset()
+    )
 
 
 def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
-    """Yield what is wrong with objects that Python made, as the end of a sentence; places in lists are counted from 0."""
+    """Yield what is wrong with objects that Python made, as the end of a sentence; places in lists
+    are counted from 0."""
     missing = [member for member, items in lists.items() if items is None]
     if missing:
         yield f"without {missing[0]}; it must have the lists {', '.join(lists)}"
@@ -243,20 +298,36 @@ def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
     count = len(lists["bbox"])
     for member, items in lists.items():
         if len(items) != count:
-            yield f"with {count} of bbox and {len(items)} of {member}; there must be one for each object"
+            yield (
+                f"with {count} of bbox and {len(items)} of {member}; there must be one for each "
+                "object"
+            )
             return
     for place, box in _not_boxes(lists["bbox"]):
-        yield f"whose bbox[{place}] is {_shown(box)}; it must be four finite numbers: x, y, width, height, none beyond float32"
+        yield (
+            f"whose bbox[{place}] is {_shown(box)}; it must be four finite numbers: x, y, "
+            "width, "
+            "height, none beyond float32"
+        )
     most = "" if role.names is None else f" to {len(role.names) - 1}"
     for place, category in enumerate(lists["category"]):
         is_number = isinstance(category, int | np.integer) and not isinstance(category, bool)
-        is_known = is_number and category >= 0 and (role.names is None or category < len(role.names))
+        is_known = (
+            is_number and category >= 0 and (role.names is None or category < len(role.names))
+        )
         if category is None or (is_number and not is_known):
-            yield f"whose category[{place}] is {describe(category)}; categories are whole numbers from 0{most}"
+            yield (
+                f"whose category[{place}] is {describe(category)}; categories are whole numbers "
+                f"from 0{most}"
+            )
     for place, polygons in enumerate(lists.get("segmentation", ())):
         odd = [len(polygon) for polygon in _lists_in(polygons) if len(polygon) % 2]
         if odd:
-            yield f"whose segmentation[{place}] has a polygon of {counted(odd[0], 'number')}; they are x, y, x, y, …"
+            yield (
+                f"whose segmentation[{place}] has a polygon of {counted(odd[0], 'number')}; "
+                "they "
+                "are x, y, x, y, …"
+            )
         elif not all(map(are_finite, _lists_in(polygons))):
             yield f"whose segmentation[{place}] has a polygon with {NOT_FINITE}"
     for place, points in enumerate(lists.get("keypoints", ())):
@@ -266,14 +337,18 @@ def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
         for place, points in enumerate(lists.get("keypoints", ())):
             if _is_list(points) and len(points) not in (0, len(role.keypoints)):
                 given = counted(len(points), "point")
-                yield f"whose keypoints[{place}] are {given}; {len(role.keypoints)} have names, and there may be none"
+                yield (
+                    f"whose keypoints[{place}] are {given}; {len(role.keypoints)} have names, "
+                    "and there may be none"
+                )
 
 
 NOT_FINITE = "a number that is not finite, or beyond float32"
 
 
 def are_finite(numbers: Any) -> bool:
-    """Return whether all of some numbers are finite as float32; True too for what are no numbers."""
+    """Return whether all of some numbers are finite as float32; True too for what are no
+    numbers."""
     try:
         with np.errstate(over="ignore"):
             return bool(np.isfinite(np.asarray(numbers, np.float32)).all())
@@ -284,9 +359,14 @@ def are_finite(numbers: Any) -> bool:
 
 
 def _not_boxes(boxes: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    """Yield the place and the value of what is no box, or one with numbers that are not finite as float32."""
-    with suppress(TypeError, ValueError, OverflowError), np.errstate(over="ignore"):  # all at once: there may be many
-        if not len(boxes) or np.isfinite(np.asarray(boxes, np.float32).reshape(len(boxes), 4)).all():
+    """Yield the place and the value of what is no box, or one with numbers that are not finite as
+    float32."""
+    # all at once: there may be many
+    with suppress(TypeError, ValueError, OverflowError), np.errstate(over="ignore"):
+        if (
+            not len(boxes)
+            or np.isfinite(np.asarray(boxes, np.float32).reshape(len(boxes), 4)).all()
+        ):
             return
     for place, box in enumerate(boxes):
         if not _is_list(box) or len(box) != 4:
@@ -312,22 +392,36 @@ def _is_list(value: Any) -> bool:
 
 
 def _checked(objects: dict[str, Any], name: str, size: Size) -> dict[str, Any]:
-    """Return objects of a table whose lists go together, those that are missing as lists of nothing. Raises Rejection.
+    """Return objects of a table whose lists go together, those that are missing as lists of
+    nothing. Raises Rejection.
 
-    Those of annotations are checked when they are read; those of tables come as they are. `size` is that of the image.
+    Those of annotations are checked when they are read; those of tables come as they are. `size` is
+    that of the image.
     """
     count = len(objects["bbox"] or ())
     for member, items in objects.items():
         if items is not None and len(items) != count:
-            message = f"{name} has {count} of bbox and {len(items)} of {member}; there must be one for each object"
+            message = (
+                f"{name} has {count} of bbox and {len(items)} of {member}; there must be "
+                "one "
+                "for each object"
+            )
             raise Rejection("transform", BAD, message)
     if not all(_are_numbers(box, 4) for box in objects["bbox"] or ()):
-        raise Rejection("transform", BAD, f"a bbox of {name} is not four numbers: x, y, width, height")
+        raise Rejection(
+            "transform", BAD, f"a bbox of {name} is not four numbers: x, y, width, height"
+        )
     for polygon in chain.from_iterable(each or () for each in objects.get("segmentation") or ()):
         if not _are_numbers(polygon) or len(polygon) % 2:
-            raise Rejection("transform", BAD, f"a polygon of {name} is not a list of numbers: x, y, x, y, …")
+            raise Rejection(
+                "transform", BAD, f"a polygon of {name} is not a list of numbers: x, y, x, y, …"
+            )
     for point in chain.from_iterable(each or () for each in objects.get("keypoints") or ()):
-        if not isinstance(point, list) or len(point) != 3 or not all(type(number) in (int, float) for number in point):
+        if (
+            not isinstance(point, list)
+            or len(point) != 3
+            or not all(type(number) in (int, float) for number in point)
+        ):
             raise Rejection("transform", BAD, f"a keypoint of {name} is not three numbers: x, y, v")
     for runs in objects.get("rle") or ():
         if runs is not None:
@@ -349,20 +443,29 @@ def check_runs(runs: Any, name: str, size: Size) -> None:
         height, width = runs["size"]
         rle.decode_patch(runs["counts"], (height, width))
     except (TypeError, KeyError, ValueError):
-        raise Rejection("transform", BAD, f"an RLE of {name} is not one, with a size and counts") from None
+        raise Rejection(
+            "transform", BAD, f"an RLE of {name} is not one, with a size and counts"
+        ) from None
     if (width, height) != size:
         message = f"an RLE of {name} is of {width}x{height}, and the image has {size[0]}x{size[1]}"
         raise Rejection("transform", BAD, message)
 
 
 def _upright_objects(given: dict[str, Any], rule: AnnotationRule, opened: Opened) -> dict[str, Any]:
-    """Return objects of a table in the frame of the upright image, and within it by the rule. Raises Rejection."""
-    sizes = (runs["size"] for runs in given.get("rle") or () if isinstance(runs, dict) and len(runs.get("size") or ()) == 2)
+    """Return objects of a table in the frame of the upright image, and within it by the rule.
+    Raises Rejection."""
+    sizes = (
+        runs["size"]
+        for runs in given.get("rle") or ()
+        if isinstance(runs, dict) and len(runs.get("size") or ()) == 2
+    )
     height, width = next(sizes, (None, None))
     said = None if width is None or height is None else (width, height)
     orientation = 1
     if opened.orientation != 1:
-        orientation = orientation_of(said, rule.frame, opened.size, opened.orientation, "objects' RLE masks")
+        orientation = orientation_of(
+            said, rule.frame, opened.size, opened.orientation, "objects' RLE masks"
+        )
     if orientation == 1 and rule.boxes == "keep":
         return given
     stored = opened.size[::-1] if orientation >= 5 else opened.size
@@ -374,9 +477,13 @@ def _upright_objects(given: dict[str, Any], rule: AnnotationRule, opened: Opened
     return fitted(objects, opened.size, rule.boxes)
 
 
-def _upright_mask(mask: dict[str, Any], name: str, rule: AnnotationRule, opened: Opened) -> dict[str, Any]:
-    """Return a mask of a record as it is where it fits the upright image, else turned, as a PNG. Raises Rejection."""
-    if opened.orientation == 1 and _png_size(mask["bytes"]) == opened.size:  # nearly all, and a header takes long to open
+def _upright_mask(
+    mask: dict[str, Any], name: str, rule: AnnotationRule, opened: Opened
+) -> dict[str, Any]:
+    """Return a mask of a record as it is where it fits the upright image, else turned, as a PNG.
+    Raises Rejection."""
+    # nearly all, and a header takes long to open
+    if opened.orientation == 1 and _png_size(mask["bytes"]) == opened.size:
         return mask
     size = open_image(mask["bytes"], max(MAX_PIXELS, opened.size[0] * opened.size[1])).size
     if opened.orientation == 1:
@@ -386,7 +493,9 @@ def _upright_mask(mask: dict[str, Any], name: str, rule: AnnotationRule, opened:
     try:
         return upright_mask(mask, size, rule.frame, opened)
     except Rejection as rejection:
-        raise Rejection(rejection.stage, rejection.error, f"{printable(name)}: {rejection.message}") from None
+        raise Rejection(
+            rejection.stage, rejection.error, f"{printable(name)}: {rejection.message}"
+        ) from None
 
 
 def _png_size(data: bytes) -> Size | None:
@@ -402,8 +511,11 @@ def _other_size(name: str, size: Size, of_image: Size) -> Rejection:
     return Rejection("transform", BAD, f"{printable(name)}: its mask is of {sizes}")
 
 
-def _moved_mask(mask: dict[str, Any], name: str, stages: Sequence[Stage], role: Mask, size: Size) -> dict[str, Any]:
-    """Return the mask of an image of this size after stages, as a PNG with the same kind of numbers and palette.
+def _moved_mask(
+    mask: dict[str, Any], name: str, stages: Sequence[Stage], role: Mask, size: Size
+) -> dict[str, Any]:
+    """Return the mask of an image of this size after stages, as a PNG with the same kind of numbers
+    and palette.
 
     `name` is that of its field. Raises Rejection.
     """

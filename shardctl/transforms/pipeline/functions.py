@@ -1,4 +1,5 @@
-"""The functions and models of a person that a recipe names, called one after the other on samples."""
+"""The functions and models of a person that a recipe names, called one after the other on
+samples."""
 
 from __future__ import annotations
 
@@ -18,16 +19,17 @@ from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.values import DEEPEST, describe
 
 Given = tuple[Sample, ...]
-"""The fields of a sample as each of the functions was given them, in order; nothing where that is not kept."""
+"""The fields of a sample as each of the functions was given them, in order; nothing where that is
+not kept."""
 
 
 @dataclass
 class Applied:
-    """What functions made of records: samples, each with the number of its record and what was given to each function, and
-    rejects by record.
+    """What functions made of records: samples, each with the number of its record and what was
+    given to each function, and rejects by record.
 
-    `left_out` names, by record, the function that returned no sample. Lists side by side: an object for each sample would cost
-    more than calling the function.
+    `left_out` names, by record, the function that returned no sample. Lists side by side: an object
+    for each sample would cost more than calling the function.
     """
 
     records: list[int] = field(default_factory=list)
@@ -47,7 +49,9 @@ class Applied:
     def drop_rejected(self) -> None:
         """Drop the samples of records that are rejected: one of them costs all of its record."""
         if self.rejects:
-            kept = [place for place, record in enumerate(self.records) if record not in self.rejects]
+            kept = [
+                place for place, record in enumerate(self.records) if record not in self.rejects
+            ]
             self.records = [self.records[place] for place in kept]
             self.samples = [self.samples[place] for place in kept]
             self.given = [self.given[place] for place in kept]
@@ -69,7 +73,8 @@ class Calls(Protocol):
         ...
 
     def many(self, records: list[int]) -> None:
-        """A model is called with the samples of some records, which are different ones, in order."""
+        """A model is called with the samples of some records, which are different ones, in
+        order."""
         ...
 
 
@@ -83,10 +88,11 @@ class _Step(NamedTuple):
 
 
 class Functions:
-    """Calls the functions and the models of a recipe. `numbered` says whether a record may become several samples of one
-    variant.
+    """Calls the functions and the models of a recipe. `numbered` says whether a record may become
+    several samples of one variant.
 
-    `traced` asks for what each function was given. Of several that is kept in any case: a message names the one to blame.
+    `traced` asks for what each function was given. Of several that is kept in any case: a message
+    names the one to blame.
     """
 
     def __init__(self, recipe: Recipe, numbered: bool, traced: bool) -> None:
@@ -96,7 +102,10 @@ class Functions:
             for number, step in enumerate(recipe.sample_transforms, 1)
         ]
         self._stretches = [
-            list(steps) for _, steps in groupby(self._steps, lambda each: each.number if _is_model(each.step) else 0)
+            list(steps)
+            for _, steps in groupby(
+                self._steps, lambda each: each.number if _is_model(each.step) else 0
+            )
         ]
         self._traced = traced or len(self._steps) > 1
         for model in recipe.models:
@@ -111,11 +120,13 @@ class Functions:
         return self._steps[-1].who
 
     def setter(self, name: str, given: Given, final: Sample) -> str:
-        """Return the function that set a field last; the last of all where it changed the value in place."""
+        """Return the function that set a field last; the last of all where it changed the value in
+        place."""
         return self.setters(given, final).get(name) or self.last
 
     def setters(self, given: Given, final: Sample) -> dict[str, str]:
-        """Return the function that set a field last, for each field of a sample that one of them set."""
+        """Return the function that set a field last, for each field of a sample that one of them
+        set."""
         if not given:
             return {}
         absent = object()
@@ -129,8 +140,9 @@ class Functions:
     def apply(self, records: list[int], samples: list[Sample], calls: Calls) -> Applied:
         """Return what the functions make of samples, each given with the number of its record.
 
-        Several functions are called in turn on each sample: one may leave something for the next. A model is called with the
-        samples of all records, some at a time. `settle` must follow once all samples of the records are there.
+        Several functions are called in turn on each sample: one may leave something for the next. A
+        model is called with the samples of all records, some at a time. `settle` must follow once
+        all samples of the records are there.
 
         Raises FailedCallError.
         """
@@ -140,7 +152,9 @@ class Functions:
                 applied = self._in_turn(applied, steps, calls)
                 continue
             made = Applied(rejects=applied.rejects, left_out=applied.left_out)
-            for record, sample, given in zip(applied.records, applied.samples, applied.given, strict=True):
+            for record, sample, given in zip(
+                applied.records, applied.samples, applied.given, strict=True
+            ):
                 if record not in made.rejects:
                     made.extend(self._in_turn(Applied([record], [sample], [given]), steps, calls))
             applied = made
@@ -153,12 +167,15 @@ class Functions:
                 applied = self._together(applied, step.step, step.who, calls)
                 continue
             made = Applied(rejects=applied.rejects, left_out=applied.left_out)
-            for record, sample, given in zip(applied.records, applied.samples, applied.given, strict=True):
+            for record, sample, given in zip(
+                applied.records, applied.samples, applied.given, strict=True
+            ):
                 if record in made.rejects:
                     continue
                 calls.one(record)
                 key, variant = sample["key"], sample["variant"]
-                # Its own stream per function, so that one that draws more or less does not disturb the next.
+                # Its own stream per function, so that one that draws more or less does not disturb
+                # the next.
                 rng = self._recipe.rng(f"{key}\0{step.number}", variant) if step.draws else None
                 so_far = (*given, sample.copy()) if self._traced else given
                 try:
@@ -176,7 +193,8 @@ class Functions:
         for first in range(0, len(applied.records), model.batch):
             some = slice(first, first + model.batch)
             records, samples = applied.records[some], applied.samples[some]
-            applied.samples[some] = [{} for _ in samples]  # what the model lets go of is not held here
+            # what the model lets go of is not held here
+            applied.samples[some] = [{} for _ in samples]
             names = [(sample["key"], sample["variant"]) for sample in samples]
             before = [
                 (*given, sample.copy()) if self._traced else given
@@ -187,10 +205,14 @@ class Functions:
                 results = model.apply_together(samples)
             except Rejection as rejection:
                 if len(set(records)) > 1:
-                    raise FailedCallError(list(dict.fromkeys(records)), who, rejection) from rejection
+                    raise FailedCallError(
+                        list(dict.fromkeys(records)), who, rejection
+                    ) from rejection
                 made.rejects.setdefault(records[0], rejection)
                 continue
-            for record, result, (key, variant), given in zip(records, results, names, before, strict=True):
+            for record, result, (key, variant), given in zip(
+                records, results, names, before, strict=True
+            ):
                 try:
                     if isinstance(result, Rejection):
                         raise result
@@ -200,9 +222,13 @@ class Functions:
         return made
 
     def settle(self, applied: Applied) -> None:
-        """Number the samples of records of which functions made several, and reject those of which they made none."""
+        """Number the samples of records of which functions made several, and reject those of which
+        they made none."""
         for record in applied.left_out.keys() - set(applied.records):
-            applied.rejects.setdefault(record, Rejection("transform", "left-out", f"{applied.left_out[record]} left it out"))
+            applied.rejects.setdefault(
+                record,
+                Rejection("transform", "left-out", f"{applied.left_out[record]} left it out"),
+            )
         if len(set(applied.records)) == len(applied.records):
             return
         groups: defaultdict[int, list[Sample]] = defaultdict(list)
@@ -212,8 +238,13 @@ class Functions:
             if len({sample["variant"] for sample in group}) == len(group):
                 continue
             if not self._numbered:
-                several = "returned several samples, which it did of none of the inputs that were tried beforehand"
-                applied.rejects.setdefault(record, Rejection("transform", "several-samples", f"{self.last} {several}"))
+                several = (
+                    "returned several samples, which it did of none of the inputs that were "
+                    "tried beforehand"
+                )
+                applied.rejects.setdefault(
+                    record, Rejection("transform", "several-samples", f"{self.last} {several}")
+                )
             for number, sample in enumerate(group):
                 sample["variant"] = number
 
@@ -222,7 +253,15 @@ def _is_model(step: SampleTransform) -> bool:
     return isinstance(step, GroupTransform)
 
 
-def _take(made: Applied, record: int, results: Sequence[Sample], key: str, variant: int, who: str, given: Given) -> None:
+def _take(
+    made: Applied,
+    record: int,
+    results: Sequence[Sample],
+    key: str,
+    variant: int,
+    who: str,
+    given: Given,
+) -> None:
     """Add what a function made of a sample. Raises Rejection."""
     for changed in results:
         if changed.get("key") is not key or changed.get("variant") is not variant:
@@ -243,9 +282,13 @@ _MUTABLE = frozenset((list, dict, bytearray, np.ndarray))
 def unshared(fields: Sample) -> Sample:
     """Return a copy in which nothing is shared with `fields`.
 
-    Samples are stored later than they are made. A function may return the same buffer at every call, and change what it has.
+    Samples are stored later than they are made. A function may return the same buffer at every
+    call, and change what it has.
     """
-    return {name: _copied(value, DEEPEST) if type(value) in _MUTABLE else value for name, value in fields.items()}
+    return {
+        name: _copied(value, DEEPEST) if type(value) in _MUTABLE else value
+        for name, value in fields.items()
+    }
 
 
 def _copied(value: Any, levels: int) -> Any:
@@ -255,21 +298,33 @@ def _copied(value: Any, levels: int) -> Any:
         return value.copy()
     if isinstance(value, list):
         return [_copied(part, levels - 1) if type(part) in _MUTABLE else part for part in value]
-    return {name: _copied(part, levels - 1) if type(part) in _MUTABLE else part for name, part in value.items()}
+    return {
+        name: _copied(part, levels - 1) if type(part) in _MUTABLE else part
+        for name, part in value.items()
+    }
 
 
 def _check(changed: Sample, key: str, variant: int, who: str) -> None:
     """Make sure that a sample still names the input that it was made of. Raises Rejection."""
     if not _is_same(changed.get("key"), key):
-        did = f"changed the key to {describe(changed['key'])}" if "key" in changed else "removed the key"
+        did = (
+            f"changed the key to {describe(changed['key'])}"
+            if "key" in changed
+            else "removed the key"
+        )
         message = f"{who} {did}; it names the input and must stay"
         raise Rejection("transform", "key-changed", message)
     if not _is_same(changed.get("variant", variant), variant):
-        message = f"{who} changed variant to {describe(changed['variant'])}; it counts the samples of an input"
+        message = (
+            f"{who} changed variant to {describe(changed['variant'])}; it counts the "
+            "samples "
+            "of an input"
+        )
         raise Rejection("transform", "variant-changed", message)
     changed["variant"] = variant
 
 
 def _is_same(value: Any, wanted: str | int) -> bool:
-    """Return whether a function has left a value as it was; what it may have put there need not even be comparable."""
+    """Return whether a function has left a value as it was; what it may have put there need not
+    even be comparable."""
     return isinstance(value, type(wanted)) and not isinstance(value, bool) and value == wanted

@@ -16,8 +16,8 @@ from shardctl.transforms.recipe import Recipe
 class ImageSteps:
     """The steps of images of a recipe.
 
-    Those that come first and only say what is to be seen are done before the image is decoded, for all of its samples: it is
-    decoded once, no larger than they need.
+    Those that come first and only say what is to be seen are done before the image is decoded, for
+    all of its samples: it is decoded once, no larger than they need.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -28,7 +28,8 @@ class ImageSteps:
         self._random = any(step.random for step in steps)
 
     def pictures(self, opened: Opened, key: str, enter: Callable[[str], None]) -> Iterator[Picture]:
-        """Yield the picture of each sample of an image, in the order of `variant`. Raises Rejection.
+        """Yield the picture of each sample of an image, in the order of `variant`. Raises
+        Rejection.
 
         `enter` is called with the name of a stage when it begins.
         """

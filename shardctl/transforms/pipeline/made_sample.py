@@ -12,11 +12,12 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class MadeSample:
-    """A sample after all steps of the recipe. If there is no layout yet, nothing of it is counted."""
+    """A sample after all steps of the recipe. If there is no layout yet, nothing of it is
+    counted."""
 
     fields: Sample
-    """The values of the columns, in the order of the layout; all fields of the sample if there is no layout yet. An image is
-    pixels with `raw`, otherwise its bytes and its path."""
+    """The values of the columns, in the order of the layout; all fields of the sample if there is
+    no layout yet. An image is pixels with `raw`, otherwise its bytes and its path."""
 
     shape: Shape | None = None
     """The shape of the decoded image; None without an image."""

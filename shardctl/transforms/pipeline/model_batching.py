@@ -1,7 +1,8 @@
 """Records that models are called with together, some at a time.
 
-What a model returns for a sample may depend on the others in its call. So the rows that are stored come from calls without any
-record that is rejected, at whatever point: whoever makes the shard again, knowing the rejects, makes the same calls.
+What a model returns for a sample may depend on the others in its call. So the rows that are stored
+come from calls without any record that is rejected, at whatever point: whoever makes the shard
+again, knowing the rejects, makes the same calls.
 """
 
 from __future__ import annotations
@@ -48,15 +49,17 @@ class ModelBatcher:
         self._current: int | None = None
 
     def add(self, record: Sample) -> int:
-        """Prepare a record, and return its number, counted from 0. Raises Rejection: then it is not added."""
+        """Prepare a record, and return its number, counted from 0. Raises Rejection: then it is not
+        added."""
         self._held.append(_Held(record, self._pipeline.prepare(record)))
         return len(self._held) - 1
 
     def finish(self, careful: bool) -> list[list[MadeSample] | Rejection]:
         """Return the samples of each record that was added, or why it is rejected, and forget them.
 
-        With `careful` each goes through the models alone first, so that one which ends the process does so there. Raises
-        InputError if calls with several records fail, and none of these alone.
+        With `careful` each goes through the models alone first, so that one which ends the process
+        does so there. Raises InputError if calls with several records fail, and none of these
+        alone.
         """
         try:
             return self._finish(careful)
@@ -77,7 +80,9 @@ class ModelBatcher:
                 made = self._attempt(left)
             except FailedCallError as failed:
                 made = self._culprits(failed)
-            rejected = {record: each.bare() for record, each in made.items() if isinstance(each, Rejection)}
+            rejected = {
+                record: each.bare() for record, each in made.items() if isinstance(each, Rejection)
+            }
             if not self._called & rejected.keys():
                 return [each for _, each in sorted({**found, **made}.items())]
             found.update(rejected)
@@ -85,13 +90,16 @@ class ModelBatcher:
         return [each for _, each in sorted(found.items())]
 
     def _culprits(self, failed: FailedCallError) -> dict[int, list[MadeSample] | Rejection]:
-        """Return those of the records of a call that failed which fail alone too. Raises InputError if there are none."""
+        """Return those of the records of a call that failed which fail alone too. Raises InputError
+        if there are none."""
         alone = {record: self._attempt([record])[record] for record in failed.records}
         rejected = {record: each for record, each in alone.items() if isinstance(each, Rejection)}
         if not rejected:
             raise InputError(
-                f"{failed.rejection.message}. This was a call with {len(failed.records)} inputs, but {failed.who} works with"
-                " each of them alone. If their images differ in size, add a resize or a crop. If they need too much memory,"
+                f"{failed.rejection.message}. This was a call with {len(failed.records)} inputs, "
+                f"but {failed.who} works with"
+                " each of them alone. If their images differ in size, add a resize or a crop. If "
+                "they need too much memory,"
                 " set batch lower"
             ) from failed
         self._called.update(rejected)
@@ -112,12 +120,17 @@ class ModelBatcher:
                     ready[record] = prepared
                 except Rejection as rejection:
                     made[record] = rejection
-            made.update(self._pipeline.finish_together(ready, self, lambda record: self.on(record, "encode")))
+            made.update(
+                self._pipeline.finish_together(
+                    ready, self, lambda record: self.on(record, "encode")
+                )
+            )
         except MemoryError as error:
             no_memory = Rejection("transform", "out-of-memory", OUT_OF_MEMORY_MESSAGE)
             if self._current is None:
                 raise FailedCallError(list(ready), "the model", no_memory) from error
-            self._called.add(self._current)  # whatever it was in: the others are done again without it
+            # whatever it was in: the others are done again without it
+            self._called.add(self._current)
             return {self._current: no_memory}
         return made
 

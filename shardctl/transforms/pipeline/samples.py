@@ -1,4 +1,5 @@
-"""The steps of a recipe for one record at a time: decode, transform, encode, and lay out as the values of a shard's columns."""
+"""The steps of a recipe for one record at a time: decode, transform, encode, and lay out as the
+values of a shard's columns."""
 
 from __future__ import annotations
 
@@ -36,10 +37,11 @@ from shardctl.transforms.values import UnfitValue, array_of, describe, for_colum
 
 @dataclass
 class Prepared:
-    """The samples of one record when all image steps are done, each for the user's functions, images as pixels.
+    """The samples of one record when all image steps are done, each for the user's functions,
+    images as pixels.
 
-    `cut_off` has for each of them the number of objects that the steps have cut off, `marked` what is marked in it; `name` is
-    that of the image's file.
+    `cut_off` has for each of them the number of objects that the steps have cut off, `marked` what
+    is marked in it; `name` is that of the image's file.
     """
 
     samples: list[Sample]
@@ -49,7 +51,8 @@ class Prepared:
 
 
 class _CallsOfOne:
-    """Enters the stage of the user's functions before each call, on the record that work is on already."""
+    """Enters the stage of the user's functions before each call, on the record that work is on
+    already."""
 
     def __init__(self, enter: Callable[[str], None]) -> None:
         self._enter = enter
@@ -62,15 +65,18 @@ class _CallsOfOne:
 
 
 class SamplePipeline:
-    """The steps of a recipe in Python: for images and texts that are a file each, one record at a time, and for records of text
-    and tables that functions are called with, those that were read together.
+    """The steps of a recipe in Python: for images and texts that are a file each, one record at a
+    time, and for records of text and tables that functions are called with, those that were read
+    together.
 
-    Without a layout (`probe`), samples have all of their fields, from which a layout can be made. `enter` is called with the
-    name of each stage (decode, transform, encode) when it begins. `known` is what is known of the layout where there is none
-    yet: the roles of fields. `of_records` says how masks and objects of records are read. `look` is given each image before it
-    is decoded. Masks that are `recorded` in a dataset may have any numbers. `first_frames` counts the images that are the first
-    of several frames. Without a layout, `unmoved` has the objects and masks that functions left as they were beside changed
-    pixels, each with the function.
+    Without a layout (`probe`), samples have all of their fields, from which a layout can be made.
+    `enter` is called with the name of each stage (decode, transform, encode) when it begins.
+    `known` is what is known of the layout where there is none yet: the roles of fields.
+    `of_records` says how masks and objects of records are read. `look` is given each image before
+    it is decoded. Masks that are `recorded` in a dataset may have any numbers. `first_frames`
+    counts the images that are the first of several frames. Without a layout, `unmoved` has the
+    objects and masks that functions left as they were beside changed pixels, each with the
+    function.
     """
 
     def __init__(
@@ -87,32 +93,56 @@ class SamplePipeline:
         self._enter, self._look = enter, look
         self.first_frames, self.unmoved = 0, dict[str, str]()
         self._steps, self._filters = ImageSteps(recipe), recipe.filters
-        self._annotated = Annotated(layout or known, KeepRule.of(recipe.keep_objects), of_records, recipe.unmoved)
+        self._annotated = Annotated(
+            layout or known, KeepRule.of(recipe.keep_objects), of_records, recipe.unmoved
+        )
         self._is_annotated = bool(self._annotated)
         of_fields = layout or known
         self._mask = of_fields.roles.get(MASK) if of_fields and not recorded else None
-        self._functions = Functions(recipe, layout is None or "variant" in layout.columns.names, traced=layout is None)
-        self._moves_later = layout is not None and not self._functions  # who finishes samples without a layout looks at them
+        self._functions = Functions(
+            recipe, layout is None or "variant" in layout.columns.names, traced=layout is None
+        )
+        # who finishes samples without a layout looks at them
+        self._moves_later = layout is not None and not self._functions
         self._calls = _CallsOfOne(enter)
         self._store = recipe.store
-        self._pixels_only = recipe.store is not None and recipe.store.name in ("raw", "source", "none")
-        self._columns = SampleColumns(layout, recipe.store is not None, self._functions) if layout else None
-        self._has_classes = layout is not None and layout.classes is not None and "label" in layout.columns.names
+        self._pixels_only = recipe.store is not None and recipe.store.name in (
+            "raw",
+            "source",
+            "none",
+        )
+        self._columns = (
+            SampleColumns(layout, recipe.store is not None, self._functions) if layout else None
+        )
+        self._has_classes = (
+            layout is not None and layout.classes is not None and "label" in layout.columns.names
+        )
 
     def make(self, record: Sample) -> list[MadeSample]:
-        """Return the samples of one record, which is used up. Raises Rejection, which costs all of them."""
+        """Return the samples of one record, which is used up. Raises Rejection, which costs all of
+        them."""
         if self._functions:
             return self._by_functions(record)
         if self._store is None:  # there may be millions of small texts
             return [self._made(sample) for sample in self._with_variants([0], [record])[1]]
         if self._store.name == "source":
             return [self._kept(record)]
-        return [self._stored(sample, picture, cut_off, self._store) for sample, picture, cut_off in self._pictures(record)]
+        return [
+            self._stored(sample, picture, cut_off, self._store)
+            for sample, picture, cut_off in self._pictures(record)
+        ]
 
     def settle(self, made: Sequence[MadeSample]) -> list[MadeSample]:
         """Return samples as they are written, of which some had to wait."""
         moved = iter(
-            self._annotated.settled([each for one in made for each in one.fields.values() if isinstance(each, DeferredObjects)])
+            self._annotated.settled(
+                [
+                    each
+                    for one in made
+                    for each in one.fields.values()
+                    if isinstance(each, DeferredObjects)
+                ]
+            )
         )
         return [_settled(one, moved) if one.waits else one for one in made]
 
@@ -135,17 +165,19 @@ class SamplePipeline:
     def finish_together(
         self, prepared: Mapping[int, Prepared], calls: Calls, encoding: Callable[[int], None]
     ) -> dict[int, list[MadeSample] | Rejection]:
-        """Do the rest to the records that were prepared, by their numbers, so that models see all of them.
+        """Do the rest to the records that were prepared, by their numbers, so that models see all
+        of them.
 
-        `encoding` is told of each record whose samples are made into rows. The prepared samples are used up. Raises
-        FailedCallError.
+        `encoding` is told of each record whose samples are made into rows. The prepared samples are
+        used up. Raises FailedCallError.
         """
         records = [number for number, each in prepared.items() for _ in each.samples]
         samples = [sample for each in prepared.values() for sample in each.samples]
         for each in prepared.values():
             each.samples = []
         applied = self._functions.apply(records, samples, calls)
-        variants = [sample["variant"] for sample in applied.samples]  # before `settle` numbers those that functions have made
+        # before `settle` numbers those that functions have made
+        variants = [sample["variant"] for sample in applied.samples]
         self._functions.settle(applied)
         shapes: list[Shape | None] = [None] * len(applied.samples)
         for place, record in enumerate(applied.records if self._store is not None else ()):
@@ -165,13 +197,16 @@ class SamplePipeline:
             encoding(record)
             try:
                 cut_off = prepared[record].cut_off[variants[place]]
-                found.append(self._made(applied.samples[place], applied.given[place], shapes[place], cut_off))
+                found.append(
+                    self._made(applied.samples[place], applied.given[place], shapes[place], cut_off)
+                )
             except Rejection as rejection:
                 made[record] = rejection
         return made
 
     def finish_records(self, numbers: list[int], records: list[Sample], calls: Calls) -> Applied:
-        """Call the functions on records of text or of tables, given with their numbers, and return what they made.
+        """Call the functions on records of text or of tables, given with their numbers, and return
+        what they made.
 
         `calls` is told of each call.
         """
@@ -181,30 +216,39 @@ class SamplePipeline:
         return applied
 
     def lay_out(self, applied: Applied) -> pa.RecordBatch:
-        """Return samples of text or of tables as a block of a shard has them: see SampleColumns.lay_out."""
+        """Return samples of text or of tables as a block of a shard has them: see
+        SampleColumns.lay_out."""
         assert self._columns is not None, "a shard has a layout"
         return self._columns.lay_out(applied)
 
     def setters(self, made: MadeSample) -> dict[str, str]:
-        """Return the user's function that set a field last, for each field of a sample that one of them set."""
+        """Return the user's function that set a field last, for each field of a sample that one of
+        them set."""
         return self._functions.setters(made.given, made.fields)
 
-    def _with_variants(self, records: list[int], samples: list[Sample]) -> tuple[list[int], list[Sample]]:
+    def _with_variants(
+        self, records: list[int], samples: list[Sample]
+    ) -> tuple[list[int], list[Sample]]:
         variants = range(self._recipe.variants)
         if len(variants) > 1:
             records = [record for record in records for _ in variants]
-            samples = [{**unshared(sample), "variant": number} for sample in samples for number in variants]
+            samples = [
+                {**unshared(sample), "variant": number} for sample in samples for number in variants
+            ]
         else:
             for sample in samples:
                 sample["variant"] = 0
         return records, samples
 
     def _opened(self, sample: Sample) -> tuple[Opened, int]:
-        """Open the image of a sample, finish its annotations, and ask the filters. Return too how many objects it dropped."""
+        """Open the image of a sample, finish its annotations, and ask the filters. Return too how
+        many objects it dropped."""
         self._enter("decode")
         data = sample["image"]["bytes"]
         opened = self._recipe.open_image(data, self._pixels_only)
-        dropped = finish_annotations(sample, opened, self._mask) + self._annotated.upright(sample, opened)
+        dropped = finish_annotations(sample, opened, self._mask) + self._annotated.upright(
+            sample, opened
+        )
         if self._filters:
             judge(self._filters, opened)
         self.first_frames += opened.has_frames
@@ -212,18 +256,22 @@ class SamplePipeline:
         return opened, dropped
 
     def _pictures(self, record: Sample) -> Iterator[tuple[Sample, Picture, int]]:
-        """Decode an image, and yield for each variant its fields, its picture, and how many objects are no longer marked."""
+        """Decode an image, and yield for each variant its fields, its picture, and how many objects
+        are no longer marked."""
         of_table = ANNOTATED not in record
         opened, dropped = self._opened(record)
         for variant, picture in enumerate(self._steps.pictures(opened, record["key"], self._enter)):
             moved: Sample = {}
             cut_off = 0
             if self._is_annotated:
-                moved, cut_off = self._annotated.moved(record, opened.size, picture.stages, of_table, self._moves_later)
+                moved, cut_off = self._annotated.moved(
+                    record, opened.size, picture.stages, of_table, self._moves_later
+                )
             yield {**record, **moved, "variant": variant}, picture, cut_off + dropped
 
     def _kept(self, record: Sample) -> MadeSample:
-        """Return the sample with the bytes of its image as they came. They are decoded once, to see that they can be.
+        """Return the sample with the bytes of its image as they came. They are decoded once, to see
+        that they can be.
 
         Raises Rejection.
         """
@@ -234,11 +282,17 @@ class SamplePipeline:
         fields = {**record, "image": {"bytes": data, "path": name}, "variant": 0}
         return self._made(fields, (), shape, dropped, jpeg_facts(data))
 
-    def _stored(self, fields: Sample, picture: Picture, cut_off: int, store: ImageEncoding) -> MadeSample:
+    def _stored(
+        self, fields: Sample, picture: Picture, cut_off: int, store: ImageEncoding
+    ) -> MadeSample:
         """Return the sample with its picture as it is stored. Raises Rejection."""
         self._enter("encode")
         width, height = picture.size
-        stored = picture.pixels if store.name == "raw" else _encoded(picture.image, _image_name(fields), store)
+        stored = (
+            picture.pixels
+            if store.name == "raw"
+            else _encoded(picture.image, _image_name(fields), store)
+        )
         return self._made({**fields, "image": stored}, (), (height, width, 3), cut_off)
 
     def _by_functions(self, record: Sample) -> list[MadeSample]:
@@ -251,12 +305,17 @@ class SamplePipeline:
         self._functions.settle(applied)
         _raise_rejection(applied)
         made = zip(applied.samples, applied.given, images, strict=True)
-        return [self._made(fields, given, shape, cut_off) for fields, given, (shape, cut_off) in made]
+        return [
+            self._made(fields, given, shape, cut_off) for fields, given, (shape, cut_off) in made
+        ]
 
-    def _images_by_functions(self, record: Sample, name: str) -> tuple[Applied, list[tuple[Shape | None, int]]]:
+    def _images_by_functions(
+        self, record: Sample, name: str
+    ) -> tuple[Applied, list[tuple[Shape | None, int]]]:
         """Call the functions on each variant of an image, and store the images that they return.
 
-        Returns too the shape of each image, and how many objects in it are no longer marked. Raises Rejection.
+        Returns too the shape of each image, and how many objects in it are no longer marked. Raises
+        Rejection.
         """
         applied, images = Applied(), list[tuple[Shape | None, int]]()
         for fields, picture, cut_off in self._pictures(record):
@@ -264,7 +323,9 @@ class SamplePipeline:
             made = self._functions.apply([0], [self._for_functions(fields, picture)], self._calls)
             _raise_rejection(made)
             for place, sample in enumerate(made.samples):
-                if self._columns is None and not np.array_equal(np.asarray(sample.get("image")), picture.pixels):
+                if self._columns is None and not np.array_equal(
+                    np.asarray(sample.get("image")), picture.pixels
+                ):
                     who = self._functions.setter("image", made.given[place], sample)
                     self.unmoved.update(dict.fromkeys(self._annotated.unmoved(before, sample), who))
                 self._enter("encode")
@@ -273,7 +334,8 @@ class SamplePipeline:
         return applied, images
 
     def _for_functions(self, fields: Sample, picture: Picture) -> Sample:
-        """Return a sample that functions may change: a motion that moves nothing gives back what it got.
+        """Return a sample that functions may change: a motion that moves nothing gives back what it
+        got.
 
         The image is a writable copy: the functions may draw into it.
         """
@@ -292,21 +354,33 @@ class SamplePipeline:
             applied.samples[place] = {key: value for key, value in sample.items() if key != "image"}
             return None
         size = (pixels.shape[1], pixels.shape[0])
-        self._annotated.check_moved(before, sample, size, self._functions.setter("image", given, sample))
-        applied.samples[place] = {**sample, "image": pixels if store.name == "raw" else _encoded(pixels, name, store)}
+        self._annotated.check_moved(
+            before, sample, size, self._functions.setter("image", given, sample)
+        )
+        applied.samples[place] = {
+            **sample,
+            "image": pixels if store.name == "raw" else _encoded(pixels, name, store),
+        }
         return pixels.shape
 
     def _checked_pixels(self, sample: Sample, given: Given) -> Pixels:
         """Return the pixels of an image that functions may have changed. Raises Rejection."""
         pixels: Any = sample.get("image")
-        fits = isinstance(pixels, np.ndarray) and not isinstance(pixels, np.ma.MaskedArray) and pixels.dtype == np.uint8
+        fits = (
+            isinstance(pixels, np.ndarray)
+            and not isinstance(pixels, np.ma.MaskedArray)
+            and pixels.dtype == np.uint8
+        )
         if fits and pixels.ndim == 3 and pixels.shape[2] == 3 and pixels.size:
             return np.asarray(pixels)
         came = "removed the image" if pixels is None else f"made the image {describe(pixels)}"
         pixel = isinstance(pixels, np.ndarray) and pixels.ndim == 3 and 0 in pixels.shape[:2]
-        no_pixel = f", and its {'height' if pixels.shape[0] == 0 else 'width'} is 0" if pixel else ""
+        no_pixel = (
+            f", and its {'height' if pixels.shape[0] == 0 else 'width'} is 0" if pixel else ""
+        )
         message = (
-            f"{self._functions.setter('image', given, sample)} {came}{no_pixel}; it must be a numpy array of shape (height,"
+            f"{self._functions.setter('image', given, sample)} {came}{no_pixel}; it must be a "
+            "numpy array of shape (height,"
             " width, 3) and type uint8"
         )
         raise Rejection("transform", "not-an-image", message)
@@ -319,7 +393,8 @@ class SamplePipeline:
         cut_off: int = 0,
         jpeg: JpegFacts | None = None,
     ) -> MadeSample:
-        """Return a sample to which all is done. Raises Rejection for values that do not fit their columns."""
+        """Return a sample to which all is done. Raises Rejection for values that do not fit their
+        columns."""
         if self._columns is None:
             return MadeSample(fields, shape, cut_off, jpeg, given=given)
         values = self._columns.values(fields, given)
@@ -328,7 +403,9 @@ class SamplePipeline:
             return MadeSample(values, shape, cut_off, jpeg, size, label)
         waiting = [value for value in values.values() if isinstance(value, DeferredObjects)]
         size += sum(each.bytes for each in waiting)
-        return MadeSample(values, shape, cut_off, jpeg, size, label, self._annotated.count(fields), bool(waiting))
+        return MadeSample(
+            values, shape, cut_off, jpeg, size, label, self._annotated.count(fields), bool(waiting)
+        )
 
 
 def _settled(made: MadeSample, moved: Iterator[dict[str, Any]]) -> MadeSample:
@@ -339,7 +416,14 @@ def _settled(made: MadeSample, moved: Iterator[dict[str, Any]]) -> MadeSample:
             fields[name] = found = next(moved)
             kept += len(found["bbox"])
     objects, cut_off = made.objects + kept, made.cut_off + before - kept
-    return replace(made, fields=fields, size=row_size(fields.values()), objects=objects, cut_off=cut_off, waits=False)
+    return replace(
+        made,
+        fields=fields,
+        size=row_size(fields.values()),
+        objects=objects,
+        cut_off=cut_off,
+        waits=False,
+    )
 
 
 def _raise_rejection(applied: Applied) -> None:
@@ -353,7 +437,8 @@ def _image_name(record: Sample) -> str:
 
 
 def _encoded(pixels: Pixels | Image.Image, name: str, store: ImageEncoding) -> dict[str, Any]:
-    """Return the encoded image, and its name with the ending of its format: that of its file, or the key of its record."""
+    """Return the encoded image, and its name with the ending of its format: that of its file, or
+    the key of its record."""
     stem, _, ending = name.rpartition(".")
     if not stem or "#" in ending:  # path#N has no ending
         stem = name
@@ -363,13 +448,15 @@ def _encoded(pixels: Pixels | Image.Image, name: str, store: ImageEncoding) -> d
 # --- samples as the columns of a shard hold them ---
 
 Fill = Callable[[Sample, Given], Any]
-"""Takes the value of one column out of a sample, given too what each of the user's functions was given. Raises Rejection."""
+"""Takes the value of one column out of a sample, given too what each of the user's functions was
+given. Raises Rejection."""
 
 
 class SampleColumns:
     """The columns of a layout. `has_image` says that the recipe stores an image in `image`.
 
-    If a value does not fit, and one of the user's `functions` has set it, the message names that function.
+    If a value does not fit, and one of the user's `functions` has set it, the message names that
+    function.
     """
 
     def __init__(self, layout: Layout, has_image: bool, functions: Functions) -> None:
@@ -378,24 +465,36 @@ class SampleColumns:
         self._fill = {field.name: self._filler(field) for field in layout.columns}
 
     def values(self, fields: Sample, given: Given) -> Sample:
-        """Return the values of a sample by the names of the columns, in their order. Raises Rejection."""
+        """Return the values of a sample by the names of the columns, in their order. Raises
+        Rejection."""
         return {name: fill(fields, given) for name, fill in self._fill.items()}
 
     def lay_out(self, applied: Applied) -> pa.RecordBatch:
-        """Return samples of text or of tables as a block of a shard has them, without those whose record is a reject.
+        """Return samples of text or of tables as a block of a shard has them, without those whose
+        record is a reject.
 
-        Values are looked at a column at a time: ten times as fast as one by one. Records with values that do not fit become
-        rejects too.
+        Values are looked at a column at a time: ten times as fast as one by one. Records with
+        values that do not fit become rejects too.
         """
         before = len(applied.rejects)
         arrays = []
         for each in self._schema:
             values = [sample.get(each.name) for sample in applied.samples]
-            array = None if each.name == "label" and self._classes is not None else array_of(values, each.type)
-            arrays.append(array if array is not None else _column(each.type, self._fill[each.name], applied))
+            array = (
+                None
+                if each.name == "label" and self._classes is not None
+                else array_of(values, each.type)
+            )
+            arrays.append(
+                array if array is not None else _column(each.type, self._fill[each.name], applied)
+            )
         batch = pa.record_batch(arrays, schema=self._schema)
         if len(applied.rejects) > before:  # a rejection costs all samples of its record
-            kept = [place for place, record in enumerate(applied.records) if record not in applied.rejects]
+            kept = [
+                place
+                for place, record in enumerate(applied.records)
+                if record not in applied.rejects
+            ]
             batch = batch.take(pa.array(kept, pa.int64()))
         return batch
 
@@ -406,21 +505,34 @@ class SampleColumns:
             return lambda fields, given: fields[name]
         if name == "image" and self._has_image:
             shape = tuple(type_.shape) if isinstance(type_, pa.FixedShapeTensorType) else None
-            return lambda fields, given: self._of_shape(fields, given, shape) if shape else fields[name]
+            return lambda fields, given: (
+                self._of_shape(fields, given, shape) if shape else fields[name]
+            )
         if name == "label" and self._classes is not None:
             return self._label
         if self._functions:
             fits = quick_check(type_)
-            return lambda fields, given: value if fits(value := fields.get(name)) else self._own_value(fields, given, field)
+            return lambda fields, given: (
+                value if fits(value := fields.get(name)) else self._own_value(fields, given, field)
+            )
         if isinstance(type_, pa.FixedShapeTensorType):
-            return lambda fields, given: None if (value := fields.get(name)) is None else for_column(value, type_)
+            return lambda fields, given: (
+                None if (value := fields.get(name)) is None else for_column(value, type_)
+            )
         return lambda fields, given: fields.get(name)
 
     def _of_shape(self, fields: Sample, given: Given, shape: tuple[int, ...]) -> Pixels:
         pixels: Pixels = fields["image"]
         if pixels.shape != shape:
-            who = f"{self._functions.setter('image', given, fields)} made" if self._functions else "it is"
-            message = f"{who} an image of {pixels.shape[1]}x{pixels.shape[0]}, the others are {shape[1]}x{shape[0]}"
+            who = (
+                f"{self._functions.setter('image', given, fields)} made"
+                if self._functions
+                else "it is"
+            )
+            message = (
+                f"{who} an image of {pixels.shape[1]}x{pixels.shape[0]}, the others are "
+                f"{shape[1]}x{shape[0]}"
+            )
             raise Rejection("encode", "other-size", f"{message}; store raw needs one size")
         return pixels
 
@@ -434,11 +546,19 @@ class SampleColumns:
         is_number = isinstance(label, int | np.integer) and not isinstance(label, bool)
         if is_number and 0 <= label <= last:
             return int(label)
-        what = f"{self._functions.setter('label', given, fields)} set label to" if self._functions else "its label is"
+        what = (
+            f"{self._functions.setter('label', given, fields)} set label to"
+            if self._functions
+            else "its label is"
+        )
         what = f"{what} {describe(label)}"
         if not is_number:
-            raise Rejection("encode", "other-type", f"{what}; it must be the number of a class, 0 to {last}")
-        raise Rejection("encode", "no-such-class", f"{what}; the classes have the numbers 0 to {last}")
+            raise Rejection(
+                "encode", "other-type", f"{what}; it must be the number of a class, 0 to {last}"
+            )
+        raise Rejection(
+            "encode", "no-such-class", f"{what}; the classes have the numbers 0 to {last}"
+        )
 
     def _own_value(self, fields: Sample, given: Given, field: pa.Field) -> Any:
         """Return a value as its column holds it, after the user's functions. Raises Rejection."""
@@ -453,9 +573,12 @@ class SampleColumns:
 
 
 def _column(type_: pa.DataType, fill: Fill, applied: Applied) -> pa.Array:
-    """Return the values of one column, looking at them one by one. Those that do not fit are null, and rejects."""
+    """Return the values of one column, looking at them one by one. Those that do not fit are null,
+    and rejects."""
     values: list[Any] = [None] * len(applied.samples)
-    for place, (record, sample, given) in enumerate(zip(applied.records, applied.samples, applied.given, strict=True)):
+    for place, (record, sample, given) in enumerate(
+        zip(applied.records, applied.samples, applied.given, strict=True)
+    ):
         try:
             values[place] = fill(sample, given)
         except Rejection as rejection:

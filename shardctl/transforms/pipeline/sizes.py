@@ -19,7 +19,8 @@ def row_size(values: Iterable[Any]) -> int:
 def value_size(value: Any) -> int:
     """Return about how many bytes a value takes in a block."""
     kind = type(value)
-    if kind is str or kind is bytes:  # a union in isinstance takes three times as long, and this is done for every value
+    # a union in isinstance takes three times as long, and this is done for every value
+    if kind is str or kind is bytes:
         return len(value)
     if kind is int or kind is float or value is None:
         return 8
@@ -28,7 +29,8 @@ def value_size(value: Any) -> int:
     if isinstance(value, str | bytes):
         return len(value)
     if isinstance(value, list | tuple):
-        if value and type(value[0]) in (float, int, bool):  # all of them are, or none fits a column; polygons have many
+        # all of them are, or none fits a column; polygons have many
+        if value and type(value[0]) in (float, int, bool):
             return 4 + 8 * len(value)
         return 4 + sum(map(value_size, value))
     if isinstance(value, dict):

@@ -1,1 +1,2 @@
-"""Files of recipes: reading, checking and writing them, what options change in them, and their JSON schema."""
+"""Files of recipes: reading, checking and writing them, what options change in them, and their JSON
+schema."""

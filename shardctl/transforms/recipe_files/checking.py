@@ -19,8 +19,9 @@ from shardctl.transforms.settings import SettingError, first_line
 class StepSummary:
     """A step of a recipe. `settings` has all of them, defaults too; `does` is a sentence.
 
-    `moves` are the annotations that stay right beside an image that it has changed, None for what is not a step of images.
-    `size` is the (width, height) of every image after it, where the recipe fixes it.
+    `moves` are the annotations that stay right beside an image that it has changed, None for what
+    is not a step of images. `size` is the (width, height) of every image after it, where the recipe
+    fixes it.
     """
 
     name: str
@@ -58,7 +59,8 @@ class Check:
 
 
 def check_recipe(path: Path, imports: bool = False) -> Check:
-    """Find everything that is wrong with a recipe file. `imports` says whether to import the functions that it names.
+    """Find everything that is wrong with a recipe file. `imports` says whether to import the
+    functions that it names.
 
     Raises InputError if there is no such file, or it cannot be read.
     """
@@ -79,7 +81,10 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
                 step.loaded()
             except (UsageError, InstallError) as error:
                 errors.append(SettingError(str(error), "transform", place))
-    problems = sorted((file.problem(error) for error in errors), key=lambda problem: (problem.line or 0, problem.column or 0))
+    problems = sorted(
+        (file.problem(error) for error in errors),
+        key=lambda problem: (problem.line or 0, problem.column or 0),
+    )
     return Check(shown, tuple(problems), recipe if not problems else None)
 
 
@@ -93,5 +98,15 @@ def summaries(steps: tuple[Transform, ...]) -> tuple[StepSummary, ...]:
             size, samples, moves = step.output_size(size), step.samples, tuple(sorted(step.moves))
         elif isinstance(step, SampleTransform):
             size = None  # a person's function may change it
-        found.append(StepSummary(step.name, step.settings(), first_line(type(step)), step.random, samples, moves, size))
+        found.append(
+            StepSummary(
+                step.name,
+                step.settings(),
+                first_line(type(step)),
+                step.random,
+                samples,
+                moves,
+                size,
+            )
+        )
     return tuple(found)

@@ -1,4 +1,5 @@
-"""What options change in the recipe of a file: an option wins, and a step that it names takes the option's value."""
+"""What options change in the recipe of a file: an option wins, and a step that it names takes the
+option's value."""
 
 from __future__ import annotations
 
@@ -15,8 +16,11 @@ from shardctl.transforms.shortcuts import SHORTCUTS, STEP_OPTIONS
 from shardctl.transforms.table import TOKEN_STEPS
 
 
-def recipe_with_options(recipe: Mapping[str, Any] | str | Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Join a recipe, or the file of one, and options: those of RecipeOptions and STEP_OPTIONS that are given, by their names.
+def recipe_with_options(
+    recipe: Mapping[str, Any] | str | Path | None, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Join a recipe, or the file of one, and options: those of RecipeOptions and STEP_OPTIONS that
+    are given, by their names.
 
     An option wins. Raises UsageError.
     """
@@ -24,7 +28,8 @@ def recipe_with_options(recipe: Mapping[str, Any] | str | Path | None, given: Ma
         option.check(name, given.get(name, option.default))
     recipe = recipe or {}
     if isinstance(recipe, str | Path):
-        from shardctl.transforms.recipe_files.reading import load_recipe  # with tomllib 7 ms, which only files need
+        # with tomllib 7 ms, which only files need
+        from shardctl.transforms.recipe_files.reading import load_recipe
 
         joined = load_recipe(Path(recipe))
     else:
@@ -36,12 +41,19 @@ def recipe_with_options(recipe: Mapping[str, Any] | str | Path | None, given: Ma
     chats = given.get("chat_template") is not None or tokenizes_chats
     steps_of_options = {"tokenizer": "tokenize_chat"} if chats else {}
     named = [
-        StepOption(name.replace("_", "-"), steps_of_options.get(name, step), shortcut.setting, given[name])
+        StepOption(
+            name.replace("_", "-"), steps_of_options.get(name, step), shortcut.setting, given[name]
+        )
         for name, shortcut in SHORTCUTS.items()
-        if (value := given.get(name)) is not None and value is not False and value != ()  # 0 is a value
+        # 0 is a value
+        if (value := given.get(name)) is not None and value is not False and value != ()
         for step in shortcut.steps(given[name])
     ]
-    if given.get("chat_template") is not None and given.get("tokenizer") is None and not tokenizes_chats:
+    if (
+        given.get("chat_template") is not None
+        and given.get("tokenizer") is None
+        and not tokenizes_chats
+    ):
         raise UsageError("--chat-template needs a tokenizer; give --tokenizer too")
     if not joined.get("transform") and given.get("crop") and given.get("random_crop"):
         raise UsageError("--crop and --random-crop contradict each other; use one of them")
@@ -57,12 +69,14 @@ def recipe_with_options(recipe: Mapping[str, Any] | str | Path | None, given: Ma
 
 def _has_step(recipe: Mapping[str, Any], name: str) -> bool:
     steps = recipe.get("transform")
-    return isinstance(steps, list) and any(isinstance(step, dict) and step.get("name") == name for step in steps)
+    return isinstance(steps, list) and any(
+        isinstance(step, dict) and step.get("name") == name for step in steps
+    )
 
 
 class StepOption(NamedTuple):
-    """An option that gives one setting of the step `name`: `--crop 224` is the `size` of `crop`. With None as its setting it
-    stands for the step alone, as `--lower-case` does."""
+    """An option that gives one setting of the step `name`: `--crop 224` is the `size` of `crop`.
+    With None as its setting it stands for the step alone, as `--lower-case` does."""
 
     option: str
     name: str
@@ -76,17 +90,26 @@ class StepOption(NamedTuple):
     @property
     def step(self) -> dict[str, Any]:
         """The step as a recipe has it."""
-        return {"name": self.name} if self.setting is None else {"name": self.name, self.setting: self.value}
+        return (
+            {"name": self.name}
+            if self.setting is None
+            else {"name": self.name, self.setting: self.value}
+        )
 
 
 def with_steps(
-    steps: Any, options: Sequence[StepOption], more: Sequence[dict[str, Any]], functions: Sequence[str], file: str
+    steps: Any,
+    options: Sequence[StepOption],
+    more: Sequence[dict[str, Any]],
+    functions: Sequence[str],
+    file: str,
 ) -> list[dict[str, Any]]:
     """Return the steps of a recipe with those that options name.
 
-    Where the recipe `file` has steps, each of `options` changes the one that it names; without any they are the steps. `more`
-    come after them, then the user's `functions`, and then what makes tokens and packs them, where the file has no such step:
-    of these, options change those of `more`. Raises UsageError.
+    Where the recipe `file` has steps, each of `options` changes the one that it names; without any
+    they are the steps. `more` come after them, then the user's `functions`, and then what makes
+    tokens and packs them, where the file has no such step: of these, options change those of
+    `more`. Raises UsageError.
     """
     own = list(steps) if isinstance(steps, list) else []
     held = set(_names(own))
@@ -102,13 +125,24 @@ def with_steps(
     for step in made:
         if step["name"] in TOKEN_STEPS:
             same = next((other for other in last if other["name"] == step["name"]), None)
-            last = [{**other, **step} if other is same else other for other in last] if same else [*last, step]
+            last = (
+                [{**other, **step} if other is same else other for other in last]
+                if same
+                else [*last, step]
+            )
     last.sort(key=lambda step: TOKEN_STEPS.index(step["name"]))
     more = [step for step in more if step["name"] not in TOKEN_STEPS]
-    known = [step.get("target") for step in own if isinstance(step, dict) and step.get("name") in ("custom", "model")]
+    known = [
+        step.get("target")
+        for step in own
+        if isinstance(step, dict) and step.get("name") in ("custom", "model")
+    ]
     twice = next((target for target in functions if target in known), None)
     if twice is not None:
-        raise UsageError(f"--transform {printable(twice)}: {file} has this function already; leave the option out")
+        raise UsageError(
+            f"--transform {printable(twice)}: {file} has this function already; leave the option "
+            "out"
+        )
     return [*own, *more, *({"name": "custom", "target": target} for target in functions), *last]
 
 
@@ -129,12 +163,14 @@ def _replaced(steps: list[Any], option: StepOption, file: str) -> list[Any]:
     if option.name not in names:
         setting = "" if option.setting is None else f" {option.setting}={option.value}"
         raise UsageError(
-            f"{option}: {file} has no step {option.name} (it has {printable(', '.join(dict.fromkeys(names)))}); add it with"
+            f"{option}: {file} has no step {option.name} (it has "
+            f"{printable(', '.join(dict.fromkeys(names)))}); add it with"
             f" --step '{option.name}{setting}', or in the file"
         )
     if names.count(option.name) > 1:
         raise UsageError(
-            f"{option}: {file} has {names.count(option.name)} steps {option.name}; change the one that is meant in it"
+            f"{option}: {file} has {names.count(option.name)} steps {option.name}; change the one "
+            "that is meant in it"
         )
     return [_changed(step, option) for step in steps]
 
@@ -143,7 +179,8 @@ def _changed(step: Any, option: StepOption) -> Any:
     if not isinstance(step, dict):
         return step
     changed = {
-        key: [_changed(item, option) for item in value] if isinstance(value, list) else value for key, value in step.items()
+        key: [_changed(item, option) for item in value] if isinstance(value, list) else value
+        for key, value in step.items()
     }
     return {**changed, **option.step} if step.get("name") == option.name else changed
 

@@ -14,12 +14,14 @@ else:
     import tomli as tomllib
 
 Key = tuple[str | int, ...]
-"""The way to a value: names of keys, and numbers of the items of lists (from 0), from the outermost in."""
+"""The way to a value: names of keys, and numbers of the items of lists (from 0), from the outermost
+in."""
 
 _SPACES = re.compile(r"[ \t]*")
 _BLANKS = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_PLAIN_VALUE = re.compile(r"[^,\]}#\r\n]*")  # numbers, booleans, dates: dates may have a space inside
+# numbers, booleans, dates: dates may have a space inside
+_PLAIN_VALUE = re.compile(r"[^,\]}#\r\n]*")
 _STRING = re.compile(
     r'"""(?:[^\\]|\\.)*?"""(?:"{1,2}(?!"))?'
     r"|'''.*?'''(?:'{1,2}(?!'))?"
@@ -38,7 +40,8 @@ class TextPlace:
 
 
 def places(text: str) -> dict[Key, TextPlace]:
-    """Return where every key and every item of a list begins, in a text that tomllib has read without an error.
+    """Return where every key and every item of a list begins, in a text that tomllib has read
+    without an error.
 
     The place of a table is that of its header, or of the first key that names it.
     """
@@ -54,12 +57,16 @@ def places(text: str) -> dict[Key, TextPlace]:
 
 
 def nearest_place(found: dict[Key, TextPlace], key: Key) -> TextPlace | None:
-    """Return the place of a key, or else that of the innermost table or list around it that has one."""
-    return next((found[key[:length]] for length in range(len(key), 0, -1) if key[:length] in found), None)
+    """Return the place of a key, or else that of the innermost table or list around it that has
+    one."""
+    return next(
+        (found[key[:length]] for length in range(len(key), 0, -1) if key[:length] in found), None
+    )
 
 
 def end_of_value(text: str, start: int) -> int:
-    """Return where a TOML value that begins at `start` ends; a value that is no string or list ends before a blank.
+    """Return where a TOML value that begins at `start` ends; a value that is no string or list ends
+    before a blank.
 
     Raises ValueError if a string or a list does not end.
     """

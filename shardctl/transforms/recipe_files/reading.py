@@ -28,7 +28,8 @@ _PLACE_IN_MESSAGE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of docume
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is wrong with a recipe file. `line` and `column` count from 1; None where they are not known.
+    """Something that is wrong with a recipe file. `line` and `column` count from 1; None where they
+    are not known.
 
     `key` is the way to the setting, such as `transform[1].brightness`; empty for faults of TOML.
     """
@@ -61,20 +62,31 @@ class RecipeFile:
 
     @classmethod
     def read(cls, path: Path) -> RecipeFile:
-        """Read a file, or a ready recipe by its @NAME. Raises TomlError, UsageError, and OSError if it cannot be read."""
+        """Read a file, or a ready recipe by its @NAME. Raises TomlError, UsageError, and OSError if
+        it cannot be read."""
         shown, data = printable(str(path)), read_named(recipe_file(path))
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
-            raise TomlError(Problem(shown, line, None, "", "not a TOML file: there are bytes that are not UTF-8")) from None
+            raise TomlError(
+                Problem(
+                    shown, line, None, "", "not a TOML file: there are bytes that are not UTF-8"
+                )
+            ) from None
         try:
             return cls(shown, text, tomllib.loads(text))
         except tomllib.TOMLDecodeError as error:
             raise TomlError(_toml_problem(shown, text, str(error))) from None
         except RecursionError:
             raise TomlError(
-                Problem(shown, None, None, "", "not a recipe: there are lists in lists, too deep to be read")
+                Problem(
+                    shown,
+                    None,
+                    None,
+                    "",
+                    "not a recipe: there are lists in lists, too deep to be read",
+                )
             ) from None
 
     def problem(self, error: SettingError) -> Problem:
@@ -89,14 +101,16 @@ class RecipeFile:
     def _places(self) -> dict[Key, TextPlace]:
         try:
             return places(self.text)
-        except (ValueError, RecursionError):  # TOML that this module does not know: problems have no lines
+        except (ValueError, RecursionError):
+            # TOML that this module does not know: problems have no lines
             return {}
 
 
 def load_recipe(path: Path) -> dict[str, Any]:
     """Read a recipe file, or a ready recipe by its @NAME, as plain data.
 
-    Raises UsageError, naming the line, if a value is wrong, and InputError if there is no such file.
+    Raises UsageError, naming the line, if a value is wrong, and InputError if there is no such
+    file.
 
     Whether the values fit each other is not looked at: options may still change some.
     """
@@ -110,13 +124,18 @@ def load_recipe(path: Path) -> dict[str, Any]:
     errors: list[SettingError] = []
     Recipe.values(file.recipe, errors.append)
     if errors:
-        more = f" (and {len(errors) - 1} more: shardctl recipe check {shown})" if len(errors) > 1 else ""
+        more = (
+            f" (and {len(errors) - 1} more: shardctl recipe check {shown})"
+            if len(errors) > 1
+            else ""
+        )
         raise UsageError(f"{file.problem(errors[0])}{more}")
     return file.recipe
 
 
 def no_such_recipe(path: Path) -> InputError:
-    """Return the error for a recipe file that does not exist. It suggests one beside it with a similar name."""
+    """Return the error for a recipe file that does not exist. It suggests one beside it with a
+    similar name."""
     ready = similar(path.stem, ready_recipes())
     near = near_path(path) or (f"; did you mean @{ready[0].removeprefix(MARK)}?" if ready else "")
     listed = "; `shardctl recipe list` lists those that are ready"
@@ -124,7 +143,8 @@ def no_such_recipe(path: Path) -> InputError:
 
 
 def steps_to(recipe: Any, key: Key) -> Iterator[str]:
-    """Yield the steps on the way to a setting, from the outermost in: "step 2 (choice)", "step 1 (hflip)"."""
+    """Yield the steps on the way to a setting, from the outermost in: "step 2 (choice)", "step 1
+    (hflip)"."""
     at = recipe
     for part in key if key[:1] == ("transform",) else ():
         try:
@@ -137,7 +157,8 @@ def steps_to(recipe: Any, key: Key) -> Iterator[str]:
 
 
 def shown_key(key: Iterable[str | int]) -> str:
-    """Return the way to a setting as people write it: transform[1].brightness, with numbers from 0."""
+    """Return the way to a setting as people write it: transform[1].brightness, with numbers from
+    0."""
     text = ""
     for part in key:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -163,4 +184,8 @@ _UNQUOTED = re.compile(r"\s*([\w-]+)\s*=\s*([A-Za-z][^\s\"'\[\]{}#,]*)\s*(#.*)?"
 def _unquoted(line: str) -> str:
     """Return how a line is written whose value is a text without quotes; "" for other lines."""
     match = _UNQUOTED.fullmatch(line)
-    return f'; texts need quotes: {match[1]} = "{match[2]}"' if match and match[2] not in ("true", "false") else ""
+    return (
+        f'; texts need quotes: {match[1]} = "{match[2]}"'
+        if match and match[2] not in ("true", "false")
+        else ""
+    )

@@ -17,11 +17,15 @@ MARK = "@"
 def ready_recipes() -> dict[str, str]:
     """Return what each ready recipe is for, by its name."""
     files = sorted((documents() / "recipes").glob("*.toml"))
-    return {f"{MARK}{file.stem}": f"{' '.join(_comment(file)).partition('. ')[0].rstrip('.')}." for file in files}
+    return {
+        f"{MARK}{file.stem}": f"{' '.join(_comment(file)).partition('. ')[0].rstrip('.')}."
+        for file in files
+    }
 
 
 def recipe_file(named: Path) -> Path:
-    """Return the file of a recipe that is named by its path, or by the name of a ready one. Raises UsageError."""
+    """Return the file of a recipe that is named by its path, or by the name of a ready one. Raises
+    UsageError."""
     name = str(named)
     if not name.startswith(MARK) or named.suffix or "/" in name or named.is_file():
         return named
@@ -34,9 +38,12 @@ def recipe_file(named: Path) -> Path:
 
 
 def ready_text(name: str) -> str:
-    """Return a ready recipe as a file to be changed. Raises UsageError if there is none of this name."""
+    """Return a ready recipe as a file to be changed. Raises UsageError if there is none of this
+    name."""
     text = recipe_file(Path(name)).read_text(encoding="utf-8")
-    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#:schema"))
+    return "".join(
+        line for line in text.splitlines(keepends=True) if not line.startswith("#:schema")
+    )
 
 
 def _comment(file: Path) -> Iterator[str]:

@@ -20,7 +20,8 @@ from shardctl.transforms.settings import SettingError
 class ShownRecipe:
     """What made a dataset. `recipe` has the keys that are given, `toml` is a recipe file with them.
 
-    `options` are those of `convert` that are no part of a recipe. `misfits` says what this version of shardctl would refuse.
+    `options` are those of `convert` that are no part of a recipe. `misfits` says what this version
+    of shardctl would refuse.
     """
 
     dataset: str
@@ -36,30 +37,50 @@ def show_recipe(root: Path) -> ShownRecipe:
     """Return the recipe of the dataset in `root`. Raises DatasetError if there is none."""
     shown = printable(str(root))
     manifest = Manifest.load(LocalFolder(root))
-    recipe = {key: value for key, value in manifest.recipe.items() if value is not None and value != []}
+    recipe = {
+        key: value for key, value in manifest.recipe.items() if value is not None and value != []
+    }
     steps = recipe.get("transform", [])
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        raise DatasetError(f"{shown}: its recipe has steps that are not tables; it was not made by shardctl convert")
+        raise DatasetError(
+            f"{shown}: its recipe has steps that are not tables; it was not made by shardctl "
+            "convert"
+        )
     if not manifest.sources:
         raise DatasetError(f"{shown}: was written from Python (shardctl.write), with no recipe")
     errors: list[SettingError] = []
     Recipe.checked(recipe, errors.append)
     options = tuple(_options(manifest.settings))
     header = [
-        f"The recipe of {shown}, made {printable(manifest.created)} by shardctl {printable(manifest.shardctl_version)}.",
-        f"Again: shardctl convert {' '.join(printable(shlex.quote(source)) for source in manifest.sources)} DST --recipe FILE"
+        f"The recipe of {shown}, made {printable(manifest.created)} by shardctl "
+        f"{printable(manifest.shardctl_version)}.",
+        "Again: shardctl convert "
+        f"{' '.join(printable(shlex.quote(source)) for source in manifest.sources)} DST --recipe "
+        "FILE"
         f"{''.join(f' {printable(option)}' for option in options)}",
     ]
     toml = "".join(f"# {line}\n" for line in header) + "\n" + recipe_toml(recipe)
-    facts = (shown, manifest.created, manifest.shardctl_version, recipe, options, tuple(str(error) for error in errors))
+    facts = (
+        shown,
+        manifest.created,
+        manifest.shardctl_version,
+        recipe,
+        options,
+        tuple(str(error) for error in errors),
+    )
     return ShownRecipe(*facts, toml)
 
 
 def _options(settings: dict[str, Any]) -> list[str]:
-    """Return the options of `convert` that gave these settings of a manifest; those that have their defaults are left out."""
+    """Return the options of `convert` that gave these settings of a manifest; those that have their
+    defaults are left out."""
     labels = settings.get("labels", "auto")
     sources = [labels] if isinstance(labels, str) else list(labels)
-    given = [f"--labels {shlex.quote(str(source))}" for source in sources if source != "auto" or len(sources) > 1]
+    given = [
+        f"--labels {shlex.quote(str(source))}"
+        for source in sources
+        if source != "auto" or len(sources) > 1
+    ]
     named = {
         "boxes": ("--boxes-outside", None),
         "annotation_frame": ("--annotation-frame", None),
@@ -79,5 +100,7 @@ def _options(settings: dict[str, Any]) -> list[str]:
     if settings.get("classes"):
         options.append("--classes DATASET")
     if settings.get("drop_columns"):
-        options.append(f"--drop-columns {shlex.quote(','.join(map(str, settings['drop_columns'])))}")
+        options.append(
+            f"--drop-columns {shlex.quote(','.join(map(str, settings['drop_columns'])))}"
+        )
     return options

@@ -23,14 +23,18 @@ _WORD = re.compile(r"[A-Za-z_0-9][\w.:/-]*")
 
 
 def parse_step_option(text: str) -> dict[str, Any]:
-    """Read a step that is written as `NAME key=value key=value`, each value as in TOML; plain words need no quotes.
+    """Read a step that is written as `NAME key=value key=value`, each value as in TOML; plain words
+    need no quotes.
 
     Raises UsageError.
     """
     shown = f"--step {printable(text)!r}"
     head = _NAME.match(text)
     if head is None or text[head.end() : head.end() + 1] == "=":
-        raise UsageError(f"{shown}: write the name of a step, then its settings, as in --step 'color_jitter brightness=0.4'")
+        raise UsageError(
+            f"{shown}: write the name of a step, then its settings, as in --step 'color_jitter "
+            "brightness=0.4'"
+        )
     if head[1] not in TRANSFORMS:
         raise UsageError(f"{shown}: {unknown_step(head[1])}")
     step, at = {"name": head[1]}, head.end()
@@ -38,7 +42,8 @@ def parse_step_option(text: str) -> dict[str, Any]:
         match = _ASSIGNMENT.match(text, at)
         if match is None:
             raise UsageError(
-                f"{shown}: {text[at:]!r} is not of the form setting=value, as in --step 'color_jitter brightness=0.4'"
+                f"{shown}: {text[at:]!r} is not of the form setting=value, as in --step "
+                "'color_jitter brightness=0.4'"
             )
         if match[1] in step:
             raise UsageError(f"{shown}: {match[1]} is given twice")
@@ -47,7 +52,8 @@ def parse_step_option(text: str) -> dict[str, Any]:
             step[match[1]] = _value(text[match.end() : end])
         except (ValueError, RecursionError):
             raise UsageError(
-                f'{shown}: the value of {match[1]} is not as TOML writes it: 0.4, true, [0.5, 1], "two words"'
+                f"{shown}: the value of {match[1]} is not as TOML writes it: 0.4, true, [0.5, 1], "
+                '"two words"'
             ) from None
         at = end + len(text[end:]) - len(text[end:].lstrip())
     return step

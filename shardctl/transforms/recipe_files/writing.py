@@ -13,10 +13,13 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def recipe_toml(recipe: dict[str, Any]) -> str:
-    """Return a recipe in the format of a recipe file; keys whose value is None or an empty list are left out."""
+    """Return a recipe in the format of a recipe file; keys whose value is None or an empty list are
+    left out."""
     names = [*(key for key in KEYS if key in recipe), *(key for key in recipe if key not in KEYS)]
     lines = [
-        f"{_key(name)} = {_toml(recipe[name])}" for name in names if name != "transform" and recipe[name] not in (None, [])
+        f"{_key(name)} = {_toml(recipe[name])}"
+        for name in names
+        if name != "transform" and recipe[name] not in (None, [])
     ]
     for step in recipe.get("transform") or []:
         lines += ["", "[[transform]]", *_pairs(step)]
@@ -37,13 +40,17 @@ def _pairs(step: dict[str, Any]) -> list[str]:
 def _toml(value: Any) -> str:
     """Return a value as TOML writes it: strings and numbers as JSON does."""
     if isinstance(value, dict):
-        pairs = (f"{_key(name)} = {_toml(item)}" for name, item in value.items() if item is not None)
+        pairs = (
+            f"{_key(name)} = {_toml(item)}" for name, item in value.items() if item is not None
+        )
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(_toml(item) for item in value)}]"
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)
-        return "".join(character if character.isprintable() else _escaped(character) for character in text)
+        return "".join(
+            character if character.isprintable() else _escaped(character) for character in text
+        )
     return value.isoformat() if isinstance(value, date | time) else json.dumps(value)
 
 

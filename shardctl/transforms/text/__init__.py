@@ -1,1 +1,2 @@
-"""The steps of text: they clean it, reject what is no use, turn it into tokens, and pack these into blocks."""
+"""The steps of text: they clean it, reject what is no use, turn it into tokens, and pack these into
+blocks."""

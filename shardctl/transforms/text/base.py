@@ -21,9 +21,11 @@ TEXT = "text"
 
 
 class Fault(NamedTuple):
-    """A text that does not keep to a rule: its row, the short name of the rule, and what is wrong, with value and limit.
+    """A text that does not keep to a rule: its row, the short name of the rule, and what is wrong,
+    with value and limit.
 
-    `stage` is "filter" for a rule about texts, "transform" for a text on which a step cannot be done.
+    `stage` is "filter" for a rule about texts, "transform" for a text on which a step cannot be
+    done.
     """
 
     row: int
@@ -58,9 +60,19 @@ def require_text(given: pa.Schema, who: str) -> None:
     if place >= 0 and pa.types.is_string(given.field(place).type):
         return
     if TOKENS in given.names:
-        raise InputError(f"{who} takes texts, and the step before it has made tokens of them; put it before that step")
-    is_there = f"the field {TEXT} is {given.field(place).type}" if place >= 0 else f"they have {_listed(given)}"
-    raise InputError(f"{who} takes texts, but the records have none: {is_there}; --text-field FIELD names the field of texts")
+        raise InputError(
+            f"{who} takes texts, and the step before it has made tokens of them; put it before "
+            "that step"
+        )
+    is_there = (
+        f"the field {TEXT} is {given.field(place).type}"
+        if place >= 0
+        else f"they have {_listed(given)}"
+    )
+    raise InputError(
+        f"{who} takes texts, but the records have none: {is_there}; --text-field FIELD names the "
+        "field of texts"
+    )
 
 
 def _listed(given: pa.Schema) -> str:
@@ -68,12 +80,14 @@ def _listed(given: pa.Schema) -> str:
 
 
 class TextStep(BatchTransform):
-    """Works on the text of records, and leaves their other fields as they are. It may reject single records."""
+    """Works on the text of records, and leaves their other fields as they are. It may reject single
+    records."""
 
     @abstractmethod
     def work(self, texts: pa.Array, report: Report) -> pa.Array:
-        """Return the texts afterwards, and tell `report` of those that are rejected: (n,) string without nulls, and so is the
-        result. What it has for a text that is rejected does not matter."""
+        """Return the texts afterwards, and tell `report` of those that are rejected: (n,) string
+        without nulls, and so is the result. What it has for a text that is rejected does not
+        matter."""
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the same columns."""
@@ -101,7 +115,8 @@ class TextTransform(TextStep):
 
     @abstractmethod
     def changed(self, texts: pa.Array) -> pa.Array:
-        """Return the changed texts: (n,) string without nulls, and so is the result; the same object if nothing changes."""
+        """Return the changed texts: (n,) string without nulls, and so is the result; the same
+        object if nothing changes."""
 
     def work(self, texts: pa.Array, report: Report) -> pa.Array:
         """Return the changed texts. It rejects none."""
@@ -113,8 +128,8 @@ class TextFilter(TextStep):
 
     @abstractmethod
     def faults(self, texts: pa.Array) -> Iterable[Fault]:
-        """Yield the texts that do not keep to a rule, each once, with the first rule that it breaks. `texts` is (n,) string
-        without nulls."""
+        """Yield the texts that do not keep to a rule, each once, with the first rule that it
+        breaks. `texts` is (n,) string without nulls."""
 
     def work(self, texts: pa.Array, report: Report) -> pa.Array:
         """Return the same texts."""

@@ -1,8 +1,9 @@
-"""The filter of C4: Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (JMLR
-21, 2020, arXiv:1910.10683), section 2.2, and its code, tensorflow_datasets/text/c4_utils.py.
+"""The filter of C4: Raffel et al., "Exploring the Limits of Transfer Learning with a Unified
+Text-to-Text Transformer" (JMLR 21, 2020, arXiv:1910.10683), section 2.2, and its code,
+tensorflow_datasets/text/c4_utils.py.
 
-The code has the line rules that the paper does not name: words of over 1,000 characters, phrases about cookies and terms of
-use, and marks of citations.
+The code has the line rules that the paper does not name: words of over 1,000 characters, phrases
+about cookies and terms of use, and marks of citations.
 """
 
 from __future__ import annotations
@@ -25,33 +26,53 @@ COUNT = Whole(0, 2**40)
 ELLIPSIS = "..."
 CITATIONS = r"\[\d*\]|\[edit\]|\[citation needed\]"
 SENTENCE_END = r"[.?!。！？]+[\"”'’)\]]*(?:\s|$)"
-POLICY = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
+POLICY = (
+    "terms of use",
+    "privacy policy",
+    "cookie policy",
+    "uses cookies",
+    "use of cookies",
+    "use cookies",
+)
 
 
 @dataclass(frozen=True)
 class FilterC4(TextStep):
     """Removes lines, and rejects texts, by the rules of C4 (arXiv:1910.10683, section 2.2).
 
-    The lines that are left are joined by newlines. Rules about whole texts look at all of their lines, as in the paper; its
-    code looks at those that are left. A sentence ends at a mark that the end of the line or white space follows.
+    The lines that are left are joined by newlines. Rules about whole texts look at all of their
+    lines, as in the paper; its code looks at those that are left. A sentence ends at a mark that
+    the end of the line or white space follows.
     """
 
     name: ClassVar[str] = "filter_c4"
     endings: tuple[str, ...] = setting(
-        Names(), (".", "?", "!", '"', "”"), "A line must end with one of these, and not with an ellipsis (...)."
+        Names(),
+        (".", "?", "!", '"', "”"),
+        "A line must end with one of these, and not with an ellipsis (...).",
     )
-    min_line_words: int = setting(COUNT, 5, "Fewest words of a line. Another version of the paper, and datatrove, have 3.")
-    min_sentences: int = setting(COUNT, 3, "Fewest sentences of what is left of a text. That version, and datatrove: 5.")
-    max_word_length: int = setting(COUNT, 1000, "A line with a longer word is removed (in the code, not in the paper).")
+    min_line_words: int = setting(
+        COUNT, 5, "Fewest words of a line. Another version of the paper, and datatrove, have 3."
+    )
+    min_sentences: int = setting(
+        COUNT, 3, "Fewest sentences of what is left of a text. That version, and datatrove: 5."
+    )
+    max_word_length: int = setting(
+        COUNT, 1000, "A line with a longer word is removed (in the code, not in the paper)."
+    )
     line_phrases: tuple[str, ...] = setting(
         Names(),
         ("javascript", *POLICY),
         "A line with one of these is removed, in any case. The paper has javascript alone.",
     )
     text_phrases: tuple[str, ...] = setting(
-        Names(), ("lorem ipsum", "{"), "A text with one of these is rejected, in any case: add words that you do not want."
+        Names(),
+        ("lorem ipsum", "{"),
+        "A text with one of these is rejected, in any case: add words that you do not want.",
     )
-    citations: bool = setting(Flag(), True, "Remove [1], [edit] and [citation needed] (in the code, not in the paper).")
+    citations: bool = setting(
+        Flag(), True, "Remove [1], [edit] and [citation needed] (in the code, not in the paper)."
+    )
 
     def work(self, texts: pa.Array, report: Report) -> pa.Array:
         """Return what is left of the texts, and reject those that break a rule."""
@@ -92,7 +113,9 @@ class FilterC4(TextStep):
 
         for phrase in self.text_phrases:
             name = "c4-" + ("curly-bracket" if phrase == "{" else phrase.replace(" ", "-"))
-            times = whole_numbers(pc.count_substring(texts, phrase, ignore_case=phrase.lower() != phrase.upper()))
+            times = whole_numbers(
+                pc.count_substring(texts, phrase, ignore_case=phrase.lower() != phrase.upper())
+            )
             yield Rule(name, f"number of {phrase!r}", times, most=0)
         ends = np.maximum(1, whole_numbers(pc.count_substring_regex(lines, SENTENCE_END)))
         sentences = np.bincount(of_text, ends, len(texts)).astype(np.int64)

@@ -1,4 +1,5 @@
-"""The characters of many texts at once, as bytes of UTF-8: which are white space, letters, parts of words, and how many."""
+"""The characters of many texts at once, as bytes of UTF-8: which are white space, letters, parts of
+words, and how many."""
 
 from __future__ import annotations
 
@@ -15,11 +16,13 @@ Mask = npt.NDArray[np.bool_]
 
 NEWLINE = 0x0A
 LEAD = 0xC0
-"""The first byte of a character of several is this or more; the others of it are below, and above those of ASCII."""
+"""The first byte of a character of several is this or more; the others of it are below, and above
+those of ASCII."""
 
 
 def texts_of_kept(data: Bytes, keep: Mask, offsets: Places) -> pa.Array:
-    """Return texts without some of their bytes: those where `keep` is False. Text i is data[offsets[i]:offsets[i + 1]]."""
+    """Return texts without some of their bytes: those where `keep` is False. Text i is
+    data[offsets[i]:offsets[i + 1]]."""
     sizes = np.zeros(len(offsets), np.int64)
     filled = np.flatnonzero(np.diff(offsets))
     if len(filled):
@@ -33,8 +36,10 @@ def is_ascii(data: Bytes) -> bool:
 
 
 def spaces(data: Bytes) -> Mask:
-    """Return which bytes are of white space, (bytes,): of the characters that `str.split` splits at."""
-    # Ranges take a tenth of the time of a table. Numbers of a byte wrap around, so that each range is one comparison.
+    """Return which bytes are of white space, (bytes,): of the characters that `str.split` splits
+    at."""
+    # Ranges take a tenth of the time of a table. Numbers of a byte wrap around, so that each range
+    # is one comparison.
     found: Mask = (data == 0x20) | (data - np.uint8(0x09) < 5) | (data - np.uint8(0x1C) < 4)
     if is_ascii(data):
         return found
@@ -50,7 +55,8 @@ def spaces(data: Bytes) -> Mask:
 
 
 def characters_before(data: Bytes) -> npt.NDArray[np.int32] | None:
-    """Return how many characters begin before each byte, (bytes + 1,); None where every byte is one."""
+    """Return how many characters begin before each byte, (bytes + 1,); None where every byte is
+    one."""
     if is_ascii(data):
         return None
     before = np.zeros(len(data) + 1, np.int32)  # a column of strings has less than 2 GB
@@ -97,7 +103,9 @@ def _code_points(data: Bytes, first: Places) -> npt.NDArray[np.int32]:
     points = ((lead & 0x1F) << 6) | second
     three = lead >= 0xE0
     if three.any():
-        points[three] = ((lead[three] & 0x0F) << 12) | (second[three] << 6) | _tail(data, first[three], 2)
+        points[three] = (
+            ((lead[three] & 0x0F) << 12) | (second[three] << 6) | _tail(data, first[three], 2)
+        )
     four = lead >= 0xF0
     if four.any():
         third, fourth = _tail(data, first[four], 2), _tail(data, first[four], 3)
@@ -110,7 +118,8 @@ def _tail(data: Bytes, first: Places, place: int) -> npt.NDArray[np.int32]:
 
 
 _LAST = 0x3FFFF
-"""The code points above are no letters: tags, selectors of variants, private use. One entry of a table stands for all."""
+"""The code points above are no letters: tags, selectors of variants, private use. One entry of a
+table stands for all."""
 
 
 @cache

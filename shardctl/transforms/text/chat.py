@@ -24,7 +24,17 @@ from shardctl.system.files import read_named
 from shardctl.system.text import printable
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Flag, Optional, SettingError, Text, setting
-from shardctl.transforms.text.chat_forms import JSON_FIELDS, MEDIA, MESSAGES, Chat, Form, chat_of, form_of, pair, why_no_chat
+from shardctl.transforms.text.chat_forms import (
+    JSON_FIELDS,
+    MEDIA,
+    MESSAGES,
+    Chat,
+    Form,
+    chat_of,
+    form_of,
+    pair,
+    why_no_chat,
+)
 from shardctl.transforms.text.tokenizing import TokenStep
 from shardctl.transforms.tokenizers.base import Placed, Placing, joined
 from shardctl.transforms.tokenizers.huggingface import TEMPLATE
@@ -40,14 +50,19 @@ VERSION = 3
 class TokenizeChat(TokenStep):
     """Turns chats into the columns tokens and loss_mask, by a chat template.
 
-    The template writes a chat as one text, which is encoded whole, with no tokens added to those that it writes. loss_mask is
-    1 for the tokens that have a part of an answer in it: what stands between {% generation %} and {% endgeneration %}, or what
-    the answer adds to the text where a template does not have these.
+    The template writes a chat as one text, which is encoded whole, with no tokens added to those
+    that it writes. loss_mask is 1 for the tokens that have a part of an answer in it: what stands
+    between {% generation %} and {% endgeneration %}, or what the answer adds to the text where a
+    template does not have these.
     """
 
     name: ClassVar[str] = "tokenize_chat"
-    template: str = setting(Text(), AUTO, "auto: that of the tokenizer's folder. chatml: built in. Or a FILE.jinja.")
-    date: str | None = setting(Optional(Text()), None, "Day (YYYY-MM-DD) for templates that write today's.", later=True)
+    template: str = setting(
+        Text(), AUTO, "auto: that of the tokenizer's folder. chatml: built in. Or a FILE.jinja."
+    )
+    date: str | None = setting(
+        Optional(Text()), None, "Day (YYYY-MM-DD) for templates that write today's.", later=True
+    )
     user: str | None = setting(Optional(Text()), None, "Field that is the user's message.")
     assistant: str | None = setting(Optional(Text()), None, "Field that is the answer to it.")
     keep_messages: bool = setting(Flag(), False, "Keep the fields with the messages too.")
@@ -61,7 +76,9 @@ class TokenizeChat(TokenStep):
         """Return how records with these fields hold a chat; None: they hold none."""
         if self.user is None or self.assistant is None:
             return form_of(names)
-        return pair(self.user, self.assistant) if {self.user, self.assistant} <= set(names) else None
+        return (
+            pair(self.user, self.assistant) if {self.user, self.assistant} <= set(names) else None
+        )
 
     def json_fields(self, names: Collection[str]) -> Collection[str]:
         """Return those of a chat that are known by their names."""
@@ -72,10 +89,13 @@ class TokenizeChat(TokenStep):
         """Read the template too. Raises SettingError, InputError."""
         super().check(folder)
         if (self.user is None) != (self.assistant is None):
-            raise SettingError("user and assistant name two fields of one chat; give both", owner=self.name)
+            raise SettingError(
+                "user and assistant name two fields of one chat; give both", owner=self.name
+            )
         if not isinstance(self.opened, Placing):
             raise SettingError(
-                f"the tokenizer {self.tokenizer} does not say where its tokens begin in a text, so that there is no loss mask;"
+                f"the tokenizer {self.tokenizer} does not say where its tokens begin in a text, so "
+                "that there is no loss mask;"
                 " a tokenizer.json, tiktoken and bytes do",
                 "tokenizer",
                 owner=self.name,
@@ -83,13 +103,24 @@ class TokenizeChat(TokenStep):
         try:
             vars(self)["day"] = None if self.date is None else date.fromisoformat(self.date)
         except ValueError:
-            raise SettingError(f"must be a day such as 2026-01-31; it is {self.date!r}", "date", owner=self.name) from None
+            raise SettingError(
+                f"must be a day such as 2026-01-31; it is {self.date!r}", "date", owner=self.name
+            ) from None
         vars(self)["source"] = self._read_template(self.opened, folder)
         if self.template == BUILT_IN:
-            missing = [token for token in ("<|im_start|>", "<|im_end|>") if token not in self.opened.special]
+            missing = [
+                token
+                for token in ("<|im_start|>", "<|im_end|>")
+                if token not in self.opened.special
+            ]
             if missing:
-                problem = f"the tokenizer has no special token {missing[0]}, which the template chatml writes"
-                raise SettingError(f"{problem}; use a template of your own", "template", owner=self.name)
+                problem = (
+                    f"the tokenizer has no special token {missing[0]}, which the template "
+                    "chatml writes"
+                )
+                raise SettingError(
+                    f"{problem}; use a template of your own", "template", owner=self.name
+                )
         self._template  # noqa: B018 - compiled once, and kept
 
     def _read_template(self, tokenizer: Placing, folder: Path | None) -> str:
@@ -98,7 +129,8 @@ class TokenizeChat(TokenStep):
         if self.template == AUTO:
             if tokenizer.template is None:
                 raise SettingError(
-                    "the tokenizer has no chat template; use template = chatml, or name a FILE.jinja",
+                    "the tokenizer has no chat template; use template = chatml, or name a "
+                    "FILE.jinja",
                     "template",
                     owner=self.name,
                 )
@@ -109,7 +141,9 @@ class TokenizeChat(TokenStep):
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
             how = "give auto, chatml, or the path of a FILE.jinja"
-            raise InputError(f"chat template {printable(str(path))}: it cannot be read ({reason}); {how}") from None
+            raise InputError(
+                f"chat template {printable(str(path))}: it cannot be read ({reason}); {how}"
+            ) from None
 
     def kept(self, digest: str | None) -> TokenizeChat:
         """Return the same step with the settings that open the files that a dataset keeps."""
@@ -121,7 +155,8 @@ class TokenizeChat(TokenStep):
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The files of the tokenizer, and the template where it is another one than the tokenizer's."""
+        """The files of the tokenizer, and the template where it is another one than the
+        tokenizer's."""
         own = self.template not in (AUTO, BUILT_IN)
         return {**super().files, **({TEMPLATE: vars(self)["source"].encode()} if own else {})}
 
@@ -132,14 +167,21 @@ class TokenizeChat(TokenStep):
         return (*super().versions(), f"Jinja2 {jinja2.__version__}", f"chats {VERSION}")
 
     def schema(self, given: pa.Schema) -> pa.Schema:
-        """Return the columns with tokens and loss_mask in the place of the messages. Raises InputError if there are none."""
+        """Return the columns with tokens and loss_mask in the place of the messages. Raises
+        InputError if there are none."""
         self.refuse_tokens(given)
         form = self.form(given.names)
         if form is None:
             held = ", ".join(map(printable, given.names)) or "no fields"
-            raise InputError(f"{self.name} needs chats, and the records have {held}; {why_no_chat(given.names)}")
+            raise InputError(
+                f"{self.name} needs chats, and the records have {held}; {why_no_chat(given.names)}"
+            )
         made = [pa.field(TOKENS, pa.list_(self.numbers)), pa.field(LOSS_MASK, pa.list_(pa.uint8()))]
-        others = [field for field in given if self.keep_messages or field.name not in form.among(given.names)]
+        others = [
+            field
+            for field in given
+            if self.keep_messages or field.name not in form.among(given.names)
+        ]
         return pa.schema([*others, *made], given.metadata)
 
     def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
@@ -149,16 +191,26 @@ class TokenizeChat(TokenStep):
     @cached_property
     def _template(self) -> Template:
         names = {number: token for token, number in self.opened.special.items()}
-        roles = {"bos_token": self.opened.bos, "eos_token": self._role("eos"), "pad_token": self._role("pad")}
-        special = {role: None if number is None else names.get(number) for role, number in roles.items()}
-        return Template(vars(self)["source"], special, f"template {self.template}", vars(self)["day"])
+        roles = {
+            "bos_token": self.opened.bos,
+            "eos_token": self._role("eos"),
+            "pad_token": self._role("pad"),
+        }
+        special = {
+            role: None if number is None else names.get(number) for role, number in roles.items()
+        }
+        return Template(
+            vars(self)["source"], special, f"template {self.template}", vars(self)["day"]
+        )
 
     def written(self, chat: Chat) -> Written:
         """Return a chat as one text. Raises Rejection if it is not one that can be trained on."""
         said = text_in([chat.messages, chat.tools])
         found = next((token for token in self.opened.special if token in said), None)
         if found is not None:
-            message = f"a message has {found} in it, which would become the special token of this name"
+            message = (
+                f"a message has {found} in it, which would become the special token of this name"
+            )
             raise Rejection("transform", "special-token", message)
         if any(mark in said for mark in MARKS):
             message = "a message has U+FDD0, U+FDD1 or U+FDD2, which are not characters"
@@ -171,7 +223,8 @@ class TokenizeChat(TokenStep):
             raise Rejection(
                 "transform",
                 "no-answer",
-                "the chat has no answer of an assistant that counts, so there is nothing to learn from",
+                "the chat has no answer of an assistant that counts, so there is nothing to learn "
+                "from",
             )
         return written
 
@@ -212,12 +265,14 @@ class _Run(NothingHeld):
         batch = left.batch if step.keep_messages else left.batch.drop_columns(list(fields))
         lists = step.lists(tokens.offsets, tokens.ids)
         mask = pa.ListArray.from_arrays(pa.array(tokens.offsets.astype(np.int32)), pa.array(values))
-        batch = batch.append_column(pa.field(TOKENS, lists.type), lists).append_column(pa.field(LOSS_MASK, mask.type), mask)
+        batch = batch.append_column(pa.field(TOKENS, lists.type), lists).append_column(
+            pa.field(LOSS_MASK, mask.type), mask
+        )
         return (replace(left, batch=batch),)
 
     def counts(self) -> dict[str, Any]:
-        """Return the number of tokens that were made, and of those that the loss counts; and of how many chats the template
-        does not write what, if any."""
+        """Return the number of tokens that were made, and of those that the loss counts; and of how
+        many chats the template does not write what, if any."""
         unwritten = {"unwritten": dict(sorted(self._unwritten.items()))} if self._unwritten else {}
         return {"tokens": self._tokens, "loss_tokens": self._counted, **unwritten}
 
@@ -225,7 +280,8 @@ class _Run(NothingHeld):
 def mask_of(tokens: Placed, spans: Iterable[tuple[int, int]]) -> npt.NDArray[np.uint8]:
     """Return 1 for each token that has a character of a span in it, else 0: (n,) uint8."""
     mask = np.zeros(len(tokens.ids), np.uint8)
-    ends = np.maximum(tokens.ends, tokens.starts + 1)  # a token of whitespace may be told as one of no characters
+    # a token of whitespace may be told as one of no characters
+    ends = np.maximum(tokens.ends, tokens.starts + 1)
     for start, end in spans:
         mask[(tokens.starts < end) & (ends > start)] = 1
     return mask
@@ -236,4 +292,7 @@ def _records(batch: pa.RecordBatch, fields: tuple[str, ...]) -> Iterator[dict[st
     columns = [batch.column(batch.schema.get_field_index(name)).to_pylist() for name in fields]
     for values in zip(*columns, strict=True):
         given = zip(fields, values, strict=True)
-        yield {name: json.loads(value) if name in JSON_FIELDS and value is not None else value for name, value in given}
+        yield {
+            name: json.loads(value) if name in JSON_FIELDS and value is not None else value
+            for name, value in given
+        }

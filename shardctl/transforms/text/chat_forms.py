@@ -1,4 +1,5 @@
-"""The forms of chats in records: one table, by which each becomes the messages and the tools that a chat template gets."""
+"""The forms of chats in records: one table, by which each becomes the messages and the tools that a
+chat template gets."""
 
 from __future__ import annotations
 
@@ -11,16 +12,29 @@ from shardctl.errors import Rejection
 MESSAGES, SYSTEM, TOOLS = "messages", "system", "tools"
 ANSWER = "assistant"
 
-MEDIA = frozenset(("image", "__image__", "images", "image_url", "image_path", "video", "videos", "audio", "audios"))
-"""Fields of a record, a message or a part that name what tokens of text do not have. The step gets image as __image__."""
+MEDIA = frozenset(
+    (
+        "image",
+        "__image__",
+        "images",
+        "image_url",
+        "image_path",
+        "video",
+        "videos",
+        "audio",
+        "audios",
+    )
+)
+"""Fields of a record, a message or a part that name what tokens of text do not have. The step gets
+image as __image__."""
 
 Values = Mapping[str, Any]
 """The fields of a record, None for those that it does not have."""
 
 
 class Form(NamedTuple):
-    """Records that have all fields of `needs` are chats, and those of `more`, system and tools belong to them. `said` gives the
-    messages."""
+    """Records that have all fields of `needs` are chats, and those of `more`, system and tools
+    belong to them. `said` gives the messages."""
 
     needs: tuple[str, ...]
     more: tuple[str, ...]
@@ -44,15 +58,27 @@ def _message(role: str, content: Any) -> dict[str, Any]:
 
 def pair(user: str, assistant: str) -> Form:
     """Return the form of a question and an answer in two fields."""
-    return Form((user, assistant), (), lambda record: [_message("user", record[user]), _message(ANSWER, record[assistant])])
+    return Form(
+        (user, assistant),
+        (),
+        lambda record: [_message("user", record[user]), _message(ANSWER, record[assistant])],
+    )
 
 
 def _alpaca(record: Values) -> list[Any]:
     before = _parsed(record.get("history")) or []
-    if not isinstance(before, list) or any(not isinstance(turn, list) or len(turn) != 2 for turn in before):
+    if not isinstance(before, list) or any(
+        not isinstance(turn, list) or len(turn) != 2 for turn in before
+    ):
         raise Rejection("transform", MESSAGES, "the history is not a list of pairs")
-    turns = [_message(role, text) for turn in before for role, text in zip(("user", ANSWER), turn, strict=True)]
-    parts = [part for part in (record["instruction"], record.get("input")) if part not in (None, "")]
+    turns = [
+        _message(role, text)
+        for turn in before
+        for role, text in zip(("user", ANSWER), turn, strict=True)
+    ]
+    parts = [
+        part for part in (record["instruction"], record.get("input")) if part not in (None, "")
+    ]
     asked = "\n".join(parts) if all(isinstance(part, str) for part in parts) else None
     return [*turns, _message("user", asked), _message(ANSWER, record["output"])]
 
@@ -61,7 +87,10 @@ def _completion(record: Values) -> list[Any]:
     """The loss counts the completion alone."""
     asked, answered = record["prompt"], record["completion"]
     asked = asked if isinstance(asked, list) else [_message("user", asked)]
-    asked = [{**turn, "weight": 0} if isinstance(turn, dict) and turn.get("role") == ANSWER else turn for turn in asked]
+    asked = [
+        {**turn, "weight": 0} if isinstance(turn, dict) and turn.get("role") == ANSWER else turn
+        for turn in asked
+    ]
     return [*asked, *(answered if isinstance(answered, list) else [_message(ANSWER, answered)])]
 
 
@@ -74,11 +103,19 @@ FORMS = (
 """OpenAI, ShareGPT, Alpaca, and TRL's prompt and completion. The first that fits is taken."""
 
 JSON_FIELDS = frozenset((SYSTEM, TOOLS)).union(*(form.needs + form.more for form in FORMS))
-"""Of these a chat gets the JSON that the record has. Others, which a person names as question and answer, are texts."""
+"""Of these a chat gets the JSON that the record has. Others, which a person names as question and
+answer, are texts."""
 
 _OTHERS = {
-    ("role", "content"): 'each is one message; write each chat as one line: {"messages": [{"role": …, "content": …}, …]}',
-    ("chosen",): "pairs of preferences are no chats; --fields messages=chosen takes chosen lists of messages, and the"
+    (
+        "role",
+        "content",
+    ): 'each is one message; write each chat as one line: {"messages": [{"role": …, "content": …}, '
+    "…]}",
+    (
+        "chosen",
+    ): "pairs of preferences are no chats; --fields messages=chosen takes chosen lists of "
+    "messages, and the"
     " settings user = prompt, assistant = chosen take texts",
 }
 """Records that are no chats, by fields that show what they are, and what to do."""
@@ -92,7 +129,10 @@ def form_of(names: Collection[str]) -> Form | None:
 def why_no_chat(names: Collection[str]) -> str:
     """Say what to do with records of no form, given their fields."""
     known = ", ".join(" and ".join(form.needs) for form in FORMS)
-    general = f"chats have the fields {known}; user and assistant name the fields of a question and an answer"
+    general = (
+        f"chats have the fields {known}; user and assistant name the fields of a question "
+        "and an answer"
+    )
     return next((why for fields, why in _OTHERS.items() if set(fields) <= set(names)), general)
 
 
@@ -101,38 +141,74 @@ def chat_of(form: Form, record: Values) -> Chat:
     _refuse_media("the record", record)
     said = form.said(record)
     if not isinstance(said, list) or not said:
-        raise Rejection("transform", MESSAGES, "the messages are not a list" if said else "there are no messages")
+        raise Rejection(
+            "transform",
+            MESSAGES,
+            "the messages are not a list" if said else "there are no messages",
+        )
     if record.get(SYSTEM):
-        if any(isinstance(each, dict) and SYSTEM in (each.get("role"), each.get("from")) for each in said):
-            raise Rejection("transform", "role", "the record has the field system and a message of system; keep one of them")
+        if any(
+            isinstance(each, dict) and SYSTEM in (each.get("role"), each.get("from"))
+            for each in said
+        ):
+            raise Rejection(
+                "transform",
+                "role",
+                "the record has the field system and a message of system; keep one of them",
+            )
         said = [_message(SYSTEM, record[SYSTEM]), *said]
     tools = None if record.get(TOOLS) == "" else _parsed(record.get(TOOLS))
-    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+    if tools is not None and not (
+        isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)
+    ):
         raise Rejection("transform", TOOLS, "the tools are not a list of objects")
-    return Chat([_checked(message, f"message {number} of {len(said)}") for number, message in enumerate(said, 1)], tools)
+    return Chat(
+        [
+            _checked(message, f"message {number} of {len(said)}")
+            for number, message in enumerate(said, 1)
+        ],
+        tools,
+    )
 
 
 def _parsed(value: Any) -> Any:
-    """Return a value that may be JSON text in the record, as tables have it; other text as it is."""
+    """Return a value that may be JSON text in the record, as tables have it; other text as it
+    is."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return value
 
 
-_ROLES = {"human": "user", "gpt": ANSWER, "observation": "tool", **{role: role for role in (SYSTEM, "user", ANSWER, "tool")}}
+_ROLES = {
+    "human": "user",
+    "gpt": ANSWER,
+    "observation": "tool",
+    **{role: role for role in (SYSTEM, "user", ANSWER, "tool")},
+}
 """The roles of ShareGPT."""
 
 
 def _checked(message: Any, which: str) -> dict[str, Any]:
-    """Return a message as a template gets it: without the keys whose value is null, as transformers does. Raises Rejection."""
+    """Return a message as a template gets it: without the keys whose value is null, as transformers
+    does. Raises Rejection."""
     if isinstance(message, dict) and "from" in message and "role" not in message:
         role = _ROLES.get(str(message["from"]))
         if role is None:
-            raise Rejection("transform", "role", f"{which} is from {message['from']!r}, and only {', '.join(_ROLES)} are known")
+            raise Rejection(
+                "transform",
+                "role",
+                f"{which} is from {message['from']!r}, and only {', '.join(_ROLES)} are known",
+            )
         named = {"from": "role", "value": "content"}
-        message = {named.get(key, key): role if key == "from" else value for key, value in message.items()}
-    given = {key: value for key, value in message.items() if value is not None} if isinstance(message, dict) else {}
+        message = {
+            named.get(key, key): role if key == "from" else value for key, value in message.items()
+        }
+    given = (
+        {key: value for key, value in message.items() if value is not None}
+        if isinstance(message, dict)
+        else {}
+    )
     if not isinstance(given.get("role"), str) or not given["role"]:
         raise Rejection("transform", "role", f"{which} has no role that is text")
     content = given.get("content")
@@ -152,4 +228,8 @@ def _checked(message: Any, which: str) -> dict[str, Any]:
 def _refuse_media(which: str, given: Values) -> None:
     for name in sorted(MEDIA.intersection(given)):
         if given[name] not in (None, "", "[]", [], {}, False):
-            raise Rejection("transform", "media", f"{which} has {name.strip('_')}, and tokens of text have no place for it")
+            raise Rejection(
+                "transform",
+                "media",
+                f"{which} has {name.strip('_')}, and tokens of text have no place for it",
+            )

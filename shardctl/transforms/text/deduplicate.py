@@ -1,4 +1,5 @@
-"""Drops texts, lines or paragraphs that are the same as others. Which these are was found before the work was divided."""
+"""Drops texts, lines or paragraphs that are the same as others. Which these are was found before
+the work was divided."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.duplicates.limits import LEAST_SIMILARITY, SIMILARITY
-from shardctl.transforms.duplicates.pieces import DOCUMENT, LINE, PARAGRAPH, pieces_of, without_pieces
+from shardctl.transforms.duplicates.pieces import (
+    DOCUMENT,
+    LINE,
+    PARAGRAPH,
+    pieces_of,
+    without_pieces,
+)
 from shardctl.transforms.duplicates.rule import DuplicateRule
 from shardctl.transforms.duplicates.table import Dropped, DuplicatesTable
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
@@ -30,20 +37,33 @@ EXACT, NEAR = "exact", "near"
 
 @dataclass(frozen=True)
 class Deduplicate(BatchTransform):
-    """Rejects texts that are the same as others, or nearly; or drops the lines or paragraphs that are the same as others."""
+    """Rejects texts that are the same as others, or nearly; or drops the lines or paragraphs that
+    are the same as others."""
 
     name: ClassVar[str] = "deduplicate"
-    unit: str = setting(Word((DOCUMENT, LINE, PARAGRAPH)), DOCUMENT, "What is compared: document, line or paragraph.")
-    method: str = setting(Word((EXACT, NEAR)), EXACT, "exact: the same text; near: documents with nearly the same words.")
+    unit: str = setting(
+        Word((DOCUMENT, LINE, PARAGRAPH)),
+        DOCUMENT,
+        "What is compared: document, line or paragraph.",
+    )
+    method: str = setting(
+        Word((EXACT, NEAR)),
+        EXACT,
+        "exact: the same text; near: documents with nearly the same words.",
+    )
     threshold: float = setting(
         Number(LEAST_SIMILARITY, 1),
         SIMILARITY,
-        "For near: documents are alike if this share of their 5-word sequences is the same, or more.",
+        "For near: documents are alike if this share of their 5-word sequences is the same, or "
+        "more.",
     )
 
     def __post_init__(self) -> None:
         if self.method == NEAR and self.unit != DOCUMENT:
-            raise SettingError(f"near compares documents, and a {self.unit} is compared by its exact text", "method")
+            raise SettingError(
+                f"near compares documents, and a {self.unit} is compared by its exact text",
+                "method",
+            )
 
     @classmethod
     def of_rule(cls, rule: DuplicateRule) -> Deduplicate:
@@ -63,9 +83,17 @@ class Deduplicate(BatchTransform):
         return given
 
     def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
-        """Return what drops the duplicates of one batch after the other. Raises DatasetError if it is not known which."""
-        table, paths = DuplicatesTable(folder / self.table), open_table(LocalFolder(folder), FILES, columns=["path"])["path"]
-        return _Documents(table, paths, self.method) if self.unit == DOCUMENT else _Pieces(table, self.unit)
+        """Return what drops the duplicates of one batch after the other. Raises DatasetError if it
+        is not known which."""
+        table, paths = (
+            DuplicatesTable(folder / self.table),
+            open_table(LocalFolder(folder), FILES, columns=["path"])["path"],
+        )
+        return (
+            _Documents(table, paths, self.method)
+            if self.unit == DOCUMENT
+            else _Pieces(table, self.unit)
+        )
 
 
 class _Documents(NothingHeld):
@@ -79,19 +107,30 @@ class _Documents(NothingHeld):
         dropped = self._table.of(records.file, records.numbers)
         kept = np.ones(len(records.numbers), bool)
         kept[dropped.row] = False
-        if len(dropped.row) and not (dropped.kept_file.min() >= 0 and dropped.kept_file.max() < len(self._paths)):
-            raise DatasetError(f"{DUPLICATES}{DOCUMENT}.arrow: contradicts {FILES}; {REPAIR_ADVICE}")
+        if len(dropped.row) and not (
+            dropped.kept_file.min() >= 0 and dropped.kept_file.max() < len(self._paths)
+        ):
+            raise DatasetError(
+                f"{DUPLICATES}{DOCUMENT}.arrow: contradicts {FILES}; {REPAIR_ADVICE}"
+            )
         for number, row in enumerate(dropped.row.tolist()):
             reject(row, self._rejection(dropped, number))
         return (records.kept(kept),)
 
     def _rejection(self, dropped: Dropped, number: int) -> Rejection:
-        path, record = self._paths[int(dropped.kept_file[number])].as_py(), int(dropped.kept_record[number])
+        path, record = (
+            self._paths[int(dropped.kept_file[number])].as_py(),
+            int(dropped.kept_record[number]),
+        )
         key = printable(f"{path}#{record}" if record else path)
         if self._method == EXACT:
             return Rejection("filter", "duplicate", f"has the same text as {key}, which is kept")
         alike = f"their similarity is {dropped.similarity[number]:.2f}"
-        return Rejection("filter", "near-duplicate", f"has nearly the same text as {key}, which is kept ({alike})")
+        return Rejection(
+            "filter",
+            "near-duplicate",
+            f"has nearly the same text as {key}, which is kept ({alike})",
+        )
 
 
 class _Pieces(NothingHeld):
@@ -102,7 +141,8 @@ class _Pieces(NothingHeld):
         self._pieces = self._bytes = 0
 
     def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
-        """Return the records without the pieces that are dropped. One that has no other piece is rejected."""
+        """Return the records without the pieces that are dropped. One that has no other piece is
+        rejected."""
         found = self._table.of(records.file, records.numbers)
         if not len(found.row):
             return (records,)
@@ -110,13 +150,20 @@ class _Pieces(NothingHeld):
         pieces = pieces_of(before, self._unit)
         counts = np.bincount(pieces.row, minlength=len(before))
         if not ((found.piece >= 0) & (found.piece < counts[found.row])).all():
-            raise DatasetError(f"{DUPLICATES}{self._unit}.arrow: contradicts the texts; {REPAIR_ADVICE}")
+            raise DatasetError(
+                f"{DUPLICATES}{self._unit}.arrow: contradicts the texts; {REPAIR_ADVICE}"
+            )
         dropped = np.zeros(len(pieces), bool)
         dropped[np.searchsorted(pieces.row, found.row) + found.piece] = True
         after = without_pieces(before, pieces, dropped)
         empty = (counts > 0) & (np.bincount(pieces.row[dropped], minlength=len(before)) == counts)
         for row in np.flatnonzero(empty).tolist():
-            reject(row, Rejection("filter", "duplicate", f"all its {self._unit}s are in texts before it too"))
+            reject(
+                row,
+                Rejection(
+                    "filter", "duplicate", f"all its {self._unit}s are in texts before it too"
+                ),
+            )
         self._pieces += int(dropped.sum())
         self._bytes += int(pieces.sizes[dropped].sum())
         return (with_texts(records, after).kept(~empty),)

@@ -19,20 +19,36 @@ LINES = (
     "address|article|aside|blockquote|br|caption|center|dd|details|dialog|div|dl|dt|fieldset|figcaption|figure|footer|form|h[1-6]"
     "|header|hgroup|hr|legend|li|main|nav|ol|optgroup|option|p|pre|section|select|summary|table|tbody|tfoot|thead|title|tr|ul"
 )
-"""Elements of which browsers show each on lines of its own (HTML standard, section 15.3, and options of lists)."""
+"""Elements of which browsers show each on lines of its own (HTML standard, section 15.3, and
+options of lists)."""
 
 CELLS = "td|th"
 
-UNSEEN = ["script", "style", "noscript", "template", "iframe", "object", "metadata", "desc", "annotation", "annotation-xml"]
-"""Elements whose content is no text of the page. The last four are of pictures and formulas, of which other text is."""
+UNSEEN = [
+    "script",
+    "style",
+    "noscript",
+    "template",
+    "iframe",
+    "object",
+    "metadata",
+    "desc",
+    "annotation",
+    "annotation-xml",
+]
+"""Elements whose content is no text of the page. The last four are of pictures and formulas, of
+which other text is."""
 
 
 @dataclass(frozen=True)
 class Html(TextTransform):
-    """Takes HTML out of texts: tags, comments, scripts and styles go, character references (&amp;) become characters."""
+    """Takes HTML out of texts: tags, comments, scripts and styles go, character references (&amp;)
+    become characters."""
 
     name: ClassVar[str] = "html"
-    tags: bool = setting(Flag(), True, "Take the tags out; false: only make character references characters.")
+    tags: bool = setting(
+        Flag(), True, "Take the tags out; false: only make character references characters."
+    )
 
     def loaded(self, folder: Path | None = None) -> Html:
         """Return this step, having found the parser. Raises InstallError."""
@@ -41,7 +57,8 @@ class Html(TextTransform):
         return self
 
     def versions(self) -> tuple[str, ...]:
-        """Return that of the parser, and of what is text: 1 had none of that in pictures and formulas."""
+        """Return that of the parser, and of what is text: 1 had none of that in pictures and
+        formulas."""
         return (version_of("selectolax"), "html 2") if self.tags else ()
 
     def changed(self, texts: pa.Array) -> pa.Array:
@@ -52,8 +69,12 @@ class Html(TextTransform):
         if not marked.true_count:
             return texts
         given = texts.filter(marked)
-        plain = pa.array(_without_tags(given) if self.tags else map(unescape, given.to_pylist()), pa.string())
-        return plain if marked.true_count == len(texts) else pc.replace_with_mask(texts, marked, plain)
+        plain = pa.array(
+            _without_tags(given) if self.tags else map(unescape, given.to_pylist()), pa.string()
+        )
+        return (
+            plain if marked.true_count == len(texts) else pc.replace_with_mask(texts, marked, plain)
+        )
 
 
 def _without_tags(texts: pa.Array) -> list[str]:
@@ -75,5 +96,7 @@ def _parser() -> Any:
     try:
         from selectolax.lexbor import LexborHTMLParser
     except ImportError:
-        raise InstallError(f"the step html needs selectolax: pip install {to_install('text')}") from None
+        raise InstallError(
+            f"the step html needs selectolax: pip install {to_install('text')}"
+        ) from None
     return LexborHTMLParser

@@ -26,7 +26,8 @@ LIMIT = Optional(Whole(0, 2**40))
 
 @dataclass(frozen=True)
 class FilterLength(BatchTransform):
-    """Keeps texts whose number of characters, words or tokens is within limits. A missing text has none."""
+    """Keeps texts whose number of characters, words or tokens is within limits. A missing text has
+    none."""
 
     name: ClassVar[str] = "filter_length"
     min_chars: int | None = setting(LIMIT, None, "Fewest characters (code points).")
@@ -38,7 +39,9 @@ class FilterLength(BatchTransform):
 
     def __post_init__(self) -> None:
         if all(getattr(self, field.name) is None for field in fields(self)):
-            raise SettingError(f"needs at least one of {', '.join(field.name for field in fields(self))}")
+            raise SettingError(
+                f"needs at least one of {', '.join(field.name for field in fields(self))}"
+            )
         for what in ("chars", "words", "tokens"):
             least, most = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
             if least is not None and most is not None and least > most:
@@ -49,7 +52,10 @@ class FilterLength(BatchTransform):
         if self._limits(TOKENS):
             place = given.get_field_index(TOKENS)
             if place < 0 or not is_list_of_whole_numbers(given.field(place).type):
-                raise InputError(f"{self.name} min_tokens, max_tokens: the records have no tokens; put the step after tokenize")
+                raise InputError(
+                    f"{self.name} min_tokens, max_tokens: the records have no tokens; put the step "
+                    "after tokenize"
+                )
         if self._limits("chars") or self._limits("words"):
             require_text(given, self.name)
         return given
@@ -72,9 +78,17 @@ class FilterLength(BatchTransform):
         import pyarrow.compute as pc
 
         if self._limits("chars"):
-            yield Rule("chars", "characters", whole_numbers(pc.utf8_length(texts_of(records))), self.min_chars, self.max_chars)
+            yield Rule(
+                "chars",
+                "characters",
+                whole_numbers(pc.utf8_length(texts_of(records))),
+                self.min_chars,
+                self.max_chars,
+            )
         if self._limits("words"):
-            yield Rule("words", "words", Words(texts_of(records)).count, self.min_words, self.max_words)
+            yield Rule(
+                "words", "words", Words(texts_of(records)).count, self.min_words, self.max_words
+            )
         if self._limits(TOKENS):
             lengths = np.diff(list_offsets(records.batch.column(TOKENS)))
             yield Rule("tokens", "tokens", lengths, self.min_tokens, self.max_tokens)

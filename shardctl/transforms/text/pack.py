@@ -1,4 +1,5 @@
-"""Tokens of documents packed into blocks for language models, or cut into pieces. The places: shardctl/format/packing.py."""
+"""Tokens of documents packed into blocks for language models, or cut into pieces. The places:
+shardctl/format/packing.py."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from shardctl.transforms.settings import Optional, SettingError, SettingType, Wh
 MOST_TOKEN = 2**32 - 1
 
 WINDOW_TOKENS = 16 << 20
-"""Tokens of documents that are packed together by best fit. More fill blocks no better: 50,000 documents leave 0.01 % free."""
+"""Tokens of documents that are packed together by best fit. More fill blocks no better: 50,000
+documents leave 0.01 % free."""
 
 WINDOW_DOCUMENTS = 1 << 20
 """The same for short documents."""
@@ -57,33 +59,41 @@ class EndToken(SettingType["bool | int"]):
 
     def schema(self) -> dict[str, Any]:
         """Return the schema of both."""
-        return {"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0, "maximum": MOST_TOKEN}]}
+        return {
+            "anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0, "maximum": MOST_TOKEN}]
+        }
 
 
 @dataclass(frozen=True)
 class Pack(BatchTransform):
-    """Packs the tokens of documents into blocks of one length, or cuts them into pieces. It is the last step."""
+    """Packs the tokens of documents into blocks of one length, or cuts them into pieces. It is the
+    last step."""
 
     name: ClassVar[str] = "pack"
     length: int | None = setting(
-        Optional(Whole(2, 1 << 20)), None, "Tokens of a block. With method none the most of a piece; left out: any number."
+        Optional(Whole(2, 1 << 20)),
+        None,
+        "Tokens of a block. With method none the most of a piece; left out: any number.",
     )
     method: str = setting(
         Word(tuple(METHODS)),
         "concat",
-        "concat: one document behind the other, cut at the ends of blocks. bfd: best-fit decreasing, which cuts no document"
+        "concat: one document behind the other, cut at the ends of blocks. bfd: best-fit "
+        "decreasing, which cuts no document"
         " that fits in a block. none: rows of their own length, padded by the loader.",
     )
     stride: int = setting(
         Whole(0, 1 << 20),
         0,
-        "With method none: tokens that a piece repeats of the one before. The column loss_mask is 0 there, so that each counts"
+        "With method none: tokens that a piece repeats of the one before. The column loss_mask is "
+        "0 there, so that each counts"
         " once.",
     )
     eos: bool | int = setting(
         EndToken(),
         True,
-        "The token that ends every document that does not end with it. true: the EOS of the tokenizer, false: none.",
+        "The token that ends every document that does not end with it. true: the EOS of the "
+        "tokenizer, false: none.",
     )
     pad: int | None = setting(
         Optional(Whole(0, MOST_TOKEN)),
@@ -94,11 +104,17 @@ class Pack(BatchTransform):
     def __post_init__(self) -> None:
         if self.length is None and (self.packs or self.stride):
             what = f"method {self.method}" if self.packs else "stride"
-            raise SettingError(f"{what} needs length, the tokens of a block (--block-length 2048)", "length")
+            raise SettingError(
+                f"{what} needs length, the tokens of a block (--block-length 2048)", "length"
+            )
         if self.packs and self.stride:
-            raise SettingError(f"stride is for method none; {self.method} does not repeat tokens", "stride")
+            raise SettingError(
+                f"stride is for method none; {self.method} does not repeat tokens", "stride"
+            )
         if self.length is not None and self.stride >= self.length:
-            raise SettingError(f"stride must be below length, {self.length}; it is {self.stride}", "stride")
+            raise SettingError(
+                f"stride must be below length, {self.length}; it is {self.stride}", "stride"
+            )
 
     @property
     def packs(self) -> bool:
@@ -121,14 +137,18 @@ class Pack(BatchTransform):
         return True
 
     def schema(self, given: pa.Schema) -> pa.Schema:
-        """Return the columns of blocks; of pieces, those that were given and `loss_mask` where they overlap."""
+        """Return the columns of blocks; of pieces, those that were given and `loss_mask` where they
+        overlap."""
         type_ = _token_type(given)
         if type_ == pa.uint16() and max(self.eos, self.pad or 0) >= 1 << 16:
-            raise InputError(f"eos and pad of pack must be below {1 << 16}, as the tokens are stored as uint16")
+            raise InputError(
+                f"eos and pad of pack must be below {1 << 16}, as the tokens are stored as uint16"
+            )
         masked = LOSS_MASK in given.names
         if masked and not is_list_of_whole_numbers(given.field(LOSS_MASK).type):
             raise InputError(
-                f"pack takes {LOSS_MASK} as lists of 0 and 1, and it is {given.field(LOSS_MASK).type}; leave it out"
+                f"pack takes {LOSS_MASK} as lists of 0 and 1, and it is "
+                f"{given.field(LOSS_MASK).type}; leave it out"
             )
         if self.packs:
             assert self.length is not None, "a block has a length"
@@ -137,24 +157,38 @@ class Pack(BatchTransform):
             return pa.schema([*fields, *_DOCUMENT_FIELDS])
         changed = {TOKENS: pa.list_(type_), LOSS_MASK: pa.list_(pa.uint8())}
         fields = [pa.field(f.name, changed.get(f.name, f.type)) for f in given]
-        return pa.schema(fields if masked or not self.stride else [*fields, pa.field(LOSS_MASK, changed[LOSS_MASK])])
+        return pa.schema(
+            fields
+            if masked or not self.stride
+            else [*fields, pa.field(LOSS_MASK, changed[LOSS_MASK])]
+        )
 
     def roles(self, given: Mapping[str, Role]) -> Mapping[str, Role]:
-        """Return the roles with that of the tokens: with the tokens that end documents and fill up. Raises SettingError."""
+        """Return the roles with that of the tokens: with the tokens that end documents and fill up.
+        Raises SettingError."""
         role = given.get(TOKENS)
         known = role if isinstance(role, Tokens) else Tokens()
         eos = known.eos if isinstance(self.eos, bool) else self.eos
         if self.eos is True and eos is None:
-            why = f"the tokenizer {printable(known.tokenizer)} has none" if known.tokenizer else "its number is not known"
+            why = (
+                f"the tokenizer {printable(known.tokenizer)} has none"
+                if known.tokenizer
+                else "its number is not known"
+            )
             raise SettingError(
-                f"pack ends each document with the token EOS, but {why}. Give the number of a token (--step 'pack eos=2 …'), or"
+                f"pack ends each document with the token EOS, but {why}. Give the number of a "
+                "token (--step 'pack eos=2 …'), or"
                 " eos = false to put nothing between documents",
                 "eos",
             )
         pad = next((each for each in (self.pad, known.pad, eos) if each is not None), 0)
         for key, token in (("eos", eos), ("pad", pad)):
             if token is not None and known.vocabulary is not None and token >= known.vocabulary:
-                raise SettingError(f"{key} is {token}, and the vocabulary has the tokens 0 to {known.vocabulary - 1}", key)
+                raise SettingError(
+                    f"{key} is {token}, and the vocabulary has the tokens 0 to "
+                    f"{known.vocabulary - 1}",
+                    key,
+                )
         return {**given, TOKENS: replace(known, eos=eos, pad=pad, packed=self.packs)}
 
     def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
@@ -177,9 +211,14 @@ def _token_type(given: pa.Schema) -> pa.DataType:
     """Return the type in which tokens are stored. Raises InputError if there are none."""
     place = given.get_field_index(TOKENS)
     if place < 0 or not is_list_of_whole_numbers(given.field(place).type):
-        found = f"the field {TOKENS} is {given.field(place).type}" if place >= 0 else f"the records have no field {TOKENS}"
+        found = (
+            f"the field {TOKENS} is {given.field(place).type}"
+            if place >= 0
+            else f"the records have no field {TOKENS}"
+        )
         raise InputError(
-            f"pack takes the column {TOKENS}, lists of whole numbers, and {found}; put the step tokenize before it"
+            f"pack takes the column {TOKENS}, lists of whole numbers, and {found}; put the step "
+            "tokenize before it"
             " (--tokenizer FILE)"
         )
     return pa.uint16() if given.field(place).type.value_type == pa.uint16() else pa.uint32()
@@ -187,10 +226,11 @@ def _token_type(given: pa.Schema) -> pa.DataType:
 
 @dataclass(frozen=True)
 class _Documents:
-    """Some documents, or parts of them: `tokens` (all tokens,) and `mask` (None: there is none) one behind the other.
+    """Some documents, or parts of them: `tokens` (all tokens,) and `mask` (None: there is none) one
+    behind the other.
 
-    `keys` (n,) are those of their records, `lengths` (n,) their numbers of tokens, and `first` (n,) the places of their first
-    tokens in the whole documents.
+    `keys` (n,) are those of their records, `lengths` (n,) their numbers of tokens, and `first` (n,)
+    the places of their first tokens in the whole documents.
     """
 
     keys: pa.Array
@@ -206,13 +246,25 @@ class _Documents:
         """Return those from `first` to before `last`."""
         begin, end = int(self.lengths[:first].sum()), int(self.lengths[:last].sum())
         mask = None if self.mask is None else self.mask[begin:end]
-        return _Documents(self.keys[first:last], self.lengths[first:last], self.first[first:last], self.tokens[begin:end], mask)
+        return _Documents(
+            self.keys[first:last],
+            self.lengths[first:last],
+            self.first[first:last],
+            self.tokens[begin:end],
+            mask,
+        )
 
     def cut(self, pieces: Pieces, tokens: int) -> _Documents:
         """Return neighbouring pieces of them as documents; `tokens` are before the first."""
         mask = None if self.mask is None else self.mask[tokens:].copy()
         first = self.first[pieces.document] + pieces.start
-        return _Documents(self.keys.take(pa.array(pieces.document)), pieces.length, first, self.tokens[tokens:].copy(), mask)
+        return _Documents(
+            self.keys.take(pa.array(pieces.document)),
+            pieces.length,
+            first,
+            self.tokens[tokens:].copy(),
+            mask,
+        )
 
     @staticmethod
     def joined(parts: list[_Documents]) -> _Documents:
@@ -230,7 +282,8 @@ class _Documents:
 
 
 class _Reading:
-    """Takes the documents out of records: with their last token, and those that have none or wrong ones rejected."""
+    """Takes the documents out of records: with their last token, and those that have none or wrong
+    ones rejected."""
 
     def __init__(self, eos: int | None) -> None:
         self._eos = eos
@@ -259,12 +312,15 @@ class _Reading:
 
 
 _EMPTY = Rejection("transform", "empty", "the document has no tokens")
-_NO_TOKENS = Rejection("transform", "no-tokens", f"its tokens are not all whole numbers from 0 to {MOST_TOKEN}")
+_NO_TOKENS = Rejection(
+    "transform", "no-tokens", f"its tokens are not all whole numbers from 0 to {MOST_TOKEN}"
+)
 _OTHER_MASK = Rejection("transform", "other-length", f"{LOSS_MASK} is not as long as {TOKENS}")
 
 
 def _numbers(lists: pa.Array) -> tuple[Numbers, npt.NDArray[Any], dict[int, Rejection]]:
-    """Return the lengths of lists (n,), their numbers one behind the other, and why the rows that are wrong are rejected."""
+    """Return the lengths of lists (n,), their numbers one behind the other, and why the rows that
+    are wrong are rejected."""
     lengths = np.diff(list_offsets(lists))
     faults = dict.fromkeys(np.flatnonzero(lengths == 0).tolist(), _EMPTY)
     values = lists.flatten()
@@ -277,12 +333,15 @@ def _numbers(lists: pa.Array) -> tuple[Numbers, npt.NDArray[Any], dict[int, Reje
         wrong = wrong | (numbers < 0) | (numbers.astype(np.uint64) > MOST_TOKEN)
     if wrong.any():
         ends = np.cumsum(lengths)
-        faults |= dict.fromkeys(np.searchsorted(ends, np.flatnonzero(wrong), side="right").tolist(), _NO_TOKENS)
+        faults |= dict.fromkeys(
+            np.searchsorted(ends, np.flatnonzero(wrong), side="right").tolist(), _NO_TOKENS
+        )
     return lengths, numbers, faults
 
 
 def _ended(documents: _Documents, eos: int) -> _Documents:
-    """Return the documents with `eos` at the end of those that do not end with it. It counts as the token before it does."""
+    """Return the documents with `eos` at the end of those that do not end with it. It counts as the
+    token before it does."""
     ends = np.cumsum(documents.lengths)
     lacking = documents.tokens[ends - 1] != eos
     places = ends[lacking]
@@ -315,8 +374,9 @@ class _Counts:
 class _Packing:
     """Packs the documents of one shard into blocks.
 
-    `concat` gives blocks as soon as they are full. `bfd` packs a window of documents at a time: which ones are in it depends
-    on their order and lengths alone, and not on how many records come together.
+    `concat` gives blocks as soon as they are full. `bfd` packs a window of documents at a time:
+    which ones are in it depends on their order and lengths alone, and not on how many records come
+    together.
     """
 
     def __init__(self, step: Pack, reading: _Reading, pad: int) -> None:
@@ -343,11 +403,13 @@ class _Packing:
                 yield from self._filled(records.file, len(part.tokens))
 
     def _filled(self, file: int, last: int) -> Iterator[Records]:
-        """Yield the blocks that are full, or those of a full window. `last` are the tokens that came last."""
+        """Yield the blocks that are full, or those of a full window. `last` are the tokens that
+        came last."""
         try:
             yield from self._pack(file, whole=self._by_fit)
         except MemoryError as error:
-            self._held, self._tokens, self._documents = [], 0, 0  # the shard is built again; a probe goes on with what comes
+            # the shard is built again; a probe goes on with what comes
+            self._held, self._tokens, self._documents = [], 0, 0
             if self._by_fit and last < WINDOW_TOKENS // 2:
                 raise HeldMemoryError from error
             raise
@@ -368,7 +430,8 @@ class _Packing:
             yield from self._pack(0, whole=True)
 
     def _pack(self, file: int, whole: bool) -> Iterator[Records]:
-        """Yield the blocks of what is held; the last one is held again unless the `whole` is wanted."""
+        """Yield the blocks of what is held; the last one is held again unless the `whole` is
+        wanted."""
         documents = _Documents.joined(self._held)
         pieces = self._divide(documents.lengths, self._size)
         blocks = pieces.blocks if whole else len(documents.tokens) // self._size
@@ -406,19 +469,28 @@ class _Packing:
             where: Numbers | slice = slice(int(source[0]), int(source[0] + ends[-1]))
         else:
             where = np.repeat(source - before, pieces.length) + np.arange(ends[-1])
-        to = None if (target == before).all() else np.repeat(target - before, pieces.length) + np.arange(ends[-1])
+        to = (
+            None
+            if (target == before).all()
+            else np.repeat(target - before, pieces.length) + np.arange(ends[-1])
+        )
         columns: dict[str, pa.Array] = {"key": keys.take(pa.array(edges[:-1]))}
         columns[TOKENS] = self._laid_out(documents.tokens[where], to, blocks, self._pad)
         if documents.mask is not None:
             columns[LOSS_MASK] = self._laid_out(documents.mask[where], to, blocks, 0)
         lists = pa.array(edges.astype(np.int32))
         columns[DOCUMENT_KEYS] = pa.ListArray.from_arrays(lists, keys)
-        columns[DOCUMENT_LENGTHS] = pa.ListArray.from_arrays(lists, pa.array(pieces.length.astype(np.int32)))
+        columns[DOCUMENT_LENGTHS] = pa.ListArray.from_arrays(
+            lists, pa.array(pieces.length.astype(np.int32))
+        )
         columns[DOCUMENT_STARTS] = pa.ListArray.from_arrays(lists, pa.array(starts))
         return pa.record_batch(columns)
 
-    def _laid_out(self, values: npt.NDArray[Any], to: Numbers | None, blocks: int, fill: int) -> pa.Array:
-        """Return values as blocks, filled up with `fill`; `to` (n,) are their places, None: they lie one behind the other."""
+    def _laid_out(
+        self, values: npt.NDArray[Any], to: Numbers | None, blocks: int, fill: int
+    ) -> pa.Array:
+        """Return values as blocks, filled up with `fill`; `to` (n,) are their places, None: they
+        lie one behind the other."""
         full = values
         if to is not None or len(values) < blocks * self._size:
             full = np.full(blocks * self._size, fill, values.dtype)
@@ -426,10 +498,12 @@ class _Packing:
         return pa.FixedSizeListArray.from_arrays(pa.array(full), self._size)
 
     def counts(self) -> dict[str, int]:
-        """Return what was packed: `blocks` of `documents` with `tokens` in `pieces`, and the `padding` in tokens.
+        """Return what was packed: `blocks` of `documents` with `tokens` in `pieces`, and the
+        `padding` in tokens.
 
-        `least_padding` is what no packing of the same pieces goes below (packing.fewest_blocks; for concat of the same tokens).
-        `longer` documents do not fit in a block, and are cut by every method; `cut` ones would fit, and were cut.
+        `least_padding` is what no packing of the same pieces goes below (packing.fewest_blocks; for
+        concat of the same tokens). `longer` documents do not fit in a block, and are cut by every
+        method; `cut` ones would fit, and were cut.
         """
         counted = self._counts
         held = counted.tokens - self._tokens
@@ -443,7 +517,12 @@ def _bytes_of_rows(batch: pa.RecordBatch) -> Numbers:
     import pyarrow.compute as pc
 
     total = np.zeros(batch.num_rows, np.int64)
-    kinds = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+    kinds = (
+        pa.types.is_string,
+        pa.types.is_binary,
+        pa.types.is_large_string,
+        pa.types.is_large_binary,
+    )
     for field_, column in zip(batch.schema, batch.columns, strict=True):
         if field_.name != "key" and any(kind(field_.type) for kind in kinds):
             total += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
@@ -459,10 +538,13 @@ class _Cutting(NothingHeld):
     counted: _Counts = field(default_factory=_Counts)
 
     def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
-        """Yield the pieces, some at a time: overlapping ones may have many times the tokens of their documents."""
+        """Yield the pieces, some at a time: overlapping ones may have many times the tokens of
+        their documents."""
         step = self.step
         records, places = self._without_many_copies(records, reject)
-        documents, rows = self.reading.documents(records, lambda row, rejection: reject(int(places[row]), rejection))
+        documents, rows = self.reading.documents(
+            records, lambda row, rejection: reject(int(places[row]), rejection)
+        )
         if not len(documents):
             return
         size = step.length or int(documents.lengths.max())
@@ -470,7 +552,8 @@ class _Cutting(NothingHeld):
         self.counted.add(documents.lengths, step.length)
         self.counted.pieces += len(pieces)
         others = records
-        for name in (TOKENS, LOSS_MASK):  # each piece gets its own; those of a whole document are not copied for each
+        # each piece gets its own; those of a whole document are not copied for each
+        for name in (TOKENS, LOSS_MASK):
             if name in records.batch.schema.names:
                 others = others.with_column(name, pa.nulls(records.batch.num_rows))
         bytes_of_others = _bytes_of_rows(others.batch)[rows[pieces.document]]
@@ -480,7 +563,8 @@ class _Cutting(NothingHeld):
             yield self._rows(others, documents, pieces.of_blocks(first, last), rows)
 
     def _without_many_copies(self, records: Records, reject: RejectRow) -> tuple[Records, Numbers]:
-        """Return the records without those whose other fields would be too much with each piece, and the rows of the others."""
+        """Return the records without those whose other fields would be too much with each piece,
+        and the rows of the others."""
         places = np.arange(records.batch.num_rows)
         if self.step.length is None:
             return records, places
@@ -491,14 +575,18 @@ class _Cutting(NothingHeld):
         kept = (copied <= MOST_COPIED) | (pieces <= 1)
         for row in np.flatnonzero(~kept).tolist():
             message = (
-                f"its other fields, such as text, would take {format_bytes(int(copied[row]))}, as each of its some"
+                f"its other fields, such as text, would take {format_bytes(int(copied[row]))}, as "
+                "each of its some"
                 f" {pieces[row]:,} pieces has them; leave them out (keep_text = false, --schema)"
             )
             reject(row, Rejection("transform", "too-large", message))
         return records.kept(kept), places[kept]
 
-    def _rows(self, others: Records, documents: _Documents, pieces: Pieces, rows: Numbers) -> Records:
-        """Return a row for each of some pieces. `others` are the records, whose rows the documents are of, without tokens."""
+    def _rows(
+        self, others: Records, documents: _Documents, pieces: Pieces, rows: Numbers
+    ) -> Records:
+        """Return a row for each of some pieces. `others` are the records, whose rows the documents
+        are of, without tokens."""
         step = self.step
         ends = np.cumsum(pieces.length)
         offsets = np.cumsum(documents.lengths) - documents.lengths
@@ -506,10 +594,18 @@ class _Cutting(NothingHeld):
         where = np.repeat(source - (ends - pieces.length), pieces.length) + np.arange(ends[-1])
         edges = pa.array(np.concatenate([[0], ends]).astype(np.int32))
         taken = rows[pieces.document]
-        made = replace(others, numbers=others.numbers[taken], batch=others.batch.take(pa.array(taken)))
-        made = made.with_column(TOKENS, pa.ListArray.from_arrays(edges, pa.array(documents.tokens[where])))
+        made = replace(
+            others, numbers=others.numbers[taken], batch=others.batch.take(pa.array(taken))
+        )
+        made = made.with_column(
+            TOKENS, pa.ListArray.from_arrays(edges, pa.array(documents.tokens[where]))
+        )
         if documents.mask is not None or step.stride:
-            mask = np.ones(int(ends[-1]), np.uint8) if documents.mask is None else documents.mask[where]
+            mask = (
+                np.ones(int(ends[-1]), np.uint8)
+                if documents.mask is None
+                else documents.mask[where]
+            )
             inside = np.arange(ends[-1]) - np.repeat(ends - pieces.length, pieces.length)
             repeated = (inside < step.stride) & np.repeat(pieces.start > 0, pieces.length)
             mask = np.where(repeated, np.uint8(0), mask)
@@ -521,5 +617,9 @@ class _Cutting(NothingHeld):
         return made
 
     def counts(self) -> dict[str, int]:
-        """Return the `documents` with `tokens` that were cut into `pieces`, and how many of them were `longer` than a piece."""
-        return {name: getattr(self.counted, name) for name in ("documents", "tokens", "pieces", "longer")}
+        """Return the `documents` with `tokens` that were cut into `pieces`, and how many of them
+        were `longer` than a piece."""
+        return {
+            name: getattr(self.counted, name)
+            for name in ("documents", "tokens", "pieces", "longer")
+        }

@@ -25,24 +25,31 @@ _GAP = r"[ \x{a0}\x{202f}]"
 _BETWEEN = r"[ \x{a0}\x{202f}.\x{2010}\x{2011}-]"  # also spaces and hyphens at which no line ends
 _URL = r"[^\s<>\"\x{a0}\x{3000}-\x{303f}\x{ff00}-\x{ffef}]"
 
-# Some scripts have no spaces between words, and none before an address: 请联系me@example.com谢谢. So their letters are never in
-# one name with others. Where they stand alone before @, only an address of such letters alone is one.
-# They are ranges, not names of scripts: RE2 compiles a pattern for every batch, and names take it twenty times as long.
+# Some scripts have no spaces between words, and none before an address: 请联系me@example.com谢谢. So
+# their letters are never in one name with others. Where they stand alone before @, only an address
+# of such letters alone is one. They are ranges, not names of scripts: RE2 compiles a pattern for
+# every batch, and names take it twenty times as long.
 _SPACED = (
-    r"\x{300}-\x{37d}\x{37f}-\x{386}\x{388}-\x{559}\x{560}-\x{588}\x{591}-\x{5bd}\x{5bf}\x{5c1}-\x{5ea}"  # marks, to Hebrew
-    r"\x{610}-\x{61a}\x{620}-\x{669}\x{66e}-\x{6d3}\x{6d5}-\x{6ff}\x{750}-\x{963}\x{966}-\x{dff}"  # Arabic, India's, Sinhala
-    r"\x{10a0}-\x{10fa}\x{10fc}-\x{10ff}\x{1200}-\x{1360}\x{1369}-\x{139f}\x{1c90}-\x{1cbf}\x{1f00}-\x{1fff}"  # to Greek
+    # marks, to Hebrew
+    r"\x{300}-\x{37d}\x{37f}-\x{386}\x{388}-\x{559}\x{560}-\x{588}\x{591}-\x{5bd}\x{5bf}\x{5c1}-\x{5ea}"
+    # Arabic, India's, Sinhala
+    r"\x{610}-\x{61a}\x{620}-\x{669}\x{66e}-\x{6d3}\x{6d5}-\x{6ff}\x{750}-\x{963}\x{966}-\x{dff}"
+    # to Greek
+    r"\x{10a0}-\x{10fa}\x{10fc}-\x{10ff}\x{1200}-\x{1360}\x{1369}-\x{139f}\x{1c90}-\x{1cbf}\x{1f00}-\x{1fff}"
 )
 _CLOSE = (
-    r"\x{e01}-\x{e4e}\x{e81}-\x{ece}\x{1000}-\x{1049}\x{1100}-\x{11ff}\x{1780}-\x{17d3}"  # Thai, Lao, Myanmar, Hangul, Khmer
+    # Thai, Lao, Myanmar, Hangul, Khmer
+    r"\x{e01}-\x{e4e}\x{e81}-\x{ece}\x{1000}-\x{1049}\x{1100}-\x{11ff}\x{1780}-\x{17d3}"
     r"\x{3041}-\x{30fa}\x{30fc}-\x{30ff}\x{3400}-\x{4dbf}\x{4e00}-\x{9fff}\x{ac00}-\x{d7a3}"
 )
 _NAME = r"A-Za-z0-9\x{c0}-\x{d6}\x{d8}-\x{f6}\x{f8}-\x{24f}\x{1e00}-\x{1eff}" + _SPACED
-# The last part of a domain is of ASCII, or of the script of the part before it: пример.рф, 例子.广告, but not a.com.Привет
+# The last part of a domain is of ASCII, or of the script of the part before it: пример.рф, 例子.广告,
+# but not a.com.Привет
 _OWN_SCRIPT = rf"(?:[{_SPACED}0-9-]+\.)+[{_SPACED}]{{2,}}|(?:[{_CLOSE}0-9-]+\.)+[{_CLOSE}]{{2,}}"
 _DOMAIN = rf"(?:(?:[{_NAME}-]+|[{_CLOSE}]+)\.)+(?:xn--[A-Za-z0-9-]+|[A-Za-z]{{2,}})|{_OWN_SCRIPT}"
-# An apostrophe, as in o'neil@, sean.o'neil@ and so'neil@: one letter before it, or an initial and o or d. Others would take the
-# quotes of code along, as in return'a@b.com', f'a@b.com' or b'a@b.com', and so would most other characters of RFC 5321.
+# An apostrophe, as in o'neil@, sean.o'neil@ and so'neil@: one letter before it, or an initial and o
+# or d. Others would take the quotes of code along, as in return'a@b.com', f'a@b.com' or b'a@b.com',
+# and so would most other characters of RFC 5321.
 _ELIDED = rf"(?:[{_NAME}][{_NAME}._%+-]*[._%+-]|\b)(?:[AC-EG-QSTV-Zac-eg-qstv-z]|[A-Za-z][DOdo])'"
 
 PATTERNS = {
@@ -50,7 +57,8 @@ PATTERNS = {
     "email": rf"(?:{_ELIDED})?[{_NAME}][{_NAME}._%+-]*@(?:{_DOMAIN})|[{_CLOSE}]+@(?:{_OWN_SCRIPT})",
     "iban": r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b",
     "card": (
-        r"\b(?:(?:4\d{3}|5[1-5]\d\d|2[2-7]\d\d|6011|65\d\d)(?:[ -]?\d{4}){3}"  # Visa, Mastercard, Discover
+        # Visa, Mastercard, Discover
+        r"\b(?:(?:4\d{3}|5[1-5]\d\d|2[2-7]\d\d|6011|65\d\d)(?:[ -]?\d{4}){3}"
         r"|3[47]\d\d[ -]?\d{6}[ -]?\d{5})\b"  # American Express
     ),
     "ip": (
@@ -63,19 +71,24 @@ PATTERNS = {
         rf"|(?:\(\d{{3}}\){_GAP}?|\b\d{{3}}{_BETWEEN})\d{{3}}{_BETWEEN}\d{{4}}\b"  # North America
     ),
 }
-"""What `redact` knows by name, in the order in which it is looked for: RE2's syntax, \\b and \\d are of ASCII."""
+"""What `redact` knows by name, in the order in which it is looked for: RE2's syntax, \\b and \\d
+are of ASCII."""
 
 PATTERNS_VERSION = 3
-"""Raise it with every change of PATTERNS: the texts of a dataset that older patterns made are then made again."""
+"""Raise it with every change of PATTERNS: the texts of a dataset that older patterns made are then
+made again."""
 
 
 @dataclass(frozen=True)
 class Redact(TextTransform):
-    """Replaces what identifies a person or a place in the net by a placeholder: e-mail addresses, IP addresses and more."""
+    """Replaces what identifies a person or a place in the net by a placeholder: e-mail addresses,
+    IP addresses and more."""
 
     name: ClassVar[str] = "redact"
     patterns: tuple[str, ...] = setting(Names(), ("email", "ip"), f"Which: {', '.join(PATTERNS)}.")
-    placeholder: str = setting(Text(), "[NAME]", "What stands there instead; NAME in it becomes EMAIL, IP, …")
+    placeholder: str = setting(
+        Text(), "[NAME]", "What stands there instead; NAME in it becomes EMAIL, IP, …"
+    )
 
     def __post_init__(self) -> None:
         for name in self.patterns:
@@ -101,7 +114,9 @@ class Redact(TextTransform):
                 elif len(rows):
                     mask = np.zeros(len(texts), bool)
                     mask[rows] = True
-                    some = pc.replace_substring_regex(texts.take(pa.array(rows)), pattern, placeholder)
+                    some = pc.replace_substring_regex(
+                        texts.take(pa.array(rows)), pattern, placeholder
+                    )
                     texts = pc.replace_with_mask(texts, pa.array(mask), some)
         return texts
 
@@ -117,26 +132,37 @@ ENGINES = ("auto", "re2", "regex")
 
 @dataclass(frozen=True)
 class Replace(TextStep):
-    """Replaces what a regular expression finds. RE2 does it where the pattern is valid there, else the package `regex`.
+    """Replaces what a regular expression finds. RE2 does it where the pattern is valid there, else
+    the package `regex`.
 
-    RE2 takes time that grows with the text alone. `regex` has lookaround and references back, and may take for ever: a text
-    for which it needs more than `time_limit` is rejected.
+    RE2 takes time that grows with the text alone. `regex` has lookaround and references back, and
+    may take for ever: a text for which it needs more than `time_limit` is rejected.
     """
 
     name: ClassVar[str] = "replace"
     pattern: str = setting(Text(), doc="The regular expression, for instance '[ ]+,'.")
-    replacement: str = setting(Text(), "", "What stands there instead; \\1 is what the first group found.")
-    engine: str = setting(
-        Word(ENGINES), "auto", "auto: RE2 if it takes the pattern. In RE2 \\w, \\d, \\s and \\b are of ASCII."
+    replacement: str = setting(
+        Text(), "", "What stands there instead; \\1 is what the first group found."
     )
-    time_limit: float = setting(Number(0, 3600, above=True), 10.0, "Most seconds for one text, for regex alone.")
+    engine: str = setting(
+        Word(ENGINES),
+        "auto",
+        "auto: RE2 if it takes the pattern. In RE2 \\w, \\d, \\s and \\b are of ASCII.",
+    )
+    time_limit: float = setting(
+        Number(0, 3600, above=True), 10.0, "Most seconds for one text, for regex alone."
+    )
 
     def __post_init__(self) -> None:
         if not self.pattern:
             raise SettingError("pattern must not be empty", "pattern")
         for key in ("pattern", "replacement"):
             if any(0xD800 <= ord(character) < 0xE000 for character in getattr(self, key)):
-                raise SettingError(f"{key} has half of a pair of surrogates (\\ud800 to \\udfff), which no text has", key)
+                raise SettingError(
+                    f"{key} has half of a pair of surrogates (\\ud800 to \\udfff), which no text "
+                    "has",
+                    key,
+                )
         refused = _refused_by_re2(self.pattern, self.replacement)
         if self.engine == "re2" and refused:
             raise SettingError(f"pattern is not valid for RE2: {refused}", "pattern")
@@ -164,11 +190,23 @@ class Replace(TextStep):
         pattern, changed = _compiled(self.pattern, self.replacement), []
         for row, text in enumerate(texts.to_pylist()):
             try:
-                changed.append(pattern.sub(self.replacement, text, timeout=self.time_limit, concurrent=False))
+                changed.append(
+                    pattern.sub(self.replacement, text, timeout=self.time_limit, concurrent=False)
+                )
             except TimeoutError:
                 changed.append("")
-                why = f"the pattern {self.pattern!r} needs over {self.time_limit:g} s for this text of {len(text)} characters"
-                report(Fault(row, "replace-time", f"{why}; make it simpler, or raise time_limit", "transform"))
+                why = (
+                    f"the pattern {self.pattern!r} needs over {self.time_limit:g} s for this "
+                    f"text of {len(text)} characters"
+                )
+                report(
+                    Fault(
+                        row,
+                        "replace-time",
+                        f"{why}; make it simpler, or raise time_limit",
+                        "transform",
+                    )
+                )
         return pa.array(changed, pa.string())
 
 
@@ -184,22 +222,39 @@ def _refused_by_re2(pattern: str, replacement: str) -> str:
 
 
 def _compiled(pattern: str, replacement: str) -> Any:
-    """Return a pattern of the package regex. Raises SettingError if it is not one, or the replacement is not for it."""
+    """Return a pattern of the package regex. Raises SettingError if it is not one, or the
+    replacement is not for it."""
     try:
         import regex
     except ImportError:
         why = _refused_by_re2(pattern, replacement)
-        reason = f"RE2 does not take the pattern ({why}), and the package regex is missing" if why else "it needs regex"
-        raise InstallError(f"the step replace: {reason}: pip install {to_install('text')}") from None
+        reason = (
+            f"RE2 does not take the pattern ({why}), and the package regex is missing"
+            if why
+            else "it needs regex"
+        )
+        raise InstallError(
+            f"the step replace: {reason}: pip install {to_install('text')}"
+        ) from None
     try:
         compiled = regex.compile(pattern)
     except regex.error as error:
-        raise SettingError(f"pattern {pattern!r} is not a regular expression: {error}", "pattern", owner=Replace.name) from None
+        raise SettingError(
+            f"pattern {pattern!r} is not a regular expression: {error}",
+            "pattern",
+            owner=Replace.name,
+        ) from None
     for number, name in re.findall(r"(?<!\\)(?:\\)*\\(?:(\d+)|g<(\w+)>)", replacement):
         group = number or name
-        if (int(group) > compiled.groups) if group.isdecimal() else (group not in compiled.groupindex):
+        if (
+            (int(group) > compiled.groups)
+            if group.isdecimal()
+            else (group not in compiled.groupindex)
+        ):
             raise SettingError(
-                f"replacement refers to the group {group}, but the pattern has none", "replacement", owner=Replace.name
+                f"replacement refers to the group {group}, but the pattern has none",
+                "replacement",
+                owner=Replace.name,
             )
     try:
         # Only a match shows what is wrong with a replacement; the empty alternative always does.

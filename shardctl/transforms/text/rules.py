@@ -18,9 +18,11 @@ from shardctl.transforms.text.characters import Mask
 
 @dataclass(frozen=True)
 class Rule:
-    """A value of each text, (n,), and the least and the most that it may be: whole numbers, or shares.
+    """A value of each text, (n,), and the least and the most that it may be: whole numbers, or
+    shares.
 
-    `name` is what its rejects are counted by, `what` the value in words. With `exclusive` a value at the limit is rejected too.
+    `name` is what its rejects are counted by, `what` the value in words. With `exclusive` a value
+    at the limit is rejected too.
     """
 
     name: str
@@ -42,7 +44,9 @@ class Rule:
     def why(self, row: int) -> str:
         """Say what is wrong with a text that breaks it."""
         value = self.values[row].item()
-        low = self.least is not None and (value <= self.least if self.exclusive else value < self.least)
+        low = self.least is not None and (
+            value <= self.least if self.exclusive else value < self.least
+        )
         limit = self.least if low else self.most
         assert limit is not None, "only a text that breaks a rule is asked about"
         side = f"not {'over' if low else 'under'}" if value == limit else "under" if low else "over"
@@ -55,7 +59,8 @@ def whole_numbers(values: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def broken_by(rules: Iterable[Rule]) -> Iterator[Fault]:
-    """Yield the texts that break a rule, each once, with the first of the rules that it breaks, in the order of the texts."""
+    """Yield the texts that break a rule, each once, with the first of the rules that it breaks, in
+    the order of the texts."""
     first: dict[int, Rule] = {}
     for rule in rules:
         for row in np.flatnonzero(rule.broken()).tolist():

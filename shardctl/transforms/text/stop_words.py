@@ -1,4 +1,5 @@
-"""Steps for stop words: the words of a language that are in every text. The lists are those of the package stopwordsiso."""
+"""Steps for stop words: the words of a language that are in every text. The lists are those of the
+package stopwordsiso."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ INSIDE = (b"'", "’".encode())
 
 @dataclass(frozen=True)
 class StopWords(TextTransform):
-    """Removes the stop words of a language, and the spaces after each. Chinese and Japanese need words first: see segment."""
+    """Removes the stop words of a language, and the spaces after each. Chinese and Japanese need
+    words first: see segment."""
 
     name: ClassVar[str] = "stop_words"
     language: str = LANGUAGE
@@ -37,12 +39,14 @@ class StopWords(TextTransform):
     keep: tuple[str, ...] = setting(Names(), (), "Words of the list that stay, such as not.")
 
     def loaded(self, folder: Path | None = None) -> StopWords:
-        """Return this step, having found the words. Raises SettingError for an unknown language, InstallError."""
+        """Return this step, having found the words. Raises SettingError for an unknown language,
+        InstallError."""
         stop_words(self.language, self.name)
         return self
 
     def versions(self) -> tuple[str, ...]:
-        """Return those of the lists, and of Python's tables of Unicode, which say what letters are."""
+        """Return those of the lists, and of Python's tables of Unicode, which say what letters
+        are."""
         return (version_of("stopwordsiso"), unidata())
 
     def changed(self, texts: pa.Array) -> pa.Array:
@@ -68,7 +72,8 @@ class StopWords(TextTransform):
 
 @dataclass(frozen=True)
 class FilterStopWords(RuleFilter):
-    """Rejects texts by the share of their words that are stop words of a language: little of it, or lists of keywords."""
+    """Rejects texts by the share of their words that are stop words of a language: little of it, or
+    lists of keywords."""
 
     name: ClassVar[str] = "filter_stop_words"
     language: str = LANGUAGE
@@ -79,16 +84,24 @@ class FilterStopWords(RuleFilter):
     def __post_init__(self) -> None:
         if self.min_share is None and self.max_share is None:
             raise SettingError("needs min_share or max_share, or both")
-        if self.min_share is not None and self.max_share is not None and self.min_share > self.max_share:
-            raise SettingError(f"max_share {self.max_share:g} is under min_share {self.min_share:g}", "max_share")
+        if (
+            self.min_share is not None
+            and self.max_share is not None
+            and self.min_share > self.max_share
+        ):
+            raise SettingError(
+                f"max_share {self.max_share:g} is under min_share {self.min_share:g}", "max_share"
+            )
 
     def loaded(self, folder: Path | None = None) -> FilterStopWords:
-        """Return this step, having found the words. Raises SettingError for an unknown language, InstallError."""
+        """Return this step, having found the words. Raises SettingError for an unknown language,
+        InstallError."""
         stop_words(self.language, self.name)
         return self
 
     def versions(self) -> tuple[str, ...]:
-        """Return those of the lists, and of Python's tables of Unicode, which say what letters are."""
+        """Return those of the lists, and of Python's tables of Unicode, which say what letters
+        are."""
         return (version_of("stopwordsiso"), unidata())
 
     def rules(self, texts: pa.Array) -> Iterator[Rule]:
@@ -98,11 +111,18 @@ class FilterStopWords(RuleFilter):
         sums = np.zeros(len(found.stops) + 1, np.int64)
         np.cumsum(found.stops, out=sums[1:])
         share = shares(np.diff(sums[of_text]), np.diff(of_text))
-        yield Rule("stop-words", f"share of stop words ({self.language})", share, self.min_share, self.max_share)
+        yield Rule(
+            "stop-words",
+            f"share of stop words ({self.language})",
+            share,
+            self.min_share,
+            self.max_share,
+        )
 
 
 class _Found(NamedTuple):
-    """The words of texts, and which of them are stop words: word i is data[starts[i]:ends[i]]. All are (words,)."""
+    """The words of texts, and which of them are stop words: word i is data[starts[i]:ends[i]]. All
+    are (words,)."""
 
     starts: Places
     ends: Places
@@ -110,17 +130,24 @@ class _Found(NamedTuple):
 
 
 def _find(texts: pa.Array, wanted: frozenset[str]) -> _Found:
-    """Return the words of texts: letters, digits and marks that follow each other, with apostrophes between two of them."""
+    """Return the words of texts: letters, digits and marks that follow each other, with apostrophes
+    between two of them."""
 
     data, offsets = bytes_of(texts)
     inner = parts_of_words(data)
     for mark in INSIDE:
         size = len(mark)
-        places = np.flatnonzero(data[1 : len(data) - size] == mark[0]) + 1 if len(data) > size + 1 else np.zeros(0, np.int64)
+        places = (
+            np.flatnonzero(data[1 : len(data) - size] == mark[0]) + 1
+            if len(data) > size + 1
+            else np.zeros(0, np.int64)
+        )
         for place in range(1, size):
             places = places[data[places + place] == mark[place]]
         places = places[inner[places - 1] & inner[places + size]]
-        before, after = (np.searchsorted(offsets, each, side="right") for each in (places - 1, places + size))
+        before, after = (
+            np.searchsorted(offsets, each, side="right") for each in (places - 1, places + size)
+        )
         places = places[before == after]  # both in one text
         for place in range(size):
             inner[places + place] = True
@@ -135,7 +162,9 @@ def _find(texts: pa.Array, wanted: frozenset[str]) -> _Found:
     named = texts_from(data[inner], lengths).dictionary_encode()
     names = named.dictionary.to_pylist()
     is_stop = np.fromiter((_same(name) in wanted for name in names), bool, len(names))
-    return _Found(first, end, is_stop[named.indices.to_numpy()] if len(names) else np.zeros(0, bool))
+    return _Found(
+        first, end, is_stop[named.indices.to_numpy()] if len(names) else np.zeros(0, bool)
+    )
 
 
 def _same(word: str) -> str:
@@ -148,15 +177,19 @@ def _plain(words: Iterable[str]) -> frozenset[str]:
 
 @cache
 def stop_words(language: str, who: str) -> frozenset[str]:
-    """Return the stop words of a language. Raises SettingError if there is no list of it, InstallError."""
+    """Return the stop words of a language. Raises SettingError if there is no list of it,
+    InstallError."""
     try:
         import stopwordsiso
     except ImportError:
-        raise InstallError(f"the step {who} needs stopwordsiso: pip install {to_install('text')}") from None
+        raise InstallError(
+            f"the step {who} needs stopwordsiso: pip install {to_install('text')}"
+        ) from None
     known = sorted(stopwordsiso.langs())
     if language not in known:
         raise SettingError(
-            f"there are no stop words of the language {language!r}; give its code of two letters, such as en, de, fr or zh"
+            f"there are no stop words of the language {language!r}; give its code of two letters, "
+            "such as en, de, fr or zh"
             f" ({len(known)} languages have a list)",
             "language",
             owner=who,

@@ -32,20 +32,26 @@ from shardctl.transforms.tokenizers.proof import not_given_back
 class Tokenize(TokenStep):
     """Turns texts into the numbers of tokens: the column tokens takes the place of text.
 
-    Special tokens are added, and found in texts, as the tokenizer says; the end of a document is added by packing. Empty and
-    missing texts are rejected.
+    Special tokens are added, and found in texts, as the tokenizer says; the end of a document is
+    added by packing. Empty and missing texts are rejected.
     """
 
     name: ClassVar[str] = "tokenize"
     keep_text: bool = setting(Flag(), False, "Keep the column text too.")
-    exact: bool = setting(Flag(), False, "Reject texts that the tokens do not give back exactly; this decodes every one.")
+    exact: bool = setting(
+        Flag(),
+        False,
+        "Reject texts that the tokens do not give back exactly; this decodes every one.",
+    )
 
     def schema(self, given: pa.Schema) -> pa.Schema:
-        """Return the columns with tokens in the place of text, or before it. Raises InputError if there are no texts."""
+        """Return the columns with tokens in the place of text, or before it. Raises InputError if
+        there are no texts."""
         form = None if TEXT in given.names else form_of(given.names)
         if form is not None:
             raise InputError(
-                f"the records have {' and '.join(form.needs)} and no text: they are chats. To make tokens of them, use"
+                f"the records have {' and '.join(form.needs)} and no text: they are chats. To make "
+                "tokens of them, use"
                 " --chat-template chatml (or auto, or a FILE.jinja), or the step tokenize_chat"
             )
         require_text(given, self.name)
@@ -70,12 +76,14 @@ class Tokenize(TokenStep):
             return None
         back = self.opened.decode(self.opened.encode(pa.array([text], pa.string())).ids)
         return (
-            f"the tokenizer {self.tokenizer} does not give every text back exactly: {text!r:.40} comes back as {back!r:.40}"
+            f"the tokenizer {self.tokenizer} does not give every text back exactly: {text!r:.40} "
+            f"comes back as {back!r:.40}"
             " (exact = true in the step tokenize rejects such texts)"
         )
 
     def encoded(self, texts: pa.Array, reject: RejectRow) -> tuple[Encoded, Rows]:
-        """Return the tokens of texts, (n,) string without nulls, and which of them, (n,), are not rejected."""
+        """Return the tokens of texts, (n,) string without nulls, and which of them, (n,), are not
+        rejected."""
         sizes = bytes_of(texts).sizes
         kept = sizes > 0
         longer = self.opened.too_long(texts)
@@ -87,18 +95,28 @@ class Tokenize(TokenStep):
         for row in np.flatnonzero((counts == 0) | (sizes == 0)).tolist():
             if kept[row] or not sizes[row]:
                 kept[row] = False
-                reject(row, Rejection("transform", "empty", "the text has no tokens" if sizes[row] else "the text is empty"))
+                reject(
+                    row,
+                    Rejection(
+                        "transform",
+                        "empty",
+                        "the text has no tokens" if sizes[row] else "the text is empty",
+                    ),
+                )
         if self.exact:
             self._compare(texts, encoded, kept, reject)
         return encoded, kept
 
-    def _without(self, texts: pa.Array, longer: Rows, sizes: npt.NDArray[np.int64], reject: RejectRow) -> pa.Array:
+    def _without(
+        self, texts: pa.Array, longer: Rows, sizes: npt.NDArray[np.int64], reject: RejectRow
+    ) -> pa.Array:
         """Return the texts with an empty one for each that is too long."""
         import pyarrow.compute as pc
 
         for row in np.flatnonzero(longer).tolist():
             message = (
-                f"the text has {format_bytes(int(sizes[row]))} and cannot be cut, and this tokenizer takes a hundred times as"
+                f"the text has {format_bytes(int(sizes[row]))} and cannot be cut, and this "
+                "tokenizer takes a hundred times as"
                 " much memory: make smaller records (--record paragraph)"
             )
             reject(row, Rejection("transform", "too-large", message))
@@ -110,9 +128,17 @@ class Tokenize(TokenStep):
         for row in np.flatnonzero(kept).tolist():
             ids = encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]]
             text = texts[row].as_py()
-            if self.opened.decode(ids) != text and self.opened.decode(ids[~np.isin(ids, special)]) != text:
+            if (
+                self.opened.decode(ids) != text
+                and self.opened.decode(ids[~np.isin(ids, special)]) != text
+            ):
                 kept[row] = False
-                reject(row, Rejection("transform", "not-exact", "the tokens do not give the text back exactly"))
+                reject(
+                    row,
+                    Rejection(
+                        "transform", "not-exact", "the tokens do not give the text back exactly"
+                    ),
+                )
 
 
 class _Run(NothingHeld):

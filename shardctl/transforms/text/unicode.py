@@ -33,14 +33,19 @@ class Normalize(TextTransform):
     unicode: str = setting(
         Word(FORMS),
         "NFC",
-        "NFC: composed. NFD: decomposed. NFKC, NFKD: and without compatibility characters, as ﬁ or full width.",
+        "NFC: composed. NFD: decomposed. NFKC, NFKD: and without compatibility characters, as ﬁ or "
+        "full width.",
     )
 
     @classmethod
     def unknown_key(cls, key: str) -> str:
-        """Say that there is no such setting. In other libraries the step of this name is for images."""
+        """Say that there is no such setting. In other libraries the step of this name is for
+        images."""
         if key in ("mean", "std"):
-            return f"setting {key!r} is not known: this step is for texts; the loader normalizes images (normalize=…)"
+            return (
+                f"setting {key!r} is not known: this step is for texts; the loader normalizes "
+                "images (normalize=…)"
+            )
         return super().unknown_key(key)
 
     def versions(self) -> tuple[str, ...]:
@@ -52,11 +57,14 @@ class Normalize(TextTransform):
         data = bytes_of(texts).data
         if is_ascii(data):
             return texts
-        # A part of a text in a form is in the form too; Python's check of all at once takes a tenth of the time of the work.
+        # A part of a text in a form is in the form too; Python's check of all at once takes a tenth
+        # of the time of the work.
         form: Any = self.unicode
         if unicodedata.is_normalized(form, data.tobytes().decode()):
             return texts
-        return pa.array([unicodedata.normalize(form, text) for text in texts.to_pylist()], pa.string())
+        return pa.array(
+            [unicodedata.normalize(form, text) for text in texts.to_pylist()], pa.string()
+        )
 
 
 @dataclass(frozen=True)
@@ -80,13 +88,15 @@ class LowerCase(TextTransform):
 
 @dataclass(frozen=True)
 class ControlCharacters(TextTransform):
-    """Removes control characters (category Cc) but tabs and newlines; the ends of lines \\r\\n and \\r become \\n."""
+    """Removes control characters (category Cc) but tabs and newlines; the ends of lines \\r\\n and
+    \\r become \\n."""
 
     name: ClassVar[str] = "control_characters"
     formats: bool = setting(
         Flag(),
         False,
-        "Remove format characters (Cf) too, such as byte order marks. Emoji and Indic scripts need some.",
+        "Remove format characters (Cf) too, such as byte order marks. Emoji and Indic scripts need "
+        "some.",
     )
 
     def changed(self, texts: pa.Array) -> pa.Array:
@@ -95,4 +105,6 @@ class ControlCharacters(TextTransform):
 
         if (bytes_of(texts).data == 0x0D).any():
             texts = pc.replace_substring_regex(texts, "\r\n?", "\n")
-        return pc.replace_substring_regex(texts, f"[{CONTROLS}{FORMATS if self.formats else ''}]+", "")
+        return pc.replace_substring_regex(
+            texts, f"[{CONTROLS}{FORMATS if self.formats else ''}]+", ""
+        )

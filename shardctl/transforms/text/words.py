@@ -1,7 +1,7 @@
 """The words, lines and paragraphs of many texts at once, and which of them are there twice.
 
-A word is what `str.split` gives: characters between white space. White space counts neither as characters of a line or a
-paragraph, nor when two of them are compared.
+A word is what `str.split` gives: characters between white space. White space counts neither as
+characters of a line or a paragraph, nor when two of them are compared.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from shardctl.transforms.text.characters import NEWLINE, Mask, characters_before
 
 @dataclass(frozen=True)
 class Spans:
-    """Stretches of words of texts: span i has the words first[i] to end[i] - 1. Those of text t are of_text[t] to
-    of_text[t + 1] - 1, and `text` (n,) says it the other way.
+    """Stretches of words of texts: span i has the words first[i] to end[i] - 1. Those of text t are
+    of_text[t] to of_text[t + 1] - 1, and `text` (n,) says it the other way.
     """
 
     first: Places
@@ -39,7 +39,8 @@ class Spans:
 
 
 class Words:
-    """The words of texts: word i is data[starts[i]:ends[i]], and those of text t are of_text[t] to of_text[t + 1] - 1."""
+    """The words of texts: word i is data[starts[i]:ends[i]], and those of text t are of_text[t] to
+    of_text[t + 1] - 1."""
 
     def __init__(self, texts: pa.Array) -> None:
         self.bytes: TextBytes = bytes_of(texts)
@@ -49,7 +50,8 @@ class Words:
         starts[1:] &= self.spaces[:-1]
         ends[:-1] &= self.spaces[1:]
         begins, stops = offsets[:-1][offsets[:-1] < len(data)], offsets[1:][offsets[1:] > 0] - 1
-        starts[begins] = ~self.spaces[begins]  # one that goes to the end of its text is not part of the next one's first
+        # one that goes to the end of its text is not part of the next one's first
+        starts[begins] = ~self.spaces[begins]
         ends[stops] = ~self.spaces[stops]
         self.starts: Places = np.flatnonzero(starts)
         self.ends: Places = np.flatnonzero(ends) + 1
@@ -112,7 +114,8 @@ class Words:
 
     @cached_property
     def _lines_before(self) -> Places:
-        """How many lines end before each word, and how many texts: (words,). Words of one line have the same number."""
+        """How many lines end before each word, and how many texts: (words,). Words of one line have
+        the same number."""
         return np.searchsorted(np.flatnonzero(self.bytes.data == NEWLINE), self.starts) + self.text
 
     def lines(self) -> Spans:
@@ -124,7 +127,8 @@ class Words:
         return self._spans((np.diff(self._lines_before) > 1) | (np.diff(self.text) > 0))
 
     def _spans(self, changes: Mask) -> Spans:
-        """Return the spans between which words change: `changes` (words - 1,) is between a word and the next."""
+        """Return the spans between which words change: `changes` (words - 1,) is between a word and
+        the next."""
         first = np.concatenate([np.zeros(min(1, len(self)), np.int64), np.flatnonzero(changes) + 1])
         end = np.append(first[1:], len(self))[: len(first)]
         return Spans(first, end, np.searchsorted(first, self.of_text), self.text[first])
@@ -153,12 +157,14 @@ class Words:
 
     @cached_property
     def packed(self) -> TextBytes:
-        """The bytes of all words without what is between them; offsets are those of words, (words + 1,)."""
+        """The bytes of all words without what is between them; offsets are those of words, (words +
+        1,)."""
         return TextBytes(self.bytes.data[~self.spaces], _sums(self.ends - self.starts))
 
     def ids(self) -> npt.NDArray[np.int64]:
-        """Return a number for each word, (words,): the same for words of a text that are the same, another one for others, and
-        for those of other texts. They are 0, 1, …, in the order in which they are first there."""
+        """Return a number for each word, (words,): the same for words of a text that are the same,
+        another one for others, and for those of other texts. They are 0, 1, …, in the order in
+        which they are first there."""
         words = _numbered(texts_from(*self.packed))
         return dense(self.text * (int(words.max(initial=0)) + 1) + words)
 
@@ -199,8 +205,11 @@ def shares(parts: npt.NDArray[np.int64], whole: npt.NDArray[np.int64]) -> npt.ND
     return np.divide(parts, whole, out=np.zeros(len(whole)), where=whole > 0)
 
 
-def duplicate_shares(words: Words, spans: Spans) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the shares of the spans of each text that have been in it before, and of the characters in them: (texts,) both."""
+def duplicate_shares(
+    words: Words, spans: Spans
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the shares of the spans of each text that have been in it before, and of the
+    characters in them: (texts,) both."""
     repeated = words.repeated(spans)
     characters = words.characters_of(spans) * repeated
     whole = words.text_characters

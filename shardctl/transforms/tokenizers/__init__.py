@@ -1,1 +1,2 @@
-"""Tokenizers: small siblings behind one protocol (base.py), and the table of their names (table.py)."""
+"""Tokenizers: small siblings behind one protocol (base.py), and the table of their names
+(table.py)."""

@@ -18,7 +18,8 @@ Offsets = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.bool_]
 
 MOST = 8 << 20
-"""Bytes of a text, or of a piece of one, that may be encoded in one go where that takes a hundred times as much memory."""
+"""Bytes of a text, or of a piece of one, that may be encoded in one go where that takes a hundred
+times as much memory."""
 
 UINT16_VOCABULARY = 1 << 16
 """The largest vocabulary whose numbers fit in uint16."""
@@ -44,19 +45,21 @@ class Encoded:
 class Tokenizer(Protocol):
     """Turns texts into the numbers of tokens. All numbers are below `vocabulary`.
 
-    `eos`, `bos` and `pad` are the numbers of the tokens that end a document, begin one, and fill up; None if the tokenizer
-    lacks it. `files` has the files of the tokenizer under their names in a dataset, such as `tokenizer.json`. If you load them
-    again, you get the same tokenizer.
+    `eos`, `bos` and `pad` are the numbers of the tokens that end a document, begin one, and fill
+    up; None if the tokenizer lacks it. `files` has the files of the tokenizer under their names in
+    a dataset, such as `tokenizer.json`. If you load them again, you get the same tokenizer.
     """
 
     @property
     def kept_as(self) -> str:
-        """What opens it again: the name of the first of its files, or a name that needs none, such as `bytes`."""
+        """What opens it again: the name of the first of its files, or a name that needs none, such
+        as `bytes`."""
         ...
 
     @property
     def vocabulary(self) -> int:
-        """The number of different tokens, special ones included: one more than the largest number of a token."""
+        """The number of different tokens, special ones included: one more than the largest number
+        of a token."""
         ...
 
     @property
@@ -90,15 +93,18 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, texts: pa.Array) -> Encoded:
-        """Return the tokens of texts, (n,) string without nulls; special tokens are added as the tokenizer says (no EOS)."""
+        """Return the tokens of texts, (n,) string without nulls; special tokens are added as the
+        tokenizer says (no EOS)."""
         ...
 
     def too_long(self, texts: pa.Array) -> Rows:
-        """Return which of the texts, (n,), would take a hundred times as much memory as they have bytes, and much of it."""
+        """Return which of the texts, (n,), would take a hundred times as much memory as they have
+        bytes, and much of it."""
         ...
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
-        """Return the text of tokens. Bytes that are not UTF-8, for instance at the cut of a text, become U+FFFD."""
+        """Return the text of tokens. Bytes that are not UTF-8, for instance at the cut of a text,
+        become U+FFFD."""
         ...
 
     def token(self, number: int) -> str:
@@ -112,9 +118,11 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Placed:
-    """The tokens of one text, with their places in it: token n is made of the characters `starts[n]` to `ends[n]`.
+    """The tokens of one text, with their places in it: token n is made of the characters
+    `starts[n]` to `ends[n]`.
 
-    All are (n,): `ids` uint32, `starts` and `ends` int64, in characters. Several tokens of one character have its place.
+    All are (n,): `ids` uint32, `starts` and `ends` int64, in characters. Several tokens of one
+    character have its place.
     """
 
     ids: Ids
@@ -124,7 +132,8 @@ class Placed:
 
 @runtime_checkable
 class Placing(Protocol):
-    """A tokenizer that knows the places of tokens, which a loss mask needs. `template` is its chat template, if it has one."""
+    """A tokenizer that knows the places of tokens, which a loss mask needs. `template` is its chat
+    template, if it has one."""
 
     @property
     def template(self) -> str | None:
@@ -132,7 +141,8 @@ class Placing(Protocol):
         ...
 
     def place(self, texts: Sequence[str]) -> Iterable[Placed]:
-        """Yield the tokens of each text, with their places. Special tokens are found in the texts, and none is added."""
+        """Yield the tokens of each text, with their places. Special tokens are found in the texts,
+        and none is added."""
         ...
 
 
@@ -152,7 +162,11 @@ def joined(parts: Sequence[Sequence[int] | Ids]) -> Encoded:
     lengths = np.fromiter(map(len, parts), np.int64, len(parts))
     offsets = np.zeros(len(parts) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    ids = np.concatenate([np.asarray(part, np.uint32) for part in parts]) if parts else np.empty(0, np.uint32)
+    ids = (
+        np.concatenate([np.asarray(part, np.uint32) for part in parts])
+        if parts
+        else np.empty(0, np.uint32)
+    )
     return Encoded(offsets, ids)
 
 
@@ -164,9 +178,10 @@ def of_names(special: Mapping[str, int], names: Sequence[str]) -> int | None:
 class TokenizerKind(NamedTuple):
     """How a kind of tokenizer is named. `shown` says it in messages.
 
-    `file` is the name of its file in a dataset: a folder that has it is such a tokenizer too, and so is any file of the same
-    ending. `open_file` opens one by (path, engine). A name that begins with `prefix` is opened by `open_named` with (what
-    follows it, the folder that files are looked for in). None where there is no such way. All may raise OSError.
+    `file` is the name of its file in a dataset: a folder that has it is such a tokenizer too, and
+    so is any file of the same ending. `open_file` opens one by (path, engine). A name that begins
+    with `prefix` is opened by `open_named` with (what follows it, the folder that files are looked
+    for in). None where there is no such way. All may raise OSError.
     """
 
     shown: str

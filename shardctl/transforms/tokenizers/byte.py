@@ -1,4 +1,5 @@
-"""Bytes as tokens: 0 to 255 are the bytes of UTF-8, 256 ends a document, 257 fills up. No file, no training."""
+"""Bytes as tokens: 0 to 255 are the bytes of UTF-8, 256 ends a document, 257 fills up. No file, no
+training."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _PIECE = re.compile("|".join((*map(re.escape, SPECIAL), "(?s:.)")))
 
 
 class Bytes:
-    """The bytes of a text are its tokens, which gives back every text. The names of special tokens in texts are bytes too."""
+    """The bytes of a text are its tokens, which gives back every text. The names of special tokens
+    in texts are bytes too."""
 
     kept_as = "bytes"
     vocabulary = 256 + len(SPECIAL)
@@ -36,7 +38,8 @@ class Bytes:
         return Encoded(offsets, data.astype(np.uint32))
 
     def place(self, texts: Sequence[str]) -> Iterable[Placed]:
-        """Yield the tokens of each text. The names of special tokens are found, which chats need."""
+        """Yield the tokens of each text. The names of special tokens are found, which chats
+        need."""
         for text in texts:
             yield _placed(text)
 

@@ -1,7 +1,8 @@
-"""Faster engines for a `tokenizer.json`: gigatoken and tiktoken, where they are installed and give the same tokens.
+"""Faster engines for a `tokenizer.json`: gigatoken and tiktoken, where they are installed and give
+the same tokens.
 
-Whether they do is tried on the strings of proof.py when a tokenizer is opened. This takes a tenth of a second, and is
-remembered for this machine (huggingface.py).
+Whether they do is tried on the strings of proof.py when a tokenizer is opened. This takes a tenth
+of a second, and is remembered for this machine (huggingface.py).
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ LOOK = 4 << 20
 """Bytes of text after which it is looked at how much memory gigatoken takes."""
 
 MOST_KEPT = 256 << 20
-"""Bytes by which the process may grow before gigatoken is opened anew: it keeps every word that it has seen, some 7 bytes for a
-byte of text of which every word is another one. Opening it takes 0.03 s with 16,384 tokens."""
+"""Bytes by which the process may grow before gigatoken is opened anew: it keeps every word that it
+has seen, some 7 bytes for a byte of text of which every word is another one. Opening it takes 0.03
+s with 16,384 tokens."""
 
 
 class Engine(Protocol):
-    """Encodes texts, with special tokens found and none added. `code` names the modules that decide the tokens."""
+    """Encodes texts, with special tokens found and none added. `code` names the modules that decide
+    the tokens."""
 
     version: str
     code: ClassVar[tuple[str, ...]]
@@ -40,7 +43,8 @@ class Engine(Protocol):
 
 
 class UnfitError(Exception):
-    """An engine is not installed, or cannot do this tokenizer. The message says why; `extra` is what to install."""
+    """An engine is not installed, or cannot do this tokenizer. The message says why; `extra` is
+    what to install."""
 
     def __init__(self, message: str, extra: str = "") -> None:
         super().__init__(message)
@@ -48,11 +52,11 @@ class UnfitError(Exception):
 
 
 class Gigatoken:
-    """The engine gigatoken, on the calling thread. Raises UnfitError where it is missing; in `encode` where it refuses the
-    tokenizer, which it opens for the first texts.
+    """The engine gigatoken, on the calling thread. Raises UnfitError where it is missing; in
+    `encode` where it refuses the tokenizer, which it opens for the first texts.
 
-    Each text is a call of its own: its calls for many texts need awkward, which takes up to a second to import, and are faster
-    for texts of under 100 bytes only.
+    Each text is a call of its own: its calls for many texts need awkward, which takes up to a
+    second to import, and are faster for texts of under 100 bytes only.
     """
 
     code: ClassVar[tuple[str, ...]] = ("gigatoken.gigatoken_rs",)
@@ -89,7 +93,8 @@ class Gigatoken:
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process has; where Linux does not say it, those that it had at most."""
+    """Return the bytes of memory that this process has; where Linux does not say it, those that it
+    had at most."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, IndexError, ValueError):
@@ -97,7 +102,8 @@ def resident() -> int:
 
 
 class TiktokenEngine:
-    """The engine tiktoken, for byte-level BPE whose merges are in the order of the tokens. Raises UnfitError for others."""
+    """The engine tiktoken, for byte-level BPE whose merges are in the order of the tokens. Raises
+    UnfitError for others."""
 
     code: ClassVar[tuple[str, ...]] = ("tiktoken._tiktoken", "tiktoken.core")
 
@@ -108,7 +114,9 @@ class TiktokenEngine:
             raise UnfitError(f"it cannot be imported ({error})", extra="tiktoken") from None
         parts = _parts_for_tiktoken(json.loads(data))
         try:
-            self._core, (self.version,) = open_core("tokenizer.json", parts.pattern, parts.ranks, parts.special, "it")
+            self._core, (self.version,) = open_core(
+                "tokenizer.json", parts.pattern, parts.ranks, parts.special, "it"
+            )
         except InputError as error:
             raise UnfitError(str(error).removeprefix("it: ")) from None
 
@@ -125,7 +133,9 @@ def byte_symbols() -> dict[str, int]:
     """Return the bytes that the characters of byte-level tokens stand for, as GPT-2 has them."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in set(shown)]
-    return {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
+    return {chr(byte): byte for byte in shown} | {
+        chr(256 + place): byte for place, byte in enumerate(hidden)
+    }
 
 
 GPT2 = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
@@ -133,8 +143,11 @@ GPT2 = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S
 
 
 def word_pattern(said: dict[str, Any]) -> str | None:
-    """Return the pattern by which a byte-level pre-tokenizer cuts texts into words; None for other pre-tokenizers."""
-    steps = said.get("pretokenizers", [said]) if said.get("type") in ("Sequence", "ByteLevel") else []
+    """Return the pattern by which a byte-level pre-tokenizer cuts texts into words; None for other
+    pre-tokenizers."""
+    steps = (
+        said.get("pretokenizers", [said]) if said.get("type") in ("Sequence", "ByteLevel") else []
+    )
     if not steps or steps[-1].get("type") != "ByteLevel" or steps[-1].get("add_prefix_space", True):
         return None
     if len(steps) == 1 and steps[0].get("use_regex", True):
@@ -156,14 +169,22 @@ class _Parts:
 
 
 def _parts_for_tiktoken(said: dict[str, Any]) -> _Parts:
-    """Return what tiktoken needs of a tokenizer.json. Raises UnfitError where it cannot do the same."""
+    """Return what tiktoken needs of a tokenizer.json. Raises UnfitError where it cannot do the
+    same."""
     model = said.get("model") or {}
     pattern = word_pattern(said.get("pre_tokenizer") or {})
     added = {token["content"]: token["id"] for token in said.get("added_tokens") or []}
-    odd = any(token.get(key) for token in said.get("added_tokens") or [] for key in ("lstrip", "rstrip", "single_word"))
+    odd = any(
+        token.get(key)
+        for token in said.get("added_tokens") or []
+        for key in ("lstrip", "rstrip", "single_word")
+    )
     if model.get("type", "BPE") != "BPE" or said.get("normalizer") or pattern is None or odd:
         raise UnfitError("it can do byte-level BPE without a normaliser only")
-    if any(model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")):
+    if any(
+        model.get(key)
+        for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    ):
         raise UnfitError("the BPE has settings that it does not know")
     symbols = byte_symbols()
     vocabulary = {token: number for token, number in model["vocab"].items() if token not in added}
@@ -174,8 +195,12 @@ def _parts_for_tiktoken(said: dict[str, Any]) -> _Parts:
     merged = [pair if isinstance(pair, list) else pair.split(" ") for pair in model["merges"]]
     order = [vocabulary.get("".join(pair), -1) for pair in merged]
     singles = sum(len(token) == 1 for token in ranks)
-    if singles != 256 or any(a >= b for a, b in zip([-1, *order], order, strict=False)):  # strict: one more on the left
+    # strict: one more on the left
+    if singles != 256 or any(a >= b for a, b in zip([-1, *order], order, strict=False)):
         raise UnfitError("its merges are not in the order of its tokens")
-    if not model.get("ignore_merges") and set(order) != {number for token, number in ranks.items() if len(token) > 1}:
-        raise UnfitError("it has tokens that are not merged from others")  # tiktoken takes a word that is a token as it is
+    if not model.get("ignore_merges") and set(order) != {
+        number for token, number in ranks.items() if len(token) > 1
+    }:
+        # tiktoken takes a word that is a token as it is
+        raise UnfitError("it has tokens that are not merged from others")
     return _Parts(pattern, ranks, added)

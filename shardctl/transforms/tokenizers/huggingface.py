@@ -1,4 +1,5 @@
-"""Tokenizers of Hugging Face: a `tokenizer.json`, alone or in a folder with its settings and a chat template.
+"""Tokenizers of Hugging Face: a `tokenizer.json`, alone or in a folder with its settings and a chat
+template.
 
 It needs the extra `text`, and takes a faster engine where one gives the same tokens (engines.py).
 """
@@ -61,7 +62,8 @@ TOGETHER = 1 << 20
 """Bytes of texts that `tokenizers` is given at once: it takes 110 times as much memory."""
 
 LARGEST = 1 << 24
-"""The largest number of a token with which engines are tried: gigatoken ends the process where its tables do not fit."""
+"""The largest number of a token with which engines are tried: gigatoken ends the process where its
+tables do not fit."""
 
 CUT = 1 << 18
 """Bytes of the pieces of longer texts, where a pattern is known by which they can be cut."""
@@ -71,53 +73,74 @@ _PATTERNS = frozenset(
         GPT2,
         *(encoding.pattern for encoding in ENCODINGS.values()),
         # Llama 3; Qwen 2
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
+        r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| "
+        r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     )
 )
-"""Patterns of words that always end between a letter and one space, or one line end, that a letter follows: each of their
-words has a space or a line end at its start only, or after punctuation, or is nothing but whitespace."""
+"""Patterns of words that always end between a letter and one space, or one line end, that a letter
+follows: each of their words has a space or a line end at its start only, or after punctuation, or
+is nothing but whitespace."""
 
 _PLACE = re.compile(r"(?<=[a-z])(?= [a-z])|(?<=[^\s]\n)(?=[^\W\d_])")
 """Where texts may be cut."""
 
 
 class HuggingFace:
-    """A `tokenizer.json`. `engine` says by what it is done: auto takes the fastest that gives the same tokens."""
+    """A `tokenizer.json`. `engine` says by what it is done: auto takes the fastest that gives the
+    same tokens."""
 
     kept_as = FILE
 
-    def __init__(self, data: bytes, beside: Mapping[str, bytes], where: str, engine: str = AUTO) -> None:
+    def __init__(
+        self, data: bytes, beside: Mapping[str, bytes], where: str, engine: str = AUTO
+    ) -> None:
         self._where, self._data = where, data
         self.files: Mapping[str, bytes] = {FILE: data, **beside}
-        self._config = {name: _object(beside[name], f"{where}: {name}") for name in beside if name != TEMPLATE}
-        self._template = _text(beside[TEMPLATE], f"{where}: {TEMPLATE}") if TEMPLATE in beside else None
+        self._config = {
+            name: _object(beside[name], f"{where}: {name}") for name in beside if name != TEMPLATE
+        }
+        self._template = (
+            _text(beside[TEMPLATE], f"{where}: {TEMPLATE}") if TEMPLATE in beside else None
+        )
         self._json = _said(data, where)
         self._proven = self._choose(engine)
         self._engine = None if self._proven is None else self._proven.engine
-        self._facts = self._proven.facts if self._proven is not None else _facts(self._json, self._own)
+        self._facts = (
+            self._proven.facts if self._proven is not None else _facts(self._json, self._own)
+        )
         self._byte_level = engines.word_pattern(self._json.get("pre_tokenizer") or {}) is not None
         self._around = self._facts.around
 
     def _choose(self, name: str) -> Proven | None:
-        """Return the engine; None for `tokenizers` itself. Raises UsageError if the one that is named cannot be had."""
+        """Return the engine; None for `tokenizers` itself. Raises UsageError if the one that is
+        named cannot be had."""
         for candidate in ENGINES if name == AUTO else () if name == OWN else (name,):
             try:
                 found = _proven(self._data, candidate)
             except Exception:
-                _opened(self._data, self._where)  # tells which file it is that tokenizers cannot open
+                # tells which file it is that tokenizers cannot open
+                _opened(self._data, self._where)
                 raise
             if not isinstance(found, UnfitError):
                 return found
             if name != AUTO:
-                # The command takes 26 ms to find (2026-11-27), and without the name of an engine nobody reads it.
-                why = f"{found}; pip install {to_install(found.extra)}" if found.extra else str(found)
-                raise UsageError(f"{self._where}: the engine {name} cannot be used: {why}; engine = auto takes one that can")
+                # The command takes 26 ms to find (2026-11-27), and without the name of an engine
+                # nobody reads it.
+                why = (
+                    f"{found}; pip install {to_install(found.extra)}" if found.extra else str(found)
+                )
+                raise UsageError(
+                    f"{self._where}: the engine {name} cannot be used: {why}; engine = auto takes "
+                    "one that can"
+                )
         return None
 
     @cached_property
     def _own(self) -> Any:
-        """The tokenizer of `tokenizers`. It takes 0.03 s to open, and a process that has an engine may never need it."""
+        """The tokenizer of `tokenizers`. It takes 0.03 s to open, and a process that has an engine
+        may never need it."""
         return _opened(self._data, self._where)
 
     @property
@@ -127,13 +150,18 @@ class HuggingFace:
 
     @property
     def special(self) -> Mapping[str, int]:
-        """The special tokens by their names. The package numbers those anew that do not follow the vocabulary."""
+        """The special tokens by their names. The package numbers those anew that do not follow the
+        vocabulary."""
         return self._facts.special
 
     @cached_property
     def not_given_back(self) -> str | None:
         """A string that comes back as another one, of those of proof.py; None if there is none."""
-        return proof.not_given_back(self) if self._proven is None else self._proven.not_given_back(self)
+        return (
+            proof.not_given_back(self)
+            if self._proven is None
+            else self._proven.not_given_back(self)
+        )
 
     @cached_property
     def eos(self) -> int | None:
@@ -173,7 +201,10 @@ class HuggingFace:
     def _cuts(self) -> bool:
         """Whether a text may be cut at `_PLACE` without a change of its tokens."""
         odd = any(
-            token.get("lstrip") or token.get("rstrip") or token.get("single_word") or re.search(r"\s", token["content"])
+            token.get("lstrip")
+            or token.get("rstrip")
+            or token.get("single_word")
+            or re.search(r"\s", token["content"])
             for token in self._json.get("added_tokens") or []
         )
         known = engines.word_pattern(self._json.get("pre_tokenizer") or {}) in _PATTERNS
@@ -187,7 +218,9 @@ class HuggingFace:
         said = self._config.get(CONFIG, {}).get("chat_template")
         if isinstance(said, list):
             listed = [each for each in said if isinstance(each, dict)]
-            said = next((each.get("template") for each in listed if each.get("name") == "default"), None)
+            said = next(
+                (each.get("template") for each in listed if each.get("name") == "default"), None
+            )
         return said if isinstance(said, str) else None
 
     def too_long(self, texts: pa.Array) -> Rows:
@@ -195,7 +228,9 @@ class HuggingFace:
         found = longer_than(texts, MOST)
         if self._cuts:
             for row in np.flatnonzero(found).tolist():
-                found[row] = any(len(piece.encode()) > MOST for piece in pieces_of(texts[row].as_py()))
+                found[row] = any(
+                    len(piece.encode()) > MOST for piece in pieces_of(texts[row].as_py())
+                )
         elif self._engine is not None:  # engines take five to thirty times as much memory
             found = longer_than(texts, 8 * MOST)
         return found
@@ -217,7 +252,10 @@ class HuggingFace:
         parts: list[list[int]] = []
         for first, last in _groups(bytes_of(texts).offsets):
             group = texts.slice(first, last - first).to_pylist()
-            parts += [encoding.ids for encoding in self._own.encode_batch_fast(group, add_special_tokens=add)]
+            parts += [
+                encoding.ids
+                for encoding in self._own.encode_batch_fast(group, add_special_tokens=add)
+            ]
         return joined(parts)
 
     def _in_pieces(self, text: str, before: list[int], after: list[int]) -> Ids:
@@ -226,7 +264,8 @@ class HuggingFace:
         return np.concatenate([np.array(before, np.uint32), *pieces, np.array(after, np.uint32)])
 
     def place(self, texts: Sequence[str]) -> Iterator[Placed]:
-        """Yield the tokens of each text with their places: by the bytes of tokens where these add up, else as told."""
+        """Yield the tokens of each text with their places: by the bytes of tokens where these add
+        up, else as told."""
         if self._byte_level:
             found = self._bare(pa.array(texts, pa.string()))
             for number, text in enumerate(texts):
@@ -246,7 +285,8 @@ class HuggingFace:
 
     @cached_property
     def _sizes(self) -> Any:
-        """The bytes of each token, (vocabulary,) int64: a character of a byte-level token is a byte."""
+        """The bytes of each token, (vocabulary,) int64: a character of a byte-level token is a
+        byte."""
         sizes = np.zeros(self.vocabulary, np.int64)
         for token, number in self._own.get_vocab(with_added_tokens=True).items():
             sizes[number] = len(token)
@@ -282,7 +322,8 @@ def pieces_of(text: str) -> Iterator[str]:
 
 
 def _groups(offsets: Any) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last row (exclusive) of groups of texts of up to TOGETHER bytes; a longer one is alone."""
+    """Yield the first and the last row (exclusive) of groups of texts of up to TOGETHER bytes; a
+    longer one is alone."""
     first, rows = 0, len(offsets) - 1
     while first < rows:
         last = int(np.searchsorted(offsets, offsets[first] + TOGETHER, "right")) - 1
@@ -305,7 +346,9 @@ def _opened(data: bytes, where: str) -> Any:
     try:
         return _own_of(data)
     except Exception as error:  # noqa: BLE001 - the package raises plain Exception
-        raise InputError(f"{where}: not a tokenizer.json that tokenizers can read ({first_line(error)})") from None
+        raise InputError(
+            f"{where}: not a tokenizer.json that tokenizers can read ({first_line(error)})"
+        ) from None
 
 
 def _package(where: str) -> Any:
@@ -313,19 +356,22 @@ def _package(where: str) -> Any:
         return importlib.import_module("tokenizers")
     except ImportError as error:
         raise InstallError(
-            f"{where}: it needs tokenizers, which cannot be imported ({error}); pip install {to_install('text')}"
+            f"{where}: it needs tokenizers, which cannot be imported ({error}); pip install "
+            f"{to_install('text')}"
         ) from None
 
 
 @lru_cache(maxsize=4)
 def _own_of(data: bytes) -> Any:
-    """Return the tokenizer of a tokenizer.json, which cuts no text short and fills none up. Raises whatever the package does.
+    """Return the tokenizer of a tokenizer.json, which cuts no text short and fills none up. Raises
+    whatever the package does.
 
     What is remembered of a file holds for its copies, too: those that a job keeps.
     """
     from tokenizers import Tokenizer
 
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # there is a process for each core already
+    # there is a process for each core already
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     own = Tokenizer.from_buffer(data)
     own.no_truncation()
     own.no_padding()
@@ -339,7 +385,9 @@ def _object(data: bytes, where: str) -> dict[str, Any]:
     try:
         said = _parsed(data)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not JSON ({error}); it may be cut short, get it again") from None
+        raise InputError(
+            f"{where}: not JSON ({error}); it may be cut short, get it again"
+        ) from None
     if not isinstance(said, dict):
         raise InputError(f"{where}: not a JSON object")
     return said
@@ -390,8 +438,8 @@ def _within(encoded: Encoded, before: list[int], after: list[int]) -> Encoded:
 
 @dataclass(frozen=True)
 class Facts:
-    """What `tokenizers` says of a tokenizer: the tokens around each text (see `_added`), special tokens, one more than the
-    largest number of a token."""
+    """What `tokenizers` says of a tokenizer: the tokens around each text (see `_added`), special
+    tokens, one more than the largest number of a token."""
 
     around: Around | None
     special: dict[str, int]
@@ -401,7 +449,9 @@ class Facts:
 def _facts(said: dict[str, Any], own: Any) -> Facts:
     names = [token["content"] for token in said.get("added_tokens") or [] if token.get("special")]
     special = {name: int(number) for name in names if (number := own.token_to_id(name)) is not None}
-    return Facts(_added(own), special, max(own.get_vocab(with_added_tokens=True).values(), default=-1) + 1)
+    return Facts(
+        _added(own), special, max(own.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    )
 
 
 PROVEN = "tokenizers"
@@ -410,9 +460,11 @@ PROVEN = "tokenizers"
 
 @dataclass
 class Proven:
-    """An engine that gives the same tokens as `tokenizers`. `digest` is that of its proof, None if the proof is not remembered.
+    """An engine that gives the same tokens as `tokenizers`. `digest` is that of its proof, None if
+    the proof is not remembered.
 
-    `lost` is a list with the string that the tokenizer does not give back, or an empty list. None: nobody has looked yet.
+    `lost` is a list with the string that the tokenizer does not give back, or an empty list. None:
+    nobody has looked yet.
     """
 
     engine: Engine
@@ -421,7 +473,8 @@ class Proven:
     lost: list[str] | None = None
 
     def not_given_back(self, tokenizer: Tokenizer) -> str | None:
-        """Return a string that the tokenizer does not give back exactly; None if it gives back all that are tried."""
+        """Return a string that the tokenizer does not give back exactly; None if it gives back all
+        that are tried."""
         if self.lost is None:
             text = proof.not_given_back(tokenizer)
             self.lost = [] if text is None else [text]
@@ -440,12 +493,15 @@ class Proven:
         if found is None:
             return None
         around, special, vocabulary, lost = found
-        return cls(engine, Facts(around and (around[0], around[1]), special, vocabulary), digest, lost)
+        return cls(
+            engine, Facts(around and (around[0], around[1]), special, vocabulary), digest, lost
+        )
 
 
 @lru_cache(maxsize=8)
 def _proven(data: bytes, name: str) -> Proven | UnfitError:
-    """Return an engine that gives the same tokens as `tokenizers` for all strings of proof.py; else why there is none.
+    """Return an engine that gives the same tokens as `tokenizers` for all strings of proof.py; else
+    why there is none.
 
     Raises what `_own_of` does.
     """
@@ -468,7 +524,8 @@ def _proven(data: bytes, name: str) -> Proven | UnfitError:
 
 
 def _opens(engine: Engine) -> bool:
-    """Return whether an engine encodes at all now. It opens a tokenizer for its first text, for which memory may be missing."""
+    """Return whether an engine encodes at all now. It opens a tokenizer for its first text, for
+    which memory may be missing."""
     try:
         engine.encode(pa.array([""], pa.string()))
     except Exception:  # noqa: BLE001 - then it is proven anew, and why it cannot be used is told
@@ -477,16 +534,26 @@ def _opens(engine: Engine) -> bool:
 
 
 def _unfit(error: Exception) -> UnfitError:
-    return error if isinstance(error, UnfitError) else UnfitError(f"it fails ({type(error).__name__}: {str(error)[:200]})")
+    return (
+        error
+        if isinstance(error, UnfitError)
+        else UnfitError(f"it fails ({type(error).__name__}: {str(error)[:200]})")
+    )
 
 
 def _digest_of_proof(data: bytes, engine: Engine) -> str | None:
-    """Return the SHA-256 of all that decides whether an engine gives the same tokens. None if the files are not known.
+    """Return the SHA-256 of all that decides whether an engine gives the same tokens. None if the
+    files are not known.
 
-    That is the tokenizer, this machine, and the very files of both packages and of the proof. In another version, or in a copy
-    that was built again, all is proven anew.
+    That is the tokenizer, this machine, and the very files of both packages and of the proof. In
+    another version, or in a copy that was built again, all is proven anew.
     """
-    modules = ("tokenizers.tokenizers", *engine.code, *(module.__name__ for module in (engines, proof)), __name__)
+    modules = (
+        "tokenizers.tokenizers",
+        *engine.code,
+        *(module.__name__ for module in (engines, proof)),
+        __name__,
+    )
     try:
         files = [state_of(_file_of(name)) for name in modules]
     except (ImportError, OSError):
@@ -496,18 +563,26 @@ def _digest_of_proof(data: bytes, engine: Engine) -> str | None:
 
 
 def _file_of(module: str) -> str:
-    """Return the file of a module that may not be imported yet: `tokenizers` takes 10 ms. Raises ImportError."""
+    """Return the file of a module that may not be imported yet: `tokenizers` takes 10 ms. Raises
+    ImportError."""
     package = module.rpartition(".")[0]
     spec = importlib.util.find_spec(package) if package and module not in sys.modules else None
-    found = importlib.machinery.PathFinder.find_spec(module, spec.submodule_search_locations) if spec is not None else None
+    found = (
+        importlib.machinery.PathFinder.find_spec(module, spec.submodule_search_locations)
+        if spec is not None
+        else None
+    )
     return str(importlib.import_module(module).__file__ if found is None else found.origin)
 
 
 def _prove(engine: Engine, said: dict[str, Any], own: Any, facts: Facts) -> None:
-    """Compare an engine with `tokenizers`. Raises UnfitError where it gives other tokens, and whatever it raises itself."""
+    """Compare an engine with `tokenizers`. Raises UnfitError where it gives other tokens, and
+    whatever it raises itself."""
     added = [token["id"] for token in said.get("added_tokens") or []]
     if max(facts.vocabulary - 1, *added, 0) > LARGEST:
-        raise UnfitError(f"a token has a number above {LARGEST:,}, and an engine may make a table of so many")
+        raise UnfitError(
+            f"a token has a number above {LARGEST:,}, and an engine may make a table of so many"
+        )
     if facts.around is None:
         raise UnfitError("the tokens that are added to each text are not the same for all")
     tokens = [token["content"] for token in said.get("added_tokens") or []]
@@ -515,7 +590,11 @@ def _prove(engine: Engine, said: dict[str, Any], own: Any, facts: Facts) -> None
     got = _within(engine.encode(pa.array(texts, pa.string())), *facts.around)
     right = joined([encoding.ids for encoding in own.encode_batch_fast(texts)])
     if not (np.array_equal(right.offsets, got.offsets) and np.array_equal(right.ids, got.ids)):
-        differs = next(text for text, ids, its in zip(texts, _each(right), _each(got), strict=True) if ids != its)
+        differs = next(
+            text
+            for text, ids, its in zip(texts, _each(right), _each(got), strict=True)
+            if ids != its
+        )
         raise UnfitError(f"it gives other tokens than tokenizers for {differs!r:.60}")
 
 
@@ -527,11 +606,16 @@ def _each(encoded: Encoded) -> Iterator[list[int]]:
 def _some_tokens(own: Any, count: int) -> list[str]:
     """Return texts of tokens from all over the vocabulary."""
     numbers = range(0, own.get_vocab_size(), max(1, own.get_vocab_size() // count))
-    return [text for text in own.decode_batch([[number] for number in numbers], skip_special_tokens=False) if text]
+    return [
+        text
+        for text in own.decode_batch([[number] for number in numbers], skip_special_tokens=False)
+        if text
+    ]
 
 
 def open_file(where: Path, engine: str) -> HuggingFace:
-    """Open a JSON file; one of the name tokenizer.json together with those beside it that belong to it. Raises OSError."""
+    """Open a JSON file; one of the name tokenizer.json together with those beside it that belong to
+    it. Raises OSError."""
     near = [where.with_name(name) for name in BESIDE] if where.name == FILE else []
     beside = {path.name: path.read_bytes() for path in near if path.is_file()}
     return HuggingFace(where.read_bytes(), beside, printable(str(where)), engine)

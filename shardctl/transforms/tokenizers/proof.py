@@ -1,4 +1,5 @@
-"""Strings on which tokenizers are tried when they are opened: is an engine equal to another, is a text given back exactly?"""
+"""Strings on which tokenizers are tried when they are opened: is an engine equal to another, is a
+text given back exactly?"""
 
 # ruff: noqa: RUF001 - characters that look like others are what is tried
 
@@ -37,30 +38,62 @@ def strings() -> tuple[str, ...]:
     made += ["".join(parts) for parts in product(_PARTS[::2], repeat=3)]
     made += [" ".join(_WORDS), "\n".join(_WORDS), "".join(_WORDS)]
     low = [chr(code) for code in range(0x370)]
-    spaces = [chr(code) for code in (*range(0x2000, 0x2070), 0x1680, 0x180E, 0x3000, 0xFEFF, 0xFFFD, 0xFFFF, 0x10FFFF)]
+    spaces = [
+        chr(code)
+        for code in (
+            *range(0x2000, 0x2070),
+            0x1680,
+            0x180E,
+            0x3000,
+            0xFEFF,
+            0xFFFD,
+            0xFFFF,
+            0x10FFFF,
+        )
+    ]
     others = [chr(code) for code in range(0x370, 0x32000, 31) if not 0xD800 <= code < 0xE000]
     made += [f"a{c}{c}1 {c} b" for c in low[:0xC0] + spaces]
     rest = low[0xC0:] + others
     groups = (rest[start : start + 8] for start in range(0, len(rest), 8))
     made += ["".join(f"a{c}{c}1 {c}." for c in group) for group in groups]
-    made += [space * count + end for space in " \n\t" for count in (2, 3, 7, 40, 300) for end in ("", "x", " x", "\n", "!")]
-    made += ["a" * 3_000, "ab" * 700, "文" * 700, "1" * 700, "!?" * 300, "👍" * 200, "\u0301" * 200, "z\u0300" * 300]
+    made += [
+        space * count + end
+        for space in " \n\t"
+        for count in (2, 3, 7, 40, 300)
+        for end in ("", "x", " x", "\n", "!")
+    ]
+    made += [
+        "a" * 3_000,
+        "ab" * 700,
+        "文" * 700,
+        "1" * 700,
+        "!?" * 300,
+        "👍" * 200,
+        "\u0301" * 200,
+        "z\u0300" * 300,
+    ]
     return tuple(made)
 
 
 def with_tokens(special: Sequence[str], tokens: Sequence[str]) -> list[str]:
-    """Return the strings, those with special tokens inside of them, and some tokens of a vocabulary."""
+    """Return the strings, those with special tokens inside of them, and some tokens of a
+    vocabulary."""
     made = list(strings())
     for token in islice(special, 32):
         made += [token, token * 2, f"a{token}b", f" {token} ", f"文\n{token}\n\n", f"<{token}>"]
         made += [token[:-1], token[1:], token.upper()]
     made += ["x".join(islice(special, 32)), "".join(islice(special, 32))]
     chosen = tokens[:: max(1, len(tokens) // SOME)]
-    return made + [between.join(chosen[start : start + 4]) for start in range(0, len(chosen), 4) for between in ("", " ", "\n")]
+    return made + [
+        between.join(chosen[start : start + 4])
+        for start in range(0, len(chosen), 4)
+        for between in ("", " ", "\n")
+    ]
 
 
 def not_given_back(tokenizer: Tokenizer) -> str | None:
-    """Return a string that a tokenizer does not give back exactly; None if it gives back all that are tried.
+    """Return a string that a tokenizer does not give back exactly; None if it gives back all that
+    are tried.
 
     Special tokens that it adds do not count.
     """

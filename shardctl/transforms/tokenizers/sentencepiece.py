@@ -11,13 +11,22 @@ import pyarrow as pa
 from shardctl.errors import InputError, InstallError
 from shardctl.system.packages import to_install
 from shardctl.system.text import printable
-from shardctl.transforms.tokenizers.base import MOST, Encoded, Ids, Rows, TokenizerKind, joined, longer_than
+from shardctl.transforms.tokenizers.base import (
+    MOST,
+    Encoded,
+    Ids,
+    Rows,
+    TokenizerKind,
+    joined,
+    longer_than,
+)
 
 FILE = "tokenizer.model"
 
 
 class SentencePiece:
-    """A model of SentencePiece: unigram or BPE. Most of them change whitespace, so that texts do not come back exactly."""
+    """A model of SentencePiece: unigram or BPE. Most of them change whitespace, so that texts do
+    not come back exactly."""
 
     kept_as = FILE
 
@@ -26,7 +35,8 @@ class SentencePiece:
             import sentencepiece
         except ImportError as error:
             raise InstallError(
-                f"{where}: SentencePiece models need sentencepiece, which cannot be imported ({error});"
+                f"{where}: SentencePiece models need sentencepiece, which cannot be imported "
+                f"({error});"
                 f" pip install {to_install('sentencepiece')}"
             ) from None
         self._model: Any = sentencepiece.SentencePieceProcessor()
@@ -35,22 +45,35 @@ class SentencePiece:
         except (RuntimeError, ValueError):
             loaded = False
         if not loaded or not self._model.GetPieceSize():
-            raise InputError(f"{where}: not a SentencePiece model; it is what spm_train writes, such as tokenizer.model")
+            raise InputError(
+                f"{where}: not a SentencePiece model; it is what spm_train writes, such as "
+                "tokenizer.model"
+            )
         self.files: Mapping[str, bytes] = {FILE: data}
         self.versions: tuple[str, ...] = (f"sentencepiece {sentencepiece.__version__}",)
         self.vocabulary: int = self._model.GetPieceSize()
         control = (
-            number for number in range(self.vocabulary) if self._model.IsControl(number) or self._model.IsUnknown(number)
+            number
+            for number in range(self.vocabulary)
+            if self._model.IsControl(number) or self._model.IsUnknown(number)
         )
-        self.special: Mapping[str, int] = {self._model.IdToPiece(number): number for number in control}
-        self.eos, self.bos, self.pad = map(_or_none, (self._model.eos_id(), self._model.bos_id(), self._model.pad_id()))
+        self.special: Mapping[str, int] = {
+            self._model.IdToPiece(number): number for number in control
+        }
+        self.eos, self.bos, self.pad = map(
+            _or_none, (self._model.eos_id(), self._model.bos_id(), self._model.pad_id())
+        )
 
     def encode(self, texts: pa.Array) -> Encoded:
-        """Return the numbers of the pieces. The package gives lists: a Python number for each token."""
-        return joined(self._model.EncodeAsIds(texts.to_pylist(), num_threads=1) if len(texts) else [])
+        """Return the numbers of the pieces. The package gives lists: a Python number for each
+        token."""
+        return joined(
+            self._model.EncodeAsIds(texts.to_pylist(), num_threads=1) if len(texts) else []
+        )
 
     def too_long(self, texts: pa.Array) -> Rows:
-        """Return which of the texts are above the limit: it is not known where they could be cut."""
+        """Return which of the texts are above the limit: it is not known where they could be
+        cut."""
         return longer_than(texts, MOST)
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
@@ -74,5 +97,7 @@ def _or_none(number: int) -> int | None:
 
 
 KIND = TokenizerKind(
-    "a SentencePiece .model", FILE, lambda where, engine: SentencePiece(where.read_bytes(), printable(str(where)))
+    "a SentencePiece .model",
+    FILE,
+    lambda where, engine: SentencePiece(where.read_bytes(), printable(str(where))),
 )

@@ -12,9 +12,10 @@ from shardctl.transforms.tokenizers.table import open_tokenizer
 class Description:
     """What a tokenizer is.
 
-    `eos`, `bos` and `pad` are the numbers of these tokens, None where there is none, and `roles` has their names. `dtype` is
-    the type in which tokens are stored, `special` has the special tokens by name, and `lost` is a text that does not come back
-    exactly from its tokens, None if all that were tried do. `versions` are the packages that do the work.
+    `eos`, `bos` and `pad` are the numbers of these tokens, None where there is none, and `roles`
+    has their names. `dtype` is the type in which tokens are stored, `special` has the special
+    tokens by name, and `lost` is a text that does not come back exactly from its tokens, None if
+    all that were tried do. `versions` are the packages that do the work.
     """
 
     vocabulary: int
@@ -30,7 +31,8 @@ class Description:
 
 
 def describe(spec: str) -> Description:
-    """Describe the tokenizer that `spec` names. Raises InputError, UsageError, InstallError as `open_tokenizer` does."""
+    """Describe the tokenizer that `spec` names. Raises InputError, UsageError, InstallError as
+    `open_tokenizer` does."""
     found = open_tokenizer(spec)
     numbers = {"eos": found.eos, "bos": found.bos, "pad": found.pad}
     return Description(

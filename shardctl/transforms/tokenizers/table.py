@@ -21,11 +21,13 @@ NAMES = f"{', '.join(kind.shown for kind in KINDS[:-1])} or {KINDS[-1].shown}"
 
 
 def open_tokenizer(spec: str | bytes, folder: Path | None = None, engine: str = AUTO) -> Tokenizer:
-    """Open a tokenizer: see NAMES; bytes, and a string that begins with {, are the content of a tokenizer.json.
+    """Open a tokenizer: see NAMES; bytes, and a string that begins with {, are the content of a
+    tokenizer.json.
 
-    Files are looked for in `folder`, as a rule the current one. `engine` is by what a tokenizer.json is done: auto,
-    tokenizers, gigatoken or tiktoken. Raises InputError if a file cannot be read or is no tokenizer, UsageError for other
-    names and engines that cannot be used, InstallError where a package is missing.
+    Files are looked for in `folder`, as a rule the current one. `engine` is by what a
+    tokenizer.json is done: auto, tokenizers, gigatoken or tiktoken. Raises InputError if a file
+    cannot be read or is no tokenizer, UsageError for other names and engines that cannot be used,
+    InstallError where a package is missing.
     """
     if isinstance(spec, bytes) or spec.lstrip().startswith("{"):
         data = spec.encode() if isinstance(spec, str) else spec
@@ -41,9 +43,14 @@ def open_tokenizer(spec: str | bytes, folder: Path | None = None, engine: str = 
             is_json = kind is huggingface.KIND
             found = kind.open_file(where, engine)
     except OSError as error:
-        raise InputError(f"tokenizer {printable(spec)}: it cannot be read ({error.strerror}); it is {NAMES}") from None
+        raise InputError(
+            f"tokenizer {printable(spec)}: it cannot be read ({error.strerror}); it is {NAMES}"
+        ) from None
     if engine != AUTO and not is_json:
-        raise UsageError(f"engine = {engine} is for a tokenizer.json, and the tokenizer {printable(spec)} is none")
+        raise UsageError(
+            f"engine = {engine} is for a tokenizer.json, and the tokenizer {printable(spec)} is "
+            "none"
+        )
     return found
 
 
@@ -59,17 +66,24 @@ def _named(spec: str, folder: Path) -> Tokenizer | None:
 
 
 def _file(where: Path) -> tuple[Path, TokenizerKind]:
-    """Return the file of a tokenizer, or that which makes a folder one, and the kind that it has. Raises InputError."""
+    """Return the file of a tokenizer, or that which makes a folder one, and the kind that it has.
+    Raises InputError."""
     with_files = [(kind.file, kind) for kind in KINDS if kind.file is not None]
     shown = f"tokenizer {printable(str(where))}"
     if where.is_dir():
-        found = next(((where / name, kind) for name, kind in with_files if (where / name).is_file()), None)
+        found = next(
+            ((where / name, kind) for name, kind in with_files if (where / name).is_file()), None
+        )
         if found is None:
-            raise InputError(f"{shown}: the folder has none of {', '.join(name for name, _ in with_files)}")
+            raise InputError(
+                f"{shown}: the folder has none of {', '.join(name for name, _ in with_files)}"
+            )
         return found
     if where.exists() and not where.is_file():  # to read a pipe, for instance, may never end
         raise InputError(f"{shown}: it is not a regular file")
-    of_ending = next((kind for name, kind in with_files if where.suffix and name.endswith(where.suffix)), None)
+    of_ending = next(
+        (kind for name, kind in with_files if where.suffix and name.endswith(where.suffix)), None
+    )
     if of_ending is None:
         what = "" if where.is_file() else "there is no such file; "
         raise InputError(f"{shown}: {what}{_to_download(where) or f'a tokenizer is {NAMES}'}")
@@ -83,15 +97,21 @@ _ON_THE_HUB = re.compile(r"(?:([\w.-]+)/)?([\w.-]+)")
 
 
 def _to_download(where: Path) -> str:
-    """Return how to get the tokenizer of a model of Hugging Face, if the path may be the name of one; else ""."""
+    """Return how to get the tokenizer of a model of Hugging Face, if the path may be the name of
+    one; else ""."""
     match = _ON_THE_HUB.fullmatch(str(where))
     if where.exists() or not match or (match[1] and Path(match[1]).exists()):
         return ""
     name, folder = match[0], match[2]
     if name in _OF_TIKTOKEN:
-        return f"for the encoding of tiktoken write tiktoken:{name}:{name}.tiktoken, with the file that tiktoken downloads"
+        return (
+            f"for the encoding of tiktoken write tiktoken:{name}:{name}.tiktoken, with the "
+            "file "
+            "that tiktoken downloads"
+        )
     return (
-        f"if it is a model of Hugging Face, download its tokenizer: hf download {name} tokenizer.json --local-dir {folder};"
+        f"if it is a model of Hugging Face, download its tokenizer: hf download {name} "
+        f"tokenizer.json --local-dir {folder};"
         f" then use {folder}/tokenizer.json"
     )
 

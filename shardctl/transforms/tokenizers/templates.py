@@ -1,4 +1,5 @@
-"""Chat templates: messages as one text, by a template of Jinja that says which parts of it the loss counts.
+"""Chat templates: messages as one text, by a template of Jinja that says which parts of it the loss
+counts.
 
 A template is code from elsewhere, so it runs in Jinja's sandbox. It needs the extra `text`.
 """
@@ -29,13 +30,13 @@ CHATML = """\
 {%- endif %}
 {{- '\\n' }}
 {%- endfor %}"""
-"""The built-in template: <|im_start|>ROLE, a line end, the content, <|im_end|>, a line end. The loss counts what an assistant
-says, and the <|im_end|> after it.
+"""The built-in template: <|im_start|>ROLE, a line end, the content, <|im_end|>, a line end. The
+loss counts what an assistant says, and the <|im_end|> after it.
 """
 
 MARKS = _BEGIN, _END, _MARK = "\ufdd0", "\ufdd1", "\ufdd2"
-"""Code points that are no characters. While a text is made, two stand around the parts that the loss counts, and one at values
-that are looked for. No message has them."""
+"""Code points that are no characters. While a text is made, two stand around the parts that the
+loss counts, and one at values that are looked for. No message has them."""
 
 _TAG = re.compile(r"\{%[-+]?\s*generation\b")
 
@@ -67,9 +68,12 @@ class Written:
 
 
 class Template:
-    """A chat template. Raises InputError if it cannot be read. `day` is what it gets where it asks for that of today."""
+    """A chat template. Raises InputError if it cannot be read. `day` is what it gets where it asks
+    for that of today."""
 
-    def __init__(self, source: str, special: Mapping[str, str | None], where: str, day: date | None = None) -> None:
+    def __init__(
+        self, source: str, special: Mapping[str, str | None], where: str, day: date | None = None
+    ) -> None:
         self._marks = bool(_TAG.search(source))
         self._template = _environment(where)(source)
         names = {name: token for name, token in special.items() if token is not None}
@@ -77,10 +81,12 @@ class Template:
         self._names = {"documents": None, "strftime_now": partial(_formatted, day), **names}
 
     def write(self, messages: Messages, tools: Tools = None) -> Written:
-        """Return the text of a chat. Raises Rejection if the template refuses it, or it names what is not there.
+        """Return the text of a chat. Raises Rejection if the template refuses it, or it names what
+        is not there.
 
-        The loss counts what is between the tags of generation; without them, what each answer adds to the text of the messages
-        before it and the beginning of an answer. It counts no answer whose weight is 0.
+        The loss counts what is between the tags of generation; without them, what each answer adds
+        to the text of the messages before it and the beginning of an answer. It counts no answer
+        whose weight is 0.
         """
         written = self._rendered(messages, tools)
         spans = list(written.spans)
@@ -91,19 +97,26 @@ class Template:
         return Written(written.text, tuple(spans), self._unwritten(messages, tools, written.text))
 
     def _part(self, messages: Messages, tools: Tools, place: int, text: str) -> tuple[int, int]:
-        """Return the part of a text that one answer is, its head too where tags say what counts. Raises Rejection."""
+        """Return the part of a text that one answer is, its head too where tags say what counts.
+        Raises Rejection."""
         before = self._rendered(messages[:place], tools, add_generation_prompt=not self._marks).text
-        after = text if place + 1 == len(messages) else self._rendered(messages[: place + 1], tools).text
+        after = (
+            text
+            if place + 1 == len(messages)
+            else self._rendered(messages[: place + 1], tools).text
+        )
         if not (text.startswith(after) and after.startswith(before) and after != before):
             message = (
-                f"without what follows it, the template writes message {place + 1} of {len(messages)}, or what is before it, in"
+                f"without what follows it, the template writes message {place + 1} of "
+                f"{len(messages)}, or what is before it, in"
                 " another way; put {% generation %} and {% endgeneration %} into the template"
             )
             raise Rejection("transform", "unstable", message)
         return len(before), len(after)
 
     def _unwritten(self, messages: Messages, tools: Tools, text: str) -> tuple[str, ...]:
-        """Return the names of the values in messages and tools that can be others, and the text is the same."""
+        """Return the names of the values in messages and tools that can be others, and the text is
+        the same."""
 
         def text_with(chosen: Collection[int]) -> str:
             try:
@@ -118,28 +131,40 @@ class Template:
             if texts and "".join(chain.from_iterable(zip(form, [*said, ""], strict=True))) == text:
                 return ()
         names = _marked(messages, tools, ())[0]
-        marked = text_with({place for place, name in enumerate(names) if not name.endswith("_id")})  # some count its letters
+        # some count its letters
+        marked = text_with({place for place, name in enumerate(names) if not name.endswith("_id")})
         left = {place for place in range(len(names)) if f"{_MARK}{place}." not in marked}
-        if left and text_with(left) != text:  # a template may look at a value, and write another one or none
+        # a template may look at a value, and write another one or none
+        if left and text_with(left) != text:
             left = {place for place in left if text_with({place}) == text}
         return tuple(sorted({names[place] for place in left}))
 
     def _form_of(self, roles: Sequence[str]) -> list[str]:
-        """Return what a template writes around the contents of messages, if there is nothing else in them."""
+        """Return what a template writes around the contents of messages, if there is nothing else
+        in them."""
         with suppress(Rejection):
-            return self._rendered([{"role": role, "content": _MARK} for role in roles], None).text.split(_MARK)
+            return self._rendered(
+                [{"role": role, "content": _MARK} for role in roles], None
+            ).text.split(_MARK)
         return []
 
-    def _rendered(self, messages: Messages, tools: Tools, add_generation_prompt: bool = False) -> Written:
+    def _rendered(
+        self, messages: Messages, tools: Tools, add_generation_prompt: bool = False
+    ) -> Written:
         from jinja2 import TemplateError
 
         given = [_as_given(message) for message in messages]
         try:
             made = self._template.render(
-                messages=given, tools=tools, add_generation_prompt=add_generation_prompt, **self._names
+                messages=given,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                **self._names,
             )
         except TemplateError as error:
-            raise Rejection("transform", "template", f"the chat template refuses it: {first_line(error)}") from None
+            raise Rejection(
+                "transform", "template", f"the chat template refuses it: {first_line(error)}"
+            ) from None
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - a template is code from elsewhere, and may raise anything
@@ -148,8 +173,11 @@ class Template:
         return _without_marks(made)
 
 
-def _marked(messages: Messages, tools: Tools, chosen: Collection[int]) -> tuple[list[str], Messages, Tools]:
-    """Return the names of all values, and the messages and tools with marks in those that are chosen by their places."""
+def _marked(
+    messages: Messages, tools: Tools, chosen: Collection[int]
+) -> tuple[list[str], Messages, Tools]:
+    """Return the names of all values, and the messages and tools with marks in those that are
+    chosen by their places."""
     names: list[str] = []
 
     def one(name: str, value: Any) -> Any:
@@ -165,7 +193,9 @@ def _marked(messages: Messages, tools: Tools, chosen: Collection[int]) -> tuple[
 
     made = [
         {
-            key: value if key in _KNOWN else each(f"content of {message['role']}" if key == "content" else key, value)
+            key: value
+            if key in _KNOWN
+            else each(f"content of {message['role']}" if key == "content" else key, value)
             for key, value in message.items()
         }
         for message in messages
@@ -174,20 +204,31 @@ def _marked(messages: Messages, tools: Tools, chosen: Collection[int]) -> tuple[
 
 
 def _with_mark(value: Any, mark: str) -> Any:
-    """Return a value with a mark after the first word or tag of each text in it, and None for each number."""
+    """Return a value with a mark after the first word or tag of each text in it, and None for each
+    number."""
     if isinstance(value, str):
         return _FIRST.sub(lambda found: found[0] + mark, value, count=1)
     if isinstance(value, dict):
-        return {key: part if key in _KNOWN else _with_mark(part, mark) for key, part in value.items()}
+        return {
+            key: part if key in _KNOWN else _with_mark(part, mark) for key, part in value.items()
+        }
     return [_with_mark(part, mark) for part in value] if isinstance(value, list) else None
 
 
 def _as_given(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message as transformers gives it to a template: its reasoning has the names that templates know too."""
-    given, reasoning = dict(message), next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    """Return a message as transformers gives it to a template: its reasoning has the names that
+    templates know too."""
+    given, reasoning = (
+        dict(message),
+        next((message[name] for name in _REASONING if message.get(name) is not None), None),
+    )
     if reasoning is not None:
         given = {"thinking": reasoning, **given, "reasoning_content": reasoning}
-    return {**given, "content": _Parts(given["content"])} if isinstance(given.get("content"), list) else given
+    return (
+        {**given, "content": _Parts(given["content"])}
+        if isinstance(given.get("content"), list)
+        else given
+    )
 
 
 class _Parts(list[Any]):
@@ -211,7 +252,11 @@ def _formatted(day: date | None, form: str) -> str:
 
 def _outside(spans: Iterable[tuple[int, int]], begin: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield what is left of spans without what is between two places."""
-    pieces = (piece for span in spans for piece in ((span[0], min(span[1], begin)), (max(span[0], end), span[1])))
+    pieces = (
+        piece
+        for span in spans
+        for piece in ((span[0], min(span[1], begin)), (max(span[0], end), span[1]))
+    )
     return (piece for piece in pieces if piece[0] < piece[1])
 
 
@@ -232,8 +277,8 @@ def _without_marks(made: str) -> Written:
 
 @lru_cache(maxsize=1)
 def _compiler() -> Callable[[str], Any]:
-    """Return what compiles templates as transformers does, but that a missing value is an error where it would be written, and
-    that nothing is random."""
+    """Return what compiles templates as transformers does, but that a missing value is an error
+    where it would be written, and that nothing is random."""
     from jinja2 import Undefined, nodes
     from jinja2.exceptions import TemplateError
     from jinja2.ext import Extension, loopcontrols
@@ -262,19 +307,29 @@ def _compiler() -> Callable[[str], Any]:
         raise TemplateError(message)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, undefined=Missing, extensions=[Generation, loopcontrols]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=Missing,
+        extensions=[Generation, loopcontrols],
     )
     environment.filters["tojson"] = _tojson
-    del environment.filters["random"], environment.globals["lipsum"]  # the same chats must give the same bytes
+    # the same chats must give the same bytes
+    del environment.filters["random"], environment.globals["lipsum"]
     environment.globals["raise_exception"] = refuse
     compiled: Callable[[str], Any] = environment.from_string
     return compiled
 
 
 def _tojson(
-    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: Any = None,
+    sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _environment(where: str) -> Callable[[str], Any]:
@@ -282,16 +337,21 @@ def _environment(where: str) -> Callable[[str], Any]:
         import jinja2
     except ImportError as error:
         raise InstallError(
-            f"chat templates need jinja2, which cannot be imported ({error}); pip install {to_install('text')}"
+            f"chat templates need jinja2, which cannot be imported ({error}); pip install "
+            f"{to_install('text')}"
         ) from None
 
     def compiled(source: str) -> Any:
         try:
             return _compiler()(source)
         except jinja2.TemplateSyntaxError as error:
-            raise InputError(f"{where}: line {error.lineno} of the chat template: {first_line(error)}") from None
+            raise InputError(
+                f"{where}: line {error.lineno} of the chat template: {first_line(error)}"
+            ) from None
         except Exception as error:  # noqa: BLE001 - SyntaxError, RecursionError, MemoryError: Jinja compiles it to Python
-            message = f"the chat template cannot be compiled: {type(error).__name__}: {first_line(error)}"
+            message = (
+                f"the chat template cannot be compiled: {type(error).__name__}: {first_line(error)}"
+            )
             raise InputError(f"{where}: {message}") from None
 
     return compiled

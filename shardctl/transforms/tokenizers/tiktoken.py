@@ -1,4 +1,5 @@
-"""Encodings of tiktoken: a file of ranks, with the pattern and the special tokens of a published name. No network is used.
+"""Encodings of tiktoken: a file of ranks, with the pattern and the special tokens of a published
+name. No network is used.
 
 It needs the extra `tiktoken`.
 """
@@ -37,9 +38,7 @@ FACTS = "tokenizer_tiktoken.json"
 """The kept files: the ranks, and the name of the encoding."""
 
 _R50K = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
-_CL100K = (
-    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
-)
+_CL100K = r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
 _O200K = "|".join(
     (
         r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
@@ -65,12 +64,15 @@ _HARMONY = {
     "<|message|>": 200008,
     "<|call|>": 200012,
 }
-_RESERVED = {f"<|reserved_{number}|>": number for number in (200000, 200001, 200004, 200009, 200010, 200011)}
+_RESERVED = {
+    f"<|reserved_{number}|>": number for number in (200000, 200001, 200004, 200009, 200010, 200011)
+}
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """What a file of ranks does not say: the pattern that cuts texts into words, and the special tokens with their numbers."""
+    """What a file of ranks does not say: the pattern that cuts texts into words, and the special
+    tokens with their numbers."""
 
     pattern: str
     special: Mapping[str, int]
@@ -79,14 +81,25 @@ class Encoding:
 ENCODINGS = {
     "r50k_base": Encoding(_R50K, {_END: 50256}),
     "p50k_base": Encoding(_R50K, {_END: 50256}),
-    "p50k_edit": Encoding(_R50K, {_END: 50256, **dict(zip(_FILL_IN, range(50281, 50284), strict=True))}),
+    "p50k_edit": Encoding(
+        _R50K, {_END: 50256, **dict(zip(_FILL_IN, range(50281, 50284), strict=True))}
+    ),
     "cl100k_base": Encoding(
-        _CL100K, {_END: 100257, **dict(zip(_FILL_IN, range(100258, 100261), strict=True)), "<|endofprompt|>": 100276}
+        _CL100K,
+        {
+            _END: 100257,
+            **dict(zip(_FILL_IN, range(100258, 100261), strict=True)),
+            "<|endofprompt|>": 100276,
+        },
     ),
     "o200k_base": Encoding(_O200K, {_END: 199999, "<|endofprompt|>": 200018}),
     "o200k_harmony": Encoding(
         _O200K,
-        {**_HARMONY, **_RESERVED, **{f"<|reserved_{number}|>": number for number in range(200013, 201088)}},
+        {
+            **_HARMONY,
+            **_RESERVED,
+            **{f"<|reserved_{number}|>": number for number in range(200013, 201088)},
+        },
     ),
 }
 """The published encodings, as in tiktoken's own `openai_public`; a test compares them."""
@@ -107,15 +120,23 @@ class Tiktoken:
         taken = set(ranks.values())
         clash = next((token for token, number in encoding.special.items() if number in taken), None)
         if clash is not None:
-            raise InputError(f"{where}: these are not the ranks of {name}: the number of {clash} belongs to another token")
+            raise InputError(
+                f"{where}: these are not the ranks of {name}: the number of {clash} belongs to "
+                "another token"
+            )
         self.special = encoding.special
-        self.files: Mapping[str, bytes] = {FILE: data, FACTS: json.dumps({"encoding": name}).encode()}
+        self.files: Mapping[str, bytes] = {
+            FILE: data,
+            FACTS: json.dumps({"encoding": name}).encode(),
+        }
         self.core, self.versions = open_core(name, encoding.pattern, ranks, encoding.special, where)
         self.vocabulary = max(*taken, *encoding.special.values()) + 1
         self.eos, self.pad = of_names(self.special, END_NAMES), of_names(self.special, PAD_NAMES)
         self.bos: int | None = self.special.get("<|startoftext|>")
         self._names = {number: token for token, number in self.special.items()}
-        self._bytes = {number: token for token, number in ranks.items()} | {n: t.encode() for n, t in self._names.items()}
+        self._bytes = {number: token for token, number in ranks.items()} | {
+            n: t.encode() for n, t in self._names.items()
+        }
         self._numbers = ranks
 
     def encode(self, texts: pa.Array) -> Encoded:
@@ -149,14 +170,16 @@ def open_named(rest: str, folder: Path) -> Tiktoken:
     name, _, path = rest.partition(":")
     if not path:
         raise UsageError(
-            f"tokenizer {printable(f'tiktoken:{rest}')!r} is not of the form tiktoken:ENCODING:FILE, as in"
+            f"tokenizer {printable(f'tiktoken:{rest}')!r} is not of the form "
+            "tiktoken:ENCODING:FILE, as in"
             " tiktoken:cl100k_base:cl100k_base.tiktoken"
         )
     return Tiktoken(name, read_named(folder / path), printable(path))
 
 
 def open_file(where: Path) -> Tiktoken:
-    """Open a file of ranks that has the name of its encoding, as in cl100k_base.tiktoken, or one that a dataset has kept.
+    """Open a file of ranks that has the name of its encoding, as in cl100k_base.tiktoken, or one
+    that a dataset has kept.
 
     Raises OSError.
     """
@@ -173,7 +196,8 @@ def open_file(where: Path) -> Tiktoken:
 def open_core(
     name: str, pattern: str, ranks: dict[bytes, int], special: Mapping[str, int], where: str
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return tiktoken's encoder, and its version. Raises InputError where it refuses, InstallError where it is missing."""
+    """Return tiktoken's encoder, and its version. Raises InputError where it refuses, InstallError
+    where it is missing."""
     try:
         import tiktoken
     except ImportError as error:
@@ -182,20 +206,26 @@ def open_core(
             f" pip install {to_install('tiktoken')}"
         ) from None
     try:
-        core = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=dict(special))
+        core = tiktoken.Encoding(
+            name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=dict(special)
+        )
     except Exception as error:  # noqa: BLE001 - it raises ValueError, and panics as other types
         raise InputError(f"{where}: tiktoken refuses it ({error})") from None
     return core, (f"tiktoken {tiktoken.__version__}",)
 
 
 def encode_by(core: Any, texts: pa.Array) -> Encoded:
-    """Return the tokens of texts by tiktoken's encoder: numpy arrays, with no Python number for a token."""
+    """Return the tokens of texts by tiktoken's encoder: numpy arrays, with no Python number for a
+    token."""
     encode = core.encode_to_numpy
-    return joined([encode(text, allowed_special="all", disallowed_special=()) for text in texts.to_pylist()])
+    return joined(
+        [encode(text, allowed_special="all", disallowed_special=()) for text in texts.to_pylist()]
+    )
 
 
 def places_of(text: str, sizes: Offsets) -> tuple[Offsets, Offsets]:
-    """Return where tokens of `sizes` bytes, (n,), begin and end in a text, in characters; a part of one counts as all of it."""
+    """Return where tokens of `sizes` bytes, (n,), begin and end in a text, in characters; a part of
+    one counts as all of it."""
     data = np.frombuffer(text.encode(), np.uint8)
     begins = (data & 0xC0) != 0x80  # the bytes that begin a character
     number = np.zeros(len(data) + 1, np.int64)
@@ -205,7 +235,8 @@ def places_of(text: str, sizes: Offsets) -> tuple[Offsets, Offsets]:
 
 
 def _ranks(data: bytes, where: str) -> dict[bytes, int]:
-    """Read lines of a token in base 64 and its rank. Raises InputError, naming the line that is wrong."""
+    """Read lines of a token in base 64 and its rank. Raises InputError, naming the line that is
+    wrong."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(data.splitlines(), 1):
         if not line:
@@ -214,12 +245,20 @@ def _ranks(data: bytes, where: str) -> dict[bytes, int]:
             token, rank = line.split()
             ranks[base64.b64decode(token, validate=True)] = int(rank)
         except ValueError:
-            raise InputError(f"{where}: line {number} is not a token in base 64 and its rank") from None
+            raise InputError(
+                f"{where}: line {number} is not a token in base 64 and its rank"
+            ) from None
     missing = next((byte for byte in range(256) if bytes((byte,)) not in ranks), None)
     if missing is not None or len(set(ranks.values())) < len(ranks):
-        why = f"there is no token for the byte {missing}" if missing is not None else "two tokens have the same rank"
+        why = (
+            f"there is no token for the byte {missing}"
+            if missing is not None
+            else "two tokens have the same rank"
+        )
         raise InputError(f"{where}: not the ranks of an encoding: {why}")
     return ranks
 
 
-KIND = TokenizerKind("tiktoken:ENCODING:FILE", FILE, lambda where, engine: open_file(where), "tiktoken:", open_named)
+KIND = TokenizerKind(
+    "tiktoken:ENCODING:FILE", FILE, lambda where, engine: open_file(where), "tiktoken:", open_named
+)

@@ -1,4 +1,5 @@
-"""Words as tokens: a file with a word on each line, whose number is that of the line, counted from 0."""
+"""Words as tokens: a file with a word on each line, whose number is that of the line, counted from
+0."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ FILE = "tokenizer.txt"
 
 
 class Words:
-    """What stands between whitespace is a token; a word that is not in the vocabulary is the unknown token, `<unk>`.
+    """What stands between whitespace is a token; a word that is not in the vocabulary is the
+    unknown token, `<unk>`.
 
     The whitespace itself is lost: a text comes back with single spaces.
     """
@@ -40,20 +42,27 @@ class Words:
             words = data.decode("utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{where}: a vocabulary is UTF-8, one word on each line ({error.reason} at byte {error.start})"
+                f"{where}: a vocabulary is UTF-8, one word on each line ({error.reason} at byte "
+                f"{error.start})"
             ) from None
         numbers = {word: number for number, word in enumerate(words)}
         if not words or len(numbers) < len(words):
             twice = next((word for number, word in enumerate(words) if numbers[word] != number), "")
             raise InputError(
-                f"{where}: {f'the word {twice!r} occurs twice' if words else 'it is empty; write a word on each line'}"
+                f"{where}: "
+                f"{f'the word {twice!r} occurs twice' if words else 'it is empty; write a word on each line'}"
             )
         self.special: Mapping[str, int] = {
-            name: numbers[name] for name in (*UNKNOWN_NAMES, *END_NAMES, *BEGIN_NAMES, *PAD_NAMES) if name in numbers
+            name: numbers[name]
+            for name in (*UNKNOWN_NAMES, *END_NAMES, *BEGIN_NAMES, *PAD_NAMES)
+            if name in numbers
         }
         unknown = of_names(self.special, UNKNOWN_NAMES)
         if unknown is None:
-            raise InputError(f"{where}: there is no unknown token, one of {', '.join(UNKNOWN_NAMES)}; add a line with it")
+            raise InputError(
+                f"{where}: there is no unknown token, one of {', '.join(UNKNOWN_NAMES)}; add a "
+                "line with it"
+            )
         self._unknown = unknown
         self._words, self._numbers = words, numbers
         self.files: Mapping[str, bytes] = {FILE: data}
@@ -77,8 +86,11 @@ class Words:
         words = pc.utf8_split_whitespace(texts)
         offsets = np.asarray(words.offsets, np.int64)
         flat = words.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-        kept = np.asarray(pc.not_equal(flat, "").to_numpy(zero_copy_only=False), bool)  # whitespace at an end gives ""
-        found = pc.fill_null(pc.index_in(flat, value_set=self._values), self._unknown).to_numpy(zero_copy_only=False)
+        # whitespace at an end gives ""
+        kept = np.asarray(pc.not_equal(flat, "").to_numpy(zero_copy_only=False), bool)
+        found = pc.fill_null(pc.index_in(flat, value_set=self._values), self._unknown).to_numpy(
+            zero_copy_only=False
+        )
         before = np.zeros(len(kept) + 1, np.int64)
         np.cumsum(kept, out=before[1:])
         return Encoded(before[offsets - offsets[0]], found[kept].astype(np.uint32))

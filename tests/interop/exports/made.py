@@ -71,16 +71,26 @@ def photo(number: int, key: str) -> dict[str, Any]:
 
 
 def write_photos(folder: Path, **options: Any) -> Path:
-    """Write a dataset of encoded images with columns of many types, none of which lacks a value, in two splits."""
+    """Write a dataset of encoded images with columns of many types, none of which lacks a value, in
+    two splits."""
     photos = [photo(number, key) for number, key in enumerate(KEYS)]
     splits = {"train": photos[:9], "val": photos[9:]}
-    shardctl.write(folder, splits, PHOTO_COLUMNS, classes=CLASSES, **{"samples_per_shard": 4, **options})
+    shardctl.write(
+        folder, splits, PHOTO_COLUMNS, classes=CLASSES, **{"samples_per_shard": 4, **options}
+    )
     return folder
 
 
 def write_gaps(folder: Path) -> Path:
     """Write a dataset of values some of which are missing."""
-    schema = pa.schema([("key", pa.string()), ("number", pa.int32()), ("text", pa.string()), ("list", pa.list_(pa.int16()))])
+    schema = pa.schema(
+        [
+            ("key", pa.string()),
+            ("number", pa.int32()),
+            ("text", pa.string()),
+            ("list", pa.list_(pa.int16())),
+        ]
+    )
     samples = [
         {"key": "a", "number": 1, "text": "one", "list": [1, 2]},
         {"key": "b", "number": None, "text": "two", "list": []},
@@ -95,17 +105,29 @@ def write_raw(folder: Path, masks: bool = False) -> Path:
     rng = np.random.default_rng(0)
     samples = []
     for number in range(5):
-        sample = {"key": f"{number}", "image": rng.integers(0, 255, (6, 8, 3), dtype=np.uint8), "label": number % 2}
+        sample = {
+            "key": f"{number}",
+            "image": rng.integers(0, 255, (6, 8, 3), dtype=np.uint8),
+            "label": number % 2,
+        }
         if masks:
             sample["mask"] = rng.integers(0, 2**16, (6, 8), dtype=np.uint16)
         samples.append(sample)
-    shardctl.write(folder, samples, samples_per_shard=2, roles={"mask": {"role": "mask", "bits": 16}} if masks else None)
+    shardctl.write(
+        folder,
+        samples,
+        samples_per_shard=2,
+        roles={"mask": {"role": "mask", "bits": 16}} if masks else None,
+    )
     return folder
 
 
 def write_texts(folder: Path) -> Path:
     """Write a dataset of texts."""
-    samples = [{"key": f"lines.jsonl#{number}", "text": f"text {number}\n", "year": 1900 + number} for number in range(1, 8)]
+    samples = [
+        {"key": f"lines.jsonl#{number}", "text": f"text {number}\n", "year": 1900 + number}
+        for number in range(1, 8)
+    ]
     shardctl.write(folder, {"train": samples[:5], "test": samples[5:]}, samples_per_shard=2)
     return folder
 
@@ -162,11 +184,14 @@ def features(number: int) -> dict[str, Any]:
 
 
 def write_features(folder: Path) -> Path:
-    """Write a dataset with each sort of values that a tf.train.Example holds: images of two formats, masks of 16 bits, ..."""
+    """Write a dataset with each sort of values that a tf.train.Example holds: images of two
+    formats, masks of 16 bits, ..."""
     samples = [features(number) for number in range(7)]
     roles = {"mask": {"role": "mask", "bits": 16}}
     splits = {"train": samples[:5], "test": samples[5:]}
-    shardctl.write(folder, splits, FEATURE_COLUMNS, classes=("x", "a b", "ç"), samples_per_shard=2, roles=roles)
+    shardctl.write(
+        folder, splits, FEATURE_COLUMNS, classes=("x", "a b", "ç"), samples_per_shard=2, roles=roles
+    )
     return folder
 
 
@@ -184,7 +209,9 @@ def write_objects(folder: Path) -> Path:
         }
         samples.append({"key": f"{number}.jpg", "image": picture(number), "objects": objects})
     roles = {"objects": {"role": "objects", "names": ["cat", "big dog"]}}
-    shardctl.write(folder, {"train": samples[:3], "test": samples[3:]}, roles=roles, samples_per_shard=2)
+    shardctl.write(
+        folder, {"train": samples[:3], "test": samples[3:]}, roles=roles, samples_per_shard=2
+    )
     return folder
 
 
@@ -195,6 +222,8 @@ def write_masks(folder: Path) -> Path:
 
 def rows_of(dataset: Path, split: str) -> list[dict[str, Any]]:
     """Return the samples of a split as they are stored."""
-    tables = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))]
+    tables = [
+        pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))
+    ]
     rows: list[dict[str, Any]] = pa.concat_tables(tables).to_pylist()
     return rows

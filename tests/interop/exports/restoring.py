@@ -1,4 +1,5 @@
-"""Plain readers of every form: with shardctl.json alone they give back the columns of the dataset, type by type."""
+"""Plain readers of every form: with shardctl.json alone they give back the columns of the dataset,
+type by type."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from shardctl.format.keys import key_of_member
 from shardctl.sources.export_description import Description, Field
 
 Sample = dict[str, Any]
-"""The columns of a sample by their names in the dataset, each as JSON or as the value that Arrow takes."""
+"""The columns of a sample by their names in the dataset, each as JSON or as the value that Arrow
+takes."""
 
 
 def restored(folder: Path, split: str) -> pa.Table:
@@ -36,7 +38,9 @@ def restored(folder: Path, split: str) -> pa.Table:
         type_ = description.layout.columns.field(field.name).type
         if field.form == "png":
             type_ = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-        columns[field.name] = from_json(values, type_) if field.form == "json" else array_of(values, type_)
+        columns[field.name] = (
+            from_json(values, type_) if field.form == "json" else array_of(values, type_)
+        )
     return pa.table(columns)
 
 
@@ -50,7 +54,9 @@ def read_parquet(folder: Path, description: Description, split: str) -> Iterator
     for name in description.splits[split].files:
         for row in parquet.read_table(folder / name).to_pylist():
             yield {
-                field.name: json.loads(row[field.written]) if field.form == "json" else row[field.written]
+                field.name: json.loads(row[field.written])
+                if field.form == "json"
+                else row[field.written]
                 for field in description.fields
             }
 
@@ -68,8 +74,13 @@ def read_webdataset(folder: Path, description: Description, split: str) -> Itera
         for path, files in members.items():
             record = json.loads(files.get("json", b"{}"))
             key = key_of_member(path)
-            names = {field.name: field.name for field in description.fields} | description.facts.get("images", {})
-            yield {field.name: of_members(field, names[field.name], key, files, record) for field in description.fields}
+            names = {
+                field.name: field.name for field in description.fields
+            } | description.facts.get("images", {})
+            yield {
+                field.name: of_members(field, names[field.name], key, files, record)
+                for field in description.fields
+            }
 
 
 def of_members(field: Field, name: str, key: str, files: dict[str, bytes], record: Sample) -> Any:
@@ -108,7 +119,9 @@ def read_mds(folder: Path, description: Description, split: str) -> Iterator[Sam
         places = struct.unpack_from(f"<{shard['samples'] + 2}I", data)
         assert places[0] == shard["samples"]
         for begin, end in pairwise(places[1:]):
-            values = dict(zip(shard["column_names"], mds_values(shard, data[begin:end]), strict=True))
+            values = dict(
+                zip(shard["column_names"], mds_values(shard, data[begin:end]), strict=True)
+            )
             yield {field.name: of_mds(field, values) for field in description.fields}
 
 
@@ -159,27 +172,42 @@ def of_files(field: Field, folder: Path, record: Sample) -> Any:
     data = (folder / record[field.written]).read_bytes()
     if field.form == "text":
         return data.decode()
-    return {"bytes": data, "path": record.get(f"{field.name}.path", record["key"]) if field.form == "image" else None}
+    return {
+        "bytes": data,
+        "path": record.get(f"{field.name}.path", record["key"]) if field.form == "image" else None,
+    }
 
 
 def read_tfrecord(folder: Path, description: Description, split: str) -> Iterator[Sample]:
-    types = {field.name: description.layout.columns.field(field.name).type for field in description.fields}
+    types = {
+        field.name: description.layout.columns.field(field.name).type
+        for field in description.fields
+    }
     for name in description.splits[split].files:
         data = (folder / name).read_bytes()
         for record in tfrecords(gzip.decompress(data) if name.endswith(".gz") else data):
             found = features_in(record)
-            yield {field.name: of_example(field, types[field.name], found, description.key) for field in description.fields}
+            yield {
+                field.name: of_example(field, types[field.name], found, description.key)
+                for field in description.fields
+            }
 
 
 def read_array_record(folder: Path, description: Description, split: str) -> Iterator[Sample]:
     from array_record.python.array_record_module import ArrayRecordReader
 
-    types = {field.name: description.layout.columns.field(field.name).type for field in description.fields}
+    types = {
+        field.name: description.layout.columns.field(field.name).type
+        for field in description.fields
+    }
     for name in description.splits[split].files:
         reader = ArrayRecordReader(str(folder / name), "readahead_buffer_size:0,max_parallelism:0")
         for record in reader.read_all():
             found = features_in(record)
-            yield {field.name: of_example(field, types[field.name], found, description.key) for field in description.fields}
+            yield {
+                field.name: of_example(field, types[field.name], found, description.key)
+                for field in description.fields
+            }
         reader.close()
 
 
@@ -188,7 +216,10 @@ def tfrecords(data: bytes) -> Iterator[bytes]:
     while place < len(data):
         size, checksum = struct.unpack_from("<QI", data, place)
         record, end = data[place + 12 : place + 12 + size], place + 12 + size
-        assert (checksum, data[end : end + 4]) == (masked(data[place : place + 8]), masked(record).to_bytes(4, "little"))
+        assert (checksum, data[end : end + 4]) == (
+            masked(data[place : place + 8]),
+            masked(record).to_bytes(4, "little"),
+        )
         yield record
         place = end + 4
 
@@ -199,7 +230,8 @@ def masked(data: bytes) -> int:
 
 
 def features_in(example: bytes) -> dict[str, list[Any]]:
-    """Return the features of a tf.train.Example: {1: features}, {1: [{1: name, 2: {1, 2 or 3: {1: values}}}]}."""
+    """Return the features of a tf.train.Example: {1: features}, {1: [{1: name, 2: {1, 2 or 3: {1:
+    values}}}]}."""
     [(_, features)] = parts_of(example)
     found = {}
     for _, entry in parts_of(features):
@@ -244,14 +276,20 @@ LISTS: dict[int, Callable[[list[bytes]], list[Any]]] = {
 }
 
 
-def of_example(field: Field, type_: pa.DataType, found: dict[str, list[Any]], key: str | None) -> Any:
+def of_example(
+    field: Field, type_: pa.DataType, found: dict[str, list[Any]], key: str | None
+) -> Any:
     values = found.get(field.written)
     if field.form == "json":
         return json.loads(values[0]) if values else None
     if field.form == "struct":
         parts = {part.name: found.get(f"{field.written}/{part.name}") for part in type_}
         whole = any(part is not None for part in parts.values())
-        return {part.name: of_values(part.type, parts[part.name] or []) for part in type_} if whole else None
+        return (
+            {part.name: of_values(part.type, parts[part.name] or []) for part in type_}
+            if whole
+            else None
+        )
     if field.form != "value":
         paths = {"image": key, "image+path": f"{field.written}/path"}
         path = found.get(paths.get(field.form) or "", [None])[0]

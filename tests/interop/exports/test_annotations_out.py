@@ -1,4 +1,5 @@
-"""What is marked in images goes out as COCO and as YOLO, and comes back through their readers as it was."""
+"""What is marked in images goes out as COCO and as YOLO, and comes back through their readers as it
+was."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ ROLE: dict[str, Any] = {
     "flip": [1, 0],
 }
 BOXES: dict[str, Any] = {"bbox": [[0, 0.1, 2.3, 3], [1.1, 2, 3.7, 1]], "category": [2, 0]}
-POLYGONS = {**BOXES, "segmentation": [[[0, 0.1, 2.3, 0.1, 2.3, 3.1]], [[1.1, 2, 4.8, 2, 4.8, 3, 1.1, 3]]]}
+POLYGONS = {
+    **BOXES,
+    "segmentation": [[[0, 0.1, 2.3, 0.1, 2.3, 3.1]], [[1.1, 2, 4.8, 2, 4.8, 3, 1.1, 3]]],
+}
 POINTS = {**BOXES, "keypoints": [[[0.6, 1.5, 2], [3.25, 2.5, 1]], [[0, 0, 0], [4.5, 2.5, 0.5]]]}
 
 
@@ -64,18 +68,42 @@ def all_members() -> dict[str, Any]:
     }
 
 
-def write(folder: Path, objects: dict[str, Any], role: dict[str, Any] = ROLE, **more: list[Any]) -> Path:
-    """Write images with all the objects, with none, not annotated, with the first object only, and so on: `val` has none.
+def write(
+    folder: Path, objects: dict[str, Any], role: dict[str, Any] = ROLE, **more: list[Any]
+) -> Path:
+    """Write images with all the objects, with none, not annotated, with the first object only, and
+    so on: `val` has none.
 
     One is turned by EXIF. `more` has a column of values.
     """
     samples = []
     for n, key in enumerate(KEYS):
-        mine = objects if "id" not in objects else {**objects, "id": [number + 1000 * n for number in objects["id"]]}
-        kinds = [mine, {name: [] for name in mine}, None, {name: items[:1] for name, items in mine.items()}]
+        mine = (
+            objects
+            if "id" not in objects
+            else {**objects, "id": [number + 1000 * n for number in objects["id"]]}
+        )
+        kinds = [
+            mine,
+            {name: [] for name in mine},
+            None,
+            {name: items[:1] for name, items in mine.items()},
+        ]
         image = picture(n, (6, 8), 6) if n == 3 else picture(n)
-        samples.append({"key": key, "image": image, "objects": kinds[n % 4], **{name: more[name][n] for name in more}})
-    shardctl.write(folder, {"train": samples[:5], "val": samples[5:]}, roles={"objects": role}, samples_per_shard=3)
+        samples.append(
+            {
+                "key": key,
+                "image": image,
+                "objects": kinds[n % 4],
+                **{name: more[name][n] for name in more},
+            }
+        )
+    shardctl.write(
+        folder,
+        {"train": samples[:5], "val": samples[5:]},
+        roles={"objects": role},
+        samples_per_shard=3,
+    )
     return folder
 
 
@@ -110,11 +138,17 @@ def role_of(dataset: Path) -> dict[str, Any]:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def instances(folder: Path, split: str = "train") -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((folder / "annotations" / f"instances_{split}.json").read_text())
+    read: dict[str, Any] = json.loads(
+        (folder / "annotations" / f"instances_{split}.json").read_text()
+    )
     return read
 
 
@@ -125,7 +159,12 @@ def from_coco(out: Path, dst: Path) -> Path:
 
 
 def from_yolo(out: Path, dst: Path) -> Path:
-    assert shardctl.convert(out / "images", dst, labels=f"yolo:{out / 'data.yaml'}", workers=0).rejected == 0
+    assert (
+        shardctl.convert(
+            out / "images", dst, labels=f"yolo:{out / 'data.yaml'}", workers=0
+        ).rejected
+        == 0
+    )
     return dst
 
 
@@ -143,7 +182,11 @@ def test_the_counts_of_an_rle_are_the_text_that_readers_of_coco_take(tmp_path: P
     shardctl.export(before, tmp_path / "tars", "webdataset", workers=0)
     lines = (tmp_path / "files" / "train" / "metadata.jsonl").read_text().splitlines()
     of_pycocotools = {"size": [6, 8], "counts": "=2400000005"}
-    in_tar = [data for member, data in members_of(tmp_path / "tars" / "train-00000.tar") if member.name.endswith(".json")]
+    in_tar = [
+        data
+        for member, data in members_of(tmp_path / "tars" / "train-00000.tar")
+        if member.name.endswith(".json")
+    ]
     for text in (lines[0], in_tar[0]):
         assert json.loads(text)["objects"]["rle"] == [None, of_pycocotools, None]
 
@@ -176,16 +219,28 @@ def test_all_that_coco_knows_comes_back_as_it_was(tmp_path: Path) -> None:
     after = from_coco(tmp_path / "out", tmp_path / "back")
     assert objects_of(after) == objects_of(before)
     assert role_of(after) == role_of(before)
-    assert result.counts == {"train": {"samples": 5, "objects": 7}, "val": {"samples": 2, "objects": 0}}
+    assert result.counts == {
+        "train": {"samples": 5, "objects": 7},
+        "val": {"samples": 2, "objects": 0},
+    }
     assert any("2 images not annotated" in note for note in result.notes)
 
 
-def test_images_have_safe_names_and_those_that_are_not_annotated_are_not_listed(tmp_path: Path) -> None:
+def test_images_have_safe_names_and_those_that_are_not_annotated_are_not_listed(
+    tmp_path: Path,
+) -> None:
     shardctl.export(write(tmp_path / "in", all_members()), tmp_path / "out", "coco", workers=0)
     names = sorted(name for name in tree(tmp_path / "out") if name.endswith(".jpg"))
     twins = ["train/A~~1-0.jpg", "train/a~~1-1.jpg"]
     assert names == sorted(
-        ["train/a_x.jpg", "train/_.._up.jpg", "train/new_line.jpg", *twins, "val/café_ü_ 1.jpg", "val/_con.jpg"]
+        [
+            "train/a_x.jpg",
+            "train/_.._up.jpg",
+            "train/new_line.jpg",
+            *twins,
+            "val/café_ü_ 1.jpg",
+            "val/_con.jpg",
+        ]
     )
     listed = [f"train/{image['file_name']}" for image in instances(tmp_path / "out")["images"]]
     assert listed == ["train/a_x.jpg", "train/_.._up.jpg", *twins]
@@ -222,29 +277,50 @@ def test_areas_that_are_not_known_are_those_of_the_shape(tmp_path: Path) -> None
     assert areas == pytest.approx([3.7, 10, 9])
 
 
-@pytest.mark.parametrize(("ids", "written"), [([7, 7, 5], [1, 2]), ([None, 7, 5], [1, 2]), ([-4, 2**40, 0], [-4, 2**40])])
-def test_ids_are_kept_where_all_differ_and_counted_from_1_else(ids: list[Any], written: list[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ids", "written"), [([7, 7, 5], [1, 2]), ([None, 7, 5], [1, 2]), ([-4, 2**40, 0], [-4, 2**40])]
+)
+def test_ids_are_kept_where_all_differ_and_counted_from_1_else(
+    ids: list[Any], written: list[int], tmp_path: Path
+) -> None:
     samples = [
-        {"key": str(n), "image": picture(n), "image_id": number, "objects": {**BOXES, "id": [number, 1000 + n]}}
+        {
+            "key": str(n),
+            "image": picture(n),
+            "image_id": number,
+            "objects": {**BOXES, "id": [number, 1000 + n]},
+        }
         for n, number in enumerate(ids)
     ]
     shardctl.write(
-        tmp_path / "in", samples, roles={"objects": {"role": "objects", "names": ["a", "b", "c"]}}, samples_per_shard=2
+        tmp_path / "in",
+        samples,
+        roles={"objects": {"role": "objects", "names": ["a", "b", "c"]}},
+        samples_per_shard=2,
     )
     shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
     said = instances(tmp_path / "out")
     assert [image["id"] for image in said["images"]][:2] == written
-    assert [each["image_id"] for each in said["annotations"]] == [image["id"] for image in said["images"] for _ in range(2)]
+    assert [each["image_id"] for each in said["annotations"]] == [
+        image["id"] for image in said["images"] for _ in range(2)
+    ]
     own = [each["id"] for each in said["annotations"]]
     assert own == ([-4, 1000, 2**40, 1001, 0, 1002] if written[0] == -4 else [1, 2, 3, 4, 5, 6])
     assert [category["id"] for category in said["categories"]] == [1, 2, 3]
 
 
 def test_categories_without_names_are_called_by_their_numbers(tmp_path: Path) -> None:
-    result = shardctl.export(write(tmp_path / "in", BOXES, {"role": "objects"}), tmp_path / "out", "coco", workers=0)
-    assert instances(tmp_path / "out")["categories"] == [{"id": n + 1, "name": str(n)} for n in range(3)]
+    result = shardctl.export(
+        write(tmp_path / "in", BOXES, {"role": "objects"}), tmp_path / "out", "coco", workers=0
+    )
+    assert instances(tmp_path / "out")["categories"] == [
+        {"id": n + 1, "name": str(n)} for n in range(3)
+    ]
     assert any("no names" in note for note in result.notes)
-    assert objects_of(from_coco(tmp_path / "out", tmp_path / "back")).keys() == objects_of(tmp_path / "in").keys()
+    assert (
+        objects_of(from_coco(tmp_path / "out", tmp_path / "back")).keys()
+        == objects_of(tmp_path / "in").keys()
+    )
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
@@ -253,16 +329,25 @@ def test_sizes_are_those_of_the_images_whatever_columns_say(to: str, tmp_path: P
     result = shardctl.export(tmp_path / "in", tmp_path / "out", to, workers=0, on_loss="drop")
     assert any("sizes are those of the images" in note for note in result.notes)
     if to == "coco":
-        sizes = [(image["width"], image["height"]) for image in instances(tmp_path / "out")["images"]]
+        sizes = [
+            (image["width"], image["height"]) for image in instances(tmp_path / "out")["images"]
+        ]
         assert sizes == [(8, 6)] * 4
     else:
-        assert (tmp_path / "out/labels/train/a_x.txt").read_text().split()[1:3] == ["0.14375", "0.266666666667"]
+        assert (tmp_path / "out/labels/train/a_x.txt").read_text().split()[1:3] == [
+            "0.14375",
+            "0.266666666667",
+        ]
 
 
 def test_keypoints_are_those_of_categories_whose_objects_have_some(tmp_path: Path) -> None:
     objects = {**BOXES, "keypoints": [[[1, 1, 2], [2, 2, 2]], []]}
     shardctl.export(write(tmp_path / "in", objects), tmp_path / "out", "coco", workers=0)
-    assert [category["id"] for category in instances(tmp_path / "out")["categories"] if "keypoints" in category] == [90]
+    assert [
+        category["id"]
+        for category in instances(tmp_path / "out")["categories"]
+        if "keypoints" in category
+    ] == [90]
 
 
 def test_an_area_is_a_number_that_json_has(tmp_path: Path) -> None:
@@ -272,28 +357,40 @@ def test_an_area_is_a_number_that_json_has(tmp_path: Path) -> None:
     said = {
         "images": [{"id": 1, "file_name": "a.png", "width": 8, "height": 6}],
         "categories": [{"id": 1, "name": "cat"}],
-        "annotations": [{"id": n, "image_id": 1, "category_id": 1, **each} for n, each in enumerate(objects, 1)],
+        "annotations": [
+            {"id": n, "image_id": 1, "category_id": 1, **each} for n, each in enumerate(objects, 1)
+        ],
     }
     (tmp_path / "in.json").write_text(json.dumps(said))
-    shardctl.convert(tmp_path / "images", tmp_path / "in", labels=f"coco:{tmp_path / 'in.json'}", workers=0)
+    shardctl.convert(
+        tmp_path / "images", tmp_path / "in", labels=f"coco:{tmp_path / 'in.json'}", workers=0
+    )
     shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
     assert [each["area"] for each in instances(tmp_path / "out")["annotations"]] == [0, 6]
 
 
 def test_a_split_that_is_not_annotated_has_images_only(tmp_path: Path) -> None:
-    samples = [{"key": str(n), "image": picture(n), "objects": BOXES if n == 0 else None} for n in range(2)]
+    samples = [
+        {"key": str(n), "image": picture(n), "objects": BOXES if n == 0 else None} for n in range(2)
+    ]
     splits = {"train": samples[:1], "test": samples[1:]}
     shardctl.write(tmp_path / "in", splits, roles={"objects": ROLE})
     shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
-    assert {"test/1.jpg", "train/0.jpg", "annotations/instances_train.json"} == set(tree(tmp_path / "out")) - OWN
+    assert {"test/1.jpg", "train/0.jpg", "annotations/instances_train.json"} == set(
+        tree(tmp_path / "out")
+    ) - OWN
     assert objects_of(from_coco(tmp_path / "out", tmp_path / "back"))[pixels_of(picture(1))] is None
 
 
 # --- YOLO ---
 
 
-@pytest.mark.parametrize(("task", "objects"), [("detect", BOXES), ("segment", POLYGONS), ("pose", POINTS)])
-def test_the_objects_of_each_task_come_back(task: str, objects: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "objects"), [("detect", BOXES), ("segment", POLYGONS), ("pose", POINTS)]
+)
+def test_the_objects_of_each_task_come_back(
+    task: str, objects: dict[str, Any], tmp_path: Path
+) -> None:
     before = write(tmp_path / "in", objects)
     result = shardctl.export(before, tmp_path / "out", "yolo", workers=0, task=task, on_loss="drop")
     assert "not annotated" in lost_of(result, "objects")
@@ -302,20 +399,29 @@ def test_the_objects_of_each_task_come_back(task: str, objects: dict[str, Any], 
     for image, there in objects_of(before).items():
         assert returned[image]["category"] == (there["category"] if there else [])
         for member in objects if there else ():
-            assert np.allclose(flat(returned[image][member]), flat(there[member]), rtol=1e-6, atol=1e-6), member
+            assert np.allclose(
+                flat(returned[image][member]), flat(there[member]), rtol=1e-6, atol=1e-6
+            ), member
     assert role_of(after)["names"] == ROLE["names"]
     if task == "pose":
-        assert (role_of(after)["keypoints"], role_of(after)["flip"]) == (ROLE["keypoints"], ROLE["flip"])
+        assert (role_of(after)["keypoints"], role_of(after)["flip"]) == (
+            ROLE["keypoints"],
+            ROLE["flip"],
+        )
 
 
 def flat(values: Any) -> list[float]:
-    return [each for value in values for each in flat(value)] if isinstance(values, list) else [values]
+    return (
+        [each for value in values for each in flat(value)] if isinstance(values, list) else [values]
+    )
 
 
 def test_data_yaml_names_the_folders_and_any_names_of_classes(tmp_path: Path) -> None:
     role = {"role": "objects", "names": ["yes", '"', "a: #b\n\u2028\x85", "1"]}
     samples = [{"key": str(n), "image": picture(n), "objects": BOXES} for n in range(2)]
-    shardctl.write(tmp_path / "in", {"train": samples[:1], "validation": samples[1:]}, roles={"objects": role})
+    shardctl.write(
+        tmp_path / "in", {"train": samples[:1], "validation": samples[1:]}, roles={"objects": role}
+    )
     shardctl.export(tmp_path / "in", tmp_path / "out", "yolo", workers=0)
     said = yaml.safe_load((tmp_path / "out" / "data.yaml").read_text())
     assert said == {
@@ -328,7 +434,9 @@ def test_data_yaml_names_the_folders_and_any_names_of_classes(tmp_path: Path) ->
     assert (tmp_path / "out" / "labels" / "train" / "0.txt").read_text().split()[0] == "2"
 
 
-def test_what_a_line_cannot_hold_is_said_before_and_left_out_if_that_is_allowed(tmp_path: Path) -> None:
+def test_what_a_line_cannot_hold_is_said_before_and_left_out_if_that_is_allowed(
+    tmp_path: Path,
+) -> None:
     before = write(tmp_path / "in", all_members())
     for task, said in (
         ("detect", "segmentation of 3 objects.*rle of 2 objects.*2 crowds"),
@@ -342,7 +450,8 @@ def test_what_a_line_cannot_hold_is_said_before_and_left_out_if_that_is_allowed(
     assert "2 crowds" in lost_of(result, "objects")
     labels = {name for name in tree(tmp_path / "out") if name.startswith("labels/")}
     assert labels == {
-        f"labels/{name}.txt" for name in ("train/a_x", "train/_.._up", "train/A~~1-0", "train/a~~1-1", "val/café_ü_ 1")
+        f"labels/{name}.txt"
+        for name in ("train/a_x", "train/_.._up", "train/A~~1-0", "train/a~~1-1", "val/café_ü_ 1")
     }
 
 
@@ -358,30 +467,40 @@ def test_places_outside_of_the_image_are_a_loss_and_the_rest_is_read_again(tmp_p
 
 
 def test_objects_with_other_numbers_of_keypoints_are_a_loss(tmp_path: Path) -> None:
-    role = {name: value for name, value in ROLE.items() if name not in ("keypoints", "skeleton", "flip")}
+    role = {
+        name: value for name, value in ROLE.items() if name not in ("keypoints", "skeleton", "flip")
+    }
     objects = {**BOXES, "keypoints": [[[1, 1, 2], [2, 2, 2]], [[1, 1, 2]]]}
     before = write(tmp_path / "in", objects, role)
     with pytest.raises(UsageError, match="2 objects whose keypoints are not 2"):
         shardctl.export(before, tmp_path / "out", "yolo", workers=0, task="pose")
-    result = shardctl.export(before, tmp_path / "out", "yolo", workers=0, task="pose", on_loss="drop")
+    result = shardctl.export(
+        before, tmp_path / "out", "yolo", workers=0, task="pose", on_loss="drop"
+    )
     assert result.counts["train"]["objects"] == 3
 
 
 def test_splits_of_any_name_come_back_with_their_objects(tmp_path: Path) -> None:
     samples = [{"key": str(n), "image": picture(n), "objects": BOXES} for n in range(4)]
-    splits = dict(zip(("train", "val", "dev", "extra"), ([sample] for sample in samples), strict=True))
+    splits = dict(
+        zip(("train", "val", "dev", "extra"), ([sample] for sample in samples), strict=True)
+    )
     shardctl.write(tmp_path / "in", splits, roles={"objects": ROLE})
     result = shardctl.export(tmp_path / "in", tmp_path / "out", "yolo", workers=0)
     assert any("names the splits dev, extra too" in note for note in result.notes)
     data = f"yolo:{tmp_path / 'out' / 'data.yaml'}"
-    shardctl.convert(tmp_path / "out" / "images", tmp_path / "back", labels=data, split="folder", workers=0)
+    shardctl.convert(
+        tmp_path / "out" / "images", tmp_path / "back", labels=data, split="folder", workers=0
+    )
     assert [len(row["objects"]["category"]) for row in rows_of(tmp_path / "back")] == [2] * 4
 
 
 @pytest.mark.parametrize("name", ["path", "names", "images", "labels"])
 def test_splits_that_mean_something_else_to_yolo_are_refused(name: str, tmp_path: Path) -> None:
     samples = [{"key": str(n), "image": picture(n), "objects": BOXES} for n in range(2)]
-    shardctl.write(tmp_path / "in", {"train": samples[:1], name: samples[1:]}, roles={"objects": ROLE})
+    shardctl.write(
+        tmp_path / "in", {"train": samples[:1], name: samples[1:]}, roles={"objects": ROLE}
+    )
     with pytest.raises(UsageError, match=f"the split {name} cannot go out as YOLO"):
         shardctl.export(tmp_path / "in", tmp_path / "out", "yolo")
     shardctl.export(tmp_path / "in", tmp_path / "out", "yolo", split="train", workers=0)
@@ -407,15 +526,23 @@ OWN = {"SHA256SUMS", "shardctl.json"}
 def test_any_number_of_workers_writes_the_same_bytes(to: str, tmp_path: Path) -> None:
     write(tmp_path / "in", all_members())
     for workers in (0, 1):
-        shardctl.export(tmp_path / "in", tmp_path / str(workers), to, workers=workers, on_loss="drop")
+        shardctl.export(
+            tmp_path / "in", tmp_path / str(workers), to, workers=workers, on_loss="drop"
+        )
     assert tree(tmp_path / "0") == tree(tmp_path / "1")
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_splits_that_some_file_systems_do_not_tell_apart_are_refused(to: str, tmp_path: Path) -> None:
+def test_splits_that_some_file_systems_do_not_tell_apart_are_refused(
+    to: str, tmp_path: Path
+) -> None:
     samples = [{"key": str(n), "image": picture(n), "objects": BOXES} for n in range(2)]
-    shardctl.write(tmp_path / "in", {"train": samples[:1], "Train": samples[1:]}, roles={"objects": ROLE})
-    with pytest.raises(UsageError, match=r"the splits train, Train are the same to some file systems.*split"):
+    shardctl.write(
+        tmp_path / "in", {"train": samples[:1], "Train": samples[1:]}, roles={"objects": ROLE}
+    )
+    with pytest.raises(
+        UsageError, match=r"the splits train, Train are the same to some file systems.*split"
+    ):
         shardctl.export(tmp_path / "in", tmp_path / "out", to)
 
 
@@ -434,16 +561,22 @@ def test_a_category_that_is_just_beyond_the_names_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_what_is_lost_and_renamed_is_told_before_and_behind(to: str, tmp_path: Path, cli: Any) -> None:
+def test_what_is_lost_and_renamed_is_told_before_and_behind(
+    to: str, tmp_path: Path, cli: Any
+) -> None:
     before = write(tmp_path / "in", {**BOXES, "difficult": [True, False]}, caption=["text"] * 7)
     told: list[tuple[str, bool]] = []
     on_note = lambda note: told.append((note, (tmp_path / "out").exists()))  # noqa: E731 - one line, used once
-    result = shardctl.export(before, tmp_path / "out", to, workers=0, on_loss="drop", on_note=on_note)
+    result = shardctl.export(
+        before, tmp_path / "out", to, workers=0, on_loss="drop", on_note=on_note
+    )
     assert tuple(note for note, _ in told) == result.notes
     early = " ".join(note for note, done in told if not done)
     assert "difficult of 3 objects" in early
     assert "caption is left out" in early
-    assert next(note for note, done in told if done).startswith("7 files with another name than the key")
+    assert next(note for note, done in told if done).startswith(
+        "7 files with another name than the key"
+    )
     quiet = cli("export", before, tmp_path / "again", "--to", to, "--on-loss", "drop", "-q")
     assert (quiet.code, quiet.err) == (0, "")
 
@@ -459,7 +592,10 @@ def test_the_folder_of_its_split_is_no_part_of_a_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("to", ["coco", "yolo"])
 def test_other_columns_and_members_are_a_loss(to: str, tmp_path: Path) -> None:
     write(tmp_path / "in", {**BOXES, "difficult": [True, False]}, caption=["text"] * 7)
-    with pytest.raises(UsageError, match=r"difficult of 3 objects.*caption \(string\).*on_loss='drop' writes the rest"):
+    with pytest.raises(
+        UsageError,
+        match=r"difficult of 3 objects.*caption \(string\).*on_loss='drop' writes the rest",
+    ):
         shardctl.export(tmp_path / "in", tmp_path / "out", to, workers=0)
     with pytest.raises(UsageError, match="no place for JSON text"):
         shardctl.export(tmp_path / "in", tmp_path / "out", to, workers=0, on_loss="json")
@@ -482,7 +618,10 @@ def test_a_dataset_without_images_or_objects_is_refused(to: str, tmp_path: Path)
 @pytest.mark.parametrize("to", ["coco", "yolo"])
 def test_a_sample_without_an_image_is_refused_and_may_be_left_out(to: str, tmp_path: Path) -> None:
     numbers = np.ones((6, 8), np.uint8)  # of images only masks may be missing
-    samples = [{"key": str(n), "image": picture(n), "mask": None if n else numbers, "objects": BOXES} for n in range(2)]
+    samples = [
+        {"key": str(n), "image": picture(n), "mask": None if n else numbers, "objects": BOXES}
+        for n in range(2)
+    ]
     shardctl.write(tmp_path / "in", samples, roles={"objects": ROLE, "mask": "mask"})
     chosen: dict[str, Any] = {"to": to, "columns": ["mask", "objects"], "workers": 0}
     with pytest.raises(InputError, match=r"1 sample has no image.*leaves them out"):
@@ -493,7 +632,12 @@ def test_a_sample_without_an_image_is_refused_and_may_be_left_out(to: str, tmp_p
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
 def test_raw_images_become_png(to: str, tmp_path: Path) -> None:
-    samples = [{"key": str(n), "image": np.full((6, 8, 3), n, np.uint8), "objects": BOXES} for n in range(2)]
-    shardctl.write(tmp_path / "in", samples, roles={"objects": {"role": "objects", "names": ["a", "b", "c"]}})
+    samples = [
+        {"key": str(n), "image": np.full((6, 8, 3), n, np.uint8), "objects": BOXES}
+        for n in range(2)
+    ]
+    shardctl.write(
+        tmp_path / "in", samples, roles={"objects": {"role": "objects", "names": ["a", "b", "c"]}}
+    )
     shardctl.export(tmp_path / "in", tmp_path / "out", to, workers=0)
     assert len(list((tmp_path / "out").rglob("*.png"))) == 2

@@ -1,4 +1,5 @@
-"""What TFRecord and TFDS hold: every sort of value that an Example has, and nothing else without being told."""
+"""What TFRecord and TFDS hold: every sort of value that an Example has, and nothing else without
+being told."""
 
 from __future__ import annotations
 
@@ -28,20 +29,29 @@ BOTH = ("tfrecord", "tfds")
 
 
 def table(dataset: Path, split: str = "train") -> pa.Table:
-    shards = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))]
+    shards = [
+        pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))
+    ]
     return pa.concat_tables(shards).replace_schema_metadata(None)
 
 
 def features_of(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "features.json").read_bytes())["featuresDict"]["features"]
+    found: dict[str, Any] = json.loads((folder / "features.json").read_bytes())["featuresDict"][
+        "features"
+    ]
     return found
 
 
 def written(folder: Path, values: dict[str, tuple[pa.DataType, list[Any]]], **options: Any) -> Path:
     """Write a dataset of these columns."""
-    schema = pa.schema([("key", pa.string()), *((name, type_) for name, (type_, _) in values.items())])
+    schema = pa.schema(
+        [("key", pa.string()), *((name, type_) for name, (type_, _) in values.items())]
+    )
     number = len(next(iter(values.values()))[1])
-    rows = [{"key": str(row), **{name: each[row] for name, (_, each) in values.items()}} for row in range(number)]
+    rows = [
+        {"key": str(row), **{name: each[row] for name, (_, each) in values.items()}}
+        for row in range(number)
+    ]
     shardctl.write(folder, rows, schema, **options)
     return folder
 
@@ -85,10 +95,30 @@ LOSSES: list[tuple[str, pa.DataType, Any, str]] = [
     ("tfrecord", pa.list_(pa.string(), 2), ["a", None], "some of its lists lack values"),
     ("tfrecord", pa.list_(pa.list_(pa.int32())), [[1], []], "and no list<item: int32>"),
     ("tfrecord", pa.struct([]), {}, "and no struct<>"),
-    ("tfrecord", pa.struct([("a", pa.list_(pa.list_(pa.int8())))]), {"a": [[1], []]}, "and a is list<item: list<item: int8>>"),
-    ("tfrecord", pa.struct([("a", pa.float64())]), {"a": 0.1}, "a is float64, and an Example has float32"),
-    ("tfrecord", pa.struct([("a", pa.int8()), ("b", pa.int8())]), {"a": 1, "b": None}, "some of its members lack values"),
-    ("tfrecord", pa.struct([("a", pa.list_(pa.int8()))]), {"a": [1, None]}, "some of its members lack values"),
+    (
+        "tfrecord",
+        pa.struct([("a", pa.list_(pa.list_(pa.int8())))]),
+        {"a": [[1], []]},
+        "and a is list<item: list<item: int8>>",
+    ),
+    (
+        "tfrecord",
+        pa.struct([("a", pa.float64())]),
+        {"a": 0.1},
+        "a is float64, and an Example has float32",
+    ),
+    (
+        "tfrecord",
+        pa.struct([("a", pa.int8()), ("b", pa.int8())]),
+        {"a": 1, "b": None},
+        "some of its members lack values",
+    ),
+    (
+        "tfrecord",
+        pa.struct([("a", pa.list_(pa.int8()))]),
+        {"a": [1, None]},
+        "some of its members lack values",
+    ),
     ("tfrecord", pa.struct([("a/b", pa.int8())]), {"a/b": 1}, "a member is called 'a/b'"),
     ("tfds", pa.struct([("a", pa.int8())]), None, "TFDS has no missing values, and 1 are missing"),
     ("tfrecord", pa.timestamp("us"), None, r"and no timestamp\[us\]"),
@@ -100,7 +130,9 @@ LOSSES: list[tuple[str, pa.DataType, Any, str]] = [
 
 
 @pytest.mark.parametrize(("to", "type_", "value", "message"), LOSSES)
-def test_a_loss_is_told_and_json_has_none(tmp_path: Path, to: str, type_: pa.DataType, value: Any, message: str) -> None:
+def test_a_loss_is_told_and_json_has_none(
+    tmp_path: Path, to: str, type_: pa.DataType, value: Any, message: str
+) -> None:
     dataset = written(tmp_path / "in", {"value": (type_, [value])})
     with pytest.raises(UsageError, match=message):
         shardctl.export(dataset, tmp_path / "out", to, workers=0)
@@ -120,12 +152,25 @@ def test_members_of_objects_and_structs_are_features_of_their_own(tmp_path: Path
     shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
     for split in ("train", "test"):
         assert table(tmp_path / "back", split).equals(table(dataset, split))
-    assert Manifest.load(LocalFolder(tmp_path / "back")).roles.objects == Manifest.load(LocalFolder(dataset)).roles.objects
+    assert (
+        Manifest.load(LocalFolder(tmp_path / "back")).roles.objects
+        == Manifest.load(LocalFolder(dataset)).roles.objects
+    )
 
 
 def test_a_missing_struct_is_none_of_a_tfrecord(tmp_path: Path) -> None:
-    struct = pa.struct([("a", pa.int8()), ("words", pa.list_(pa.string())), ("pairs", pa.large_list(pa.list_(pa.int16(), 2)))])
-    values = [{"a": 1, "words": [], "pairs": [[1, 2], [3, 4]]}, None, {"a": 0, "words": ["x"], "pairs": []}]
+    struct = pa.struct(
+        [
+            ("a", pa.int8()),
+            ("words", pa.list_(pa.string())),
+            ("pairs", pa.large_list(pa.list_(pa.int16(), 2))),
+        ]
+    )
+    values = [
+        {"a": 1, "words": [], "pairs": [[1, 2], [3, 4]]},
+        None,
+        {"a": 0, "words": ["x"], "pairs": []},
+    ]
     dataset = written(tmp_path / "in", {"value": (struct, values)})
     shardctl.export(dataset, tmp_path / "out", "tfrecord", workers=0)
     assert restored(tmp_path / "out", "train").equals(table(dataset))
@@ -136,14 +181,25 @@ def test_a_missing_struct_is_none_of_a_tfrecord(tmp_path: Path) -> None:
 def test_a_column_that_is_called_as_a_member_is_refused(tmp_path: Path) -> None:
     columns = {"value": (pa.struct([("a", pa.int8())]), [{"a": 1}]), "value/a": (pa.int8(), [1])}
     dataset = written(tmp_path / "in", columns)
-    with pytest.raises(UsageError, match="value/a is the name of a column, and of a member of value; rename"):
+    with pytest.raises(
+        UsageError, match="value/a is the name of a column, and of a member of value; rename"
+    ):
         shardctl.export(dataset, tmp_path / "out", "tfrecord", workers=0)
 
 
 @pytest.mark.parametrize("to", BOTH)
-def test_paths_that_are_not_the_keys_have_a_name_that_no_column_takes(tmp_path: Path, to: str) -> None:
+def test_paths_that_are_not_the_keys_have_a_name_that_no_column_takes(
+    tmp_path: Path, to: str
+) -> None:
     dataset = tmp_path / "in"
-    samples = [{"key": "a", "image": made.picture(1), "mask": made.picture(1, "PNG", "L"), "mask/path": "text"}]
+    samples = [
+        {
+            "key": "a",
+            "image": made.picture(1),
+            "mask": made.picture(1, "PNG", "L"),
+            "mask/path": "text",
+        }
+    ]
     shardctl.write(dataset, samples, roles={"mask": "mask"})
     with pytest.raises(UsageError, match="rename"):
         shardctl.export(dataset, tmp_path / "out", to)
@@ -163,7 +219,9 @@ VALUES = st.sampled_from(
 
 
 @examples(30)
-@given(data=st.data(), name=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200))
+@given(
+    data=st.data(), name=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
+)
 def test_examples_are_those_of_protobuf(data: st.DataObject, name: str) -> None:
     type_, kind, values = data.draw(VALUES)
     lists = data.draw(st.lists(st.lists(values, max_size=5), min_size=1, max_size=5))
@@ -183,11 +241,16 @@ def test_features_are_in_the_order_of_their_names(tmp_path: Path) -> None:
     dataset = written(tmp_path / "in", columns)
     shardctl.export(dataset, tmp_path / "out", "tfrecord", workers=0)
     data = (tmp_path / "out" / "train-00000.tfrecord").read_bytes()
-    names = [b"\n%c%s\x12" % (len(name), name) for name in (b"B", b"a", b"ab", b"b", b"key", "é".encode())]
+    names = [
+        b"\n%c%s\x12" % (len(name), name)
+        for name in (b"B", b"a", b"ab", b"b", b"key", "é".encode())
+    ]
     assert sorted(map(data.index, names)) == list(map(data.index, names))
 
 
-def test_a_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = written(tmp_path / "in", {"number": (pa.int8(), [1])})
     monkeypatch.setitem(__import__("sys").modules, google_crc32c.__name__, None)
     with pytest.raises(InstallError, match="google-crc32c"):
@@ -215,8 +278,12 @@ def test_classes_of_tfds_are_in_files_of_their_names(tmp_path: Path) -> None:
     assert set(Description.load(tmp_path / "out").files) >= {"label.labels.txt", "a-b.labels.txt"}
 
 
-@pytest.mark.parametrize("names", [["a\nb", "c"], ["a\rb", "c"], ["", "c"], [" a", "c"], ["a", "a"]])
-def test_names_of_classes_that_are_no_lines_are_a_loss_of_tfds(tmp_path: Path, names: list[str]) -> None:
+@pytest.mark.parametrize(
+    "names", [["a\nb", "c"], ["a\rb", "c"], ["", "c"], [" a", "c"], ["a", "a"]]
+)
+def test_names_of_classes_that_are_no_lines_are_a_loss_of_tfds(
+    tmp_path: Path, names: list[str]
+) -> None:
     dataset = written(tmp_path / "in", {"label": (pa.int64(), [0, 1])}, classes=names)
     with pytest.raises(UsageError, match=r"label \(int64\): TFDS has"):
         shardctl.export(dataset, tmp_path / "out", "tfds")
@@ -235,11 +302,16 @@ def test_names_of_classes_that_are_no_lines_are_a_loss_of_tfds(tmp_path: Path, n
         (["a//b"], "empty part"),
     ],
 )
-def test_columns_that_tfds_takes_for_others_are_refused(tmp_path: Path, names: list[str], message: str) -> None:
+def test_columns_that_tfds_takes_for_others_are_refused(
+    tmp_path: Path, names: list[str], message: str
+) -> None:
     dataset = written(tmp_path / "in", {name: (pa.int8(), [1]) for name in names})
     with pytest.raises(UsageError, match=message):
         shardctl.export(dataset, tmp_path / "out", "tfds")
-    assert len(shardctl.export(dataset, tmp_path / "out", "tfrecord", workers=0).fields) == len(names) + 1
+    assert (
+        len(shardctl.export(dataset, tmp_path / "out", "tfrecord", workers=0).fields)
+        == len(names) + 1
+    )
 
 
 def test_two_labels_of_tfds_share_no_file(tmp_path: Path) -> None:
@@ -258,25 +330,52 @@ def test_tfds_has_no_splits_without_samples_and_files_that_may_have_none(tmp_pat
     dataset = made.write_features(tmp_path / "in")
     shardctl.export(dataset, tmp_path / "out", "tfds", where="key == '2'", workers=0)
     info = json.loads((tmp_path / "out" / "dataset_info.json").read_bytes())
-    assert {split["name"]: split["shardLengths"] for split in info["splits"]} == {"train": ["0", "1", "0"]}
+    assert {split["name"]: split["shardLengths"] for split in info["splits"]} == {
+        "train": ["0", "1", "0"]
+    }
     assert (tmp_path / "out" / "shardctl-train.tfrecord-00000-of-00003").stat().st_size == 0
     assert restored(tmp_path / "out", "train")["key"].to_pylist() == ["2"]
     shardctl.export(dataset, tmp_path / "records", "tfrecord", where="key == '2'", workers=0)
-    assert [path.name for path in (tmp_path / "records").glob("*.tfrecord")] == ["train-00001.tfrecord"]
+    assert [path.name for path in (tmp_path / "records").glob("*.tfrecord")] == [
+        "train-00001.tfrecord"
+    ]
 
 
 @pytest.mark.parametrize(
     ("formats", "expected"),
     [
-        (["JPEG", "JPEG"], {"dtype": "uint8", "encodingFormat": "jpeg", "shape": {"dimensions": ["-1", "-1", "3"]}}),
-        (["PNG", "PNG"], {"dtype": "uint8", "encodingFormat": "png", "shape": {"dimensions": ["-1", "-1", "3"]}}),
-        (["JPEG", "PNG"], {"dtype": "uint8", "encodingFormat": "", "shape": {"dimensions": ["-1", "-1", "3"]}}),
+        (
+            ["JPEG", "JPEG"],
+            {
+                "dtype": "uint8",
+                "encodingFormat": "jpeg",
+                "shape": {"dimensions": ["-1", "-1", "3"]},
+            },
+        ),
+        (
+            ["PNG", "PNG"],
+            {"dtype": "uint8", "encodingFormat": "png", "shape": {"dimensions": ["-1", "-1", "3"]}},
+        ),
+        (
+            ["JPEG", "PNG"],
+            {"dtype": "uint8", "encodingFormat": "", "shape": {"dimensions": ["-1", "-1", "3"]}},
+        ),
         (["JPEG", "GIF"], None),
     ],
 )
-def test_tfds_is_told_how_images_are_encoded(tmp_path: Path, formats: list[str], expected: dict[str, Any] | None) -> None:
-    samples = [{"key": name, "image": made.picture(1, format_)} for name, format_ in zip("ab", formats, strict=True)]
-    shardctl.write(tmp_path / "in", samples, pa.schema([("key", pa.string()), ("image", pa.binary())]), samples_per_shard=1)
+def test_tfds_is_told_how_images_are_encoded(
+    tmp_path: Path, formats: list[str], expected: dict[str, Any] | None
+) -> None:
+    samples = [
+        {"key": name, "image": made.picture(1, format_)}
+        for name, format_ in zip("ab", formats, strict=True)
+    ]
+    shardctl.write(
+        tmp_path / "in",
+        samples,
+        pa.schema([("key", pa.string()), ("image", pa.binary())]),
+        samples_per_shard=1,
+    )
     shardctl.export(tmp_path / "in", tmp_path / "out", "tfds", workers=2 if expected is None else 0)
     image = features_of(tmp_path / "out")["image"]
     assert image.get("image") == expected

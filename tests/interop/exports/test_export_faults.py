@@ -1,4 +1,5 @@
-"""What an export must never do to what is not its own: files of people, and datasets that move while they are read."""
+"""What an export must never do to what is not its own: files of people, and datasets that move
+while they are read."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def stopped(dataset: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         patch.setattr(ExportJob, "write", write)
         with pytest.raises(StorageError, match="out of reach"):
             shardctl.export(dataset, out, "mds", workers=0)
-    (folder,) = [each for each in out.with_name(f"{out.name}.partial").iterdir() if each.name != ".shardctl"]
+    (folder,) = [
+        each for each in out.with_name(f"{out.name}.partial").iterdir() if each.name != ".shardctl"
+    ]
     return folder
 
 
@@ -67,24 +70,35 @@ def stopped(dataset: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_folder_of_that_name_that_is_a_persons_is_refused_and_stays(tmp_path: Path, name: str, overwrite: bool) -> None:
+def test_a_folder_of_that_name_that_is_a_persons_is_refused_and_stays(
+    tmp_path: Path, name: str, overwrite: bool
+) -> None:
     dataset, out = write_texts(tmp_path / "in"), tmp_path / "out"
     if overwrite:  # then what is in `old` is taken for the export that had to give way
         shardctl.export(dataset, out, "mds", workers=0)
     there = mine(tmp_path / "out.partial" / name)
-    with pytest.raises(StorageError, match=r"out\.partial: .*it has a file that does not come from an export"):
+    with pytest.raises(
+        StorageError, match=r"out\.partial: .*it has a file that does not come from an export"
+    ):
         shardctl.export(dataset, out, "parquet", workers=0, overwrite=overwrite)
     assert there.read_text() == MINE
     assert [path for path in (tmp_path / "out.partial").rglob("*") if path.is_file()] == [there]
     assert out.exists() == overwrite
 
 
-def test_what_stopped_exports_have_left_is_still_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also what one has left that was killed before it could write what it is, or while it removed what it had made."""
+def test_what_stopped_exports_have_left_is_still_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what one has left that was killed before it could write what it is, or while it removed
+    what it had made."""
     dataset, out = write_texts(tmp_path / "in"), tmp_path / "out"
     left = stopped(dataset, out, monkeypatch)
     assert (left / "files").is_dir()
-    for name, file in (("0" * 16, "job.json.01234567.partial"), ("1" * 16, "files"), ("2" * 16, "")):
+    for name, file in (
+        ("0" * 16, "job.json.01234567.partial"),
+        ("1" * 16, "files"),
+        ("2" * 16, ""),
+    ):
         (left.parent / name).mkdir()
         if file == "files":
             (left.parent / name / file).mkdir()
@@ -129,7 +143,9 @@ def test_what_comes_to_the_destination_meanwhile_stays_and_so_does_the_work(
     dataset, out = write_texts(tmp_path / "in"), tmp_path / "out"
     with monkeypatch.context() as patch:
         at_the_end(patch, lambda: mine(out / "thesis.txt"))
-        with pytest.raises(StorageError, match=r"thesis\.txt.* 4 of 4 parts are done, in .*out\.partial"):
+        with pytest.raises(
+            StorageError, match=r"thesis\.txt.* 4 of 4 parts are done, in .*out\.partial"
+        ):
             shardctl.export(dataset, out, "mds", workers=0, overwrite=overwrite)
     assert (out / "thesis.txt").read_text() == MINE
     out.rename(tmp_path / "mine")
@@ -145,7 +161,10 @@ def test_what_comes_in_the_very_last_moment_stays_too(tmp_path: Path, overwrite:
     (tmp_path / "out.partial").mkdir()
     staging.begin({})
     made, there = mine(staging.files / "made"), mine(tmp_path / "out" / "thesis.txt")
-    with pytest.raises(StorageError, match=r"out: (cannot write here|a file appeared that does not come from an export)"):
+    with pytest.raises(
+        StorageError,
+        match=r"out: (cannot write here|a file appeared that does not come from an export)",
+    ):
         staging.publish(tmp_path / "out", overwrite)
     assert (made.read_text(), there.read_text()) == (MINE, MINE)
 
@@ -159,15 +178,24 @@ def test_a_worker_writes_nothing_of_another_dataset_than_the_planned_one(tmp_pat
     dataset.rename(tmp_path / "away")
     shardctl.write(dataset, [{"key": "another", "text": "one"}])
     task = {"folder": str(staging.folder), "state": job.source.state, "version": 0, "part": 0}
-    with pytest.raises(DatasetError, match="was changed while it was exported; run the same command again"):
+    with pytest.raises(
+        DatasetError, match="was changed while it was exported; run the same command again"
+    ):
         worker.handle(task, lambda samples: None, None)  # type: ignore[arg-type]
     assert list(staging.folder.glob("done/*")) == list(staging.folder.glob("files/*")) == []
 
 
-def test_a_part_is_not_done_if_the_dataset_is_another_one_by_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end of the export the planned one may be back, so that a look at that time does not tell."""
+def test_a_part_is_not_done_if_the_dataset_is_another_one_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of the export the planned one may be back, so that a look at that time does not
+    tell."""
     dataset, other, away = write_texts(tmp_path / "in"), tmp_path / "other", tmp_path / "away"
-    shardctl.write(other, [{"key": str(n), "text": "another", "year": n} for n in range(8)], samples_per_shard=2)
+    shardctl.write(
+        other,
+        [{"key": str(n), "text": "another", "year": n} for n in range(8)],
+        samples_per_shard=2,
+    )
     monkeypatch.setattr(Staging, "mark_done", lambda *given: pytest.fail("it was marked as done"))
 
     def moved(_done: int, _samples: int) -> None:
@@ -182,7 +210,8 @@ def test_a_part_is_not_done_if_the_dataset_is_another_one_by_then(tmp_path: Path
 def test_an_export_that_another_process_took_over_touches_nothing_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This one stood still for so long that another one goes on with the same files: they are not to be removed or renamed."""
+    """This one stood still for so long that another one goes on with the same files: they are not
+    to be removed or renamed."""
     dataset, out = write_texts(tmp_path / "in"), tmp_path / "out"
 
     def taken_over(_lease: Lease) -> None:
@@ -216,9 +245,16 @@ def stored(dataset: Path) -> pa.Table:
 @pytest.mark.thorough(after=4)
 @pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord", "mds"])
 @pytest.mark.parametrize(
-    "rename", [{"image": "picture", "caption": "image"}, {"mask": "image", "image": "mask"}, {"mask": "M?", "caption": "mask"}]
+    "rename",
+    [
+        {"image": "picture", "caption": "image"},
+        {"mask": "image", "image": "mask"},
+        {"mask": "M?", "caption": "mask"},
+    ],
 )
-def test_columns_that_take_the_names_of_images_are_not_lost(tmp_path: Path, to: str, rename: dict[str, str]) -> None:
+def test_columns_that_take_the_names_of_images_are_not_lost(
+    tmp_path: Path, to: str, rename: dict[str, str]
+) -> None:
     dataset, out = write_named_images(tmp_path / "in"), tmp_path / "out"
     shardctl.export(dataset, out, to, rename=rename, on_loss="json", workers=0)
     assert restored(out, "train").equals(stored(dataset))
@@ -228,9 +264,18 @@ def test_columns_that_take_the_names_of_images_are_not_lost(tmp_path: Path, to: 
 
 def test_images_that_are_missing_come_back_under_another_name_too(tmp_path: Path) -> None:
     masks = [picture(1, "PNG", "L"), None]
-    samples = [{"key": str(n), "image": picture(n), "mask": mask, "note": f"note {n}"} for n, mask in enumerate(masks)]
+    samples = [
+        {"key": str(n), "image": picture(n), "mask": mask, "note": f"note {n}"}
+        for n, mask in enumerate(masks)
+    ]
     shardctl.write(tmp_path / "in", samples, roles={"mask": "mask"})
-    shardctl.export(tmp_path / "in", tmp_path / "out", "webdataset", rename={"mask": "note", "note": "mask"}, workers=0)
+    shardctl.export(
+        tmp_path / "in",
+        tmp_path / "out",
+        "webdataset",
+        rename={"mask": "note", "note": "mask"},
+        workers=0,
+    )
     assert restored(tmp_path / "out", "train").equals(stored(tmp_path / "in"))
 
 
@@ -239,7 +284,9 @@ def test_a_column_with_the_name_of_the_paths_of_images_is_refused(tmp_path: Path
     dataset = write_named_images(tmp_path / "in")
     name = "image/path" if to == "tfrecord" else "image.path"
     with pytest.raises(UsageError, match=r"rename gives it another"):
-        shardctl.export(dataset, tmp_path / "out", to, rename={"caption": name}, on_loss="json", workers=0)
+        shardctl.export(
+            dataset, tmp_path / "out", to, rename={"caption": name}, on_loss="json", workers=0
+        )
     assert os.listdir(tmp_path) == ["in"]
 
 
@@ -259,6 +306,6 @@ def test_the_text_of_a_sample_is_what_is_called_so_in_the_target(
     shardctl.export(tmp_path / "in", tmp_path / "out", "webdataset", rename=rename, workers=0)
     with tarfile.open(tmp_path / "out" / "train-00000.tar") as tar:
         found = {member.name: tar.extractfile(member).read().decode() for member in tar}  # type: ignore[union-attr]
-    assert {name: json.loads(text) if name == "k.json" else text for name, text in found.items()} == {
-        f"k.{name}": value for name, value in members.items()
-    }
+    assert {
+        name: json.loads(text) if name == "k.json" else text for name, text in found.items()
+    } == {f"k.{name}": value for name, value in members.items()}

@@ -1,4 +1,5 @@
-"""What every form promises: its values, the same bytes for any number of workers and stops, and nothing that looks whole."""
+"""What every form promises: its values, the same bytes for any number of workers and stops, and
+nothing that looks whole."""
 
 from __future__ import annotations
 
@@ -41,19 +42,29 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def table(dataset: Path, split: str) -> pa.Table:
-    shards = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))]
+    shards = [
+        pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))
+    ]
     return pa.concat_tables(shards).replace_schema_metadata(None)
 
 
 @pytest.mark.thorough(after=3)
 @pytest.mark.parametrize("to", FORMS)
-def test_every_value_comes_back_from_any_number_of_workers(photos: Path, tmp_path: Path, to: str) -> None:
+def test_every_value_comes_back_from_any_number_of_workers(
+    photos: Path, tmp_path: Path, to: str
+) -> None:
     for workers in (0, 1, 2):
-        result = shardctl.export(photos, tmp_path / str(workers), to, workers=workers, on_loss="json")
+        result = shardctl.export(
+            photos, tmp_path / str(workers), to, workers=workers, on_loss="json"
+        )
         assert result.counts == {"train": {"samples": 9}, "val": {"samples": 5}}
     assert contents(tmp_path / "0") == contents(tmp_path / "1") == contents(tmp_path / "2")
     assert sorted(os.listdir(tmp_path)) == ["0", "1", "2"]
@@ -67,7 +78,11 @@ def test_every_value_comes_back_from_any_number_of_workers(photos: Path, tmp_pat
 
 
 def inodes(folder: Path) -> dict[str, int]:
-    return {str(path.relative_to(folder)): path.stat().st_ino for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.stat().st_ino
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 KILLED = """
@@ -81,13 +96,19 @@ shardctl.export(sys.argv[1], sys.argv[2], sys.argv[3], progress=stop, workers=in
 
 
 @pytest.mark.thorough(after=1)
-@pytest.mark.parametrize(("to", "workers"), [("webdataset", 2), ("mds", 0), ("tfds", 0), ("files", 0)])
-def test_a_killed_export_goes_on_and_gives_the_same_bytes(photos: Path, tmp_path: Path, to: str, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("to", "workers"), [("webdataset", 2), ("mds", 0), ("tfds", 0), ("files", 0)]
+)
+def test_a_killed_export_goes_on_and_gives_the_same_bytes(
+    photos: Path, tmp_path: Path, to: str, workers: int
+) -> None:
     out, whole = tmp_path / "out", tmp_path / "whole"
     ran = subprocess.run([sys.executable, "-c", KILLED, photos, out, to, str(workers)])
     assert ran.returncode == -signal.SIGKILL
     assert not out.exists()
-    (staging,) = [folder for folder in (tmp_path / "out.partial").iterdir() if (folder / "done").exists()]
+    (staging,) = [
+        folder for folder in (tmp_path / "out.partial").iterdir() if (folder / "done").exists()
+    ]
     done = inodes(staging / "files")
     assert len(list((staging / "done").iterdir())) >= 2
     shardctl.export(photos, out, to, workers=0, on_loss="json")
@@ -111,10 +132,30 @@ def test_a_damaged_block_is_refused_and_nothing_is_there(tmp_path: Path, to: str
 
 
 @pytest.mark.parametrize("to", FORMS)
-def test_a_choice_of_samples_and_columns_is_all_that_is_written(photos: Path, tmp_path: Path, to: str, cli: Any) -> None:
+def test_a_choice_of_samples_and_columns_is_all_that_is_written(
+    photos: Path, tmp_path: Path, to: str, cli: Any
+) -> None:
     ran = cli(
-        *("export", photos, tmp_path / "out", "--to", to, "--split", "train", "--columns", "image,label,caption", "--json"),
-        *("--rename", "caption=said", "--where", "label == 'dog' and score > 0.15", "--workers", "0"),
+        *(
+            "export",
+            photos,
+            tmp_path / "out",
+            "--to",
+            to,
+            "--split",
+            "train",
+            "--columns",
+            "image,label,caption",
+            "--json",
+        ),
+        *(
+            "--rename",
+            "caption=said",
+            "--where",
+            "label == 'dog' and score > 0.15",
+            "--workers",
+            "0",
+        ),
     )
     assert ran.code == 0, ran.err
     assert ran.json["counts"] == {"train": {"samples": 2}}
@@ -131,7 +172,9 @@ def test_raw_images_and_masks_are_png_with_the_same_pixels(tmp_path: Path, to: s
     dataset = made.write_raw(tmp_path / "in", masks=True)
     shardctl.export(dataset, tmp_path / "out", to, store="png", workers=0)
     read = restored(tmp_path / "out", "train")
-    for sample, image, mask in zip(shardctl.open(dataset), read["image"].to_pylist(), read["mask"].to_pylist(), strict=True):
+    for sample, image, mask in zip(
+        shardctl.open(dataset), read["image"].to_pylist(), read["mask"].to_pylist(), strict=True
+    ):
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(image["bytes"]))), sample["image"])
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(mask["bytes"]))), sample["mask"])
 
@@ -140,7 +183,11 @@ def test_raw_images_and_masks_are_png_with_the_same_pixels(tmp_path: Path, to: s
 def test_raw_images_are_kept_as_arrays_where_there_are_arrays(tmp_path: Path, to: str) -> None:
     dataset = made.write_raw(tmp_path / "in")
     result = shardctl.export(dataset, tmp_path / "out", to, store="keep", workers=0)
-    assert [field.form for field in result.fields] == ["key" if to == "webdataset" else "value", "value", "value"]
+    assert [field.form for field in result.fields] == [
+        "key" if to == "webdataset" else "value",
+        "value",
+        "value",
+    ]
 
 
 def test_files_have_no_place_for_arrays(tmp_path: Path) -> None:
@@ -164,10 +211,15 @@ def test_losses_are_told_before_anything_is_written(tmp_path: Path, cli: Any) ->
     assert ran.code == 2
     assert "number (int32): MDS has no missing values, and 1 of its values" in ran.err
     assert "text (string): MDS has no missing values" in ran.err
-    assert "--on-loss json writes number, text as JSON text, and --on-loss drop leaves them out" in ran.err
+    assert (
+        "--on-loss json writes number, text as JSON text, and --on-loss drop leaves them out"
+        in ran.err
+    )
     planned = cli("export", dataset, tmp_path / "out", "--to", "mds", "--dry-run", "--json").json
     assert [field["name"] for field in planned["fields"] if field["loss"]] == ["number", "text"]
-    shown = cli("export", dataset, tmp_path / "out", "--to", "mds", "--dry-run", "--on-loss", "json").out
+    shown = cli(
+        "export", dataset, tmp_path / "out", "--to", "mds", "--dry-run", "--on-loss", "json"
+    ).out
     assert "2 columns with a loss (--on-loss)" in shown
     assert os.listdir(tmp_path) == ["in"]
     assert cli("export", dataset, tmp_path / "out", "--to", "mds", "--on-loss", "json").code == 0
@@ -195,7 +247,9 @@ def test_losses_are_told_before_anything_is_written(tmp_path: Path, cli: Any) ->
         ({"split": "val"}, "no split 'val'; it has train, test"),
     ],
 )
-def test_choices_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_choices_that_cannot_be_are_refused(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
     dataset = made.write_texts(tmp_path / "in")
     with pytest.raises(ShardctlError, match=message):
         shardctl.export(dataset, tmp_path / "out", "parquet", **options)
@@ -203,7 +257,9 @@ def test_choices_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, A
 
 
 def test_bare_tokens_have_no_columns_to_choose(tmp_path: Path) -> None:
-    shardctl.write(tmp_path / "in", [{"tokens": [1, 2]}], roles={"tokens": {"role": "tokens", "eos": 2}})
+    shardctl.write(
+        tmp_path / "in", [{"tokens": [1, 2]}], roles={"tokens": {"role": "tokens", "eos": 2}}
+    )
     with pytest.raises(UsageError, match="where does not go with megatron"):
         shardctl.export(tmp_path / "in", tmp_path / "out", "megatron", where="key == '0'")
 
@@ -211,7 +267,10 @@ def test_bare_tokens_have_no_columns_to_choose(tmp_path: Path) -> None:
 def test_only_one_export_at_a_time_and_leftovers_of_others_go(tmp_path: Path) -> None:
     dataset, out = made.write_texts(tmp_path / "in"), tmp_path / "out"
     beside = tmp_path / "out.partial"
-    with file_lease.hold(beside / ".shardctl", None), pytest.raises(BusyError, match="another shardctl is writing it"):
+    with (
+        file_lease.hold(beside / ".shardctl", None),
+        pytest.raises(BusyError, match="another shardctl is writing it"),
+    ):
         shardctl.export(dataset, out, "parquet")
     (beside / "0123456789abcdef" / "files").mkdir(parents=True)
     shardctl.export(dataset, out, "parquet")
@@ -234,7 +293,9 @@ def test_ctrl_c_says_that_the_same_command_goes_on(
     monkeypatch.setattr(ExportJob, "write", write)
     ran = cli("export", photos, tmp_path / "out", "--to", "mds", "--workers", "0")
     assert ran.code == 130
-    assert re.search(r"2 of 5 parts are done, in .*out.partial; run the same command again to continue", ran.err)
+    assert re.search(
+        r"2 of 5 parts are done, in .*out.partial; run the same command again to continue", ran.err
+    )
     monkeypatch.undo()
     assert cli("export", photos, tmp_path / "out", "--to", "mds", "--workers", "0").code == 0
     assert os.listdir(tmp_path) == ["out"]
@@ -254,13 +315,18 @@ def test_variants_of_a_sample_are_told_apart(tmp_path: Path, to: str) -> None:
     shardctl.write(tmp_path / "in", samples)
     shardctl.export(tmp_path / "in", tmp_path / "out", to, columns=["text"])
     read = restored(tmp_path / "out", "train")
-    assert (read["key"].to_pylist(), read["text"].to_pylist()) == (["a.txt"] * 3, ["text 0", "text 1", "text 2"])
+    assert (read["key"].to_pylist(), read["text"].to_pylist()) == (
+        ["a.txt"] * 3,
+        ["text 0", "text 1", "text 2"],
+    )
 
 
 @pytest.mark.parametrize("to", FORMS)
 def test_images_that_are_missing_come_back_or_are_told(tmp_path: Path, to: str) -> None:
     mask = made.picture(1, "PNG", "L")
-    samples = [{"key": f"{n}.jpg", "image": made.picture(n), "mask": mask if n else None} for n in range(2)]
+    samples = [
+        {"key": f"{n}.jpg", "image": made.picture(n), "mask": mask if n else None} for n in range(2)
+    ]
     dataset = tmp_path / "in"
     shardctl.write(dataset, samples, roles={"mask": "mask"})
     if to in ("mds", "tfds"):
@@ -274,14 +340,28 @@ def test_images_that_are_missing_come_back_or_are_told(tmp_path: Path, to: str) 
 def test_tokens_come_back(tmp_path: Path, to: str) -> None:
     large = pa.large_list(pa.struct([("a", pa.large_list(pa.int8()))]))
     packed = ("block", pa.list_(pa.int32(), 3))
-    schema = pa.schema([("key", pa.string()), ("tokens", pa.list_(pa.uint16())), packed, ("large", large)])
+    schema = pa.schema(
+        [("key", pa.string()), ("tokens", pa.list_(pa.uint16())), packed, ("large", large)]
+    )
     samples = [
-        {"key": str(n), "tokens": list(range(300 * n)), "block": [n, n + 1, -1], "large": [{"a": [n]}]} for n in range(4)
+        {
+            "key": str(n),
+            "tokens": list(range(300 * n)),
+            "block": [n, n + 1, -1],
+            "large": [{"a": [n]}],
+        }
+        for n in range(4)
     ]
     shardctl.write(tmp_path / "in", samples, schema, samples_per_shard=3)
     for where in (None, "len(tokens) > 0"):  # without the empty one they are arrays in MDS
-        shardctl.export(tmp_path / "in", tmp_path / "out", to, where=where, overwrite=True, on_loss="json")
-        rows = [row for row in table(tmp_path / "in", "train").to_pylist() if where is None or row["tokens"]]
+        shardctl.export(
+            tmp_path / "in", tmp_path / "out", to, where=where, overwrite=True, on_loss="json"
+        )
+        rows = [
+            row
+            for row in table(tmp_path / "in", "train").to_pylist()
+            if where is None or row["tokens"]
+        ]
         assert restored(tmp_path / "out", "train").to_pylist() == rows
 
 
@@ -302,7 +382,12 @@ VALUES = st.recursive(
     lambda inner: (
         inner.map(lambda pair: (pa.list_(pair[0]), st.lists(pair[1] | st.none(), max_size=3)))
         | inner.map(lambda pair: (pa.list_(pair[0], 2), st.lists(pair[1], min_size=2, max_size=2)))
-        | inner.map(lambda pair: (pa.struct([("part", pair[0])]), st.fixed_dictionaries({"part": pair[1] | st.none()})))
+        | inner.map(
+            lambda pair: (
+                pa.struct([("part", pair[0])]),
+                st.fixed_dictionaries({"part": pair[1] | st.none()}),
+            )
+        )
     ),
     max_leaves=3,
 )
@@ -312,10 +397,15 @@ VALUES = st.recursive(
 @given(data=st.data())
 def test_any_table_comes_back_from_every_form(tmp_path: Path, data: st.DataObject) -> None:
     columns = data.draw(st.lists(VALUES, min_size=1, max_size=3))
-    schema = pa.schema([("key", pa.string()), *((f"column {n}", type_) for n, (type_, _) in enumerate(columns))])
+    schema = pa.schema(
+        [("key", pa.string()), *((f"column {n}", type_) for n, (type_, _) in enumerate(columns))]
+    )
     number = data.draw(st.integers(1, 4))
     rows = [
-        {"key": str(n), **{f"column {at}": data.draw(v | st.none()) for at, (_, v) in enumerate(columns)}}
+        {
+            "key": str(n),
+            **{f"column {at}": data.draw(v | st.none()) for at, (_, v) in enumerate(columns)},
+        }
         for n in range(number)
     ]
     shardctl.write(tmp_path / "in", rows, schema, overwrite=True)
@@ -324,15 +414,21 @@ def test_any_table_comes_back_from_every_form(tmp_path: Path, data: st.DataObjec
         assert restored(tmp_path / "out", "train").equals(table(tmp_path / "in", "train")), to
 
 
-@pytest.mark.parametrize(("to", "name"), [("webdataset", "train-00000.tar.gz"), ("tfrecord", "train-00000.tfrecord.gz")])
-def test_files_of_records_can_be_compressed(photos: Path, tmp_path: Path, to: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("to", "name"), [("webdataset", "train-00000.tar.gz"), ("tfrecord", "train-00000.tfrecord.gz")]
+)
+def test_files_of_records_can_be_compressed(
+    photos: Path, tmp_path: Path, to: str, name: str
+) -> None:
     shardctl.export(photos, tmp_path / "out", to, compression="gzip", on_loss="json", workers=0)
     assert restored(tmp_path / "out", "train").equals(table(photos, "train"))
     data = (tmp_path / "out" / name).read_bytes()
     assert (data[:4], data[4:8]) == (b"\x1f\x8b\x08\0", bytes(4))  # no name, and no time
 
 
-@pytest.mark.parametrize("name", ["a.jpg", "é/" * 40 + "b", "c" * 99, "c" * 100, "c" * 101, "d/" * 200])
+@pytest.mark.parametrize(
+    "name", ["a.jpg", "é/" * 40 + "b", "c" * 99, "c" * 100, "c" * 101, "d/" * 200]
+)
 @pytest.mark.parametrize("size", [0, 1, 511, 8**11 - 1, 8**11])
 def test_headers_of_members_are_those_of_tarfile(name: str, size: int) -> None:
     info = tarfile.TarInfo(name)
@@ -357,9 +453,15 @@ def test_row_groups_are_small_and_images_are_not_compressed(
 
 def test_names_of_files_stay_inside_and_are_told_apart(photos: Path, tmp_path: Path) -> None:
     shardctl.export(photos, tmp_path / "out", "files", columns=["image"])
-    names = [path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.jpg")]
+    names = [
+        path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.jpg")
+    ]
     assert len({name.casefold() for name in names}) == len(made.KEYS)
-    assert all(len(part.encode()) <= 255 and part not in (".", "..") for name in names for part in name.split("/"))
+    assert all(
+        len(part.encode()) <= 255 and part not in (".", "..")
+        for name in names
+        for part in name.split("/")
+    )
     assert "val/_con.jpg" in names
     assert {"val/A~~0-1.jpg", "val/a~~0-2.jpg"} <= set(names)
 
@@ -369,18 +471,24 @@ def test_classes_whose_folders_have_other_names_are_told(tmp_path: Path) -> None
     samples = [{"key": f"{n}.jpg", "image": made.picture(n), "label": n} for n in range(4)]
     shardctl.write(tmp_path / "in", {"train": samples}, classes=names)
     notes = shardctl.export(tmp_path / "in", tmp_path / "out", "files", workers=0).notes
-    assert sorted(each.name for each in (tmp_path / "out" / "train").iterdir() if each.is_dir()) == [
+    assert sorted(
+        each.name for each in (tmp_path / "out" / "train").iterdir() if each.is_dir()
+    ) == [
         "Cat~0",
         "a_b",
         "cat~1",
         "dog",
     ]
     assert any(
-        "3 class folders of another name than the class: Cat is in Cat~0, cat is in cat~1, a/b is in a_b" in n for n in notes
+        "3 class folders of another name than the class: Cat is in Cat~0, cat is in cat~1, a/b is "
+        "in a_b" in n
+        for n in notes
     )
 
 
-def test_an_export_to_files_comes_back_with_its_labels_and_their_names(photos: Path, tmp_path: Path, cli: Any) -> None:
+def test_an_export_to_files_comes_back_with_its_labels_and_their_names(
+    photos: Path, tmp_path: Path, cli: Any
+) -> None:
     shardctl.export(photos, tmp_path / "out", "files", workers=0)
     ran = cli("convert", tmp_path / "out", tmp_path / "back", "--workers", "0")
     assert ran.code == 0, ran.err
@@ -390,16 +498,22 @@ def test_an_export_to_files_comes_back_with_its_labels_and_their_names(photos: P
         before, after = table(photos, split), table(tmp_path / "back", split)
         assert sorted(after["caption"].to_pylist()) == sorted(before["caption"].to_pylist())
         labels = dict(zip(before["caption"].to_pylist(), before["label"].to_pylist(), strict=True))
-        assert [labels[caption] for caption in after["caption"].to_pylist()] == after["label"].to_pylist()
+        assert [labels[caption] for caption in after["caption"].to_pylist()] == after[
+            "label"
+        ].to_pylist()
 
 
 def test_what_there_is_to_do_is_said_beforehand(photos: Path, tmp_path: Path, cli: Any) -> None:
     ran = cli("export", photos, tmp_path / "out", "--to", "files", "--workers", "0")
     first, *_ = ran.err.splitlines()
-    assert re.fullmatch(r"will write 5 parts from 14 samples, [\d.]+ KiB uncompressed \([\d.]+ [GT]iB free\)", first)
+    assert re.fullmatch(
+        r"will write 5 parts from 14 samples, [\d.]+ KiB uncompressed \([\d.]+ [GT]iB free\)", first
+    )
     plan = cli("export", photos, tmp_path / "other", "--to", "files", "--dry-run", "--json").json
     assert (plan["parts"], plan["samples"], plan["bytes"] > 14 * 600) == (5, 14, True)
-    assert cli("export", photos, tmp_path / "quiet", "--to", "files", "--workers", "0", "-q").err == ""
+    assert (
+        cli("export", photos, tmp_path / "quiet", "--to", "files", "--workers", "0", "-q").err == ""
+    )
 
 
 def test_a_record_that_is_none_is_refused(photos: Path, tmp_path: Path) -> None:

@@ -35,18 +35,26 @@ LEAVES: list[tuple[pa.DataType, Any]] = [
     (pa.float32(), floats(32)),
     (pa.float64(), floats(64)),
     *((type_, TEXT) for type_ in (pa.string(), pa.large_string(), pa.string_view())),
-    *((type_, st.binary(max_size=4)) for type_ in (pa.binary(), pa.large_binary(), pa.binary_view())),
+    *(
+        (type_, st.binary(max_size=4))
+        for type_ in (pa.binary(), pa.large_binary(), pa.binary_view())
+    ),
     (pa.binary(3), st.binary(min_size=3, max_size=3)),
     (pa.decimal128(38, 4), st.decimals(-(10**20), 10**20, places=4)),
     (pa.date32(), st.dates()),
     (pa.date64(), st.dates()),
     (pa.time32("s"), st.times().map(lambda time: time.replace(microsecond=0))),
     (pa.time64("us"), st.times()),
-    *((type_, WIDE.map(lambda number: number >> 20)) for type_ in (pa.timestamp("ns", "UTC"), pa.timestamp("s"))),
+    *(
+        (type_, WIDE.map(lambda number: number >> 20))
+        for type_ in (pa.timestamp("ns", "UTC"), pa.timestamp("s"))
+    ),
     (pa.duration("ms"), WIDE.map(lambda number: number >> 20)),
     (
         pa.struct([("size", pa.list_(pa.int32(), 2)), ("counts", pa.binary())]),
-        st.fixed_dictionaries({"size": st.just([2, 3]), "counts": st.binary(max_size=4) | st.none()}),
+        st.fixed_dictionaries(
+            {"size": st.just([2, 3]), "counts": st.binary(max_size=4) | st.none()}
+        ),
     ),
     (pa.month_day_nano_interval(), st.tuples(st.integers(-99, 99), st.integers(-99, 99), WIDE)),
 ]
@@ -56,12 +64,21 @@ def nested(inner: Any) -> Any:
     """Return strategies of types with their values, made of others."""
     lists = inner.map(lambda pair: (pa.list_(pair[0]), st.lists(pair[1] | st.none(), max_size=3)))
     large = inner.map(lambda pair: (pa.large_list(pair[0]), st.lists(pair[1], max_size=3)))
-    fixed = inner.map(lambda pair: (pa.list_(pair[0], 2), st.lists(pair[1] | st.none(), min_size=2, max_size=2)))
-    maps = inner.map(lambda pair: (pa.map_(pa.string(), pair[0]), st.lists(st.tuples(TEXT, pair[1] | st.none()), max_size=2)))
+    fixed = inner.map(
+        lambda pair: (pa.list_(pair[0], 2), st.lists(pair[1] | st.none(), min_size=2, max_size=2))
+    )
+    maps = inner.map(
+        lambda pair: (
+            pa.map_(pa.string(), pair[0]),
+            st.lists(st.tuples(TEXT, pair[1] | st.none()), max_size=2),
+        )
+    )
     structs = st.lists(inner, max_size=3).map(
         lambda pairs: (
             pa.struct([(f"part {place}", type_) for place, (type_, _) in enumerate(pairs)]),
-            st.fixed_dictionaries({f"part {place}": values | st.none() for place, (_, values) in enumerate(pairs)}),
+            st.fixed_dictionaries(
+                {f"part {place}": values | st.none() for place, (_, values) in enumerate(pairs)}
+            ),
         )
     )
     return lists | large | fixed | maps | structs
@@ -93,7 +110,8 @@ def test_floats_have_the_fewest_digits_and_need_not_be_finite() -> None:
 
 def test_tensors_and_dictionaries_come_back() -> None:
     tensors = pa.ExtensionArray.from_storage(
-        pa.fixed_shape_tensor(pa.uint8(), [2, 2]), pa.array([[1, 2, 3, 4], [5, 6, 7, 8]], pa.list_(pa.uint8(), 4))
+        pa.fixed_shape_tensor(pa.uint8(), [2, 2]),
+        pa.array([[1, 2, 3, 4], [5, 6, 7, 8]], pa.list_(pa.uint8(), 4)),
     )
     assert from_json(to_json(tensors), tensors.type).equals(tensors)
     words = pa.array(["a", "b", None, "a"]).dictionary_encode()
@@ -127,12 +145,16 @@ def test_types_without_a_json_form_are_told() -> None:
 @examples(100)
 @example("0./")
 @example("")
-@given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("/._%~\\\n"), max_size=12))
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("/._%~\\\n"), max_size=12)
+)
 def test_any_key_is_a_safe_path_and_comes_back(key: str) -> None:
     path = member_key(key)
     assert key_of_member(path) == key
     assert key_of_member(f"{path}%~1") == key
-    assert re.fullmatch(r"(?:.*/|)[^.]+", path, re.DOTALL), "what readers take for the key is all of it"
+    assert re.fullmatch(r"(?:.*/|)[^.]+", path, re.DOTALL), (
+        "what readers take for the key is all of it"
+    )
     parts = path.split("/")
     assert not {"", ".", ".."} & set(parts)
     assert not any(part.startswith("__") for part in parts)
@@ -142,4 +164,9 @@ def test_any_key_is_a_safe_path_and_comes_back(key: str) -> None:
 def test_repeated_names_get_a_number_and_columns_are_parts_of_extensions() -> None:
     names = DistinctNames()
     assert [names.of(name) for name in ("a", "b", "a", "a")] == ["a", "b", "a%~1", "a%~2"]
-    assert [extension_part(name) for name in ("box_2", "Box", "a.b/c", "ü")] == ["box_2", "%42ox", "a%2eb%2fc", "%c3%bc"]
+    assert [extension_part(name) for name in ("box_2", "Box", "a.b/c", "ü")] == [
+        "box_2",
+        "%42ox",
+        "a%2eb%2fc",
+        "%c3%bc",
+    ]

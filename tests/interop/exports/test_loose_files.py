@@ -1,4 +1,5 @@
-"""Exports to a file for each sample: the files are known by SHA256SUMS, and shardctl.json does not grow with them."""
+"""Exports to a file for each sample: the files are known by SHA256SUMS, and shardctl.json does not
+grow with them."""
 
 from __future__ import annotations
 
@@ -36,21 +37,30 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     stream = io.BytesIO()
     Image.new("RGB", (8, 8)).save(stream, "JPEG")
     objects = {"category": [0], "bbox": [[1.0, 1.0, 4.0, 4.0]]}
-    rows = [{"key": f"{number:04d}.jpg", "image": stream.getvalue(), "objects": objects} for number in range(SAMPLES)]
+    rows = [
+        {"key": f"{number:04d}.jpg", "image": stream.getvalue(), "objects": objects}
+        for number in range(SAMPLES)
+    ]
     folder = tmp_path_factory.mktemp("marked") / "in"
     roles = {"objects": {"role": "objects", "names": ["cat"]}}
-    shardctl.write(folder, {"train": rows[:150], "val": rows[150:]}, roles=roles, samples_per_shard=40)
+    shardctl.write(
+        folder, {"train": rows[:150], "val": rows[150:]}, roles=roles, samples_per_shard=40
+    )
     return folder
 
 
 @pytest.fixture(scope="module", params=FORMS)
-def whole(marked: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(
+    marked: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     folder: Path = tmp_path_factory.mktemp("whole") / request.param
     result = shardctl.export(marked, folder, request.param, workers=2)
     images = (2 if request.param == "yolo" else 1) * SAMPLES
     assert (result.loose_files, len(result.files) < 5) == (images, True)
     there = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    assert result.bytes == there - sum((folder / name).stat().st_size for name in (DESCRIPTION, CHECKSUMS))
+    assert result.bytes == there - sum(
+        (folder / name).stat().st_size for name in (DESCRIPTION, CHECKSUMS)
+    )
     return folder
 
 
@@ -87,9 +97,19 @@ def test_a_class_that_is_called_as_a_split_is_none(tmp_path: Path) -> None:
             (tmp_path / "in" / split / name / "a.txt").write_text(f"{split}\n{name}\n")
     shardctl.convert(tmp_path / "in", tmp_path / "dataset", workers=0)
     shardctl.export(tmp_path / "dataset", tmp_path / "out", "files", workers=0)
-    shardctl.convert(tmp_path / "out", tmp_path / "back", recipe={"kind": "text", "record": "line"}, labels="none", workers=0)
-    texts = {split: {row["text"] for row in shardctl.open(tmp_path / "back", split=split)} for split in folders}
-    assert texts == {"train": {"train", "cat", "val", None}, "val": {"val", "cat", None}}  # metadata.jsonl has lines too
+    shardctl.convert(
+        tmp_path / "out",
+        tmp_path / "back",
+        recipe={"kind": "text", "record": "line"},
+        labels="none",
+        workers=0,
+    )
+    texts = {
+        split: {row["text"] for row in shardctl.open(tmp_path / "back", split=split)}
+        for split in folders
+    }
+    # metadata.jsonl has lines too
+    assert texts == {"train": {"train", "cat", "val", None}, "val": {"val", "cat", None}}
 
 
 def test_it_is_replaced_only_where_nothing_else_would_be_lost(marked: Path, out: Path) -> None:
@@ -98,7 +118,8 @@ def test_it_is_replaced_only_where_nothing_else_would_be_lost(marked: Path, out:
     with pytest.raises(StorageError, match=r"does not come from an export \(.*mine\.jpg\)"):
         shardctl.export(marked, out, out.name, workers=0, overwrite=True)
     mine.unlink()
-    with open(out / CHECKSUMS, "a") as sums:  # a list to which somebody has added a file does not make it one of the export
+    # a list to which somebody has added a file does not make it one of the export
+    with open(out / CHECKSUMS, "a") as sums:
         sums.write(f"{'0' * 64}  {mine.relative_to(out).as_posix()}\n")
     with pytest.raises(StorageError, match="SHA256SUMS is lost or changed"):
         shardctl.export(marked, out, out.name, workers=0, overwrite=True)
@@ -120,7 +141,10 @@ def test_folders_may_be_deeper_than_python_calls_itself(marked: Path, tmp_path: 
 def test_a_file_that_is_lost_or_cut_is_told(out: Path, tmp_path: Path) -> None:
     file = out / FORMS[out.name]
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(InputError, match=r"its files of one sample each have [\d,]+ bytes \(`shardctl verify` names .*says"):
+    with pytest.raises(
+        InputError,
+        match=r"its files of one sample each have [\d,]+ bytes \(`shardctl verify` names .*says",
+    ):
         shardctl.convert(out, tmp_path / "back", recipe={"kind": "image"}, workers=0)
     file.unlink()
     with pytest.raises(InputError, match=rf"lists .*{file.name}, which is not there; get it"):
@@ -155,7 +179,9 @@ shardctl.export(sys.argv[1], sys.argv[2], sys.argv[3], workers=0, overwrite=True
 
 
 @pytest.mark.thorough(after=1)
-def test_an_export_that_is_killed_while_the_old_one_is_removed_goes_on(marked: Path, out: Path) -> None:
+def test_an_export_that_is_killed_while_the_old_one_is_removed_goes_on(
+    marked: Path, out: Path
+) -> None:
     ran = subprocess.run([sys.executable, "-c", KILLED, marked, out, out.name])
     assert ran.returncode == -signal.SIGKILL
     assert (out.parent / f"{out.name}.partial" / "old").exists()
@@ -163,13 +189,20 @@ def test_an_export_that_is_killed_while_the_old_one_is_removed_goes_on(marked: P
     assert not (out.parent / f"{out.name}.partial").exists()
 
 
-def test_a_file_that_is_lost_is_told_of_a_folder_of_the_export_too(out: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_lost_is_told_of_a_folder_of_the_export_too(
+    out: Path, tmp_path: Path
+) -> None:
     top = out / ("images" if out.name == "yolo" else "train")
     (out / FORMS[out.name]).unlink()
     with pytest.raises(InputError, match=r"lists .*0007\.\w+, which is not there; get it"):
         shardctl.convert(top, tmp_path / "back", recipe={"kind": "image"}, labels="none", workers=0)
     other = out / ("images/val" if out.name == "yolo" else "val")  # of this split nothing is lost
-    assert shardctl.convert(other, tmp_path / "back", recipe={"kind": "image"}, labels="none", workers=0).samples == 50
+    assert (
+        shardctl.convert(
+            other, tmp_path / "back", recipe={"kind": "image"}, labels="none", workers=0
+        ).samples
+        == 50
+    )
 
 
 def test_nothing_is_written_again_if_only_the_last_step_failed(
@@ -187,7 +220,9 @@ def test_nothing_is_written_again_if_only_the_last_step_failed(
     before = {path.name: path.stat().st_ino for path in staging.rglob("*.jpg")}
     shardctl.export(marked, out, whole.name, workers=0)
     assert {path.name: path.stat().st_ino for path in out.rglob("*.jpg")} == before
-    names = [sorted(path.relative_to(folder) for path in folder.rglob("*")) for folder in (out, whole)]
+    names = [
+        sorted(path.relative_to(folder) for path in folder.rglob("*")) for folder in (out, whole)
+    ]
     assert names[0] == names[1]
     assert (out / DESCRIPTION).read_bytes() == (whole / DESCRIPTION).read_bytes()
 
@@ -195,7 +230,10 @@ def test_nothing_is_written_again_if_only_the_last_step_failed(
 def test_verify_compares_the_checksums_of_all_files(out: Path, cli: Any) -> None:
     files = len((out / CHECKSUMS).read_text().splitlines())
     whole = cli("verify", out)
-    assert (whole.code, f"is whole (level full): {files} files, {SAMPLES} samples" in whole.out) == (0, True)
+    assert (
+        whole.code,
+        f"is whole (level full): {files} files, {SAMPLES} samples" in whole.out,
+    ) == (0, True)
     file = out / FORMS[out.name]
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     changed = cli("verify", out)
@@ -209,7 +247,9 @@ def test_verify_compares_the_checksums_of_all_files(out: Path, cli: Any) -> None
     assert (shown.code, f"is an export of shardctl to {out.name}" in shown.err) == (2, True)
 
 
-def test_a_part_whose_files_are_gone_is_written_again(marked: Path, whole: Path, tmp_path: Path) -> None:
+def test_a_part_whose_files_are_gone_is_written_again(
+    marked: Path, whole: Path, tmp_path: Path
+) -> None:
 
     def stop(done: int, _samples: int) -> None:
         if done > 100:
@@ -234,4 +274,6 @@ def test_a_set_of_names_has_the_names_that_it_was_given(names: list[str], other:
     assert bool(found) == bool(names)
     times = Counter(names)
     several = NameSet.repeated(names)
-    assert [name for name in times if name in several] == [name for name, count in times.items() if count > 1]
+    assert [name for name in times if name in several] == [
+        name for name, count in times.items() if count > 1
+    ]

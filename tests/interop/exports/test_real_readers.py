@@ -48,7 +48,9 @@ def read(environment: str, script: str, root: Path) -> dict[str, Any]:
     python = INTEROP / environment / "bin" / "python"
     if not (INTEROP / environment / ".done").exists():
         pytest.skip(f"no environment {environment}; `make interop` makes it")
-    ran = subprocess.run([python, READERS / f"{script}.py", root], capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(
+        [python, READERS / f"{script}.py", root], capture_output=True, text=True, timeout=300
+    )
     assert ran.returncode == 0, ran.stderr[-3000:]
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     return found
@@ -58,9 +60,15 @@ def seen(value: Any) -> Any:
     """Return a stored value as the readers print it."""
     if isinstance(value, dict) and set(value) == {"bytes", "path"}:
         image = Image.open(io.BytesIO(value["bytes"]))
-        return {"size": list(image.size), "pixels": hashlib.sha256(image.convert("RGB").tobytes()).hexdigest()}
+        return {
+            "size": list(image.size),
+            "pixels": hashlib.sha256(image.convert("RGB").tobytes()).hexdigest(),
+        }
     if hasattr(value, "shape"):
-        return {"size": [value.shape[1], value.shape[0]], "pixels": hashlib.sha256(value.tobytes()).hexdigest()}
+        return {
+            "size": [value.shape[1], value.shape[0]],
+            "pixels": hashlib.sha256(value.tobytes()).hexdigest(),
+        }
     if isinstance(value, dict):
         return {name: seen(each) for name, each in value.items()}
     if isinstance(value, bytes):
@@ -73,47 +81,75 @@ def stored(root: Path, name: str, split: str) -> list[dict[str, Any]]:
     samples = shardctl.open(root / name, split=split)
     rows = made.rows_of(root / name, split)
     return [
-        {field: seen(samples[place]["image"]) if field == "image" else seen(value) for field, value in row.items()}
+        {
+            field: seen(samples[place]["image"]) if field == "image" else seen(value)
+            for field, value in row.items()
+        }
         for place, row in enumerate(rows)
     ]
 
 
 def in_json(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a sample of photos with the columns that are JSON as they are there: times are numbers."""
+    """Return a sample of photos with the columns that are JSON as they are there: times are
+    numbers."""
     info = row["info"]
     return {**row, "info": {**info, "taken": 1767225600000000 + 1000000 * info["width"]}}
 
 
 def near(row: dict[str, Any]) -> dict[str, Any]:
     """Return a sample with floats as the shortest numbers of 32 bits that they are nearest to."""
-    shortened = {name: float(f"{value:.6g}") for name, value in row.items() if isinstance(value, float)}
-    return {**row, **shortened, **({"box": [float(f"{number:.6g}") for number in row["box"]]} if "box" in row else {})}
+    shortened = {
+        name: float(f"{value:.6g}") for name, value in row.items() if isinstance(value, float)
+    }
+    return {
+        **row,
+        **shortened,
+        **({"box": [float(f"{number:.6g}") for number in row["box"]]} if "box" in row else {}),
+    }
 
 
 @pytest.mark.parametrize("environment", ["tensorflow", "datasets3"])
 def test_hugging_face_reads_every_form_for_it(exports: Path, environment: str) -> None:
     found = read(environment, "huggingface", exports)
     assert found["classes"] == list(made.CLASSES)
-    for name, splits in (("photos", ("train", "val")), ("gaps", ("train",)), ("raw", ("train",)), ("texts", ("train", "test"))):
+    for name, splits in (
+        ("photos", ("train", "val")),
+        ("gaps", ("train",)),
+        ("raw", ("train",)),
+        ("texts", ("train", "test")),
+    ):
         for split in splits:
             assert found[f"parquet {name}"][split] == stored(exports, name, split)
     for split, theirs in (("train", "train"), ("val", "validation")):
         rows = {row["key"]: near(in_json(row)) for row in stored(exports, "photos", split)}
-        assert {row["key"]: near(row) for row in found["files photos"][theirs]} == rows  # it has an order of its own
-        for row, tar in zip(map(in_json, stored(exports, "photos", split)), found["webdataset photos"][split], strict=True):
+        # it has an order of its own
+        assert {row["key"]: near(row) for row in found["files photos"][theirs]} == rows
+        for row, tar in zip(
+            map(in_json, stored(exports, "photos", split)),
+            found["webdataset photos"][split],
+            strict=True,
+        ):
             assert key_of_member(tar["__key__"]) == row["key"]
-            assert (tar["jpg"], tar["cls"], tar["blob.bin"]) == (row["image"], row["label"], row["blob"])
+            assert (tar["jpg"], tar["cls"], tar["blob.bin"]) == (
+                row["image"],
+                row["label"],
+                row["blob"],
+            )
             assert tar["box.npy"] == row["box"]
             given = {name: row[name] for name in ("caption", "score", "tags", "info")}
             assert near(tar["json"]) == near(given)
-    for row, tar in zip(stored(exports, "raw", "train"), found["webdataset raw"]["train"], strict=True):
+    for row, tar in zip(
+        stored(exports, "raw", "train"), found["webdataset raw"]["train"], strict=True
+    ):
         assert (tar["__key__"], tar["png"], tar["cls"]) == (row["key"], row["image"], row["label"])
     if environment == "tensorflow":
         check_webdataset(exports, found)
 
 
 def check_webdataset(exports: Path, found: dict[str, Any]) -> None:
-    for row, tar in zip(map(in_json, stored(exports, "photos", "train")), found["wds photos"], strict=True):
+    for row, tar in zip(
+        map(in_json, stored(exports, "photos", "train")), found["wds photos"], strict=True
+    ):
         assert key_of_member(tar["__key__"]) == row["key"]
         assert (tar["jpg"], tar["cls"], tar["blob.bin"], tar["box.npy"]) == (
             row["image"],
@@ -121,18 +157,33 @@ def check_webdataset(exports: Path, found: dict[str, Any]) -> None:
             row["blob"],
             row["box"],
         )
-        assert near(tar["json"]) == near({name: row[name] for name in ("caption", "score", "tags", "info")})
+        assert near(tar["json"]) == near(
+            {name: row[name] for name in ("caption", "score", "tags", "info")}
+        )
     for row, tar in zip(stored(exports, "texts", "train"), found["wds texts"], strict=True):
-        assert (key_of_member(tar["__key__"]), tar["txt"], tar["json"]) == (row["key"], row["text"], {"year": row["year"]})
-    gaps = [{name: value for name, value in row.items() if name != "key"} for row in stored(exports, "gaps", "train")]
+        assert (key_of_member(tar["__key__"]), tar["txt"], tar["json"]) == (
+            row["key"],
+            row["text"],
+            {"year": row["year"]},
+        )
+    gaps = [
+        {name: value for name, value in row.items() if name != "key"}
+        for row in stored(exports, "gaps", "train")
+    ]
     assert [tar["json"] for tar in found["wds gaps"]] == gaps
 
 
 def test_streaming_and_litdata_read_theirs(exports: Path) -> None:
     found = read("torch", "streams", exports)
-    for name, splits in (("photos", ("train", "val")), ("gaps", ("train",)), ("texts", ("train", "test"))):
+    for name, splits in (
+        ("photos", ("train", "val")),
+        ("gaps", ("train",)),
+        ("texts", ("train", "test")),
+    ):
         for split in splits:
-            rows = [in_json(row) if name == "photos" else row for row in stored(exports, name, split)]
+            rows = [
+                in_json(row) if name == "photos" else row for row in stored(exports, name, split)
+            ]
             assert found[f"mds {name} {split}"] == rows
     pixels = [sample["image"].tolist() for sample in shardctl.open(exports / "raw", split="train")]
     assert [row["image"] for row in found["mds raw train"]] == pixels
@@ -156,13 +207,16 @@ def exported_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shardctl.export(dataset, root / f"{to}-{name}", to, workers=0, on_loss="json")
     options = {"where": "key == '2'", "workers": 0}
     shardctl.export(root / "features", root / "tfds-one", "tfds", **options)
-    shardctl.export(root / "features", root / "tfrecord-one", "tfrecord", compression="gzip", **options)
+    shardctl.export(
+        root / "features", root / "tfrecord-one", "tfrecord", compression="gzip", **options
+    )
     shardctl.export(root / "raw", root / "tfds-kept", "tfds", store="keep", workers=0)
     return root
 
 
 def in_example(row: dict[str, Any], texts: tuple[str, ...]) -> dict[str, Any]:
-    """Return a stored sample as a record of TFRecord: what is missing is not there, and `texts` are JSON text."""
+    """Return a stored sample as a record of TFRecord: what is missing is not there, and `texts` are
+    JSON text."""
     made: dict[str, Any] = {}
     for name, value in row.items():
         if name in texts:
@@ -190,7 +244,8 @@ def bare(value: Any) -> Any:
 
 
 def in_tfds(row: dict[str, Any], texts: tuple[str, ...]) -> dict[str, Any]:
-    """Return a stored sample as TFDS gives it: dicts in the place of names with slashes, and images with their pixels."""
+    """Return a stored sample as TFDS gives it: dicts in the place of names with slashes, and images
+    with their pixels."""
     made: dict[str, Any] = {}
     for name, value in row.items():
         *above, last = name.split("/")
@@ -215,12 +270,17 @@ def pixels_of(data: bytes, name: str) -> Any:
     if image.format == "JPEG":
         return None
     return (
-        [[[pixel] for pixel in line] for line in np.asarray(image).tolist()] if name == "mask" else np.asarray(image).tolist()
+        [[[pixel] for pixel in line] for line in np.asarray(image).tolist()]
+        if name == "mask"
+        else np.asarray(image).tolist()
     )
 
 
 def without_jpeg(row: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if name.endswith(".pixels") and like[name] is None else value for name, value in row.items()}
+    return {
+        name: None if name.endswith(".pixels") and like[name] is None else value
+        for name, value in row.items()
+    }
 
 
 TEXTS = {
@@ -235,12 +295,20 @@ def test_tensorflow_and_tfds_read_theirs(exported_examples: Path) -> None:
     root = exported_examples
     found = read("tensorflow", "examples", root)
     two = ("train", "val")
-    names = {"photos": two, "gaps": ("train",), "texts": ("train", "test"), "features": ("train", "test")}
+    names = {
+        "photos": two,
+        "gaps": ("train",),
+        "texts": ("train", "test"),
+        "features": ("train", "test"),
+    }
     names["objects"] = ("train", "test")
     for name, splits in names.items():
         assert found[f"tfds-{name} splits"] == sorted(splits)
         for split in splits:
-            rows = [in_json(row) if name == "photos" else row for row in made.rows_of(root / name, split)]
+            rows = [
+                in_json(row) if name == "photos" else row
+                for row in made.rows_of(root / name, split)
+            ]
             texts, tfds_texts = (TEXTS.get(f"{to}-{name}", ()) for to in ("tfrecord", "tfds"))
             assert found[f"tfrecord-{name} {split}"] == [in_example(row, texts) for row in rows]
             assert found[f"array-record-{name} {split}"] == found[f"tfrecord-{name} {split}"]
@@ -259,10 +327,15 @@ def test_tensorflow_and_tfds_read_theirs(exported_examples: Path) -> None:
 
 def check_pixels(root: Path, found: dict[str, Any]) -> None:
     for sample, kept, image in zip(
-        shardctl.open(root / "raw", split="train"), found["tfds-kept train"], found["tfds-raw train"], strict=True
+        shardctl.open(root / "raw", split="train"),
+        found["tfds-kept train"],
+        found["tfds-raw train"],
+        strict=True,
     ):
         assert kept["image"] == image["image.pixels"] == sample["image"].tolist()
-    for sample, masked in zip(shardctl.open(root / "masks", split="train"), found["tfds-masks train"], strict=True):
+    for sample, masked in zip(
+        shardctl.open(root / "masks", split="train"), found["tfds-masks train"], strict=True
+    ):
         assert masked["image.pixels"] == sample["image"].tolist()
         assert masked["mask.pixels"] == sample["mask"][:, :, None].tolist()
 
@@ -286,11 +359,19 @@ def test_pycocotools_reads_what_is_marked(tmp_path: Path) -> None:
         for key, each in (("a", objects), ("b", none), ("c", None), ("d", objects))
     ]
     role = {"role": "objects", "names": ["cat", "dog"], "keypoints": ["left", "right"]}
-    shardctl.write(tmp_path / "in", {"train": samples}, roles={"objects": role}, samples_per_shard=2)
+    shardctl.write(
+        tmp_path / "in", {"train": samples}, roles={"objects": role}, samples_per_shard=2
+    )
     shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
     marked = [
         {"name": "dog", "bbox": [1, 2, 6, 4], "iscrowd": 0, "pixels": 24, "num_keypoints": 1},
         {"name": "cat", "bbox": [3, 2, 10, 3], "iscrowd": 1, "pixels": 30, "num_keypoints": None},
-        {"name": "cat", "bbox": [0, 0, 2.5, 3], "iscrowd": 0, "pixels": None, "num_keypoints": None},
+        {
+            "name": "cat",
+            "bbox": [0, 0, 2.5, 3],
+            "iscrowd": 0,
+            "pixels": None,
+            "num_keypoints": None,
+        },
     ]
     assert read("coco", "coco", tmp_path / "out") == {"a.jpg": marked, "b.jpg": [], "d.jpg": marked}

@@ -1,4 +1,5 @@
-"""Every role of a field comes back, with every setting, from the forms that give back the same dataset; a flip moves it."""
+"""Every role of a field comes back, with every setting, from the forms that give back the same
+dataset; a flip moves it."""
 
 from __future__ import annotations
 
@@ -56,9 +57,9 @@ class Column:
         self.type, self.role, self.values = type_, role, values
 
 
-names = st.none() | st.lists(st.text("aé ", min_size=1, max_size=3).map(str.strip), min_size=1, max_size=3, unique=True).filter(
-    all
-)
+names = st.none() | st.lists(
+    st.text("aé ", min_size=1, max_size=3).map(str.strip), min_size=1, max_size=3, unique=True
+).filter(all)
 
 
 @st.composite
@@ -68,20 +69,35 @@ def masks(draw: Any) -> Column:
     rng = np.random.default_rng(draw(st.integers(0, 9)))
     arrays = [rng.integers(0, 3, (HEIGHT, WIDTH)).astype(f"uint{bits}") for _ in range(SAMPLES)]
     role = Mask(
-        "raw" if raw else "png", None, draw(st.none() | st.just(("sky", "sea", "land"))), draw(st.none() | st.just(255)), bits
+        "raw" if raw else "png",
+        None,
+        draw(st.none() | st.just(("sky", "sea", "land"))),
+        draw(st.none() | st.just(255)),
+        bits,
     )
     if raw:
-        return Column(pa.fixed_shape_tensor(pa.from_numpy_dtype(arrays[0].dtype), (HEIGHT, WIDTH)), role, arrays)
+        return Column(
+            pa.fixed_shape_tensor(pa.from_numpy_dtype(arrays[0].dtype), (HEIGHT, WIDTH)),
+            role,
+            arrays,
+        )
     palette = bits == 8 and draw(st.booleans())
     there = draw(st.lists(st.booleans(), min_size=SAMPLES, max_size=SAMPLES))
-    values = [(png(each, palette), "mask.png") if some else None for each, some in zip(arrays, there, strict=True)]
+    values = [
+        (png(each, palette), "mask.png") if some else None
+        for each, some in zip(arrays, there, strict=True)
+    ]
     return Column(ENCODED_IMAGE, role, values)
 
 
 @st.composite
 def pictures(draw: Any) -> Column:
     rng = np.random.default_rng(draw(st.integers(0, 9)))
-    return Column(ENCODED_IMAGE, Image("source"), [(png(rng.integers(0, 9, (5, 4, 3)).astype(np.uint8)), "b.png")] * SAMPLES)
+    return Column(
+        ENCODED_IMAGE,
+        Image("source"),
+        [(png(rng.integers(0, 9, (5, 4, 3)).astype(np.uint8)), "b.png")] * SAMPLES,
+    )
 
 
 @st.composite
@@ -94,7 +110,11 @@ def marked(draw: Any) -> Column:
         known["ids"] = draw(st.none() | st.just((18, 1)))
         known["supercategories"] = draw(st.none() | st.just(("", "animal")))
     if "keypoints" in members:
-        known |= {"keypoints": POINTS, "skeleton": draw(st.none() | st.just(((0, 1), (0, 2)))), "flip": (0, 2, 1)}
+        known |= {
+            "keypoints": POINTS,
+            "skeleton": draw(st.none() | st.just(((0, 1), (0, 2)))),
+            "flip": (0, 2, 1),
+        }
     mask = np.zeros((HEIGHT, WIDTH), np.uint8)
     mask[1:3, 2:7] = 1
     whole: dict[str, Any] = {
@@ -110,7 +130,10 @@ def marked(draw: Any) -> Column:
         "keypoints": [[1.0, 2.0, 2.0], [3.0, 3.0, 1.0], [0.0, 0.0, 0.0]],
     }
     counts = draw(st.lists(st.none() | st.integers(0, 2), min_size=SAMPLES, max_size=SAMPLES))
-    values = [None if count is None else {name: [whole[name]] * count for name in members} for count in counts]
+    values = [
+        None if count is None else {name: [whole[name]] * count for name in members}
+        for count in counts
+    ]
     return Column(objects_type(members), Objects(**known), values)
 
 
@@ -122,17 +145,24 @@ def tokens(draw: Any) -> Column:
         draw(st.none() | st.just(1)),
         draw(st.none() | st.just("bytes")),
     )
-    type_ = draw(st.sampled_from([pa.list_(pa.uint16()), pa.list_(pa.int32()), pa.list_(pa.uint32(), 3)]))
+    type_ = draw(
+        st.sampled_from([pa.list_(pa.uint16()), pa.list_(pa.int32()), pa.list_(pa.uint32(), 3)])
+    )
     return Column(type_, role, [[1, 2, number] for number in range(SAMPLES)])
 
 
 @st.composite
 def tensors(draw: Any) -> Column:
     type_ = pa.fixed_shape_tensor(
-        draw(st.sampled_from([pa.float32(), pa.int64(), pa.uint8()])), draw(st.sampled_from([(2, 3), (6,), (1, 3, 2)]))
+        draw(st.sampled_from([pa.float32(), pa.int64(), pa.uint8()])),
+        draw(st.sampled_from([(2, 3), (6,), (1, 3, 2)])),
     )
     dtype = type_.value_type.to_pandas_dtype()
-    return Column(type_, None, [np.arange(6, dtype=dtype).reshape(type_.shape) + number for number in range(SAMPLES)])
+    return Column(
+        type_,
+        None,
+        [np.arange(6, dtype=dtype).reshape(type_.shape) + number for number in range(SAMPLES)],
+    )
 
 
 numbers = st.lists(st.integers(0, 2), min_size=SAMPLES, max_size=SAMPLES)
@@ -159,7 +189,9 @@ COLUMNS: Mapping[str, Any] = {
     "points": boxes.map(lambda values: Column(pa.list_(pa.float32()), Plain("keypoints"), values)),
     "tokens": tokens(),
     "array": tensors(),
-    "plain": numbers.map(lambda values: Column(pa.list_(pa.int16()), None, [[value] * value for value in values])),
+    "plain": numbers.map(
+        lambda values: Column(pa.list_(pa.int16()), None, [[value] * value for value in values])
+    ),
 }
 
 
@@ -168,7 +200,10 @@ def datasets(draw: Any) -> dict[str, Column]:
     """Draw columns of several roles beside an image."""
     chosen = draw(st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=6, unique=True))
     rng = np.random.default_rng(0)
-    images = [(png(rng.integers(0, 255, (HEIGHT, WIDTH, 3)).astype(np.uint8)), f"k{number}.png") for number in range(SAMPLES)]
+    images = [
+        (png(rng.integers(0, 255, (HEIGHT, WIDTH, 3)).astype(np.uint8)), f"k{number}.png")
+        for number in range(SAMPLES)
+    ]
     return {
         "image": Column(ENCODED_IMAGE, Image("source", (HEIGHT, WIDTH, 3)), images),
         **{name: draw(COLUMNS[name]) for name in chosen},
@@ -177,7 +212,10 @@ def datasets(draw: Any) -> dict[str, Column]:
 
 def write(root: Path, columns: Mapping[str, Column]) -> Path:
     """Write columns as a dataset of one split."""
-    fields = [pa.field("key", pa.string()), *(pa.field(name, each.type) for name, each in columns.items())]
+    fields = [
+        pa.field("key", pa.string()),
+        *(pa.field(name, each.type) for name, each in columns.items()),
+    ]
     roles = Roles({name: each.role for name, each in columns.items() if each.role is not None})
     layout = Layout("image", pa.schema(fields), roles)
     root.mkdir()
@@ -205,7 +243,11 @@ def as_exported(columns: Mapping[str, Column]) -> dict[str, Column]:
 
 def _encoded(column: Column) -> Column:
     assert isinstance(column.role, Mask)
-    return Column(ENCODED_IMAGE, replace(column.role, store="png"), [(png(each), None) for each in column.values])
+    return Column(
+        ENCODED_IMAGE,
+        replace(column.role, store="png"),
+        [(png(each), None) for each in column.values],
+    )
 
 
 @pytest.mark.thorough(after=1)
@@ -218,8 +260,15 @@ def test_every_role_comes_back_with_its_settings(form: str, columns: dict[str, C
         write(folder / "dataset", columns)
         shardctl.export(folder / "dataset", folder / "out", form, workers=0, on_loss="json")
         assert shardctl.convert(folder / "out", folder / "back", workers=0).rejected == 0
-        before, after = facts_of(write(folder / "expected", as_exported(columns))), facts_of(folder / "back")
-        raw = {name for name, each in columns.items() if isinstance(each.role, Mask) and each.role.store == "raw"}
+        before, after = (
+            facts_of(write(folder / "expected", as_exported(columns))),
+            facts_of(folder / "back"),
+        )
+        raw = {
+            name
+            for name, each in columns.items()
+            if isinstance(each.role, Mask) and each.role.store == "raw"
+        }
         assert (after["schema"], after["fields"]) == (before["schema"], before["fields"])
         found = rows_of(folder / "back")
         for row, expected in zip(found, rows_of(folder / "expected"), strict=True):
@@ -232,7 +281,8 @@ def test_every_role_comes_back_with_its_settings(form: str, columns: dict[str, C
 
 
 def a_bit_of_all() -> dict[str, Column]:
-    """Return masks of 8 and 16 bits, one of them raw and one with a missing value, and objects with all that can be moved."""
+    """Return masks of 8 and 16 bits, one of them raw and one with a missing value, and objects with
+    all that can be moved."""
     ramp = np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH)
     first = [png((ramp % 3).astype(np.uint8), palette=True), None] * 2
     one = np.zeros((HEIGHT, WIDTH), np.uint8)
@@ -248,31 +298,50 @@ def a_bit_of_all() -> dict[str, Column]:
     image = (png(np.repeat(ramp[..., None], 3, axis=2).astype(np.uint8)), "k.png")
     return {
         "image": Column(ENCODED_IMAGE, Image("source", (HEIGHT, WIDTH, 3)), [image] * SAMPLES),
-        "mask": Column(ENCODED_IMAGE, Mask("png", None, ("a", "b", "c"), 255), [each and (each, "m.png") for each in first]),
-        "deep": Column(
-            ENCODED_IMAGE, Mask("png", None, None, 9, 16), [(png(ramp.astype(np.uint16) + 1000), "m.png")] * SAMPLES
+        "mask": Column(
+            ENCODED_IMAGE,
+            Mask("png", None, ("a", "b", "c"), 255),
+            [each and (each, "m.png") for each in first],
         ),
-        "flat": Column(image_tensor((HEIGHT, WIDTH)), Mask("raw"), [ramp.astype(np.uint8)] * SAMPLES),
-        "things": Column(objects_type(objects), role, [objects, None, objects, {name: [] for name in objects}]),
+        "deep": Column(
+            ENCODED_IMAGE,
+            Mask("png", None, None, 9, 16),
+            [(png(ramp.astype(np.uint16) + 1000), "m.png")] * SAMPLES,
+        ),
+        "flat": Column(
+            image_tensor((HEIGHT, WIDTH)), Mask("raw"), [ramp.astype(np.uint8)] * SAMPLES
+        ),
+        "things": Column(
+            objects_type(objects), role, [objects, None, objects, {name: [] for name in objects}]
+        ),
         "label": Column(pa.int64(), Label(("cat", "dog")), [0, 1, 0, 1]),
     }
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_recipe_that_mirrors_an_export_moves_all_that_is_in_the_images(form: str, tmp_path: Path) -> None:
+def test_a_recipe_that_mirrors_an_export_moves_all_that_is_in_the_images(
+    form: str, tmp_path: Path
+) -> None:
     columns = a_bit_of_all()
     write(tmp_path / "dataset", columns)
     shardctl.export(tmp_path / "dataset", tmp_path / "out", form, workers=0, on_loss="json")
     recipe = {"store": "png", "transform": [{"name": "hflip", "p": 1}]}
-    assert shardctl.convert(tmp_path / "out", tmp_path / "back", recipe=recipe, workers=0).rejected == 0
+    assert (
+        shardctl.convert(tmp_path / "out", tmp_path / "back", recipe=recipe, workers=0).rejected
+        == 0
+    )
     fields = json.loads((tmp_path / "back" / "manifest.json").read_text())["fields"]
     expected = {name: each.role for name, each in as_exported(columns).items() if name != "image"}
-    assert {name: each for name, each in fields.items() if name != "image"} == Roles(expected).to_json()  # type: ignore[arg-type]
+    assert {name: each for name, each in fields.items() if name != "image"} == Roles(
+        expected
+    ).to_json()  # type: ignore[arg-type]
     rows = rows_of(tmp_path / "back")
     for row, before in zip(rows, rows_of(tmp_path / "dataset"), strict=True):
         assert np.array_equal(numbers_of(row["image"]), numbers_of(before["image"])[:, ::-1])
         assert np.array_equal(numbers_of(row["deep"]), numbers_of(before["deep"])[:, ::-1])
-        assert np.array_equal(numbers_of(row["flat"]), np.reshape(before["flat"], (HEIGHT, WIDTH))[:, ::-1])
+        assert np.array_equal(
+            numbers_of(row["flat"]), np.reshape(before["flat"], (HEIGHT, WIDTH))[:, ::-1]
+        )
         assert (row["mask"] is None) == (before["mask"] is None)
         if row["mask"] is not None:
             assert np.array_equal(numbers_of(row["mask"]), numbers_of(before["mask"])[:, ::-1])
@@ -282,13 +351,22 @@ def test_a_recipe_that_mirrors_an_export_moves_all_that_is_in_the_images(form: s
     assert things["segmentation"][0][0][::2] == [7.0, 4.0, 4.0]
     size = (HEIGHT, WIDTH)
     (runs,) = columns["things"].values[0]["rle"]
-    assert np.array_equal(rle.decode(things["rle"][0]["counts"], size), rle.decode(runs["counts"], size)[:, ::-1])
+    assert np.array_equal(
+        rle.decode(things["rle"][0]["counts"], size), rle.decode(runs["counts"], size)[:, ::-1]
+    )
     assert [row["things"] and len(row["things"]["bbox"]) for row in rows] == [1, None, 1, 0]
 
 
 def test_masks_alone_stay_masks(tmp_path: Path) -> None:
     write(tmp_path / "dataset", a_bit_of_all())
-    shardctl.export(tmp_path / "dataset", tmp_path / "out", "parquet", workers=0, columns=["mask"], rename={"mask": "segments"})
+    shardctl.export(
+        tmp_path / "dataset",
+        tmp_path / "out",
+        "parquet",
+        workers=0,
+        columns=["mask"],
+        rename={"mask": "segments"},
+    )
     shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
     assert shardctl.open(tmp_path / "back").roles.by_name == {"mask": a_bit_of_all()["mask"].role}
 
@@ -310,7 +388,9 @@ def test_masks_that_are_not_those_of_the_export_are_rejects(tmp_path: Path) -> N
     said["files"][f"data/{path.name}"]["bytes"] = path.stat().st_size
     described.write_text(json.dumps(said))
     recipe = {"store": "png", "transform": [{"name": "hflip", "p": 1}]}
-    made = shardctl.convert(tmp_path / "out", tmp_path / "back", recipe=recipe, workers=0, max_rejects=10)
+    made = shardctl.convert(
+        tmp_path / "out", tmp_path / "back", recipe=recipe, workers=0, max_rejects=10
+    )
     rejects = (tmp_path / "back" / "rejects.jsonl").read_text()
     assert made.rejected == 3
     assert "this is an image of mode RGB" in rejects
@@ -318,20 +398,26 @@ def test_masks_that_are_not_those_of_the_export_are_rejects(tmp_path: Path) -> N
     assert "its mask is of 3x3, and the image has 8x6" in rejects
 
 
-def test_exports_of_two_datasets_are_refused_where_they_say_different_things(tmp_path: Path) -> None:
+def test_exports_of_two_datasets_are_refused_where_they_say_different_things(
+    tmp_path: Path,
+) -> None:
     columns = a_bit_of_all()
     write(tmp_path / "one", columns)
     columns["mask"].role = Mask("png", None, ("c", "b", "a"), 255)
     write(tmp_path / "other", columns)
     for name in ("one", "other"):
         shardctl.export(tmp_path / name, tmp_path / "out" / name, "parquet", workers=0)
-    with pytest.raises(InputError, match=r"exports, and their shardctl.json differ in mask; convert each"):
+    with pytest.raises(
+        InputError, match=r"exports, and their shardctl.json differ in mask; convert each"
+    ):
         shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0, split="none")
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_labels_that_are_no_classes_stay_text(form: str, tmp_path: Path) -> None:
-    samples = [{"text": f"text {number}", "label": ("pos", "neg")[number % 2]} for number in range(4)]
+    samples = [
+        {"text": f"text {number}", "label": ("pos", "neg")[number % 2]} for number in range(4)
+    ]
     shardctl.write(tmp_path / "dataset", samples)
     shardctl.export(tmp_path / "dataset", tmp_path / "out", form, workers=0)
     shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
@@ -341,13 +427,27 @@ def test_labels_that_are_no_classes_stay_text(form: str, tmp_path: Path) -> None
 
 def test_boxes_and_keypoints_by_role_are_no_objects_and_are_refused(tmp_path: Path) -> None:
     image = a_bit_of_all()["image"]
-    columns = {"image": image, "regions": Column(pa.list_(pa.float32()), Plain("boxes"), [[1.0, 2.0, 3.0, 4.0]] * SAMPLES)}
+    columns = {
+        "image": image,
+        "regions": Column(pa.list_(pa.float32()), Plain("boxes"), [[1.0, 2.0, 3.0, 4.0]] * SAMPLES),
+    }
     write(tmp_path / "dataset", columns)
-    with pytest.raises(UsageError, match="flip moves the content of the images, but not regions: it looks like a place"):
+    with pytest.raises(
+        UsageError,
+        match="flip moves the content of the images, but not regions: it looks like a place",
+    ):
         shardctl.open(tmp_path / "dataset").loader(1, flip=True)
     shardctl.export(tmp_path / "dataset", tmp_path / "out", "parquet", workers=0)
-    with pytest.raises(UsageError, match=r"hflip moves the content of the images, but not regions: .* unmoved='regions';"):
-        shardctl.convert(tmp_path / "out", tmp_path / "back", recipe={"transform": [{"name": "hflip"}]}, workers=0)
+    with pytest.raises(
+        UsageError,
+        match=r"hflip moves the content of the images, but not regions: .* unmoved='regions';",
+    ):
+        shardctl.convert(
+            tmp_path / "out",
+            tmp_path / "back",
+            recipe={"transform": [{"name": "hflip"}]},
+            workers=0,
+        )
 
 
 def unchanged(sample: dict[str, Any]) -> dict[str, Any]:
@@ -355,7 +455,9 @@ def unchanged(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", ["parquet", "webdataset"])
-def test_tensors_stay_tensors_beside_functions(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_stay_tensors_beside_functions(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent)
     type_ = pa.fixed_shape_tensor(pa.float32(), (2, 3))
     arrays = [np.arange(6, dtype=np.float32).reshape(2, 3) + number for number in range(SAMPLES)]

@@ -1,4 +1,5 @@
-"""What was exported and is converted again is the dataset that it was: keys, order, splits, classes, schema and every value."""
+"""What was exported and is converted again is the dataset that it was: keys, order, splits,
+classes, schema and every value."""
 
 from __future__ import annotations
 
@@ -34,17 +35,27 @@ def there_and_back(dataset: Path, form: str, folder: Path, **options: Any) -> di
 
 @pytest.mark.thorough(after=8)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("write", [write_photos, write_texts, write_gaps], ids=["photos", "texts", "gaps"])
+@pytest.mark.parametrize(
+    "write", [write_photos, write_texts, write_gaps], ids=["photos", "texts", "gaps"]
+)
 def test_a_dataset_comes_back_as_it_was(form: str, write: Any, tmp_path: Path) -> None:
     write(tmp_path / "dataset")
-    before, after = facts_of(tmp_path / "dataset"), there_and_back(tmp_path / "dataset", form, tmp_path, on_loss="json")
-    assert after == {**before, "kind": after["kind"]}  # shardctl.write calls everything a table that has no images
+    before, after = (
+        facts_of(tmp_path / "dataset"),
+        there_and_back(tmp_path / "dataset", form, tmp_path, on_loss="json"),
+    )
+    # shardctl.write calls everything a table that has no images
+    assert after == {**before, "kind": after["kind"]}
 
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("form", FORMS)
-def test_a_converted_folder_of_images_comes_back_as_it_was(form: str, photos: Path, tmp_path: Path) -> None:
-    shardctl.convert(photos, tmp_path / "dataset", split="zulu=0.6,alpha=0.4", workers=0, samples_per_shard=9)
+def test_a_converted_folder_of_images_comes_back_as_it_was(
+    form: str, photos: Path, tmp_path: Path
+) -> None:
+    shardctl.convert(
+        photos, tmp_path / "dataset", split="zulu=0.6,alpha=0.4", workers=0, samples_per_shard=9
+    )
     assert there_and_back(tmp_path / "dataset", form, tmp_path) == facts_of(tmp_path / "dataset")
     assert shardctl.verify(tmp_path / "back", level="deep").findings == ()
 
@@ -52,10 +63,20 @@ def test_a_converted_folder_of_images_comes_back_as_it_was(form: str, photos: Pa
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("form", FORMS)
 def test_tokens_stay_tokens(form: str, tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": "word " * n}) + "\n" for n in range(1, 30)))
-    recipe = {"transform": [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "pack", "length": 32, "method": "bfd"}]}
+    (tmp_path / "in.jsonl").write_text(
+        "".join(json.dumps({"text": "word " * n}) + "\n" for n in range(1, 30))
+    )
+    recipe = {
+        "transform": [
+            {"name": "tokenize", "tokenizer": "bytes"},
+            {"name": "pack", "length": 32, "method": "bfd"},
+        ]
+    }
     shardctl.convert(tmp_path / "in.jsonl", tmp_path / "dataset", recipe=recipe, workers=0)
-    before, after = facts_of(tmp_path / "dataset"), there_and_back(tmp_path / "dataset", form, tmp_path)
+    before, after = (
+        facts_of(tmp_path / "dataset"),
+        there_and_back(tmp_path / "dataset", form, tmp_path),
+    )
     assert after["rows"] == before["rows"]
     assert after["fields"]["tokens"]["vocabulary"] == before["fields"]["tokens"]["vocabulary"]
 
@@ -66,7 +87,9 @@ scalars = st.one_of(
     st.tuples(st.just(pa.float32()), st.just(st.floats(width=32))),
     st.tuples(st.just(pa.float64()), st.just(st.floats())),
     st.tuples(st.just(pa.bool_()), st.just(st.booleans())),
-    st.tuples(st.just(pa.string()), st.just(st.text(st.characters(exclude_categories=["Cs"]), max_size=8))),
+    st.tuples(
+        st.just(pa.string()), st.just(st.text(st.characters(exclude_categories=["Cs"]), max_size=8))
+    ),
     st.tuples(st.just(pa.binary()), st.just(st.binary(max_size=6))),
     st.tuples(st.just(pa.timestamp("us")), st.just(st.datetimes())),
 )
@@ -85,7 +108,10 @@ def tables(draw: Any) -> tuple[pa.Schema, list[dict[str, Any]]]:
     drawn = draw(st.lists(columns, min_size=1, max_size=4))
     schema = pa.schema([(f"c{place}", type_) for place, (type_, _) in enumerate(drawn)])
     count = draw(st.integers(1, 6))
-    values = [draw(st.lists(st.one_of(st.none(), each), min_size=count, max_size=count)) for _, each in drawn]
+    values = [
+        draw(st.lists(st.one_of(st.none(), each), min_size=count, max_size=count))
+        for _, each in drawn
+    ]
     return schema, [dict(zip(schema.names, row, strict=True)) for row in zip(*values, strict=True)]
 
 
@@ -93,11 +119,15 @@ def tables(draw: Any) -> tuple[pa.Schema, list[dict[str, Any]]]:
 @pytest.mark.parametrize("form", FORMS)
 @examples(10)
 @given(tables())
-def test_any_table_comes_back_as_it_was(form: str, table: tuple[pa.Schema, list[dict[str, Any]]]) -> None:
+def test_any_table_comes_back_as_it_was(
+    form: str, table: tuple[pa.Schema, list[dict[str, Any]]]
+) -> None:
     schema, rows = table
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        shardctl.write(folder / "dataset", [{"key": f"k.{n}", **row} for n, row in enumerate(rows)], schema)
+        shardctl.write(
+            folder / "dataset", [{"key": f"k.{n}", **row} for n, row in enumerate(rows)], schema
+        )
         after = there_and_back(folder / "dataset", form, folder, on_loss="json")
         assert after["rows"] == facts_of(folder / "dataset")["rows"]
         assert after["schema"] == facts_of(folder / "dataset")["schema"]
@@ -127,7 +157,9 @@ def test_an_export_that_is_not_whole_is_refused_and_damage_is_found(tmp_path: Pa
 @pytest.mark.parametrize("form", ["mds", "tfrecord", "tfds", "webdataset"])
 def test_a_key_of_another_name_comes_back_as_the_key(form: str, tmp_path: Path) -> None:
     write_photos(tmp_path / "dataset")
-    after = there_and_back(tmp_path / "dataset", form, tmp_path, rename={"key": "id"}, on_loss="json")
+    after = there_and_back(
+        tmp_path / "dataset", form, tmp_path, rename={"key": "id"}, on_loss="json"
+    )
     assert after["rows"] == facts_of(tmp_path / "dataset")["rows"]
 
 
@@ -151,7 +183,10 @@ def test_members_that_are_several_images_leave_a_tar_as_they_came(tmp_path: Path
     """Two views of each sample; and images by number, of which not every sample has all."""
     records = {
         f"{number:03}": {
-            **{f"{side}.png": png_of(number + place) for place, side in enumerate(("left", "right"))},
+            **{
+                f"{side}.png": png_of(number + place)
+                for place, side in enumerate(("left", "right"))
+            },
             **{f"{image}.jpg": png_of(image) for image in range(number % 3)},
             "json": json.dumps({"n": number}).encode(),
         }
@@ -163,7 +198,9 @@ def test_members_that_are_several_images_leave_a_tar_as_they_came(tmp_path: Path
     (made,) = (tmp_path / "tars").glob("*.tar")
     with tarfile.open(made) as archive:
         found = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]  # all are files
-    wanted = {f"{key}.{name}": data for key, members in records.items() for name, data in members.items()}
+    wanted = {
+        f"{key}.{name}": data for key, members in records.items() for name, data in members.items()
+    }
     assert {name: data for name, data in found.items() if not name.endswith(".json")} == {
         name: data for name, data in wanted.items() if not name.endswith(".json")
     }

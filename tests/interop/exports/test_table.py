@@ -18,7 +18,13 @@ from shardctl.interop.exports.table import EXPORTS
 from shardctl.interop.exports.token_files import TokenExport
 from shardctl.interop.exports.yolo import TASKS
 
-WORDS = {"parquet": COMPRESSIONS, "webdataset": SUFFIXES, "tfrecord": SUFFIXES, "array-record": OPTIONS, "yolo": TASKS}
+WORDS = {
+    "parquet": COMPRESSIONS,
+    "webdataset": SUFFIXES,
+    "tfrecord": SUFFIXES,
+    "array-record": OPTIONS,
+    "yolo": TASKS,
+}
 """What the class of each export accepts in its setting, the default first."""
 
 
@@ -28,7 +34,11 @@ def test_a_row_has_the_settings_of_its_class(to: str) -> None:
     assert (type(export).__name__, export.name) == (form.class_, to)
     assert isinstance(export, Export)
     fields: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(export)}
-    assert set(fields) == set(form.settings) <= {field.name for field in dataclasses.fields(FormSettings)}
+    assert (
+        set(fields)
+        == set(form.settings)
+        <= {field.name for field in dataclasses.fields(FormSettings)}
+    )
     for name, words in form.settings.items():
         assert fields[name] == (words[0] if words else True)
         assert words == tuple(WORDS.get(to, ()))
@@ -38,7 +48,9 @@ def test_a_row_has_the_settings_of_its_class(to: str) -> None:
 def test_a_setting_of_another_form_is_refused_as_it_is_spelt_on_the_command_line() -> None:
     with pytest.raises(UsageError, match=r"^--no-eos is not for an export to coco$"):
         chosen_export("coco", {"eos": False})
-    with pytest.raises(UsageError, match=r"^--task is not for an export to parquet; it has compression$"):
+    with pytest.raises(
+        UsageError, match=r"^--task is not for an export to parquet; it has compression$"
+    ):
         chosen_export("parquet", {"task": "detect"})
     with pytest.raises(UsageError, match=r"^colour is not for an export to yolo; it has task$"):
         chosen_export("yolo", {"colour": 1})

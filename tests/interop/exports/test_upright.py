@@ -1,4 +1,5 @@
-"""Images that EXIF turns leave in one frame with what is marked in them: read here without EXIF, as torchvision does."""
+"""Images that EXIF turns leave in one frame with what is marked in them: read here without EXIF, as
+torchvision does."""
 
 from __future__ import annotations
 
@@ -34,25 +35,43 @@ TURNED_BACK = {
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    """Images of all orientations as JPEG, PNG and WebP, with boxes and masks that fit them upright."""
+    """Images of all orientations as JPEG, PNG and WebP, with boxes and masks that fit them
+    upright."""
     images, masks = tmp_path / "in" / "images", tmp_path / "in" / "masks"
     images.mkdir(parents=True)
     masks.mkdir()
     marked = np.zeros((HEIGHT, WIDTH), np.uint8)
     x, y, width, height = BOX
     marked[y : y + height, x : x + width] = 1
-    coco: dict[str, Any] = {"images": [], "annotations": [], "categories": [{"id": 1, "name": "box"}]}
+    coco: dict[str, Any] = {
+        "images": [],
+        "annotations": [],
+        "categories": [{"id": 1, "name": "box"}],
+    }
     for number, (orientation, back) in enumerate(TURNED_BACK.items(), 1):
         upright = Image.fromarray(marked * 255).convert("RGB")
         stored = upright if back is None else upright.transpose(back)
         exif = Image.Exif()
         exif[0x0112] = orientation
         exif[0x010F] = "a camera"
-        ending, more = [("jpg", {"quality": 90}), ("png", {}), ("webp", {"lossless": True})][number % 3]
+        ending, more = [("jpg", {"quality": 90}), ("png", {}), ("webp", {"lossless": True})][
+            number % 3
+        ]
         stored.save(images / f"{number}.{ending}", exif=exif, **more)
         Image.fromarray(marked).save(masks / f"{number}.png")
-        coco["images"].append({"id": number, "file_name": f"{number}.{ending}", "width": WIDTH, "height": HEIGHT})
-        coco["annotations"].append({"id": number, "image_id": number, "category_id": 1, "bbox": BOX, "iscrowd": 0, "area": 768})
+        coco["images"].append(
+            {"id": number, "file_name": f"{number}.{ending}", "width": WIDTH, "height": HEIGHT}
+        )
+        coco["annotations"].append(
+            {
+                "id": number,
+                "image_id": number,
+                "category_id": 1,
+                "bbox": BOX,
+                "iscrowd": 0,
+                "area": 768,
+            }
+        )
     (tmp_path / "in" / "coco.json").write_text(json.dumps(coco))
     labels = [f"coco:{tmp_path}/in/coco.json", f"masks:{masks}"]
     shardctl.convert(images, tmp_path / "out", labels=labels, annotation_frame="upright", workers=0)
@@ -75,7 +94,9 @@ def coco(folder: Path) -> Iterator[tuple[bytes, Any]]:
 
 def yolo(folder: Path) -> Iterator[tuple[bytes, Any]]:
     for path in sorted((folder / "images" / "train").iterdir()):
-        _, x, y, w, h = map(float, (folder / "labels" / "train" / path.stem).with_suffix(".txt").read_text().split())
+        _, x, y, w, h = map(
+            float, (folder / "labels" / "train" / path.stem).with_suffix(".txt").read_text().split()
+        )
         with Image.open(path) as image:
             width, height = image.size
         yield path.read_bytes(), [(x - w / 2) * width, (y - h / 2) * height, w * width, h * height]
@@ -96,18 +117,27 @@ def webdataset(folder: Path) -> Iterator[tuple[bytes, Any]]:
     for name, data in found.items():
         if name.endswith(".json"):
             key = name.removesuffix(".json")
-            (image,) = (found[f"{key}.{suffix}"] for suffix in ("jpg", "png", "webp") if f"{key}.{suffix}" in found)
+            (image,) = (
+                found[f"{key}.{suffix}"]
+                for suffix in ("jpg", "png", "webp")
+                if f"{key}.{suffix}" in found
+            )
             yield image, json.loads(data)["objects"]["bbox"][0]
 
 
 def parquet(folder: Path) -> Iterator[tuple[bytes, Any]]:
     for record in pq.read_table(folder).to_pylist():
         objects = record["objects"]
-        yield record["image"]["bytes"], objects["bbox"][0] if isinstance(objects, dict) else objects[0]["bbox"]
+        yield (
+            record["image"]["bytes"],
+            objects["bbox"][0] if isinstance(objects, dict) else objects[0]["bbox"],
+        )
 
 
 @pytest.mark.parametrize("read", [coco, yolo, files, webdataset, parquet])
-def test_boxes_fit_for_readers_with_and_without_exif(dataset: Path, tmp_path: Path, read: Any) -> None:
+def test_boxes_fit_for_readers_with_and_without_exif(
+    dataset: Path, tmp_path: Path, read: Any
+) -> None:
     target = tmp_path / "export"
     result = shardctl.export(dataset, target, to=read.__name__, on_loss="drop")
     assert any(note.startswith("7 images turned ") for note in result.notes)
@@ -129,20 +159,31 @@ def test_an_export_of_images_alone_has_their_bytes(dataset: Path, tmp_path: Path
     shardctl.export(dataset, tmp_path / "export", to="parquet", columns=["image"])
     table = pq.read_table(tmp_path / "export" / "data").to_pylist()
     stored = {each["image"]["path"]: each["image"]["bytes"] for each in table}
-    assert stored == {path.name: path.read_bytes() for path in (tmp_path / "in" / "images").iterdir()}
+    assert stored == {
+        path.name: path.read_bytes() for path in (tmp_path / "in" / "images").iterdir()
+    }
 
 
 def test_a_photo_changes_by_little_when_it_is_turned(tmp_path: Path) -> None:
     """With the tables of its JPEG, of any quality and colours."""
     rng = np.random.default_rng(1)
-    photo = Image.fromarray(rng.integers(0, 256, (9, 12, 3), np.uint8)).resize((201, 135), Image.Resampling.BICUBIC)
+    photo = Image.fromarray(rng.integers(0, 256, (9, 12, 3), np.uint8)).resize(
+        (201, 135), Image.Resampling.BICUBIC
+    )
     (tmp_path / "in").mkdir()
     exif = Image.Exif()
     exif[0x0112] = 6
     for number, (quality, sampling) in enumerate(((60, 2), (90, 1), (95, 0)), 1):
-        photo.save(tmp_path / "in" / f"{number}.jpg", quality=quality, subsampling=sampling, exif=exif)
-    boxes = [{"file_name": f"{n}.jpg", "objects": {"bbox": [[1, 1, 9, 9]], "category": [0]}} for n in (1, 2, 3)]
-    (tmp_path / "in" / "metadata.jsonl").write_text("".join(json.dumps(each) + "\n" for each in boxes))
+        photo.save(
+            tmp_path / "in" / f"{number}.jpg", quality=quality, subsampling=sampling, exif=exif
+        )
+    boxes = [
+        {"file_name": f"{n}.jpg", "objects": {"bbox": [[1, 1, 9, 9]], "category": [0]}}
+        for n in (1, 2, 3)
+    ]
+    (tmp_path / "in" / "metadata.jsonl").write_text(
+        "".join(json.dumps(each) + "\n" for each in boxes)
+    )
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, annotation_frame="upright")
     shardctl.export(tmp_path / "out", tmp_path / "export", to="coco")
     for name, most in (("1.jpg", 3.0), ("2.jpg", 1.5), ("3.jpg", 1.0)):

@@ -56,18 +56,31 @@ def coco_file(
     path: Path,
     images: Iterable[tuple[int, str]],
     annotations: Iterable[dict[str, Any]],
-    categories: Iterable[dict[str, Any]] = ({"id": 3, "name": "cat"}, {"id": 7, "name": "dog", "supercategory": "animal"}),
+    categories: Iterable[dict[str, Any]] = (
+        {"id": 3, "name": "cat"},
+        {"id": 7, "name": "dog", "supercategory": "animal"},
+    ),
     size: tuple[int, int] | None = (8, 6),
 ) -> Path:
     known = {"width": size[0], "height": size[1]} if size else {}
     listed = [{"id": number, "file_name": name, **known} for number, name in images]
-    record = {"info": {"year": 2026}, "images": listed, "annotations": list(annotations), "categories": list(categories)}
+    record = {
+        "info": {"year": 2026},
+        "images": listed,
+        "annotations": list(annotations),
+        "categories": list(categories),
+    }
     path.write_text(json.dumps(record))
     return path
 
 
 def box(image: int, bbox: Any = (1, 2, 3, 2), category: Any = 3, **more: Any) -> dict[str, Any]:
-    return {"image_id": image, "category_id": category, "bbox": list(bbox) if isinstance(bbox, tuple) else bbox, **more}
+    return {
+        "image_id": image,
+        "category_id": category,
+        "bbox": list(bbox) if isinstance(bbox, tuple) else bbox,
+        **more,
+    }
 
 
 def converted(source: Path, out: Path, *labels: str, **options: Any) -> ConvertResult:

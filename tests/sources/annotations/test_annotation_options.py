@@ -52,7 +52,10 @@ def test_impossible_sources_are_refused(labels: list[str], says: str) -> None:
         ({"boxes_outside": "cut"}, "boxes_outside must be keep, clip or drop"),
         ({"annotation_frame": "raw"}, "annotation_frame must be auto, stored or upright"),
         ({"labels": "coco:x.json", "yolo_task": "obb"}, "you gave none; add labels='yolo:PATH'"),
-        ({"labels": "yolo:x", "yolo_task": "count"}, "yolo_task must be detect, segment, pose or obb"),
+        (
+            {"labels": "yolo:x", "yolo_task": "count"},
+            "yolo_task must be detect, segment, pose or obb",
+        ),
     ],
 )
 def test_impossible_rules_are_refused(tmp_path: Path, options: dict[str, str], says: str) -> None:
@@ -66,7 +69,17 @@ def test_the_command_takes_annotations_and_labels_together(tmp_path: Path, cli: 
     (source / "cat" / "a.txt").write_text("a cat")
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (7, 5, 3, 3))])
     labels = ["--labels", f"coco:{file}", "--labels", "captions:", "--labels", "folder"]
-    ran = cli("convert", source, tmp_path / "out", *labels, "--boxes-outside", "clip", "--workers", 0, "--json")
+    ran = cli(
+        "convert",
+        source,
+        tmp_path / "out",
+        *labels,
+        "--boxes-outside",
+        "clip",
+        "--workers",
+        0,
+        "--json",
+    )
     assert ran.code == 0, ran.err
     found = samples(tmp_path / "out")
     assert found["cat/a.png"]["label"] == 0
@@ -76,7 +89,9 @@ def test_the_command_takes_annotations_and_labels_together(tmp_path: Path, cli: 
     assert settings["labels"] == ["folder", f"coco:{file}", "captions:"]
     assert settings["boxes"] == "clip"
     assert (
-        cli("convert", source, tmp_path / "out", *labels, "--boxes-outside", "clip", "--workers", 0).out.count("up to date")
+        cli(
+            "convert", source, tmp_path / "out", *labels, "--boxes-outside", "clip", "--workers", 0
+        ).out.count("up to date")
         == 1
     )
 
@@ -85,7 +100,9 @@ def test_annotations_alone_are_all_labels(tmp_path: Path) -> None:
     source = photos(tmp_path / "in", "one/a.png", "two/b.png")
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1)])
     shardctl.convert(source, tmp_path / "out", workers=0, labels=f"coco:{file}")
-    assert "label" not in dict(shardctl.open(tmp_path / "out").manifest.schema), "folders are not asked"
+    assert "label" not in dict(shardctl.open(tmp_path / "out").manifest.schema), (
+        "folders are not asked"
+    )
 
 
 def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path: Path) -> None:
@@ -93,14 +110,22 @@ def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path: 
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (7, 5, 3, 3)), box(1)])
     (tmp_path / "own_step.py").write_text(
         "def first(sample):\n    sample['seen'] = sorted(sample)\n"
-        "    sample['objects'] = {name: items[:1] for name, items in sample['objects'].items()}\n    return sample\n"
+        "    sample['objects'] = {name: items[:1] for name, items in sample['objects'].items()}\n  "
+        "  return sample\n"
     )
     import sys
 
     sys.path.insert(0, str(tmp_path))
     try:
         recipe = {"transform": [{"name": "custom", "target": "own_step:first"}]}
-        shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, labels=f"coco:{file}", boxes_outside="clip")
+        shardctl.convert(
+            source,
+            tmp_path / "out",
+            recipe=recipe,
+            workers=0,
+            labels=f"coco:{file}",
+            boxes_outside="clip",
+        )
     finally:
         sys.path.remove(str(tmp_path))
     found = samples(tmp_path / "out")["a.png"]
@@ -114,8 +139,12 @@ def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path: 
 
 def test_workers_and_a_shuffle_give_the_same_objects(tmp_path: Path) -> None:
     source = photos(tmp_path / "in", *(f"{number}.png" for number in range(12)))
-    annotations = [box(number, (number % 5, 1, 2, 2), id=number) for number in range(12) if number % 3]
-    file = coco_file(tmp_path / "coco.json", [(number, f"{number}.png") for number in range(12)], annotations)
+    annotations = [
+        box(number, (number % 5, 1, 2, 2), id=number) for number in range(12) if number % 3
+    ]
+    file = coco_file(
+        tmp_path / "coco.json", [(number, f"{number}.png") for number in range(12)], annotations
+    )
     shardctl.convert(source, tmp_path / "one", workers=0, labels=f"coco:{file}")
     shardctl.convert(source, tmp_path / "two", workers=2, labels=f"coco:{file}", shuffle=3)
     assert samples(tmp_path / "one") == samples(tmp_path / "two")
@@ -127,15 +156,26 @@ def test_workers_and_a_shuffle_give_the_same_objects(tmp_path: Path) -> None:
         (
             "yolov5:labels",
             None,
-            r"yolov5:labels: .*; if yolov5 should be a format .*, perhaps yolo: the formats are coco, yolo,",
+            r"yolov5:labels: .*; if yolov5 should be a format .*, perhaps yolo: the formats are "
+            r"coco, yolo,",
         ),
-        ("x.json", '{"images": [], "annotations": []}', r"; if it is a COCO file, give coco:\S*x\.json$"),
-        ("x.json", '{\n  "info": {},\n  "annotations": [\n]}', r"; if it is a COCO file, give coco:\S*x\.json$"),
+        (
+            "x.json",
+            '{"images": [], "annotations": []}',
+            r"; if it is a COCO file, give coco:\S*x\.json$",
+        ),
+        (
+            "x.json",
+            '{\n  "info": {},\n  "annotations": [\n]}',
+            r"; if it is a COCO file, give coco:\S*x\.json$",
+        ),
         ("x.json", '{"name": "a"}', r"call one file_name [^;]*$"),
         ("absent.csv", None, r"absent\.csv: cannot be read [^;]*$"),
     ],
 )
-def test_a_labels_file_that_should_be_annotations_is_said(tmp_path: Path, name: str, text: str | None, says: str) -> None:
+def test_a_labels_file_that_should_be_annotations_is_said(
+    tmp_path: Path, name: str, text: str | None, says: str
+) -> None:
     source = photos(tmp_path / "in", "a.png")
     if text is not None:
         (tmp_path / name).write_text(text)

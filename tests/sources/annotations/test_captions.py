@@ -25,8 +25,12 @@ def test_text_files_beside_images_are_their_captions(tmp_path: Path, source: Pat
     assert found == {"a.png": "two words\nand more", "b.png": None, "deep/c.png": "ein Bär"}
 
 
-@pytest.mark.parametrize("value", [["one", "two"], {"captions": ["one", "two"]}, {"caption": ["one", "two"]}])
-def test_several_captions_of_one_image_make_lists_of_all(tmp_path: Path, source: Path, value: object) -> None:
+@pytest.mark.parametrize(
+    "value", [["one", "two"], {"captions": ["one", "two"]}, {"caption": ["one", "two"]}]
+)
+def test_several_captions_of_one_image_make_lists_of_all(
+    tmp_path: Path, source: Path, value: object
+) -> None:
     folder = tmp_path / "captions"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "c.json").write_text(json.dumps(value))
@@ -47,7 +51,9 @@ def test_several_captions_of_one_image_make_lists_of_all(tmp_path: Path, source:
         ("a.json", b'"\\ud800"', "half of a surrogate pair"),
     ],
 )
-def test_a_wrong_caption_rejects_its_image_alone(tmp_path: Path, source: Path, name: str, data: bytes, says: str) -> None:
+def test_a_wrong_caption_rejects_its_image_alone(
+    tmp_path: Path, source: Path, name: str, data: bytes, says: str
+) -> None:
     (source / "b.txt").write_text("good")
     (source / name).write_bytes(data)
     converted(source, tmp_path / "out", "captions:")
@@ -58,7 +64,9 @@ def test_a_wrong_caption_rejects_its_image_alone(tmp_path: Path, source: Path, n
 
 
 def test_captions_that_are_missing_or_two_are_refused(tmp_path: Path, source: Path) -> None:
-    with pytest.raises(InputError, match=r"no image has a caption beside it \(for a.png: a.txt or .json\)"):
+    with pytest.raises(
+        InputError, match=r"no image has a caption beside it \(for a.png: a.txt or .json\)"
+    ):
         converted(source, tmp_path / "out", "captions:")
     for suffix in ("txt", "json"):
         (source / f"a.{suffix}").write_text('"x"')
@@ -89,17 +97,22 @@ def as_csv(rows: list[tuple[str, str]]) -> str:
 
 
 LISTS = {
-    "Flickr8k.token.txt": lambda rows: "".join(f"{name}#{n}\t{text}\n" for n, (name, text) in enumerate(rows)),
+    "Flickr8k.token.txt": lambda rows: "".join(
+        f"{name}#{n}\t{text}\n" for n, (name, text) in enumerate(rows)
+    ),
     "captions.txt": as_csv,
     "results.csv": lambda rows: (
-        "image_name| comment_number| comment\n" + "".join(f"{name}| {n}| {text}\n" for n, (name, text) in enumerate(rows))
+        "image_name| comment_number| comment\n"
+        + "".join(f"{name}| {n}| {text}\n" for n, (name, text) in enumerate(rows))
     ),
 }
 
 
 @pytest.mark.parametrize("name", LISTS)
 @pytest.mark.parametrize("bom", ["", "\ufeff"])
-def test_one_file_may_have_several_captions_of_each_image(tmp_path: Path, name: str, bom: str) -> None:
+def test_one_file_may_have_several_captions_of_each_image(
+    tmp_path: Path, name: str, bom: str
+) -> None:
     photos(tmp_path / "in", "Images/a.png", "Images/b.png", "Images/c.png")
     (tmp_path / name).write_text(bom + LISTS[name](FLICKR), encoding="utf-8")
     said = converted(tmp_path / "in", tmp_path / "out", f"captions:{tmp_path / name}").notices
@@ -108,7 +121,10 @@ def test_one_file_may_have_several_captions_of_each_image(tmp_path: Path, name: 
         truth.setdefault(f"Images/{image}", []).append(text)
     found = {key: sample["captions"] for key, sample in samples(tmp_path / "out").items()}
     assert {key: texts or [] for key, texts in found.items()} == {key: truth[key] for key in found}
-    assert any("1 of 3 images are not among the inputs, or are of another split (gone.png)" in notice for notice in said)
+    assert any(
+        "1 of 3 images are not among the inputs, or are of another split (gone.png)" in notice
+        for notice in said
+    )
     assert any("1 of 3 inputs without caption" in notice for notice in said)
 
 
@@ -122,20 +138,29 @@ def test_one_caption_of_each_image_is_no_list(tmp_path: Path, source: Path) -> N
     ("text", "says"),
     [
         ("a.png| 0| x\n", "its first line has no columns"),
-        ("image_name| comment_number| comment\na.png| 0| x\na.png| 1   A dog\n", "line 3: 2 cells, and the first line has 3"),
+        (
+            "image_name| comment_number| comment\na.png| 0| x\na.png| 1   A dog\n",
+            "line 3: 2 cells, and the first line has 3",
+        ),
         ("image,caption\nz.png,x\n", "none of its images is among the inputs"),
         ("", "its first line has no columns"),
     ],
 )
-def test_a_file_of_captions_that_is_wrong_is_refused(tmp_path: Path, source: Path, text: str, says: str) -> None:
+def test_a_file_of_captions_that_is_wrong_is_refused(
+    tmp_path: Path, source: Path, text: str, says: str
+) -> None:
     (tmp_path / "list.txt").write_text(text)
     with pytest.raises(InputError, match=says):
         converted(source, tmp_path / "out", f"captions:{tmp_path / 'list.txt'}")
 
 
 def test_what_json_says_beside_captions_is_named(tmp_path: Path, source: Path) -> None:
-    (source / "a.json").write_text(json.dumps({"caption": "short", "captions": ["long", "other"], "url": "u", "exif": {}}))
-    (source / "b.json").write_text(json.dumps({"caption": "alone", "captions": None, "url": "v", "score": 0}))
+    (source / "a.json").write_text(
+        json.dumps({"caption": "short", "captions": ["long", "other"], "url": "u", "exif": {}})
+    )
+    (source / "b.json").write_text(
+        json.dumps({"caption": "alone", "captions": None, "url": "v", "score": 0})
+    )
     said = converted(source, tmp_path / "out", "captions:").notices
     found = {key: sample["captions"] for key, sample in samples(tmp_path / "out").items()}
     assert (found["a.png"], found["b.png"]) == (["long", "other"], ["alone"])

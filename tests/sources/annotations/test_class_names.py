@@ -13,10 +13,17 @@ from shardctl.errors import InputError
 
 @pytest.mark.parametrize(
     ("text", "names"),
-    [("\ufeffsky\nroad\r\n\n", ("sky", "road")), ("sky\n\nroad", None), ("sky\nroad\nsky", None), ("\n", None)],
+    [
+        ("\ufeffsky\nroad\r\n\n", ("sky", "road")),
+        ("sky\n\nroad", None),
+        ("sky\nroad\nsky", None),
+        ("\n", None),
+    ],
 )
 @pytest.mark.parametrize("form", ["masks", "yolo"])
-def test_each_line_of_a_list_of_classes_is_a_name(tmp_path: Path, form: str, text: str, names: tuple[str, ...] | None) -> None:
+def test_each_line_of_a_list_of_classes_is_a_name(
+    tmp_path: Path, form: str, text: str, names: tuple[str, ...] | None
+) -> None:
     source = photos(tmp_path / "in", "a.png")
     mask(tmp_path / "masks" / "a.png", values_of((8, 6), 2))
     (tmp_path / "yolo").mkdir()
@@ -33,16 +40,26 @@ def test_each_line_of_a_list_of_classes_is_a_name(tmp_path: Path, form: str, tex
 
 @pytest.mark.parametrize("other", ["dog\ncat\n", "cat\ndog\ncow\n"])
 @pytest.mark.parametrize("where", ["labels/val/classes.txt", "data.yaml"])
-def test_lists_of_classes_that_differ_are_both_named(tmp_path: Path, other: str, where: str) -> None:
+def test_lists_of_classes_that_differ_are_both_named(
+    tmp_path: Path, other: str, where: str
+) -> None:
     source = photos(tmp_path / "in", "images/train/a.png", "images/val/a.png")
     for split in ("train", "val"):
         (source / "labels" / split).mkdir(parents=True)
         (source / "labels" / split / "a.txt").write_text("0 0.5 0.5 1 1")
     (source / "labels" / "train" / "classes.txt").write_text("cat\ndog\n")
-    text = other if where != "data.yaml" else f"train: images\nnames: [{', '.join(other.split())}]\n"
+    text = (
+        other if where != "data.yaml" else f"train: images\nnames: [{', '.join(other.split())}]\n"
+    )
     (source / where).write_text(text)
-    with pytest.raises(InputError, match=r"classes.txt and .*have other classes|data.yaml and .*have other classes"):
-        converted(source, tmp_path / "out", f"yolo:{source / (where if where == 'data.yaml' else 'labels')}")
+    with pytest.raises(
+        InputError, match=r"classes.txt and .*have other classes|data.yaml and .*have other classes"
+    ):
+        converted(
+            source,
+            tmp_path / "out",
+            f"yolo:{source / (where if where == 'data.yaml' else 'labels')}",
+        )
 
 
 def test_a_list_of_classes_may_lie_beside_the_folder_of_labels(tmp_path: Path) -> None:

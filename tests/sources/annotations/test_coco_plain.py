@@ -1,4 +1,5 @@
-"""Annotations that are read as columns at once are the same as those that are looked at one by one."""
+"""Annotations that are read as columns at once are the same as those that are looked at one by
+one."""
 
 from __future__ import annotations
 
@@ -20,7 +21,21 @@ from shardctl.sources.annotations.objects import Others
 
 NUMBER = st.floats(-100, 700).map(lambda x: round(x, 2) + 0.0) | st.integers(-5, 700)
 ODD = st.sampled_from(
-    [None, "1", "}, {", True, -0.0, 1e-50, 2**24 + 1, 10**25, [], {}, [[]], [None], {"size": [2, 2], "counts": [4]}]
+    [
+        None,
+        "1",
+        "}, {",
+        True,
+        -0.0,
+        1e-50,
+        2**24 + 1,
+        10**25,
+        [],
+        {},
+        [[]],
+        [None],
+        {"size": [2, 2], "counts": [4]},
+    ]
 )
 PLAIN = {
     "id": st.integers(0, 10**12),
@@ -29,17 +44,25 @@ PLAIN = {
     "bbox": st.lists(NUMBER, min_size=4, max_size=4),
     "area": NUMBER,
     "iscrowd": st.integers(0, 1),
-    "segmentation": st.lists(st.integers(3, 5).flatmap(lambda n: st.lists(NUMBER, min_size=2 * n, max_size=2 * n)), max_size=2),
-    "keypoints": st.integers(0, 3).flatmap(lambda n: st.lists(NUMBER, min_size=3 * n, max_size=3 * n)),
+    "segmentation": st.lists(
+        st.integers(3, 5).flatmap(lambda n: st.lists(NUMBER, min_size=2 * n, max_size=2 * n)),
+        max_size=2,
+    ),
+    "keypoints": st.integers(0, 3).flatmap(
+        lambda n: st.lists(NUMBER, min_size=3 * n, max_size=3 * n)
+    ),
     "other": st.text('a}é\\":[] ', max_size=3),
     "num_keypoints": st.integers(0, 17),
-    "attributes": st.fixed_dictionaries({}, optional={"occluded": st.booleans(), "bbox": st.just([[1, 2], []])}),
+    "attributes": st.fixed_dictionaries(
+        {}, optional={"occluded": st.booleans(), "bbox": st.just([[1, 2], []])}
+    ),
     "ignore": st.sampled_from([0, 1, None, 2.5]),
     "tags": st.lists(st.sampled_from(["a", "[1]", "]"]), max_size=2),
 }
 NEEDED = ("image_id", "category_id", "bbox")
 ELEMENTS = st.fixed_dictionaries(
-    {name: PLAIN[name] for name in NEEDED}, optional={name: PLAIN[name] for name in PLAIN if name not in NEEDED}
+    {name: PLAIN[name] for name in NEEDED},
+    optional={name: PLAIN[name] for name in PLAIN if name not in NEEDED},
 )
 
 
@@ -60,19 +83,29 @@ def test_plain_annotations_are_read_as_columns_with_the_same_values(elements: li
     found = plain.PlainObjects(others)(text_of(elements))
     assert found is not None
     assert repr(found.to_pylist()) == repr(one_by_one(elements)[0])
-    said = ((name, each[name]) for each in elements for name in ("other", "attributes", "ignore", "tags"))
-    assert others == Others((name, "object") for name, value in said if value not in (None, "", {}, []))
+    said = (
+        (name, each[name])
+        for each in elements
+        for name in ("other", "attributes", "ignore", "tags")
+    )
+    assert others == Others(
+        (name, "object") for name, value in said if value not in (None, "", {}, [])
+    )
 
 
 @examples(50)
 @given(st.lists(ELEMENTS, min_size=1, max_size=3), st.data())
 def test_an_odd_value_is_never_read_otherwise(elements: list[Any], data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from([*PLAIN, "bbox/0", "segmentation/0", "segmentation/0/1", "keypoints/0"]))
+    name = data.draw(
+        st.sampled_from([*PLAIN, "bbox/0", "segmentation/0", "segmentation/0/1", "keypoints/0"])
+    )
     holder: Any = data.draw(st.sampled_from(elements))
     *path, last = [int(part) if part.isdigit() else part for part in name.split("/")]
     for part in path:
         holder = holder.get(part) if isinstance(holder, dict) else holder[part] if holder else None
-    if isinstance(holder, dict) or (isinstance(holder, list) and isinstance(last, int) and len(holder) > last):
+    if isinstance(holder, dict) or (
+        isinstance(holder, list) and isinstance(last, int) and len(holder) > last
+    ):
         holder[last] = data.draw(ODD)
     found = plain.PlainObjects(Others())(text_of(elements))
     if found is not None:
@@ -84,7 +117,8 @@ def test_an_odd_value_is_never_read_otherwise(elements: list[Any], data: st.Data
 @pytest.mark.parametrize(
     "text",
     [
-        '{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}, 7, {"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}',
+        '{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}, 7, {"image_id": 1, '
+        '"category_id": 3, "bbox": [1, 2, 3, 4]}',
         '{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, NaN]}',
         '{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 1e999]}',
         '{"image_id": 1, "image_id": 2, "category_id": 3, "bbox": [1, 2, 3, 4]}',
@@ -97,17 +131,27 @@ def test_what_is_not_plain_is_left_to_a_closer_look(text: str) -> None:
 
 
 def test_after_some_stretches_that_are_not_plain_no_more_are_tried() -> None:
-    reader, good = plain.PlainObjects(Others()), '{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}'
+    reader, good = (
+        plain.PlainObjects(Others()),
+        '{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}',
+    )
     assert reader(good) is not None
     for _ in range(2 * plain.TRIES):
         assert reader("{}") is None
     assert reader(good) is None
 
 
-def test_a_file_with_plain_and_odd_stretches_gives_the_same_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_plain_and_odd_stretches_gives_the_same_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = photos(tmp_path / "in", "a.png", "b.png")
     annotations = [
-        box(1 + number % 2, id=number, segmentation=[[1, 1, 3, 1, 3, number + 2.5]], iscrowd=int(number == 20))
+        box(
+            1 + number % 2,
+            id=number,
+            segmentation=[[1, 1, 3, 1, 3, number + 2.5]],
+            iscrowd=int(number == 20),
+        )
         for number in range(60)
     ]
     annotations[40]["bbox"], annotations[41]["segmentation"] = [], {"size": [6, 8], "counts": [48]}

@@ -17,7 +17,12 @@ pytestmark = pytest.mark.corpus
 
 def test_coco_and_yolo_and_masks_of_the_same_images_agree(corpus: Path, tmp_path: Path) -> None:
     root = corpus / "captions" / "coco128"
-    converted(root / "images", tmp_path / "coco", f"coco:{root}/instances.json", f"masks:{root}/masks_semantic")
+    converted(
+        root / "images",
+        tmp_path / "coco",
+        f"coco:{root}/instances.json",
+        f"masks:{root}/masks_semantic",
+    )
     converted(root / "images", tmp_path / "yolo", f"yolo:{root}/labels_yolo")
     converted(root / "images", tmp_path / "segments", f"yolo:{root}/labels_yolo_seg")
     coco, yolo, segments = (samples(tmp_path / name) for name in ("coco", "yolo", "segments"))
@@ -26,24 +31,39 @@ def test_coco_and_yolo_and_masks_of_the_same_images_agree(corpus: Path, tmp_path
     by_image = {image["id"]: image for image in raw["images"]}
     close = total = 0
     for key, sample in coco.items():
-        expected = [each for each in raw["annotations"] if by_image[each["image_id"]]["file_name"] == key]
+        expected = [
+            each for each in raw["annotations"] if by_image[each["image_id"]]["file_name"] == key
+        ]
         objects = sample["objects"]
         assert objects["id"] == [each["id"] for each in expected]
-        assert np.array_equal(np.float32(objects["bbox"]), np.float32([each["bbox"] for each in expected]))
+        assert np.array_equal(
+            np.float32(objects["bbox"]), np.float32([each["bbox"] for each in expected])
+        )
         for runs in objects["rle"]:
             assert runs is None or rle.decode(runs["counts"], tuple(runs["size"])).any()
         theirs = np.array(yolo[key]["objects"]["bbox"]).reshape(-1, 4)
-        plain = [box for box, crowd in zip(objects["bbox"], objects["iscrowd"], strict=True) if not crowd]
+        plain = [
+            box for box, crowd in zip(objects["bbox"], objects["iscrowd"], strict=True) if not crowd
+        ]
         for box in plain:
             total += 1
             close += bool(len(theirs) and (np.abs(theirs - box).max(axis=1) < 1).any())
-        assert len(segments[key]["objects"]["bbox"]) == len(segments[key]["objects"]["segmentation"])
+        assert len(segments[key]["objects"]["bbox"]) == len(
+            segments[key]["objects"]["segmentation"]
+        )
     assert total > 150
-    assert close / total > 0.95, "the YOLO labels are the same boxes but for a few that were corrected"
+    assert close / total > 0.95, (
+        "the YOLO labels are the same boxes but for a few that were corrected"
+    )
 
 
-@pytest.mark.parametrize(("folder", "annotations", "names"), [("bccd_voc", "Annotations", 3), ("raccoon", "annotations", 1)])
-def test_voc_boxes_lie_within_their_images(corpus: Path, tmp_path: Path, folder: str, annotations: str, names: int) -> None:
+@pytest.mark.parametrize(
+    ("folder", "annotations", "names"),
+    [("bccd_voc", "Annotations", 3), ("raccoon", "annotations", 1)],
+)
+def test_voc_boxes_lie_within_their_images(
+    corpus: Path, tmp_path: Path, folder: str, annotations: str, names: int
+) -> None:
     root = corpus / "captions" / folder
     converted(root, tmp_path / "out", f"voc:{root}/{annotations}")
     assert rejects(tmp_path / "out") == {}

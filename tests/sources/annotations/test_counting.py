@@ -20,30 +20,44 @@ def test_objects_categories_and_images_are_counted(tmp_path: Path, cli: Any) -> 
     labels = coco_file(tmp_path / "x.json", listed, [box(1), box(1), wrong])
     mask(tmp_path / "masks" / "a.png", values_of((8, 6)))
     (source / "a.txt").write_text("a caption")
-    given = [f"--labels={each}" for each in (f"coco:{labels}", f"masks:{tmp_path / 'masks'}", "captions:")]
+    given = [
+        f"--labels={each}"
+        for each in (f"coco:{labels}", f"masks:{tmp_path / 'masks'}", "captions:")
+    ]
     ran = cli("convert", source, tmp_path / "out", "--dry-run", "--workers", "0", *given)
     assert ran.code == 0
     assert "4 image inputs" in ran.err
     assert "; annotations: objects, mask, caption; splits: " in ran.err
     assert (
-        "note: annotations: 2 objects of 1 of the 2 categories in 2 images, 1 image not annotated, 1 image whose annotations"
+        "note: annotations: 2 objects of 1 of the 2 categories in 2 images, 1 image not annotated, "
+        "1 image whose annotations"
         " are wrong; mask of 1 image; caption of 1 image\n"
     ) in ran.err
 
 
 def test_wrong_and_missing_objects_of_other_formats_are_counted_alike(tmp_path: Path) -> None:
     source = photos(tmp_path / "in", *(f"{number}.png" for number in range(4)))
-    objects = [{"bbox": [[0, 0, 1, 1]] * 2, "category": ["a", "b"]}, {"bbox": [[0, 0, 1, 1]], "category": []}, None]
-    lines = [json.dumps({"file_name": f"{number}.png", "objects": each}) for number, each in enumerate(objects)]
+    objects = [
+        {"bbox": [[0, 0, 1, 1]] * 2, "category": ["a", "b"]},
+        {"bbox": [[0, 0, 1, 1]], "category": []},
+        None,
+    ]
+    lines = [
+        json.dumps({"file_name": f"{number}.png", "objects": each})
+        for number, each in enumerate(objects)
+    ]
     (source / "metadata.jsonl").write_text("\n".join(lines))
     said = converted(source, tmp_path / "1", lenient_labels=True).notices
     assert counts(said) == [
-        "annotations: 2 objects of 2 categories in 1 image, 2 images not annotated, 1 image whose annotations are wrong"
+        "annotations: 2 objects of 2 categories in 1 image, 2 images not annotated, 1 image whose "
+        "annotations are wrong"
     ]
     (source / "metadata.jsonl").unlink()
     for name, text in (("0.txt", "0 0.5 0.5 1 1\n3 0.5 0.5 1 1"), ("1.txt", "0 5 5 1 1")):
         (tmp_path / "labels").mkdir(exist_ok=True)
         (tmp_path / "labels" / name).write_text(text)
     said = converted(source, tmp_path / "2", f"yolo:{tmp_path / 'labels'}").notices
-    assert counts(said) == ["annotations: 2 objects of 2 categories in 3 images, 1 image whose annotations are wrong"]
+    assert counts(said) == [
+        "annotations: 2 objects of 2 categories in 3 images, 1 image whose annotations are wrong"
+    ]
     assert counts(converted(source, tmp_path / "3", "none").notices) == []

@@ -1,4 +1,5 @@
-"""Objects in the frame of the upright image: the same pixels are in a box, a polygon and an RLE before and after."""
+"""Objects in the frame of the upright image: the same pixels are in a box, a polygon and an RLE
+before and after."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def pixels_in(box: list[float], size: tuple[int, int]) -> np.ndarray:  # type: i
 @pytest.mark.parametrize("orientation", range(2, 9))
 @given(box=st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(1, 3), st.integers(1, 3)))
 @examples(20)
-def test_what_is_marked_in_a_stored_image_is_marked_in_the_upright_one(orientation: int, box: tuple[int, ...]) -> None:
+def test_what_is_marked_in_a_stored_image_is_marked_in_the_upright_one(
+    orientation: int, box: tuple[int, ...]
+) -> None:
     stored = (7, 5)
     mask = pixels_in(list(map(float, box)), stored)
     expected = np.asarray(turned(Image.fromarray(mask.astype(np.uint8)), orientation)).astype(bool)
@@ -45,7 +48,9 @@ def test_what_is_marked_in_a_stored_image_is_marked_in_the_upright_one(orientati
     how = {**PLAIN, "width": 7, "height": 5, "frame": "stored"}
     moved = finishing.finished_objects(objects, how, upright, orientation)
     assert np.array_equal(pixels_in(moved["bbox"][0], upright), expected)
-    assert np.array_equal(rle.decode(moved["rle"][0]["counts"], tuple(moved["rle"][0]["size"])), expected)
+    assert np.array_equal(
+        rle.decode(moved["rle"][0]["counts"], tuple(moved["rle"][0]["size"])), expected
+    )
     corners = np.array(moved["segmentation"][0][0]).reshape(-1, 2)
     around = [*corners.min(axis=0), *(corners.max(axis=0) - corners.min(axis=0))]
     assert np.array_equal(pixels_in(around, upright), expected)
@@ -71,21 +76,32 @@ def test_what_is_marked_in_a_stored_image_is_marked_in_the_upright_one(orientati
         ((6, 8), "stored", 3, True),
     ],
 )
-def test_the_frame_is_known_by_the_size(said: Any, frame: str, orientation: int, turned: bool) -> None:
-    assert finishing.orientation_of(said, frame, (6, 8), orientation, "annotations") == (orientation if turned else 1)
+def test_the_frame_is_known_by_the_size(
+    said: Any, frame: str, orientation: int, turned: bool
+) -> None:
+    assert finishing.orientation_of(said, frame, (6, 8), orientation, "annotations") == (
+        orientation if turned else 1
+    )
 
 
 @pytest.mark.parametrize(
-    ("said", "frame", "orientation"), [((5, 5), "auto", 6), ((6, 8), "stored", 6), ((8, 6), "upright", 6), ((8, 6), "auto", 1)]
+    ("said", "frame", "orientation"),
+    [((5, 5), "auto", 6), ((6, 8), "stored", 6), ((8, 6), "upright", 6), ((8, 6), "auto", 1)],
 )
-def test_annotations_of_another_size_are_refused_with_both(said: tuple[int, int], frame: str, orientation: int) -> None:
-    with pytest.raises(Rejection, match=f"of an image of {said[0]}x{said[1]}, and it has 6x8") as caught:
+def test_annotations_of_another_size_are_refused_with_both(
+    said: tuple[int, int], frame: str, orientation: int
+) -> None:
+    with pytest.raises(
+        Rejection, match=f"of an image of {said[0]}x{said[1]}, and it has 6x8"
+    ) as caught:
         finishing.orientation_of(said, frame, (6, 8), orientation, "annotations")
     assert caught.value.error == "other-size"
 
 
 @pytest.mark.parametrize(("size", "orientation"), [((6, 8), 3), ((6, 8), 2), ((6, 6), 6)])
-def test_a_size_that_does_not_tell_the_frame_decides_nothing(size: tuple[int, int], orientation: int) -> None:
+def test_a_size_that_does_not_tell_the_frame_decides_nothing(
+    size: tuple[int, int], orientation: int
+) -> None:
     with pytest.raises(Rejection, match="--annotation-frame stored or upright") as caught:
         finishing.orientation_of(size, "auto", size, orientation, "annotations")
     assert caught.value.error == "unknown-frame"
@@ -109,7 +125,14 @@ def test_shares_become_pixels_of_the_upright_image() -> None:
     [
         (
             "keep",
-            [[-2, 1, 5, 2], [1, 1, 2, 2], [6, 5, 9, 9], [20, 1, 2, 2], [3, 3, 0, 2], [7.9, 0, 0.4, 1]],
+            [
+                [-2, 1, 5, 2],
+                [1, 1, 2, 2],
+                [6, 5, 9, 9],
+                [20, 1, 2, 2],
+                [3, 3, 0, 2],
+                [7.9, 0, 0.4, 1],
+            ],
             [0, 1, 2, 3, 4, 5],
         ),
         ("clip", [[0, 1, 3, 2], [1, 1, 2, 2], [6, 5, 2, 1], [7.9, 0, 0.1, 1]], [0, 1, 2, 5]),
@@ -117,25 +140,60 @@ def test_shares_become_pixels_of_the_upright_image() -> None:
     ],
 )
 def test_boxes_outside_follow_the_rule(rule: str, boxes: list[list[float]], ids: list[int]) -> None:
-    given_boxes = [[-2, 1, 5, 2], [1, 1, 2, 2], [6, 5, 9, 9], [20, 1, 2, 2], [3, 3, 0, 2], [7.9, 0, 0.4, 1]]
-    fitted = finishing.fitted({"id": list(range(6)), "category": [0] * 6, "bbox": given_boxes}, (8, 6), rule)
+    given_boxes = [
+        [-2, 1, 5, 2],
+        [1, 1, 2, 2],
+        [6, 5, 9, 9],
+        [20, 1, 2, 2],
+        [3, 3, 0, 2],
+        [7.9, 0, 0.4, 1],
+    ]
+    fitted = finishing.fitted(
+        {"id": list(range(6)), "category": [0] * 6, "bbox": given_boxes}, (8, 6), rule
+    )
     assert fitted["id"] == ids
     assert len(fitted["category"]) == len(ids)
     assert np.allclose(fitted["bbox"], boxes)
 
 
 def test_the_area_of_what_is_clipped_is_that_of_what_is_left() -> None:
-    """Of the polygons, else of the RLE, which lies in the image, else of the box; what has no area stays so."""
+    """Of the polygons, else of the RLE, which lies in the image, else of the box; what has no area
+    stays so."""
     outside = [-4, 0, -1, 0, -1, 4, -4, 4, -4, 5, 2, 5, 2, 6, -4, 6]
     given = {
-        "bbox": [[-2, 0, 4, 4], [-2, 0, 8, 4], [-2, 0, 4, 4], [1, 1, 2, 2], [-4, 0, 6, 6], [-2, 0, 4, 4], [-4, 0, 6, 6]],
+        "bbox": [
+            [-2, 0, 4, 4],
+            [-2, 0, 8, 4],
+            [-2, 0, 4, 4],
+            [1, 1, 2, 2],
+            [-4, 0, 6, 6],
+            [-2, 0, 4, 4],
+            [-4, 0, 6, 6],
+        ],
         "area": [16.0, 20.0, 5.0, 3.0, 18.0, None, 12.0],
-        "segmentation": [[], [[-2, 0, 0, 0, 0, 2, 6, 2, 6, 4, -2, 4]], [], [], [outside], [], [outside[:8]]],
+        "segmentation": [
+            [],
+            [[-2, 0, 0, 0, 0, 2, 6, 2, 6, 4, -2, 4]],
+            [],
+            [],
+            [outside],
+            [],
+            [outside[:8]],
+        ],
         "rle": [None, None, {"size": [6, 8], "counts": b""}, None, None, None, None],
     }
     fitted = finishing.fitted(given, (8, 6), "clip")
-    assert fitted["bbox"] == [[0, 0, 2, 4], [0, 0, 6, 4], [0, 0, 2, 4], [1, 1, 2, 2], [0, 0, 2, 6], [0, 0, 2, 4]]
-    assert fitted["area"] == [8, pytest.approx(12), 5, 3, pytest.approx(2), None], "the last one has nothing in the image"
+    assert fitted["bbox"] == [
+        [0, 0, 2, 4],
+        [0, 0, 6, 4],
+        [0, 0, 2, 4],
+        [1, 1, 2, 2],
+        [0, 0, 2, 6],
+        [0, 0, 2, 4],
+    ]
+    assert fitted["area"] == [8, pytest.approx(12), 5, 3, pytest.approx(2), None], (
+        "the last one has nothing in the image"
+    )
     assert finishing.fitted(given, (8, 6), "keep") is given
 
 
@@ -149,5 +207,7 @@ def test_the_area_of_what_is_clipped_is_that_of_what_is_left() -> None:
 )
 def test_an_rle_that_does_not_fill_the_image_rejects_it(runs: dict[str, Any], error: str) -> None:
     with pytest.raises(Rejection) as caught:
-        finishing.finished_objects({"category": [0], "bbox": [[0, 0, 1, 1]], "rle": [runs]}, PLAIN, (8, 6), 1)
+        finishing.finished_objects(
+            {"category": [0], "bbox": [[0, 0, 1, 1]], "rle": [runs]}, PLAIN, (8, 6), 1
+        )
     assert caught.value.error == error

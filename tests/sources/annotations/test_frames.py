@@ -17,20 +17,29 @@ from shardctl.sources.annotations import frames
 Listed = dict[str, tuple[int, tuple[int, int], tuple[int, int]]]
 """By name: the orientation, the size as it is stored, and the size that the annotations say."""
 
-UNCLEAR: Listed = {"half.jpg": (3, (8, 6), (8, 6)), "mirror.jpg": (2, (8, 6), (8, 6)), "square.jpg": (6, (6, 6), (6, 6))}
+UNCLEAR: Listed = {
+    "half.jpg": (3, (8, 6), (8, 6)),
+    "mirror.jpg": (2, (8, 6), (8, 6)),
+    "square.jpg": (6, (6, 6), (6, 6)),
+}
 PLAIN: Listed = {"plain.jpg": (1, (8, 6), (8, 6))}
 STORED: Listed = {"stored.jpg": (6, (8, 6), (8, 6))}
 UPRIGHT: Listed = {"upright.jpg": (6, (8, 6), (6, 8))}
 
 
 def written(root: Path, listed: Listed) -> str:
-    """Write the images, and a COCO file with a box in the left upper corner of each, as [0, 0, 2, 1]."""
+    """Write the images, and a COCO file with a box in the left upper corner of each, as [0, 0, 2,
+    1]."""
     images, annotations = [], []
     for number, (name, (orientation, size, said)) in enumerate(listed.items(), 1):
         photo(root / "in" / name, size, orientation)
         images.append({"id": number, "file_name": name, "width": said[0], "height": said[1]})
         annotations.append(box(number, (0, 0, 2, 1)))
-    record = {"images": images, "annotations": annotations, "categories": [{"id": 3, "name": "cat"}]}
+    record = {
+        "images": images,
+        "annotations": annotations,
+        "categories": [{"id": 3, "name": "cat"}],
+    }
     (root / "coco.json").write_text(json.dumps(record))
     return f"coco:{root}/coco.json"
 
@@ -39,7 +48,12 @@ def boxes(out: Path) -> dict[str, list[float]]:
     return {key: sample["objects"]["bbox"][0] for key, sample in samples(out).items()}
 
 
-TURNED = {"half.jpg": [6, 5, 2, 1], "mirror.jpg": [6, 0, 2, 1], "square.jpg": [5, 0, 1, 2], "plain.jpg": [0, 0, 2, 1]}
+TURNED = {
+    "half.jpg": [6, 5, 2, 1],
+    "mirror.jpg": [6, 0, 2, 1],
+    "square.jpg": [5, 0, 1, 2],
+    "plain.jpg": [0, 0, 2, 1],
+}
 AS_THEY_ARE = {name: [0, 0, 2, 1] for name in [*UNCLEAR, *PLAIN]}
 
 
@@ -48,17 +62,29 @@ def test_those_that_tell_the_frame_tell_it_for_the_others(tmp_path: Path, worker
     labels = written(tmp_path, UNCLEAR | PLAIN | STORED)
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", labels=[labels], workers=workers)
     assert boxes(tmp_path / "out") == {**TURNED, "stored.jpg": [5, 0, 1, 2]}
-    assert any("EXIF turns 3 images whose size does not tell the frame" in said for said in result.notices)
-    assert any("as those of the image as it is stored, as the sizes of 1 other say" in said for said in result.notices)
+    assert any(
+        "EXIF turns 3 images whose size does not tell the frame" in said for said in result.notices
+    )
+    assert any(
+        "as those of the image as it is stored, as the sizes of 1 other say" in said
+        for said in result.notices
+    )
 
 
 def test_the_upright_frame_is_told_too(tmp_path: Path) -> None:
-    result = converted(tmp_path / "in", tmp_path / "out", written(tmp_path, UNCLEAR | PLAIN | UPRIGHT))
+    result = converted(
+        tmp_path / "in", tmp_path / "out", written(tmp_path, UNCLEAR | PLAIN | UPRIGHT)
+    )
     assert boxes(tmp_path / "out") == {**AS_THEY_ARE, "upright.jpg": [0, 0, 2, 1]}
-    assert any("as those of the upright image, as the sizes of 1 other say" in said for said in result.notices)
+    assert any(
+        "as those of the upright image, as the sizes of 1 other say" in said
+        for said in result.notices
+    )
 
 
-def test_sizes_that_tell_both_frames_are_refused_with_counts_and_the_option(tmp_path: Path, cli: Any) -> None:
+def test_sizes_that_tell_both_frames_are_refused_with_counts_and_the_option(
+    tmp_path: Path, cli: Any
+) -> None:
     labels = written(tmp_path, UNCLEAR | PLAIN | STORED | UPRIGHT)
     with pytest.raises(InputError) as caught:
         converted(tmp_path / "in", tmp_path / "out", labels)
@@ -67,14 +93,21 @@ def test_sizes_that_tell_both_frames_are_refused_with_counts_and_the_option(tmp_
     assert "annotation_frame='stored' or upright" in str(caught.value)
     assert not (tmp_path / "out" / "manifest.json").exists()
     converted(tmp_path / "in", tmp_path / "out", labels, annotation_frame="stored")
-    assert {name: error for name, (error, _) in rejects(tmp_path / "out").items()} == {"upright.jpg": "other-size"}
+    assert {name: error for name, (error, _) in rejects(tmp_path / "out").items()} == {
+        "upright.jpg": "other-size"
+    }
     assert boxes(tmp_path / "out") == {**TURNED, "stored.jpg": [5, 0, 1, 2]}
 
 
-def test_where_nothing_tells_the_frame_a_note_counts_what_is_taken_as_upright(tmp_path: Path) -> None:
+def test_where_nothing_tells_the_frame_a_note_counts_what_is_taken_as_upright(
+    tmp_path: Path,
+) -> None:
     result = converted(tmp_path / "in", tmp_path / "out", written(tmp_path, UNCLEAR | PLAIN))
     assert boxes(tmp_path / "out") == AS_THEY_ARE
-    assert any("EXIF turns 3 images that have the same size in both frames" in said for said in result.notices)
+    assert any(
+        "EXIF turns 3 images that have the same size in both frames" in said
+        for said in result.notices
+    )
     again = converted(tmp_path / "in", tmp_path / "two", written(tmp_path, PLAIN))
     assert not any("EXIF" in said for said in again.notices)
 
@@ -82,20 +115,30 @@ def test_where_nothing_tells_the_frame_a_note_counts_what_is_taken_as_upright(tm
 def test_an_image_that_was_not_looked_at_is_never_taken_in_a_wrong_frame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the first and the last one is looked at: what contradicts these is a reject, and so is what nothing tells."""
+    """Of the first and the last one is looked at: what contradicts these is a reject, and so is
+    what nothing tells."""
     monkeypatch.setattr(frames, "LOOKED_AT", 2)
-    contradicts = {"a.jpg": STORED["stored.jpg"], "b.jpg": UPRIGHT["upright.jpg"], "c.jpg": UNCLEAR["half.jpg"]}
+    contradicts = {
+        "a.jpg": STORED["stored.jpg"],
+        "b.jpg": UPRIGHT["upright.jpg"],
+        "c.jpg": UNCLEAR["half.jpg"],
+    }
     converted(tmp_path / "1" / "in", tmp_path / "1" / "out", written(tmp_path / "1", contradicts))
     assert rejects(tmp_path / "1" / "out")["b.jpg"][0] == "other-size"
     assert boxes(tmp_path / "1" / "out") == {"a.jpg": [5, 0, 1, 2], "c.jpg": [6, 5, 2, 1]}
-    untold = {"a.jpg": PLAIN["plain.jpg"], "b.jpg": UNCLEAR["half.jpg"], "c.jpg": PLAIN["plain.jpg"]}
+    untold = {
+        "a.jpg": PLAIN["plain.jpg"],
+        "b.jpg": UNCLEAR["half.jpg"],
+        "c.jpg": PLAIN["plain.jpg"],
+    }
     converted(tmp_path / "2" / "in", tmp_path / "2" / "out", written(tmp_path / "2", untold))
     assert rejects(tmp_path / "2" / "out")["b.jpg"][0] == "unknown-frame"
     assert sorted(boxes(tmp_path / "2" / "out")) == ["a.jpg", "c.jpg"]
 
 
 def test_images_that_an_update_adds_tell_the_frame_of_those_that_are_there(tmp_path: Path) -> None:
-    """What was made in the other frame is made anew: an update gives what a new conversion gives."""
+    """What was made in the other frame is made anew: an update gives what a new conversion
+    gives."""
     labels = written(tmp_path, UNCLEAR | PLAIN)
     converted(tmp_path / "in", tmp_path / "out", labels)
     assert boxes(tmp_path / "out") == AS_THEY_ARE
@@ -128,5 +171,8 @@ def test_yolo_says_no_size_and_a_note_counts_the_images(tmp_path: Path) -> None:
         (tmp_path / "labels").mkdir(exist_ok=True)
         (tmp_path / "labels" / f"{name[:-4]}.txt").write_text("0 0.25 0.25 0.5 0.5\n")
     result = converted(tmp_path / "images", tmp_path / "out", f"yolo:{tmp_path}/labels")
-    assert any("EXIF turns 4 images that have no size in the annotations" in said for said in result.notices)
+    assert any(
+        "EXIF turns 4 images that have no size in the annotations" in said
+        for said in result.notices
+    )
     assert boxes(tmp_path / "out")["stored.jpg"] == [0, 0, 3, 4]

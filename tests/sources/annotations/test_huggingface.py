@@ -16,7 +16,10 @@ from shardctl.errors import InputError
 def labelled(root: Path, *objects: Any, **more: Any) -> Path:
     """A folder of images with a metadata.jsonl that has their objects."""
     photos(root, *(f"{number}.png" for number in range(len(objects))))
-    lines = [json.dumps({"file_name": f"{n}.png", "objects": each, **more}) for n, each in enumerate(objects)]
+    lines = [
+        json.dumps({"file_name": f"{n}.png", "objects": each, **more})
+        for n, each in enumerate(objects)
+    ]
     (root / "metadata.jsonl").write_text("\n".join(lines))
     return root
 
@@ -26,7 +29,13 @@ def objects_of(out: Path) -> list[Any]:
 
 
 def test_objects_of_metadata_become_the_column_of_all_formats(tmp_path: Path) -> None:
-    one = {"bbox": [[1, 2, 3, 2], [0.5, 1, 2, 1]], "category": [1, 0], "area": [6, 2.5], "id": [7, 8], "colour": ["a", "b"]}
+    one = {
+        "bbox": [[1, 2, 3, 2], [0.5, 1, 2, 1]],
+        "category": [1, 0],
+        "area": [6, 2.5],
+        "id": [7, 8],
+        "colour": ["a", "b"],
+    }
     none = {"bbox": [], "category": [], "area": [], "id": [], "colour": []}
     source = labelled(tmp_path / "in", one, none, None, note="x")
     said = converted(source, tmp_path / "out").notices
@@ -35,20 +44,30 @@ def test_objects_of_metadata_become_the_column_of_all_formats(tmp_path: Path) ->
     schema = dict(shardctl.open(tmp_path / "out").manifest.schema)
     assert "bbox: list<item: fixed_size_list<item: float>[4]>" in schema["objects"]
     assert schema["note"] == "string"
-    assert shardctl.open(tmp_path / "out").manifest.fields["objects"] == {"role": "objects", "names": None}
+    assert shardctl.open(tmp_path / "out").manifest.fields["objects"] == {
+        "role": "objects",
+        "names": None,
+    }
     assert any("left out: colour of 2 objects" in notice for notice in said)
 
 
 @pytest.mark.parametrize("name", ["categories", "label", "labels", "category_id"])
 def test_categories_are_known_by_the_usual_names(tmp_path: Path, name: str) -> None:
-    source = labelled(tmp_path / "in", {"bbox": [[0, 0, 1, 1]], name: [2]}, None, {"bbox": [], name: []})
+    source = labelled(
+        tmp_path / "in", {"bbox": [[0, 0, 1, 1]], name: [2]}, None, {"bbox": [], name: []}
+    )
     converted(source, tmp_path / "out")
     found = [{"category": [2], "bbox": [[0, 0, 1, 1]]}, None, {"category": [], "bbox": []}]
     assert objects_of(tmp_path / "out") == found
 
 
-def test_names_under_another_name_become_numbers_too_and_the_first_name_counts(tmp_path: Path) -> None:
-    source = labelled(tmp_path / "in", {"bbox": [[0, 0, 1, 1]] * 2, "labels": ["x", "y"], "categories": ["dog", "cat"]})
+def test_names_under_another_name_become_numbers_too_and_the_first_name_counts(
+    tmp_path: Path,
+) -> None:
+    source = labelled(
+        tmp_path / "in",
+        {"bbox": [[0, 0, 1, 1]] * 2, "labels": ["x", "y"], "categories": ["dog", "cat"]},
+    )
     said = converted(source, tmp_path / "out").notices
     assert objects_of(tmp_path / "out")[0]["category"] == [1, 0]
     assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["cat", "dog"]
@@ -56,9 +75,13 @@ def test_names_under_another_name_become_numbers_too_and_the_first_name_counts(t
 
 
 def test_boxes_without_categories_stay_a_plain_column_and_a_note_says_so(tmp_path: Path) -> None:
-    source = labelled(tmp_path / "in", {"bbox": [[0, 0, 1, 1]], "kind": ["x"], "category": [[0, 1]]})
+    source = labelled(
+        tmp_path / "in", {"bbox": [[0, 0, 1, 1]], "kind": ["x"], "category": [[0, 1]]}
+    )
     said = converted(source, tmp_path / "out").notices
-    assert objects_of(tmp_path / "out") == [{"bbox": [[0, 0, 1, 1]], "kind": ["x"], "category": [[0, 1]]}]
+    assert objects_of(tmp_path / "out") == [
+        {"bbox": [[0, 0, 1, 1]], "kind": ["x"], "category": [[0, 1]]}
+    ]
     (notice,) = [notice for notice in said if "no list of categories" in notice]
     assert "objects has bbox and no list of categories" in notice
     assert "it has kind, category" in notice or "it has category, kind" in notice
@@ -72,30 +95,47 @@ def test_names_of_categories_become_numbers(tmp_path: Path) -> None:
 
 
 def parquet_of(root: Path, categories: list[list[int]], **names: list[str]) -> None:
-    """A folder of images with a metadata.parquet as datasets writes it: names of classes by their columns."""
+    """A folder of images with a metadata.parquet as datasets writes it: names of classes by their
+    columns."""
     photos(root, *(f"{number}.png" for number in range(len(categories))))
     objects = [{"bbox": [[0, 0, 1, 1]] * len(each), "category": each} for each in categories]
-    table = pa.table({"file_name": [f"{n}.png" for n in range(len(objects))], "objects": objects, "tags": [[0]] * len(objects)})
-    labels = {name: {"feature": {"names": each, "_type": "ClassLabel"}, "_type": "List"} for name, each in names.items()}
+    table = pa.table(
+        {
+            "file_name": [f"{n}.png" for n in range(len(objects))],
+            "objects": objects,
+            "tags": [[0]] * len(objects),
+        }
+    )
+    labels = {
+        name: {"feature": {"names": each, "_type": "ClassLabel"}, "_type": "List"}
+        for name, each in names.items()
+    }
     features = {"tags": labels["tags"], "objects": {"category": labels["category"]}}
     metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
     parquet.write_table(table.replace_schema_metadata(metadata), root / "metadata.parquet")
 
 
-def test_names_of_numbered_categories_are_kept_and_files_that_differ_refused(tmp_path: Path) -> None:
+def test_names_of_numbered_categories_are_kept_and_files_that_differ_refused(
+    tmp_path: Path,
+) -> None:
     names = {"category": ["car", "bus"], "tags": ["x", "y"]}
     parquet_of(tmp_path / "in" / "train", [[1, 0], [2], []], **names)
     said = converted(tmp_path / "in", tmp_path / "out", "auto").notices
     assert "left out: the names of the classes of tags (2)" in said
     assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["car", "bus"]
-    assert {key: each["objects"]["category"] for key, each in samples(tmp_path / "out").items()} == {
+    assert {
+        key: each["objects"]["category"] for key, each in samples(tmp_path / "out").items()
+    } == {
         "train/0.png": [1, 0],
         "train/2.png": [],
     }
     ((key, (_, message)),) = rejects(tmp_path / "out").items()
     assert (key, "beyond the names" in message) == ("train/1.png", True)
     parquet_of(tmp_path / "in" / "test", [[0]], category=["bus", "car"], tags=["y", "x"])
-    with pytest.raises(InputError, match=r"the files give different names to the classes of objects\.category, tags;"):
+    with pytest.raises(
+        InputError,
+        match=r"the files give different names to the classes of objects\.category, tags;",
+    ):
         converted(tmp_path / "in", tmp_path / "new", "auto")
     parquet_of(tmp_path / "in" / "test", [[0]], category=["car", "bus"], tags=["y", "x"])
     shardctl.convert(tmp_path / "in", tmp_path / "new", drop_columns="tags", workers=0)
@@ -105,10 +145,19 @@ def test_names_of_numbered_categories_are_kept_and_files_that_differ_refused(tmp
     ("wrong", "says"),
     [
         ({"bbox": [[1, 2, 3]], "category": [0]}, "a bbox of objects is not four finite numbers"),
-        ({"bbox": [[1, 2, 3, float("nan")]], "category": [0]}, "a bbox of objects is not four finite numbers"),
+        (
+            {"bbox": [[1, 2, 3, float("nan")]], "category": [0]},
+            "a bbox of objects is not four finite numbers",
+        ),
         ({"bbox": [[1, 2, 3, 4]], "category": []}, "objects has 1 bbox and 0 of category"),
-        ({"bbox": [[1, 2, 3, 4]], "category": [-1]}, "a category of objects is missing, or below 0"),
-        ({"bbox": [[1, 2, 3, 4]], "category": [None]}, "a category of objects is missing, or below 0"),
+        (
+            {"bbox": [[1, 2, 3, 4]], "category": [-1]},
+            "a category of objects is missing, or below 0",
+        ),
+        (
+            {"bbox": [[1, 2, 3, 4]], "category": [None]},
+            "a category of objects is missing, or below 0",
+        ),
     ],
 )
 def test_wrong_objects_reject_their_image_alone(tmp_path: Path, wrong: Any, says: str) -> None:
@@ -122,10 +171,14 @@ def test_wrong_objects_reject_their_image_alone(tmp_path: Path, wrong: Any, says
 def test_boxes_of_metadata_follow_the_rule(tmp_path: Path) -> None:
     source = labelled(tmp_path / "in", {"bbox": [[7, 5, 9, 9], [1, 1, 1, 1]], "category": [0, 1]})
     converted(source, tmp_path / "out", boxes_outside="clip")
-    assert objects_of(tmp_path / "out") == [{"bbox": [[7, 5, 1, 1], [1, 1, 1, 1]], "category": [0, 1]}]
+    assert objects_of(tmp_path / "out") == [
+        {"bbox": [[7, 5, 1, 1], [1, 1, 1, 1]], "category": [0, 1]}
+    ]
 
 
-def test_a_labels_file_and_annotations_may_give_different_columns_and_not_the_same(tmp_path: Path) -> None:
+def test_a_labels_file_and_annotations_may_give_different_columns_and_not_the_same(
+    tmp_path: Path,
+) -> None:
     source = labelled(tmp_path / "in", {"bbox": [[0, 0, 1, 1]], "category": [0]})
     (source / "0.txt").write_text("a caption")
     file = str(source / "metadata.jsonl")
@@ -143,12 +196,17 @@ def test_objects_open_in_hugging_face_datasets_with_named_categories(tmp_path: P
     source = photos(tmp_path / "in", "a.png", "b.png", "c.png")
     points = {"id": 3, "name": "cat", "keypoints": ["nose"]}
     shapes = [[[1, 2, 4, 2, 4, 4]], {"size": [6, 8], "counts": [40, 8]}]
-    annotations = [box(1, id=number, segmentation=shape, keypoints=[1, 1, 2]) for number, shape in enumerate(shapes)]
+    annotations = [
+        box(1, id=number, segmentation=shape, keypoints=[1, 1, 2])
+        for number, shape in enumerate(shapes)
+    ]
     file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], annotations, [points])
     mask(tmp_path / "masks" / "a.png", values_of((8, 6)))
     converted(source, tmp_path / "out", f"coco:{file}", f"masks:{tmp_path}/masks")
     shards = [str(path) for path in sorted((tmp_path / "out").glob("train-*.arrow"))]
-    found = datasets.load_dataset("arrow", data_files=shards, split="train", cache_dir=str(tmp_path / "cache"))
+    found = datasets.load_dataset(
+        "arrow", data_files=shards, split="train", cache_dir=str(tmp_path / "cache")
+    )
     objects = found.features["objects"]
     assert objects["category"].feature == datasets.ClassLabel(names=["cat"])
     assert isinstance(found.features["mask"], datasets.Image)
@@ -163,11 +221,19 @@ def test_objects_open_in_hugging_face_datasets_with_named_categories(tmp_path: P
 
 
 @pytest.mark.parametrize(("rule", "kept"), [("keep", 3), ("clip", 2), ("drop", 1)])
-def test_boxes_that_a_rule_drops_are_counted_though_no_size_is_known(tmp_path: Path, rule: str, kept: int) -> None:
+def test_boxes_that_a_rule_drops_are_counted_though_no_size_is_known(
+    tmp_path: Path, rule: str, kept: int
+) -> None:
     source = photos(tmp_path / "in", "a.png")
     objects = {"bbox": [[1, 1, 2, 2], [5, 3, 9, 2], [20, 20, 2, 2]], "category": [0, 1, 2]}
-    (source / "metadata.jsonl").write_text(json.dumps({"file_name": "a.png", "objects": objects}) + "\n")
+    (source / "metadata.jsonl").write_text(
+        json.dumps({"file_name": "a.png", "objects": objects}) + "\n"
+    )
     result = shardctl.convert(source, tmp_path / "out", workers=0, boxes_outside=rule)
     assert shardctl.open(tmp_path / "out").manifest.objects == {"kept": kept, "cut_off": 3 - kept}
     said = [notice for notice in result.notices if "cut off" in notice]
-    assert said == ([] if kept == 3 else [f"{3 - kept} of 3 objects were cut off (keep_objects: 0.1, boxes: {rule})"])
+    assert said == (
+        []
+        if kept == 3
+        else [f"{3 - kept} of 3 objects were cut off (keep_objects: 0.1, boxes: {rule})"]
+    )

@@ -14,7 +14,12 @@ VAL = "ILSVRC2012_val_00000001.png", "ILSVRC2012_val_00000002.png"
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    root = photos(tmp_path / "in", "train/n03126707/n03126707_1.png", "train/n01440764/x.png", *(f"val/{name}" for name in VAL))
+    root = photos(
+        tmp_path / "in",
+        "train/n03126707/n03126707_1.png",
+        "train/n01440764/x.png",
+        *(f"val/{name}" for name in VAL),
+    )
     (root / "LOC_synset_mapping.txt").write_text(WORDS)
     return root
 
@@ -23,13 +28,22 @@ def labels(out: Path) -> dict[str, str | None]:
     names = shardctl.open(out).classes
     assert names is not None
     found = samples(out)
-    return {key.rpartition("/")[2]: None if row["label"] is None else names[row["label"]] for key, row in found.items()}
+    return {
+        key.rpartition("/")[2]: None if row["label"] is None else names[row["label"]]
+        for key, row in found.items()
+    }
 
 
-def test_classes_come_from_folders_and_names_in_the_order_of_wordnet(tmp_path: Path, source: Path) -> None:
+def test_classes_come_from_folders_and_names_in_the_order_of_wordnet(
+    tmp_path: Path, source: Path
+) -> None:
     photos(source, "train/n02012849_77.png")
     said = converted(source, tmp_path / "out", f"imagenet:{source}", split="none").notices
-    assert shardctl.open(tmp_path / "out").classes == ("tench, Tinca tinca", "crane (n02012849)", "crane (n03126707)")
+    assert shardctl.open(tmp_path / "out").classes == (
+        "tench, Tinca tinca",
+        "crane (n02012849)",
+        "crane (n03126707)",
+    )
     assert labels(tmp_path / "out") == {
         "n03126707_1.png": "crane (n03126707)",
         "x.png": "tench, Tinca tinca",
@@ -44,7 +58,8 @@ def test_classes_come_from_folders_and_names_in_the_order_of_wordnet(tmp_path: P
     ("files"),
     [
         {
-            "LOC_val_solution.csv": "ImageId,PredictionString\nILSVRC2012_val_00000001,n02012849 1 2 3 4 n02012849 5 6 7 8\n"
+            "LOC_val_solution.csv": "ImageId,PredictionString\nILSVRC2012_val_00000001,n02012849 1 "
+            "2 3 4 n02012849 5 6 7 8\n"
             "ILSVRC2012_val_00000002,n01440764 1 2 3 4\n"
         },
         {"val.txt": "ILSVRC2012_val_00000001.JPEG 1\nILSVRC2012_val_00000002.JPEG 0\n"},
@@ -54,7 +69,9 @@ def test_classes_come_from_folders_and_names_in_the_order_of_wordnet(tmp_path: P
         },
     ],
 )
-def test_validation_images_have_the_class_of_the_list(tmp_path: Path, source: Path, files: dict[str, str]) -> None:
+def test_validation_images_have_the_class_of_the_list(
+    tmp_path: Path, source: Path, files: dict[str, str]
+) -> None:
     (source / "data").mkdir()
     for name, text in files.items():
         (source / name).write_text(text)
@@ -68,14 +85,25 @@ def test_validation_images_have_the_class_of_the_list(tmp_path: Path, source: Pa
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({"ILSVRC2012_validation_ground_truth.txt": "490\n1\n"}, "its numbers come from meta.mat of the development kit"),
-        ({"LOC_val_solution.csv": "ImageId,PredictionString\na,n00000000 1 2 3 4\n"}, "line 2: needs the name of an image"),
+        (
+            {"ILSVRC2012_validation_ground_truth.txt": "490\n1\n"},
+            "its numbers come from meta.mat of the development kit",
+        ),
+        (
+            {"LOC_val_solution.csv": "ImageId,PredictionString\na,n00000000 1 2 3 4\n"},
+            "line 2: needs the name of an image",
+        ),
         ({"val.txt": "a.JPEG 3\n"}, "line 1: a file name and a number below 3"),
-        ({"LOC_synset_mapping.txt": "tench n01440764\n"}, "line 1: each line needs a WordNet number"),
+        (
+            {"LOC_synset_mapping.txt": "tench n01440764\n"},
+            "line 1: each line needs a WordNet number",
+        ),
         ({"LOC_synset_mapping.txt": WORDS + WORDS}, "line 4: each line needs a WordNet number"),
     ],
 )
-def test_wrong_lists_are_refused_with_the_place(tmp_path: Path, source: Path, files: dict[str, str], says: str) -> None:
+def test_wrong_lists_are_refused_with_the_place(
+    tmp_path: Path, source: Path, files: dict[str, str], says: str
+) -> None:
     for name, text in files.items():
         (source / name).write_text(text)
     with pytest.raises(InputError) as caught:
@@ -84,8 +112,12 @@ def test_wrong_lists_are_refused_with_the_place(tmp_path: Path, source: Path, fi
     assert next(iter(files)) in str(caught.value)
 
 
-def test_no_lists_or_no_image_of_theirs_or_two_labels_are_refused(tmp_path: Path, source: Path) -> None:
-    with pytest.raises(InputError, match="needs one of the files with the names of classes: LOC_synset_mapping"):
+def test_no_lists_or_no_image_of_theirs_or_two_labels_are_refused(
+    tmp_path: Path, source: Path
+) -> None:
+    with pytest.raises(
+        InputError, match="needs one of the files with the names of classes: LOC_synset_mapping"
+    ):
         converted(source, tmp_path / "out", f"imagenet:{source}/train")
     other = photos(tmp_path / "other", "1.png")
     with pytest.raises(InputError, match="no image has a class of ImageNet"):

@@ -25,7 +25,9 @@ def source(tmp_path: Path) -> Path:
     return photos(tmp_path / "in", "images/a.jpg", "images/b.jpg")
 
 
-def test_the_bytes_of_a_mask_are_kept_and_one_that_is_missing_is_null(tmp_path: Path, source: Path) -> None:
+def test_the_bytes_of_a_mask_are_kept_and_one_that_is_missing_is_null(
+    tmp_path: Path, source: Path
+) -> None:
     path = mask(source / "masks" / "a.png", values_of((8, 6)))
     (source / "masks" / "classes.txt").write_text("sky\nroad\ncar\n")
     said = converted(source, tmp_path / "out", f"masks+ignore=255:{source}/masks").notices
@@ -33,7 +35,13 @@ def test_the_bytes_of_a_mask_are_kept_and_one_that_is_missing_is_null(tmp_path: 
     assert set(found) == {"images/a.jpg", "images/b.jpg"}, "masks below the source are no inputs"
     assert found["images/a.jpg"]["mask"] == {"bytes": path.read_bytes(), "path": "a.png"}
     assert found["images/b.jpg"]["mask"] is None
-    role = {"role": "mask", "store": "source", "shape": None, "names": ["sky", "road", "car"], "ignore": 255}
+    role = {
+        "role": "mask",
+        "store": "source",
+        "shape": None,
+        "names": ["sky", "road", "car"],
+        "ignore": 255,
+    }
     assert shardctl.open(tmp_path / "out").manifest.fields["mask"] == role
     assert any("1 of 2 inputs without mask: it is null there" in notice for notice in said)
     assert shardctl.verify(tmp_path / "out", level="deep").ok
@@ -41,11 +49,14 @@ def test_the_bytes_of_a_mask_are_kept_and_one_that_is_missing_is_null(tmp_path: 
 
 @pytest.mark.parametrize(("mode", "most"), [("P", 3), ("L", 256), ("1", 2), ("I;16", 60000)])
 @pytest.mark.parametrize("orientation", [6, 2])
-def test_a_mask_of_the_stored_image_is_turned_with_it(tmp_path: Path, mode: str, most: int, orientation: int) -> None:
+def test_a_mask_of_the_stored_image_is_turned_with_it(
+    tmp_path: Path, mode: str, most: int, orientation: int
+) -> None:
     photo(tmp_path / "in" / "a.jpg", (8, 6), orientation)
     values = values_of((8, 6), most) * (255 if mode == "1" else 1)
     mask(tmp_path / "masks" / "a.png", values, mode)
-    frame = "auto" if orientation == 6 else "stored"  # by its size alone a mirrored one is not known
+    # by its size alone a mirrored one is not known
+    frame = "auto" if orientation == 6 else "stored"
     converted(tmp_path / "in", tmp_path / "out", f"masks:{tmp_path}/masks", annotation_frame=frame)
     kept, found = stored(tmp_path / "out", "a.jpg")
     expected = np.rot90(values, -1) if orientation == 6 else values[:, ::-1]
@@ -81,7 +92,9 @@ def test_a_mask_of_another_size_or_of_colours_or_broken_rejects_its_image(tmp_pa
 
 @pytest.mark.parametrize("mode", ["L", "I;16"])
 @pytest.mark.parametrize("recipe", [{}, {"transform": [{"name": "resize", "size": "4x3"}]}])
-def test_numbers_without_a_name_reject_their_image(mode: str, recipe: dict[str, object], tmp_path: Path) -> None:
+def test_numbers_without_a_name_reject_their_image(
+    mode: str, recipe: dict[str, object], tmp_path: Path
+) -> None:
     source = photos(tmp_path / "in", "a.jpg", "b.jpg", "c.jpg", "d.jpg")
     for name, number in zip("abcd", (2, 3, 255, 254), strict=True):
         values = np.zeros((6, 8), int)
@@ -89,15 +102,24 @@ def test_numbers_without_a_name_reject_their_image(mode: str, recipe: dict[str, 
         mask(tmp_path / "masks" / f"{name}.png", values, mode)
     options = {"recipe": recipe, "workers": 0, "max_rejects": 9}
     (tmp_path / "masks" / "classes.txt").write_text("sky\nroad\ncar\n")
-    shardctl.convert(source, tmp_path / "out", labels=f"masks+ignore=255:{tmp_path}/masks", **options)
+    shardctl.convert(
+        source, tmp_path / "out", labels=f"masks+ignore=255:{tmp_path}/masks", **options
+    )
     assert set(samples(tmp_path / "out")) == {"a.jpg", "c.jpg"}
-    told = {key: message.partition(";")[0] for key, (_, message) in rejects(tmp_path / "out").items()}
+    told = {
+        key: message.partition(";")[0] for key, (_, message) in rejects(tmp_path / "out").items()
+    }
     has = "its mask has the number {}, and there are names for 0 to 2".format
     assert told == {"b.jpg": has(3), "d.jpg": has(254)}
     shardctl.convert(source, tmp_path / "none", labels=f"masks:{tmp_path}/masks", **options)
     assert set(samples(tmp_path / "none")) == {"a.jpg"}
     (tmp_path / "masks" / "classes.txt").unlink()
-    assert shardctl.convert(source, tmp_path / "new", labels=f"masks:{tmp_path}/masks", **options).rejected == 0
+    assert (
+        shardctl.convert(
+            source, tmp_path / "new", labels=f"masks:{tmp_path}/masks", **options
+        ).rejected
+        == 0
+    )
 
 
 def test_masks_count_for_what_the_dataset_is_made_of(tmp_path: Path, source: Path) -> None:
@@ -106,9 +128,12 @@ def test_masks_count_for_what_the_dataset_is_made_of(tmp_path: Path, source: Pat
     converted(source, tmp_path / "out", spec)
     assert converted(source, tmp_path / "out", spec).status == "up-to-date"
     places = [
-        row and row["shardctl.mask"] for row in open_table(*file_at(tmp_path / "out" / "files.arrow"))["columns"].to_pylist()
+        row and row["shardctl.mask"]
+        for row in open_table(*file_at(tmp_path / "out" / "files.arrow"))["columns"].to_pylist()
     ]
-    assert [place and place["path"] for place in places] == ["../masks/a.png", None], "from the source on, not absolute"
+    assert [place and place["path"] for place in places] == ["../masks/a.png", None], (
+        "from the source on, not absolute"
+    )
     before = path.read_bytes()
     mask(path, 2 - values_of((8, 6)))
     with pytest.raises(DatasetError, match="labels"):
@@ -123,7 +148,9 @@ def test_masks_count_for_what_the_dataset_is_made_of(tmp_path: Path, source: Pat
     mask(path, 2 - values_of((8, 6)))
     assert shardctl.repair(tmp_path / "out").status == "damaged"
     shardctl.repair(tmp_path / "out", drop_lost=True)
-    assert list(samples(tmp_path / "out")) == ["images/b.jpg"], "the mask has changed: the sample cannot be made again"
+    assert list(samples(tmp_path / "out")) == ["images/b.jpg"], (
+        "the mask has changed: the sample cannot be made again"
+    )
     assert rejects(tmp_path / "out")["images/a.jpg"][0] == "lost"
 
 
@@ -156,7 +183,9 @@ def test_a_number_that_is_ignored_must_fit_the_masks(tmp_path: Path, source: Pat
         converted(source, tmp_path / "out", f"masks+ignore=300:{tmp_path}/masks")
 
 
-def test_only_the_folder_of_the_masks_is_left_out_and_not_that_of_another_source(tmp_path: Path) -> None:
+def test_only_the_folder_of_the_masks_is_left_out_and_not_that_of_another_source(
+    tmp_path: Path,
+) -> None:
     one, two = photos(tmp_path / "one", "a.png"), photos(tmp_path / "two", "masks/z.png")
     mask(one / "masks" / "a.png", values_of((8, 6)))
     shardctl.convert([one, two], tmp_path / "out", labels=f"masks:{one}/masks", workers=0)
@@ -164,14 +193,17 @@ def test_only_the_folder_of_the_masks_is_left_out_and_not_that_of_another_source
 
 
 def turned_by_itself(path: Path, values: np.ndarray, orientation: int) -> None:  # type: ignore[type-arg]
-    """A mask that is upright when it is turned by its own EXIF: `values` are as the file has them."""
+    """A mask that is upright when it is turned by its own EXIF: `values` are as the file has
+    them."""
     image, exif = Image.open(mask(path, values)), Image.Exif()
     exif[0x0112] = orientation
     image.save(path, exif=exif)
 
 
 @pytest.mark.parametrize("own", [3, 6])
-def test_a_mask_that_exif_turns_itself_is_upright_whatever_the_others_are(tmp_path: Path, own: int) -> None:
+def test_a_mask_that_exif_turns_itself_is_upright_whatever_the_others_are(
+    tmp_path: Path, own: int
+) -> None:
     values = values_of((8, 6))
     for name, orientation in (("own", own), ("stored", 6), ("half", 3)):
         photo(tmp_path / "in" / f"{name}.jpg", (8, 6), orientation)
@@ -187,7 +219,9 @@ def test_a_mask_that_exif_turns_itself_is_upright_whatever_the_others_are(tmp_pa
     assert image.getexif().get(0x0112, 1) == 1
 
 
-@pytest.mark.parametrize(("where", "option"), [("in", "masks+suffix=_mask"), ("masks", "masks+suffix=_mask+ignore=255")])
+@pytest.mark.parametrize(
+    ("where", "option"), [("in", "masks+suffix=_mask"), ("masks", "masks+suffix=_mask+ignore=255")]
+)
 def test_masks_may_have_an_end_of_their_own(tmp_path: Path, where: str, option: str) -> None:
     photos(tmp_path / "in", "a.png", "x/a.png", "b_mask.png.jpg")
     for name in ("a", "x/a"):
@@ -210,6 +244,11 @@ def test_masks_and_images_of_cityscapes(tmp_path: Path) -> None:
         "val/ulm/1_leftImg8bit.png": "1_gtFine_labelIds.png",
         "train/bonn/1_leftImg8bit.png": "1_gtFine_labelIds.png",
     }
-    assert any("1 mask without an image among the inputs (val/ulm/2_gtFine_labelIds.png)" in notice for notice in said)
+    assert any(
+        "1 mask without an image among the inputs (val/ulm/2_gtFine_labelIds.png)" in notice
+        for notice in said
+    )
     with pytest.raises(InputError, match=r"gtFine: holds no masks \(_mask.png\)"):
-        converted(tmp_path / "leftImg8bit", tmp_path / "other", f"masks+suffix=_mask:{tmp_path}/gtFine")
+        converted(
+            tmp_path / "leftImg8bit", tmp_path / "other", f"masks+suffix=_mask:{tmp_path}/gtFine"
+        )

@@ -1,4 +1,5 @@
-"""Which image an annotation belongs to, for all forms of annotations: one rule (docs/annotations.md)."""
+"""Which image an annotation belongs to, for all forms of annotations: one rule
+(docs/annotations.md)."""
 
 from __future__ import annotations
 
@@ -81,8 +82,14 @@ def annotated(source: Path, out: Path, form: str, names: list[str]) -> tuple[set
     options = {"lenient_labels": True} if form == "table" else {}
     said = converted(source, out, make(out.parent, names), **options).notices
     found = samples(out)
-    there = {key for key, sample in found.items() if sample[column] and (column != "objects" or sample[column]["bbox"])}
-    there |= {key for key, sample in found.items() if column == "label" and sample[column] is not None}
+    there = {
+        key
+        for key, sample in found.items()
+        if sample[column] and (column != "objects" or sample[column]["bbox"])
+    }
+    there |= {
+        key for key, sample in found.items() if column == "label" and sample[column] is not None
+    }
     return there, "\n".join(said)
 
 
@@ -91,7 +98,9 @@ def annotated(source: Path, out: Path, form: str, names: list[str]) -> tuple[set
 def test_an_image_of_another_folder_does_not_get_the_annotations_of_a_missing_one(
     tmp_path: Path, form: str, names: list[str]
 ) -> None:
-    source = photos(tmp_path / "in", "train/1.png", "train/2.png", "train/3.png", "val/1.png", "val/2.png")
+    source = photos(
+        tmp_path / "in", "train/1.png", "train/2.png", "train/3.png", "val/1.png", "val/2.png"
+    )
     there, said = annotated(source, tmp_path / "out", form, names)
     assert there == {f"{name}.png" for name in names} - {"val/3.png"}
     assert "val/3" in said
@@ -122,7 +131,9 @@ def test_an_image_may_lie_deeper_than_its_annotations_say(tmp_path: Path, form: 
 
 @forms
 @pytest.mark.parametrize(("image", "name"), [(NFC, NFD), (NFD, NFC)])
-def test_names_are_compared_in_one_form_of_unicode(tmp_path: Path, form: str, image: str, name: str) -> None:
+def test_names_are_compared_in_one_form_of_unicode(
+    tmp_path: Path, form: str, image: str, name: str
+) -> None:
     source = photos(tmp_path / "in", f"{image}.png", "x.png")
     there, _ = annotated(source, tmp_path / "out", form, [name, "x"])
     assert there == {f"{image}.png", "x.png"}
@@ -138,7 +149,9 @@ def test_two_images_that_are_equal_in_that_form_are_both_named(tmp_path: Path, f
 
 
 @forms
-def test_two_annotations_that_are_equal_in_that_form_are_both_named(tmp_path: Path, form: str) -> None:
+def test_two_annotations_that_are_equal_in_that_form_are_both_named(
+    tmp_path: Path, form: str
+) -> None:
     source = photos(tmp_path / "in", f"{NFC}.png")
     with pytest.raises(InputError, match="are both of the input") as caught:
         converted(source, tmp_path / "out", FORMS[form][0](tmp_path, [NFC, NFD]))
@@ -167,24 +180,48 @@ def test_a_coco_file_of_one_folder_does_not_annotate_another_one(tmp_path: Path)
     source = photos(tmp_path / "in", "train/1.png", "train/3.png", "valid/1.png")
     file = coco_file(source / "valid" / "all.json", [(1, "1.png"), (3, "3.png")], [box(1), box(3)])
     said = converted(source, tmp_path / "out", f"coco:{file}").notices
-    assert {key for key, sample in samples(tmp_path / "out").items() if sample["objects"]} == {"valid/1.png"}
-    assert any("1 of 2 images are not among the inputs, or are of another split (3.png)" in notice for notice in said)
+    assert {key for key, sample in samples(tmp_path / "out").items() if sample["objects"]} == {
+        "valid/1.png"
+    }
+    assert any(
+        "1 of 2 images are not among the inputs, or are of another split (3.png)" in notice
+        for notice in said
+    )
 
 
 def test_the_name_that_an_xml_file_says_has_the_folder_of_the_file(tmp_path: Path) -> None:
     source = photos(tmp_path / "in", "train/3.png", "val/1.png")
-    each(tmp_path, "xml/val", "xml", VOC.replace("<size>", "<filename>3.png</filename><size>"), ["0003"])
-    each(tmp_path, "xml/val", "xml", VOC.replace("<size>", "<filename>1.png</filename><size>"), ["0001"])
+    each(
+        tmp_path,
+        "xml/val",
+        "xml",
+        VOC.replace("<size>", "<filename>3.png</filename><size>"),
+        ["0003"],
+    )
+    each(
+        tmp_path,
+        "xml/val",
+        "xml",
+        VOC.replace("<size>", "<filename>1.png</filename><size>"),
+        ["0001"],
+    )
     said = converted(source, tmp_path / "out", f"voc:{tmp_path}/xml").notices
-    assert {key for key, sample in samples(tmp_path / "out").items() if sample["objects"]} == {"val/1.png"}
-    assert any("1 XML file without an image among the inputs (val/0003.xml)" in notice for notice in said)
+    assert {key for key, sample in samples(tmp_path / "out").items() if sample["objects"]} == {
+        "val/1.png"
+    }
+    assert any(
+        "1 XML file without an image among the inputs (val/0003.xml)" in notice for notice in said
+    )
 
 
 def test_a_table_beside_the_source_may_name_its_folder(tmp_path: Path) -> None:
     source = photos(tmp_path / "in", "1.png", "2.png")
     (tmp_path / "labels.csv").write_text("file_name,label\nin/1.png,a\nin\\2.png,b\n")
     converted(source, tmp_path / "out", str(tmp_path / "labels.csv"))
-    assert {key: sample["label"] for key, sample in samples(tmp_path / "out").items()} == {"1.png": 0, "2.png": 1}
+    assert {key: sample["label"] for key, sample in samples(tmp_path / "out").items()} == {
+        "1.png": 0,
+        "2.png": 1,
+    }
 
 
 def test_a_backslash_in_the_name_of_an_input_is_a_part_of_it(tmp_path: Path) -> None:
@@ -195,7 +232,8 @@ def test_a_backslash_in_the_name_of_an_input_is_a_part_of_it(tmp_path: Path) -> 
 
 
 def slow(names: list[str], paths: list[str]) -> list[int]:
-    """The rule for names of unknown start, written anew: the only input of the same last part and folders in the same order."""
+    """The rule for names of unknown start, written anew: the only input of the same last part and
+    folders in the same order."""
 
     def fits(few: list[str], many: list[str]) -> bool:
         return not few or (bool(many) and fits(few[1:] if few[0] == many[0] else few, many[1:]))
@@ -206,7 +244,8 @@ def slow(names: list[str], paths: list[str]) -> list[int]:
         those = [
             row
             for row, path in enumerate(paths)
-            if path.split("/")[-1] == last and (fits(folders, path.split("/")[:-1]) or fits(path.split("/")[:-1], folders))
+            if path.split("/")[-1] == last
+            and (fits(folders, path.split("/")[:-1]) or fits(path.split("/")[:-1], folders))
         ]
         found.append(those[0] if len(those) == 1 else -1)
     return found
@@ -216,21 +255,44 @@ def test_many_names_as_a_slow_rule_finds_them(tmp_path: Path) -> None:
     rng = random.Random(0)
     folders = ["a", "b", "a/b", "c/a", "c"]
     paths = [f"{rng.choice(folders)}/{number}.png" for number in range(300)]
-    inputs = Inputs((SourceRoot(str(tmp_path)),), pa.table({"path": pa.array(paths), "root": pa.array([0] * len(paths))}))
+    inputs = Inputs(
+        (SourceRoot(str(tmp_path)),),
+        pa.table({"path": pa.array(paths), "root": pa.array([0] * len(paths))}),
+    )
     names = [f"x/{rng.choice(folders)}/{number}.png" for number in range(310)]
-    assert inputs.by_path.find(pa.array(names), "x", [("x/", len(names))]).tolist() == slow(names, paths)
+    assert inputs.by_path.find(pa.array(names), "x", [("x/", len(names))]).tolist() == slow(
+        names, paths
+    )
 
 
 def test_all_that_a_json_file_names_is_found_or_counted(tmp_path: Path) -> None:
     rng = random.Random(1)
-    paths = [f"{split}/{number}.png" for split in ("train", "val") for number in range(20) if rng.random() < 0.7]
+    paths = [
+        f"{split}/{number}.png"
+        for split in ("train", "val")
+        for number in range(20)
+        if rng.random() < 0.7
+    ]
     source = photos(tmp_path / "in", *paths)
-    names = [f"{split}/{number}.png" for split in ("train", "val") for number in range(20) if rng.random() < 0.7]
-    file = coco_file(tmp_path / "all.json", enumerate(names), [box(n, (n % 5, 0, 2, 2), id=n) for n in range(len(names))])
+    names = [
+        f"{split}/{number}.png"
+        for split in ("train", "val")
+        for number in range(20)
+        if rng.random() < 0.7
+    ]
+    file = coco_file(
+        tmp_path / "all.json",
+        enumerate(names),
+        [box(n, (n % 5, 0, 2, 2), id=n) for n in range(len(names))],
+    )
     converted(source, tmp_path / "out", f"coco:{file}")
-    truth: dict[str, Any] = {image["file_name"]: image["id"] for image in json.loads(file.read_text())["images"]}
+    truth: dict[str, Any] = {
+        image["file_name"]: image["id"] for image in json.loads(file.read_text())["images"]
+    }
     for key, sample in samples(tmp_path / "out").items():
-        assert (sample["objects"] and sample["objects"]["id"]) == ([truth[key]] if key in truth else None)
+        assert (sample["objects"] and sample["objects"]["id"]) == (
+            [truth[key]] if key in truth else None
+        )
 
 
 def test_a_folder_far_above_does_not_count(tmp_path: Path) -> None:
@@ -250,8 +312,13 @@ def test_labels_of_one_split_are_not_of_the_images_of_another_one(tmp_path: Path
 def test_captions_beside_images_that_are_sources_themselves(tmp_path: Path) -> None:
     source = photos(tmp_path / "in", "a.png", "b.png")
     each(source, ".", "txt", "a cat", ["a", "b"])
-    shardctl.convert([source / "a.png", source / "b.png"], tmp_path / "out", workers=0, labels=["captions:"])
-    assert {key: sample["caption"] for key, sample in samples(tmp_path / "out").items()} == {"a.png": "a cat", "b.png": "a cat"}
+    shardctl.convert(
+        [source / "a.png", source / "b.png"], tmp_path / "out", workers=0, labels=["captions:"]
+    )
+    assert {key: sample["caption"] for key, sample in samples(tmp_path / "out").items()} == {
+        "a.png": "a cat",
+        "b.png": "a cat",
+    }
 
 
 def instances(path: Path, names: list[str]) -> str:
@@ -265,7 +332,9 @@ def lines(path: Path, names: list[str]) -> str:
 
 
 def rows(path: Path, names: list[str]) -> str:
-    path.with_suffix(".csv").write_text("file_name,label\n" + "".join(f"{name}.png,cat\n" for name in names))
+    path.with_suffix(".csv").write_text(
+        "file_name,label\n" + "".join(f"{name}.png,cat\n" for name in names)
+    )
     return str(path.with_suffix(".csv"))
 
 
@@ -283,21 +352,35 @@ NOT_THERE = "named for different splits|or of another split|none of its images i
 
 def labelled(source: Path, out: Path, labels: str, column: str) -> set[str]:
     """Return the keys of the images that have annotations."""
-    converted(source, out, labels, split="none", **({"lenient_labels": True} if labels.endswith(".csv") else {}))
+    converted(
+        source,
+        out,
+        labels,
+        split="none",
+        **({"lenient_labels": True} if labels.endswith(".csv") else {}),
+    )
     found = {key: sample[column] for key, sample in samples(out).items()}
-    return {key for key, value in found.items() if value is not None and (column != "objects" or value["bbox"])}
+    return {
+        key
+        for key, value in found.items()
+        if value is not None and (column != "objects" or value["bbox"])
+    }
 
 
 @forms
 @pytest.mark.parametrize("name", ["train/1", "train/a/1", "a/train2017/1"])
-def test_names_of_another_split_than_the_source_are_of_no_input(tmp_path: Path, form: str, name: str) -> None:
+def test_names_of_another_split_than_the_source_are_of_no_input(
+    tmp_path: Path, form: str, name: str
+) -> None:
     source = photos(tmp_path / "in" / "val", "1.png")
     with pytest.raises(InputError, match=NOT_THERE):
         converted(source, tmp_path / "out", FORMS[form][0](tmp_path, [name]))
 
 
 @forms
-def test_annotations_in_the_folder_of_a_split_are_not_of_another_one(tmp_path: Path, form: str) -> None:
+def test_annotations_in_the_folder_of_a_split_are_not_of_another_one(
+    tmp_path: Path, form: str
+) -> None:
     source = photos(tmp_path / "in", "val/1.png", "train/2.png")
     make, column = FORMS[form]
     labels = make(photos(tmp_path / "train", "x/3.png"), ["1", "2"])
@@ -308,7 +391,9 @@ def test_annotations_in_the_folder_of_a_split_are_not_of_another_one(tmp_path: P
 
 @files
 @pytest.mark.parametrize("file", ["train", "labels_train2017"])
-def test_the_name_of_a_file_says_of_which_split_its_bare_names_are(tmp_path: Path, form: str, file: str) -> None:
+def test_the_name_of_a_file_says_of_which_split_its_bare_names_are(
+    tmp_path: Path, form: str, file: str
+) -> None:
     source = photos(tmp_path / "in", "val/1.png", "train/2.png", "x/3.png")
     make, column = FILES[form]
     labels = make(tmp_path / file, ["1", "2", "3"])
@@ -318,17 +403,26 @@ def test_the_name_of_a_file_says_of_which_split_its_bare_names_are(tmp_path: Pat
 
 
 @files
-def test_of_images_of_one_name_the_one_of_the_split_of_the_file_is_meant(tmp_path: Path, form: str) -> None:
+def test_of_images_of_one_name_the_one_of_the_split_of_the_file_is_meant(
+    tmp_path: Path, form: str
+) -> None:
     source = photos(tmp_path / "in", "val/1.png", "train/1.png", "x/3.png")
     make, column = FILES[form]
-    assert labelled(source, tmp_path / "out", make(tmp_path / "train", ["1", "3"]), column) == {"train/1.png", "x/3.png"}
+    assert labelled(source, tmp_path / "out", make(tmp_path / "train", ["1", "3"]), column) == {
+        "train/1.png",
+        "x/3.png",
+    }
     with pytest.raises(InputError, match="which may be"):
         converted(source, tmp_path / "all", make(tmp_path / "all", ["1"]))
 
 
 @files
-@pytest.mark.parametrize("name", ["/data/x/train/1", "/data/train/a/1", "C:/data/train/1", "s3://b/train/1"])
-def test_paths_of_another_machine_and_another_split_are_of_no_input(tmp_path: Path, form: str, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["/data/x/train/1", "/data/train/a/1", "C:/data/train/1", "s3://b/train/1"]
+)
+def test_paths_of_another_machine_and_another_split_are_of_no_input(
+    tmp_path: Path, form: str, name: str
+) -> None:
     source = photos(tmp_path / "in" / "val", "a/1.png" if "/a/" in name else "1.png")
     with pytest.raises(InputError, match=NOT_THERE):
         converted(source, tmp_path / "out", FILES[form][0](tmp_path / "all", [name]))
@@ -338,13 +432,21 @@ def test_paths_of_another_machine_and_another_split_are_of_no_input(tmp_path: Pa
 @pytest.mark.parametrize("labels", ["xml", "xml/train"])
 def test_the_folder_of_an_xml_file_says_its_split(tmp_path: Path, labels: str, said: str) -> None:
     source = photos(tmp_path / "images", "val/1.png")
-    each(tmp_path, "xml/train", "xml", VOC.replace("<size>", f"<filename>{said}</filename><size>"), ["0"])
+    each(
+        tmp_path,
+        "xml/train",
+        "xml",
+        VOC.replace("<size>", f"<filename>{said}</filename><size>"),
+        ["0"],
+    )
     with pytest.raises(InputError, match=NOT_THERE):
         converted(source / "val", tmp_path / "out", f"voc:{tmp_path}/{labels}")
 
 
 @pytest.mark.parametrize("form", ["coco", "captions"])
-def test_a_file_beside_its_own_images_is_not_of_those_of_another_folder(tmp_path: Path, form: str) -> None:
+def test_a_file_beside_its_own_images_is_not_of_those_of_another_folder(
+    tmp_path: Path, form: str
+) -> None:
     photos(tmp_path, "a/1.png", "b/1.png")
     with pytest.raises(InputError, match=NOT_THERE):
         converted(tmp_path / "b", tmp_path / "out", FILES[form][0](tmp_path / "a" / "all", ["1"]))
@@ -373,4 +475,6 @@ def test_words_that_tell_no_other_split_are_no_obstacle(
     photos(tmp_path / source, f"{path}.png")
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     make, column = FILES[form]
-    assert labelled(tmp_path / source, tmp_path / "out", make(tmp_path / file, [name]), column) == {f"{path}.png"}
+    assert labelled(tmp_path / source, tmp_path / "out", make(tmp_path / file, [name]), column) == {
+        f"{path}.png"
+    }

@@ -1,4 +1,5 @@
-"""Conversations about images beside these: no image dataset without them, and the sentence that refuses it is true."""
+"""Conversations about images beside these: no image dataset without them, and the sentence that
+refuses it is true."""
 
 from __future__ import annotations
 
@@ -35,13 +36,20 @@ def turns(question: str) -> list[Record]:
 FLAT: dict[str, Callable[[str], Record]] = {
     "LLaVA": lambda image: {"id": "1", "image": image, "conversations": turns("<image>\nWhat?")},
     "messages": lambda image: {"image": image, "messages": messages("What?")},
-    "objects": lambda image: {"file": image, "annotations": [{"label": "cat", "box": [1, 2, 3, 4]}]},
+    "objects": lambda image: {
+        "file": image,
+        "annotations": [{"label": "cat", "box": [1, 2, 3, 4]}],
+    },
 }
 NESTED: dict[str, Callable[[str], Record]] = {
     "LLaMA-Factory": lambda image: {"messages": messages("<image>What?"), "images": [image]},
     "a list of one": lambda image: {"image": [image], "conversations": turns("<image>\nWhat?")},
-    "parts": lambda image: {"messages": messages([{"type": "image", "image": image}, {"type": "text", "text": "What?"}])},
-    "urls in parts": lambda image: {"messages": messages([{"type": "image_url", "image_url": {"url": image}}])},
+    "parts": lambda image: {
+        "messages": messages([{"type": "image", "image": image}, {"type": "text", "text": "What?"}])
+    },
+    "urls in parts": lambda image: {
+        "messages": messages([{"type": "image_url", "image_url": {"url": image}}])
+    },
     "tags": lambda image: {"conversations": turns(f"Picture 1: <img>{image}</img>\nWhat?")},
     "an object": lambda image: {"media": {"image": image}, "text": "A cat."},
 }
@@ -114,7 +122,9 @@ def test_records_of_one_image_are_refused_with_the_command_that_makes_samples_of
     samples = list(shardctl.open(tmp_path / "out"))
     assert [int(sample["image"][0, 0, 0]) // 8 for sample in samples] == [0, 1, 2]
     (nested,) = (name for name, value in FLAT[layout]("x").items() if isinstance(value, list))
-    assert [json.loads(json.dumps(sample[nested])) for sample in samples] == [FLAT[layout]("x")[nested]] * 3
+    assert [json.loads(json.dumps(sample[nested])) for sample in samples] == [
+        FLAT[layout]("x")[nested]
+    ] * 3
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -130,31 +140,49 @@ def test_records_with_images_in_lists_are_refused_with_the_command_that_keeps_th
 
 
 @pytest.mark.parametrize("option", ["none", "folder"])
-def test_the_images_alone_are_converted_where_a_person_says_so(option: str, source: Path, tmp_path: Path) -> None:
+def test_the_images_alone_are_converted_where_a_person_says_so(
+    option: str, source: Path, tmp_path: Path
+) -> None:
     write(source / "chats.json", NESTED["parts"])
     assert convert(source, tmp_path / "out", workers=0, labels=option).samples == 4
 
 
-@pytest.mark.parametrize("image", ["{}.jpg", "/home/me/{}.jpg", "C:\\data\\{}.jpg", "other/folder/{}.jpg"])
-def test_images_are_known_by_their_names_wherever_paths_begin(image: str, source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "image", ["{}.jpg", "/home/me/{}.jpg", "C:\\data\\{}.jpg", "other/folder/{}.jpg"]
+)
+def test_images_are_known_by_their_names_wherever_paths_begin(
+    image: str, source: Path, tmp_path: Path
+) -> None:
     write(source / "annotations" / "chats.json", FLAT["LLaVA"], image)
-    assert "write paths that lead to the images from its folder on" in refused(source, tmp_path / "out")
+    assert "write paths that lead to the images from its folder on" in refused(
+        source, tmp_path / "out"
+    )
 
 
-@pytest.mark.parametrize("image", ["imgs/{}", "{}", "imgs/{}.JPG", "imgs\\{}.Png", "/home/me/{}", "./imgs/{}"])
-def test_images_are_known_without_their_endings_and_with_other_ones(image: str, source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "image", ["imgs/{}", "{}", "imgs/{}.JPG", "imgs\\{}.Png", "/home/me/{}", "./imgs/{}"]
+)
+def test_images_are_known_without_their_endings_and_with_other_ones(
+    image: str, source: Path, tmp_path: Path
+) -> None:
     write(source / "chats.json", FLAT["LLaVA"], image)
-    assert "write paths that lead to the images from its folder on" in refused(source, tmp_path / "out")
+    assert "write paths that lead to the images from its folder on" in refused(
+        source, tmp_path / "out"
+    )
 
 
 @pytest.mark.parametrize("image", ["imgs/{}", "imgs/{}.JPG"])
 @pytest.mark.parametrize("layout", NESTED)
-def test_images_in_lists_are_known_without_their_endings_too(layout: str, image: str, source: Path, tmp_path: Path) -> None:
+def test_images_in_lists_are_known_without_their_endings_too(
+    layout: str, image: str, source: Path, tmp_path: Path
+) -> None:
     write(source / "chats.json", NESTED[layout], image)
     assert "are not read as samples yet" in refused(source, tmp_path / "out")
 
 
-def test_paths_out_of_the_folder_of_the_records_need_the_source_itself(source: Path, tmp_path: Path) -> None:
+def test_paths_out_of_the_folder_of_the_records_need_the_source_itself(
+    source: Path, tmp_path: Path
+) -> None:
     write(source / "annotations" / "chats.json", FLAT["LLaVA"], "../imgs/{}.jpg")
     assert run(command_in(refused(source, tmp_path / "out"), tmp_path / "out")) == 0
     assert len(shardctl.open(tmp_path / "out")) == 3
@@ -173,13 +201,15 @@ def test_records_that_came_after_a_conversion_are_refused_too(source: Path, tmp_
     [
         '[{"image": "elsewhere.jpg", "conversations": [{"value": "x"}]}]',
         '[{"image": "imgs/0.jpg", "width": 8, "tags": ["a"]}]',  # a row, as in a table
-        '{"imagePath": "imgs/0.jpg", "shapes": [{"label": "cat"}]}',  # one object is no list of records
+        # one object is no list of records
+        '{"imagePath": "imgs/0.jpg", "shapes": [{"label": "cat"}]}',
         '[["imgs/0.jpg"], 1, null, "imgs/0.jpg"]',
         "[" * 100_000,
         '[{"text": "\\ud83d", "image": "\\ud83d.jpg"}]',
         json.dumps([{"text": "x" * 9999}]),
         '[{"image": "imgs/0.jpg", "conversations": [{"value": "',
-        '[{"image": "elsewhere/9", "conversations": [{"value": "2"}], "answers": ["1", "0", "1/2"]}]',
+        '[{"image": "elsewhere/9", "conversations": [{"value": "2"}], "answers": ["1", "0", '
+        '"1/2"]}]',
         "",
     ],
 )

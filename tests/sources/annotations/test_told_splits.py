@@ -44,10 +44,15 @@ def coco(root: Path) -> tuple[list[Path], list[str]]:
     for number, name in enumerate(TRAIN + VAL):
         image(root / "images" / f"{name}.jpg", number)
     for split, names in (("train", TRAIN), ("val", VAL)):
-        images = [{"id": int(name), "file_name": f"{name}.jpg", "width": 16, "height": 12} for name in names]
+        images = [
+            {"id": int(name), "file_name": f"{name}.jpg", "width": 16, "height": 12}
+            for name in names
+        ]
         record = {"images": images, "annotations": [], "categories": [{"id": 1, "name": "cat"}]}
         write(root / f"instances_{split}.json", json.dumps(record))
-    return [root / "images"], [f"coco:{root / f'instances_{split}.json'}" for split in ("train", "val")]
+    return [root / "images"], [
+        f"coco:{root / f'instances_{split}.json'}" for split in ("train", "val")
+    ]
 
 
 def voc(root: Path) -> tuple[list[Path], list[str]]:
@@ -55,7 +60,12 @@ def voc(root: Path) -> tuple[list[Path], list[str]]:
         image(root / "JPEGImages" / f"{name}.jpg", number)
         write(root / "Annotations" / f"{name}.xml", "<annotation></annotation>")
     sets = root / "ImageSets" / "Main"
-    for split, names in (("train", TRAIN), ("val", VAL), ("trainval", TRAIN + VAL), ("cat_train", VAL)):
+    for split, names in (
+        ("train", TRAIN),
+        ("val", VAL),
+        ("trainval", TRAIN + VAL),
+        ("cat_train", VAL),
+    ):
         write(sets / f"{split}.txt", lines(names))
     return [root / "JPEGImages"], [f"voc:{root}"]
 
@@ -85,13 +95,21 @@ def test_splits_that_files_tell_are_the_splits(tmp_path: Path, form: str) -> Non
     for more in ({"dry_run": True}, {}):
         result = shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0, **more)
         assert any("are the splits: train, val" in notice for notice in result.notices)
-    found = {s: {Path(x["key"]).stem for x in shardctl.open(tmp_path / "out", split=s)} for s in ("train", "val")}
+    found = {
+        s: {Path(x["key"]).stem for x in shardctl.open(tmp_path / "out", split=s)}
+        for s in ("train", "val")
+    }
     assert found == {"train": set(TRAIN), "val": set(VAL)}
     one = shardctl.convert(sources, tmp_path / "one", labels=labels, split="none", workers=0)
     assert [split.name for split in shardctl.open(tmp_path / "one").manifest.splits] == ["train"]
     assert one.warnings == ()
-    drawn = shardctl.convert(sources, tmp_path / "drawn", labels=labels, split="train=0.5,val=0.5", workers=0)
-    assert any("are splits (train, val), but split='train=0.5,val=0.5' divides all" in each for each in drawn.warnings)
+    drawn = shardctl.convert(
+        sources, tmp_path / "drawn", labels=labels, split="train=0.5,val=0.5", workers=0
+    )
+    assert any(
+        "are splits (train, val), but split='train=0.5,val=0.5' divides all" in each
+        for each in drawn.warnings
+    )
 
 
 @pytest.mark.parametrize("form", ["lists", "voc", "food"])
@@ -109,7 +127,10 @@ def test_an_update_follows_the_lists(tmp_path: Path, form: str) -> None:
     shardctl.convert(sources, tmp_path / "out", update=True, **given)
     shardctl.convert(sources, tmp_path / "fresh", **given)
     for split in ("train", "val"):
-        keys = [sorted(x["key"] for x in shardctl.open(tmp_path / out, split=split)) for out in ("out", "fresh")]
+        keys = [
+            sorted(x["key"] for x in shardctl.open(tmp_path / out, split=split))
+            for out in ("out", "fresh")
+        ]
         assert keys[0] == keys[1]
         assert ("006" in {Path(key).stem for key in keys[0]}) == (split == "val" or form == "food")
 
@@ -123,7 +144,10 @@ def test_lists_that_come_later_are_seen(tmp_path: Path) -> None:
     for path, text in lists.items():
         path.write_text(text)
     shardctl.convert(source, tmp_path / "out", workers=0, update=True)
-    assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train", "val"]
+    assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == [
+        "train",
+        "val",
+    ]
 
 
 def test_what_is_told_in_part_or_twice_is_refused(tmp_path: Path) -> None:
@@ -143,7 +167,9 @@ def test_what_is_told_in_part_or_twice_is_refused(tmp_path: Path) -> None:
 def test_two_splits_of_the_same_images_are_one(tmp_path: Path) -> None:
     sources, labels = yolo(tmp_path / "in", "train: images\nval: images")
     result = shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0)
-    assert any("train and val are the same 10 inputs: one split" in notice for notice in result.notices)
+    assert any(
+        "train and val are the same 10 inputs: one split" in notice for notice in result.notices
+    )
     assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train"]
 
 
@@ -154,11 +180,16 @@ def test_folders_keep_their_names_and_may_not_contradict(tmp_path: Path) -> None
     data = tmp_path / "in" / "data.yaml"
     write(data, "names: [cat]\ntrain: ../train/images\nval: ../valid/images\n")
     shardctl.convert(tmp_path / "in", tmp_path / "out", labels=f"yolo:{data}", workers=0)
-    assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train", "valid"]
+    assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == [
+        "train",
+        "valid",
+    ]
     write(data, "names: [cat]\nval: ../train/images\ntrain: ../valid/images\n")
     with pytest.raises(InputError, match="puts 2 inputs into another split than the folder"):
         shardctl.convert(tmp_path / "in", tmp_path / "two", labels=f"yolo:{data}", workers=0)
-    shardctl.convert(tmp_path / "in", tmp_path / "two", labels=f"yolo:{data}", split="lists", workers=0)
+    shardctl.convert(
+        tmp_path / "in", tmp_path / "two", labels=f"yolo:{data}", split="lists", workers=0
+    )
     keys = [x["key"] for x in shardctl.open(tmp_path / "two", split="val")]
     assert keys == ["train/images/a.jpg"]
 
@@ -171,7 +202,9 @@ def test_a_text_that_lists_no_input_is_no_list(tmp_path: Path) -> None:
     assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train"]
 
 
-@pytest.mark.parametrize("line", ["images/{}.jpg 0", "images/{}.jpg,0", "other/{}_old.jpg", "my {}.jpg\t0 1"])
+@pytest.mark.parametrize(
+    "line", ["images/{}.jpg 0", "images/{}.jpg,0", "other/{}_old.jpg", "my {}.jpg\t0 1"]
+)
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_one_list_that_names_no_input_is_refused_too(tmp_path: Path, split: str, line: str) -> None:
     for name in TRAIN:
@@ -188,7 +221,9 @@ def test_lists_with_labels_beside_folders_of_splits_are_no_matter(tmp_path: Path
             image(tmp_path / "in" / split / f"{name}.jpg", int(name))
     write(tmp_path / "in" / "val.txt", lines(VAL, "x/{}.jpg 0"))
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    assert {split.name: split.samples for split in shardctl.open(tmp_path / "out").manifest.splits} == {
+    assert {
+        split.name: split.samples for split in shardctl.open(tmp_path / "out").manifest.splits
+    } == {
         "train": len(TRAIN),
         "val": len(VAL),
     }
@@ -200,7 +235,9 @@ def test_lists_of_several_splits_that_name_no_input_are_refused(tmp_path: Path) 
         image(tmp_path / "in" / "images" / f"{name}.jpg", int(name))
     for split, names in (("train", TRAIN), ("val", VAL)):
         write(tmp_path / "in" / f"{split}.txt", lines(names, "images/{}.jpg 0"))
-    with pytest.raises(InputError, match=r"no line of .*train\.txt, .*val\.txt is the name of an input"):
+    with pytest.raises(
+        InputError, match=r"no line of .*train\.txt, .*val\.txt is the name of an input"
+    ):
         shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     shardctl.convert(tmp_path / "in", tmp_path / "out", split="none", workers=0)
     assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train"]

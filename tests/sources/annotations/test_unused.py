@@ -1,4 +1,5 @@
-"""Files that look like annotations or labels and that nothing uses: a warning before the work begins says the option."""
+"""Files that look like annotations or labels and that nothing uses: a warning before the work
+begins says the option."""
 
 from __future__ import annotations
 
@@ -16,8 +17,13 @@ from shardctl.build.convert import convert  # as the command line has it: messag
 
 NAMES = ("a", "b", "c")
 COCO = {
-    "images": [{"id": number, "file_name": f"{name}.jpg", "width": 8, "height": 8} for number, name in enumerate(NAMES)],
-    "annotations": [{"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 4, 4], "area": 16, "iscrowd": 0}],
+    "images": [
+        {"id": number, "file_name": f"{name}.jpg", "width": 8, "height": 8}
+        for number, name in enumerate(NAMES)
+    ],
+    "annotations": [
+        {"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 4, 4], "area": 16, "iscrowd": 0}
+    ],
     "categories": [{"id": 1, "name": "cat"}],
 }
 VOC = (
@@ -42,11 +48,17 @@ def write(path: Path, text: str) -> None:
 
 
 def coco(folder: Path) -> None:
-    write(folder / "instances.json", json.dumps({"info": {"year": 2017}, "licenses": [{"id": 1}], **COCO}))
+    write(
+        folder / "instances.json",
+        json.dumps({"info": {"year": 2017}, "licenses": [{"id": 1}], **COCO}),
+    )
 
 
 def large_coco(folder: Path) -> None:
-    images = [{"id": number, "file_name": f"{number}.jpg", "width": 8, "height": 8} for number in range(9, 5000)]
+    images = [
+        {"id": number, "file_name": f"{number}.jpg", "width": 8, "height": 8}
+        for number in range(9, 5000)
+    ]
     write(folder / "instances.json", json.dumps({**COCO, "images": COCO["images"] + images}))
 
 
@@ -75,23 +87,48 @@ def table(folder: Path) -> None:
 
 
 def lines(folder: Path) -> None:
-    write(folder / "notes.jsonl", "".join(f'{{"path": "images/{name}.jpg", "score": 1}}\n' for name in NAMES))
+    write(
+        folder / "notes.jsonl",
+        "".join(f'{{"path": "images/{name}.jpg", "score": 1}}\n' for name in NAMES),
+    )
 
 
 KINDS = [
-    (coco, "coco:instances.json", "instances.json looks like COCO annotations, and nothing uses it: --labels", "objects"),
+    (
+        coco,
+        "coco:instances.json",
+        "instances.json looks like COCO annotations, and nothing uses it: --labels",
+        "objects",
+    ),
     (large_coco, "coco:instances.json", "instances.json looks like COCO annotations", "objects"),
-    (yolo, "yolo:labels", "labels has what looks like YOLO labels, and nothing uses it: --labels", "objects"),
-    (voc, "voc:Annotations", "Annotations has what looks like VOC annotations, and nothing uses it: --labels", "objects"),
+    (
+        yolo,
+        "yolo:labels",
+        "labels has what looks like YOLO labels, and nothing uses it: --labels",
+        "objects",
+    ),
+    (
+        voc,
+        "voc:Annotations",
+        "Annotations has what looks like VOC annotations, and nothing uses it: --labels",
+        "objects",
+    ),
     (masks, "masks:masks", "masks looks like masks of other images", "mask"),
-    (beside, "captions:images", "images has what looks like captions of images, and nothing uses it: --labels", "caption"),
+    (
+        beside,
+        "captions:images",
+        "images has what looks like captions of images, and nothing uses it: --labels",
+        "caption",
+    ),
     (table, "images/train.csv", "train.csv names images, and nothing uses it: --labels", "label"),
     (lines, "notes.jsonl", "notes.jsonl names images, and nothing uses it: --labels", "score"),
 ]
 
 
 @pytest.mark.thorough(after=4)
-@pytest.mark.parametrize(("make", "option", "said", "column"), KINDS, ids=[kind[0].__name__ for kind in KINDS])
+@pytest.mark.parametrize(
+    ("make", "option", "said", "column"), KINDS, ids=[kind[0].__name__ for kind in KINDS]
+)
 def test_the_option_is_said_and_takes_the_file(
     cli: Any, photos: Path, tmp_path: Path, make: Any, option: str, said: str, column: str
 ) -> None:
@@ -112,13 +149,21 @@ def test_the_option_is_said_and_takes_the_file(
 def test_annotations_of_datumaro_are_not_taken_for_coco(photos: Path, tmp_path: Path) -> None:
     label = {"labels": [{"name": "cat", "parent": ""}], "attributes": []}
     box_of = {"id": 0, "type": "bbox", "label_id": 0, "bbox": [1, 2, 3, 4]}
-    items = [{"id": name, "annotations": [box_of], "image": {"path": f"{name}.jpg", "size": [8, 8]}} for name in NAMES]
-    write(photos / "annotations" / "default.json", json.dumps({"info": {}, "categories": {"label": label}, "items": items}))
+    items = [
+        {"id": name, "annotations": [box_of], "image": {"path": f"{name}.jpg", "size": [8, 8]}}
+        for name in NAMES
+    ]
+    write(
+        photos / "annotations" / "default.json",
+        json.dumps({"info": {}, "categories": {"label": label}, "items": items}),
+    )
     (warning,) = shardctl.convert(photos, tmp_path / "out", workers=0).warnings
     assert "default.json names images, and nothing uses it" in warning
 
 
-def test_several_are_said_in_json_too_and_a_data_yaml_comes_before_the_folder(cli: Any, photos: Path, tmp_path: Path) -> None:
+def test_several_are_said_in_json_too_and_a_data_yaml_comes_before_the_folder(
+    cli: Any, photos: Path, tmp_path: Path
+) -> None:
     for make in (coco, yolo, masks):
         make(photos)
     write(photos / "data.yaml", "path: .\ntrain: images\nnames:\n  0: cat\n  1: dog\n")
@@ -131,18 +176,33 @@ def test_several_are_said_in_json_too_and_a_data_yaml_comes_before_the_folder(cl
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("images/a.json", '{"shapes": [{"label": "cat", "points": [[1, 2]]}], "imagePath": "a.jpg"}'),
-        ("annotations.xml", '<annotations><image id="0" name="a.jpg"><box label="cat" xtl="1"/></image></annotations>'),
+        (
+            "images/a.json",
+            '{"shapes": [{"label": "cat", "points": [[1, 2]]}], "imagePath": "a.jpg"}',
+        ),
+        (
+            "annotations.xml",
+            '<annotations><image id="0" name="a.jpg"><box label="cat" '
+            'xtl="1"/></image></annotations>',
+        ),
         ("list.txt", "images/a.jpg 1\nimages/b.jpg 2\n"),
         ("all.json", '[{"image": "images/a.jpg", "caption": "x"}]'),
         ("list.json", '[{"image_id": 1, "file_name": "images/a.jpg", "caption": "x"}]'),
-        ("vqa.json", '{"annotations": [{"image_id": 1, "file_name": "images/a.jpg", "question": "x", "answer": "y"}]}'),
+        (
+            "vqa.json",
+            '{"annotations": [{"image_id": 1, "file_name": "images/a.jpg", "question": "x", '
+            '"answer": "y"}]}',
+        ),
     ],
 )
-def test_what_no_option_takes_as_it_is_is_said_too(photos: Path, tmp_path: Path, name: str, text: str) -> None:
+def test_what_no_option_takes_as_it_is_is_said_too(
+    photos: Path, tmp_path: Path, name: str, text: str
+) -> None:
     write(photos / name, text)
     warning = only_warning(photos, tmp_path / "out")
-    assert f"{name} names images, and nothing uses it: write it as COCO, or as a CSV file" in warning
+    assert (
+        f"{name} names images, and nothing uses it: write it as COCO, or as a CSV file" in warning
+    )
     assert "--labels" not in warning
 
 
@@ -154,15 +214,23 @@ def test_other_files_are_no_annotations(photos: Path, tmp_path: Path) -> None:
     write(photos / "page.xml", "<html/>")
     write(photos / "broken.jsonl", "{")
     write(photos / "deep.json", '{"annotations": [' + "[" * 60_000)
-    write(photos / "questions.json", json.dumps({"annotations": [{"image_id": 1, "answers": []}], "images": [1]}))
-    write(photos / "kitti" / "a.txt", "Car 0.00 0 -1.57 614.24 181.78 727.31 284.77 1.57 1.73 4.15 1.00 1.75 13.22 -1.62\n")
+    write(
+        photos / "questions.json",
+        json.dumps({"annotations": [{"image_id": 1, "answers": []}], "images": [1]}),
+    )
+    write(
+        photos / "kitti" / "a.txt",
+        "Car 0.00 0 -1.57 614.24 181.78 727.31 284.77 1.57 1.73 4.15 1.00 1.75 13.22 -1.62\n",
+    )
     for folder in ("grey", "mask", "masks"):
         (photos / folder).mkdir()
         Image.new("L", (8, 8)).save(photos / folder / f"{folder}.png")
     assert shardctl.convert(photos, tmp_path / "out", workers=0).warnings == ()
 
 
-def test_an_option_for_labels_that_was_given_is_all_that_is_wanted(photos: Path, tmp_path: Path) -> None:
+def test_an_option_for_labels_that_was_given_is_all_that_is_wanted(
+    photos: Path, tmp_path: Path
+) -> None:
     coco(photos)
     assert shardctl.convert(photos, tmp_path / "out", labels="none", workers=0).warnings == ()
 
@@ -180,9 +248,14 @@ def only_warning(folder: Path, out: Path) -> str:
         ("filename,Breed\ncat/a.jpg,1\n", True),
     ],
 )
-def test_beside_class_folders_only_labels_are_said(tmp_path: Path, text: str, is_said: bool) -> None:
+def test_beside_class_folders_only_labels_are_said(
+    tmp_path: Path, text: str, is_said: bool
+) -> None:
     for name in ("cat/a.jpg", "dog/b.jpg"):
         (tmp_path / "in" / name).parent.mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(tmp_path / "in" / name)
     write(tmp_path / "in" / "all.csv", text)
-    assert bool(convert(tmp_path / "in", tmp_path / "out", workers=0, dry_run=True).warnings) == is_said
+    assert (
+        bool(convert(tmp_path / "in", tmp_path / "out", workers=0, dry_run=True).warnings)
+        == is_said
+    )

@@ -28,12 +28,16 @@ def marked(name: str, *corners: float) -> str:
 def source(tmp_path: Path) -> Path:
     root = photos(tmp_path / "in", "JPEGImages/a.png", "JPEGImages/b.png", "JPEGImages/c.png")
     (root / "Annotations").mkdir()
-    (root / "Annotations" / "a.xml").write_text(voc(marked("dog", 1, 1, 8, 6), marked("cat", 2, 3.5, 4, 5)))
+    (root / "Annotations" / "a.xml").write_text(
+        voc(marked("dog", 1, 1, 8, 6), marked("cat", 2, 3.5, 4, 5))
+    )
     (root / "Annotations" / "b.xml").write_text(voc())
     return root
 
 
-def test_corners_count_pixels_from_1_and_the_last_one_is_within(tmp_path: Path, source: Path) -> None:
+def test_corners_count_pixels_from_1_and_the_last_one_is_within(
+    tmp_path: Path, source: Path
+) -> None:
     said = converted(source, tmp_path / "out", f"voc:{source}").notices
     found = {key: sample["objects"] for key, sample in samples(tmp_path / "out").items()}
     assert found["JPEGImages/a.png"] == {
@@ -51,7 +55,11 @@ def test_corners_count_pixels_from_1_and_the_last_one_is_within(tmp_path: Path, 
 def test_what_objects_say_beside_is_named_and_counted(tmp_path: Path, source: Path) -> None:
     more = "<occluded>0</occluded><attributes><attribute><name>a</name><value>1</value></attribute></attributes></object>"
     unsaid = marked("cat", 1, 1, 2, 2).replace("Left", "Unspecified").partition("<part>")[0]
-    other = f"{unsaid}{more}", f"{unsaid}<polygon><x1>1</x1><y1>2</y1></polygon></object>", f"{unsaid}</object>"
+    other = (
+        f"{unsaid}{more}",
+        f"{unsaid}<polygon><x1>1</x1><y1>2</y1></polygon></object>",
+        f"{unsaid}</object>",
+    )
     (source / "Annotations" / "b.xml").write_text(voc(*other))
     said = converted(source, tmp_path / "out", f"voc:{source}").notices
     (notice,) = [notice for notice in said if "left out" in notice]
@@ -75,17 +83,24 @@ def test_flags_that_are_neither_0_nor_1_are_named_and_counted(tmp_path: Path, so
     assert found == [False, False, False, False, False, True]
 
 
-def test_files_that_count_from_0_say_so_and_are_read_as_they_are(tmp_path: Path, source: Path) -> None:
+def test_files_that_count_from_0_say_so_and_are_read_as_they_are(
+    tmp_path: Path, source: Path
+) -> None:
     (source / "Annotations" / "a.xml").write_text(voc(marked("cat", 0, 2, 4, 5)))
     said = converted(source, tmp_path / "1", f"voc:{source}/Annotations").notices
-    assert any("1 box begins at 0" in notice and "labels='voc+zero-based:PATH'" in notice for notice in said)
+    assert any(
+        "1 box begins at 0" in notice and "labels='voc+zero-based:PATH'" in notice
+        for notice in said
+    )
     said = converted(source, tmp_path / "2", f"voc+zero-based:{source}/Annotations").notices
     assert not any("begins at 0" in notice for notice in said)
     assert samples(tmp_path / "2")["JPEGImages/a.png"]["objects"]["bbox"] == [[0, 2, 4, 3]]
 
 
 def test_the_name_in_a_file_counts_where_its_own_is_no_image(tmp_path: Path, source: Path) -> None:
-    (source / "Annotations" / "0001.xml").write_text(voc(marked("cow", 1, 1, 2, 2), filename="somewhere\\c.png"))
+    (source / "Annotations" / "0001.xml").write_text(
+        voc(marked("cow", 1, 1, 2, 2), filename="somewhere\\c.png")
+    )
     converted(source, tmp_path / "out", f"voc:{source}")
     assert samples(tmp_path / "out")["JPEGImages/c.png"]["objects"]["category"] == [1]
 
@@ -96,20 +111,36 @@ DOCTYPE = '<!DOCTYPE annotation [<!ENTITY a "aaaa">]>'
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (voc().replace("<annotation>", f"\n{DOCTYPE}<annotation>"), "line 2: it has a DOCTYPE, which is not read"),
+        (
+            voc().replace("<annotation>", f"\n{DOCTYPE}<annotation>"),
+            "line 2: it has a DOCTYPE, which is not read",
+        ),
         ("<annotation><size></annotation>", "line 1: not XML (mismatched tag)"),
         ("", "line 1: not XML (no element found)"),
         ("<html></html>", "the root is html"),
         (voc("<object><bndbox/></object>"), "an object has no name"),
-        (voc("<object><name>cat</name></object>"), "line 2: the object 'cat' has no bndbox of four numbers"),
+        (
+            voc("<object><name>cat</name></object>"),
+            "line 2: the object 'cat' has no bndbox of four numbers",
+        ),
         (voc(marked("cat", 1, 1, 2, 2).replace(">2<", ">two<")), "has no bndbox of four numbers"),
         (voc(marked("cat", 1, 1, float("nan"), 2)), "is beyond any image"),
-        (voc(marked("cat", 1, 1, 2, 2).replace("<pose>", "<name>dog</name><pose>")), "an object has more than one name"),
-        (voc(marked("cat", 1, 1, 2, 2).replace("<part>", "<bndbox><xmin>5</xmin></bndbox><part>")), "more than one bndbox"),
+        (
+            voc(marked("cat", 1, 1, 2, 2).replace("<pose>", "<name>dog</name><pose>")),
+            "an object has more than one name",
+        ),
+        (
+            voc(
+                marked("cat", 1, 1, 2, 2).replace("<part>", "<bndbox><xmin>5</xmin></bndbox><part>")
+            ),
+            "more than one bndbox",
+        ),
         ("<annotation>" * 40 + "</annotation>" * 40, "nested deeper than 32 levels"),
     ],
 )
-def test_a_wrong_file_rejects_its_image_alone(tmp_path: Path, source: Path, text: str, says: str) -> None:
+def test_a_wrong_file_rejects_its_image_alone(
+    tmp_path: Path, source: Path, text: str, says: str
+) -> None:
     (source / "Annotations" / "a.xml").write_text(text)
     converted(source, tmp_path / "out", f"voc:{source}")
     ((key, (error, message)),) = rejects(tmp_path / "out").items()
@@ -119,7 +150,9 @@ def test_a_wrong_file_rejects_its_image_alone(tmp_path: Path, source: Path, text
     assert "JPEGImages/b.png" in samples(tmp_path / "out")
 
 
-def test_objects_of_another_size_reject_the_image_and_those_as_stored_are_turned(tmp_path: Path, source: Path) -> None:
+def test_objects_of_another_size_reject_the_image_and_those_as_stored_are_turned(
+    tmp_path: Path, source: Path
+) -> None:
     photo(source / "JPEGImages" / "b.jpg", (8, 6), 8)
     (source / "JPEGImages" / "b.png").unlink()
     (source / "Annotations" / "b.xml").write_text(voc(marked("cat", 2, 3, 4, 4)))
@@ -135,7 +168,9 @@ def test_objects_of_another_size_reject_the_image_and_those_as_stored_are_turned
 def test_two_files_of_one_image_are_named(tmp_path: Path, source: Path) -> None:
     for name in ("y", "z"):
         (source / "Annotations" / f"{name}.xml").write_text(voc(filename="c.png"))
-    with pytest.raises(InputError, match=r"y.xml and .*z.xml are both of the input JPEGImages/c.png; keep one"):
+    with pytest.raises(
+        InputError, match=r"y.xml and .*z.xml are both of the input JPEGImages/c.png; keep one"
+    ):
         converted(source, tmp_path / "new", f"voc:{source}")
 
 
@@ -150,13 +185,18 @@ def test_an_encoding_that_nobody_knows_rejects_the_image(tmp_path: Path) -> None
     (tmp_path / "xml").mkdir()
     (tmp_path / "xml" / "a.xml").write_text('<?xml version="1.0" encoding="foo"?><annotation/>')
     converted(source, tmp_path / "out", f"voc:{tmp_path}/xml")
-    assert rejects(tmp_path / "out")["a.png"][1].endswith("a.xml: line 1: not XML that can be read (unknown encoding: foo)")
+    assert rejects(tmp_path / "out")["a.png"][1].endswith(
+        "a.xml: line 1: not XML that can be read (unknown encoding: foo)"
+    )
 
 
 def test_a_box_that_ends_before_it_begins_rejects_its_image(tmp_path: Path, source: Path) -> None:
     (source / "Annotations" / "b.xml").write_text(voc(marked("cat", 5, 1, 2, 3)))
     converted(source, tmp_path / "out", f"voc:{source}")
-    assert "line 2: the bndbox of the object 'cat' ends before it begins" in rejects(tmp_path / "out")["JPEGImages/b.png"][1]
+    assert (
+        "line 2: the bndbox of the object 'cat' ends before it begins"
+        in rejects(tmp_path / "out")["JPEGImages/b.png"][1]
+    )
     assert set(samples(tmp_path / "out")) == {"JPEGImages/a.png", "JPEGImages/c.png"}
 
 
@@ -167,10 +207,16 @@ def test_a_turned_box_is_a_polygon_and_the_box_around_it(tmp_path: Path, source:
     (source / "Annotations" / "b.xml").write_text(voc(*objects))
     converted(source, tmp_path / "out", f"voc:{source}")
     found = samples(tmp_path / "out")
-    assert np.allclose(found["JPEGImages/b.png"]["objects"]["bbox"][:2], [[2, 2, 4, 2], [3, 1, 2, 4]])
+    assert np.allclose(
+        found["JPEGImages/b.png"]["objects"]["bbox"][:2], [[2, 2, 4, 2], [3, 1, 2, 4]]
+    )
     (polygon,) = found["JPEGImages/b.png"]["objects"]["segmentation"][2]
     points = np.array(polygon).reshape(4, 2)
-    turn = np.array([[np.cos(np.pi / 6), -np.sin(np.pi / 6)], [np.sin(np.pi / 6), np.cos(np.pi / 6)]])
-    assert np.allclose(points, [4, 3] + (np.array([[-2, -1], [2, -1], [2, 1], [-2, 1]]) @ turn.T), atol=1e-5)
+    turn = np.array(
+        [[np.cos(np.pi / 6), -np.sin(np.pi / 6)], [np.sin(np.pi / 6), np.cos(np.pi / 6)]]
+    )
+    assert np.allclose(
+        points, [4, 3] + (np.array([[-2, -1], [2, -1], [2, 1], [-2, 1]]) @ turn.T), atol=1e-5
+    )
     assert points[1, 1] > points[0, 1], "to the right: the corner on the right is lower"
     assert found["JPEGImages/a.png"]["objects"]["segmentation"] == [[], []]

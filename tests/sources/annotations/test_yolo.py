@@ -12,7 +12,9 @@ from shardctl.errors import InputError, UsageError
 from shardctl.sources.annotations.yolo import NineNumbersError, Setup, parse
 
 
-def labelled(root: Path, lines: dict[str, str], images: tuple[str, ...] = ("a.png", "b.png")) -> Path:
+def labelled(
+    root: Path, lines: dict[str, str], images: tuple[str, ...] = ("a.png", "b.png")
+) -> Path:
     """images/ and labels/ with a file for each that is given."""
     photos(root / "images", *images)
     (root / "labels").mkdir(exist_ok=True)
@@ -29,15 +31,24 @@ def objects_of(root: Path, out: Path, labels: str, **options: Any) -> dict[str, 
 
 
 def test_boxes_are_shares_of_the_image_around_their_centre(tmp_path: Path) -> None:
-    root = labelled(tmp_path / "in", {"a.txt": "1 0.5 0.5 0.5 0.5\n\n0 0.25 0.5 0.25 1 \n", "classes.txt": "cat\ndog\n"})
+    root = labelled(
+        tmp_path / "in",
+        {"a.txt": "1 0.5 0.5 0.5 0.5\n\n0 0.25 0.5 0.25 1 \n", "classes.txt": "cat\ndog\n"},
+    )
     found = objects_of(root, tmp_path / "out", f"yolo:{root}/labels")
     assert found["a.png"] == {"category": [1, 0], "bbox": [[2, 1.5, 4, 3], [1, 0, 2, 6]]}
     assert found["b.png"] == {"category": [], "bbox": []}, "no file: background"
-    assert shardctl.open(tmp_path / "out").manifest.fields["objects"] == {"role": "objects", "names": ["cat", "dog"]}
+    assert shardctl.open(tmp_path / "out").manifest.fields["objects"] == {
+        "role": "objects",
+        "names": ["cat", "dog"],
+    }
 
 
 def test_polygons_give_their_boxes(tmp_path: Path) -> None:
-    root = labelled(tmp_path / "in", {"a.txt": "0 0 0 0.5 0 0.5 0.5\n0 0.5 0.5 1 1", "b.txt": "2 0.25 0 1 0 1 1 0.25 1 0 0.5"})
+    root = labelled(
+        tmp_path / "in",
+        {"a.txt": "0 0 0 0.5 0 0.5 0.5\n0 0.5 0.5 1 1", "b.txt": "2 0.25 0 1 0 1 1 0.25 1 0 0.5"},
+    )
     found = objects_of(root, tmp_path / "out", f"yolo:{root}/labels")
     assert found["a.png"] == {
         "category": [0, 0],
@@ -51,7 +62,9 @@ def test_polygons_give_their_boxes(tmp_path: Path) -> None:
 def test_nine_numbers_take_a_task(tmp_path: Path, task: str) -> None:
     root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0 1 0.5 0.5 1 0 0.5"})
     with pytest.raises(
-        InputError, match=r"a\.txt, line 1: nine numbers may be a polygon .* yolo_task='segment' or yolo_task='obb'"
+        InputError,
+        match=r"a\.txt, line 1: nine numbers may be a polygon .* yolo_task='segment' or "
+        r"yolo_task='obb'",
     ):
         converted(root / "images", tmp_path / "out", f"yolo:{root}/labels")
     found = objects_of(root, tmp_path / "out", f"yolo:{root}/labels", yolo_task=task)
@@ -68,7 +81,9 @@ def test_a_data_file_says_folders_names_and_keypoints(tmp_path: Path) -> None:
         {"train/a.txt": "0 0.5 0.5 1 1 0.5 0.5 2 0 0 0", "val/a.txt": "1 0.5 0.5 1 1 0 0 0 1 1 1"},
         ("train/a.png", "val/a.png"),
     )
-    (root / "data.yaml").write_text(f"path: .\ntrain: images/train\nval: images/val\nnames:\n  0: cat\n  1: dog\n{POSE}")
+    (root / "data.yaml").write_text(
+        f"path: .\ntrain: images/train\nval: images/val\nnames:\n  0: cat\n  1: dog\n{POSE}"
+    )
     found = objects_of(root, tmp_path / "out", f"yolo:{root}/data.yaml")
     assert found["train/a.png"]["category"] == [0]
     assert found["train/a.png"]["keypoints"] == [[[4, 3, 2], [0, 0, 0]]]
@@ -84,7 +99,9 @@ def test_folders_of_a_data_file_as_roboflow_writes_them(tmp_path: Path) -> None:
         photo(root / split / "images" / "a.png")
         (root / split / "labels").mkdir()
         (root / split / "labels" / "a.txt").write_text(f"{category} 0.5 0.5 1 1")
-    (root / "data.yaml").write_text("train: ../train/images\nval: ../valid/images\nnc: 2\nnames: [cat, dog]\n")
+    (root / "data.yaml").write_text(
+        "train: ../train/images\nval: ../valid/images\nnc: 2\nnames: [cat, dog]\n"
+    )
     converted(root, tmp_path / "out", f"yolo:{root}/data.yaml")
     found = samples(tmp_path / "out")
     assert found["train/images/a.png"]["objects"]["category"] == [0]
@@ -97,7 +114,9 @@ def test_shares_are_of_the_upright_image_unless_the_frame_is_named(tmp_path: Pat
     upright = objects_of(root, tmp_path / "1", f"yolo:{root}/labels")
     stored = objects_of(root, tmp_path / "2", f"yolo:{root}/labels", annotation_frame="stored")
     assert upright["a.jpg"]["bbox"] == [[0, 0, 2, 4]]
-    assert stored["a.jpg"]["bbox"] == [[2, 0, 2, 4]], "the upper left of the stored image is at the upper right"
+    assert stored["a.jpg"]["bbox"] == [[2, 0, 2, 4]], (
+        "the upper left of the stored image is at the upper right"
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,20 +130,31 @@ def test_shares_are_of_the_upright_image_unless_the_frame_is_named(tmp_path: Pat
         ("2 0.5 0.5 0.5 0.5", "line 2: 2 is not the number of a class; the classes are 0 to 1"),
         ("0.5 0.5 0.5 0.5 0.5", "line 2: 0.5 is not the number of a class"),
         ("-1 0.5 0.5 0.5 0.5", "line 2: -1 is not the number of a class"),
-        ("0 320 200 100 80", "line 2: 320 is not a share of the image's size, 0 to 1, as all numbers of YOLO are"),
+        (
+            "0 320 200 100 80",
+            "line 2: 320 is not a share of the image's size, 0 to 1, as all numbers of YOLO are",
+        ),
         ("0 0.5 -0.02 0.5 0.5", "line 2: -0.02 is not a share"),
         ("0 0.5 0.5 -0.1 0.5", "line 2: -0.1 is not a share"),
         ("0 0.5 0.5 0.5 1.02", "line 2: 1.02 is not a share"),
         ("0 0 0 0.5 0 0.5 2", "line 2: 2 is not a share"),
         (
             "0 " + "0.5 " * 13,
-            "line 2: 14 numbers, and it takes 5 .*; if it has keypoints, give a data.yaml that says kpt_shape",
+            "line 2: 14 numbers, and it takes 5 .*; if it has keypoints, give a data.yaml that "
+            "says kpt_shape",
         ),
-        ("0 0.5 0.5 1 1" + " 0.5 0.5 2" * 2, "line 2: 2 is not a share of .*; if it has keypoints, give a data.yaml"),
+        (
+            "0 0.5 0.5 1 1" + " 0.5 0.5 2" * 2,
+            "line 2: 2 is not a share of .*; if it has keypoints, give a data.yaml",
+        ),
     ],
 )
 def test_a_wrong_line_rejects_its_image_alone(tmp_path: Path, line: str, says: str) -> None:
-    lines = {"a.txt": f"0 0.5 0.5 1 1\n{line}\n", "b.txt": "1 0.5 0.5 1 1", "classes.txt": "cat\ndog"}
+    lines = {
+        "a.txt": f"0 0.5 0.5 1 1\n{line}\n",
+        "b.txt": "1 0.5 0.5 1 1",
+        "classes.txt": "cat\ndog",
+    }
     root = labelled(tmp_path / "in", lines)
     converted(root / "images", tmp_path / "out", f"yolo:{root}/labels")
     ((key, (error, message)),) = rejects(tmp_path / "out").items()
@@ -159,7 +189,10 @@ def test_a_split_without_labels_is_background(tmp_path: Path, empty: bool) -> No
     (root / "data.yaml").write_text("train: images/train\nval: images/val\nnames: [cat]\n")
     said = converted(root / "images", tmp_path / "out", f"yolo:{root}/data.yaml").notices
     assert samples(tmp_path / "out")["val/b.png"]["objects"]["category"] == []
-    assert any("no labels in " in notice and "labels/val" in notice and "background" in notice for notice in said)
+    assert any(
+        "no labels in " in notice and "labels/val" in notice and "background" in notice
+        for notice in said
+    )
 
 
 def test_a_folder_with_nothing_but_names_is_refused(tmp_path: Path) -> None:
@@ -173,7 +206,11 @@ def test_a_folder_with_nothing_but_names_is_refused(tmp_path: Path) -> None:
     [
         ("detect", "0 0 0 1 0 1 1", "7 numbers, and it takes 5"),
         ("obb", "0 0.5 0.5 1 1", "5 numbers, and task obb takes 9"),
-        ("pose", "0 0.5 0.5 1 1 0.5", r"6 numbers, and task pose takes 11 numbers \(a class, a box and 2 keypoints of 3\)"),
+        (
+            "pose",
+            "0 0.5 0.5 1 1 0.5",
+            r"6 numbers, and task pose takes 11 numbers \(a class, a box and 2 keypoints of 3\)",
+        ),
     ],
 )
 def test_lines_are_held_to_their_task(task: str, line: str, says: str) -> None:
@@ -196,14 +233,23 @@ def test_nine_numbers_of_a_pose_are_its_keypoints() -> None:
         ("!!python/object/apply:os.getcwd []", "not YAML"),
         ("names: [a, a]\ntrain: images", "names are a list of different names"),
         ("names: {0: a, 2: b}\ntrain: images", "names must be numbered 0 to 1 without gaps"),
-        ("names: [a]\ntrain: nowhere", r"no folder of labels was found by its train, val and test \(nowhere\)"),
+        (
+            "names: [a]\ntrain: nowhere",
+            r"no folder of labels was found by its train, val and test \(nowhere\)",
+        ),
         ("names: [a, '']\ntrain: images", "names are a list of different names"),
         ("names: [a, {en: b, de: c}]\ntrain: images", "names are a list of different names"),
         ("nc: 3\nnames: [a, b]\ntrain: images", "nc is 3, and there are 2 names"),
         ("names: [a]\ntrain: images\ntask: classify", "the task classify is not one of"),
         ("names: [a]\ntrain: images\ntask: pose", "task pose needs kpt_shape"),
-        ("names: [a]\ntrain: images\nkpt_shape: [3]", "kpt_shape is a number of keypoints and 2 or 3"),
-        ("names: [a]\ntrain: images\nkpt_shape: [2, 3]\nflip_idx: [0, 0]", "flip_idx has each of the 2 keypoints once"),
+        (
+            "names: [a]\ntrain: images\nkpt_shape: [3]",
+            "kpt_shape is a number of keypoints and 2 or 3",
+        ),
+        (
+            "names: [a]\ntrain: images\nkpt_shape: [2, 3]\nflip_idx: [0, 0]",
+            "flip_idx has each of the 2 keypoints once",
+        ),
     ],
 )
 def test_a_wrong_data_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
@@ -223,7 +269,10 @@ def test_names_are_the_texts_that_are_written(tmp_path: Path) -> None:
         "".join(f"\n  {n}: {v}" for n, v in enumerate(names)),
     ]
     for number, form in enumerate(forms):
-        text = f"defaults: &d\n  nc: {len(names)}\n<<: *d\ntrain: images\nval:\ntest: ~\nnames: {form}\n"
+        text = (
+            f"defaults: &d\n  nc: {len(names)}\n<<: *d\ntrain: images\nval:\ntest: ~\nnames: "
+            f"{form}\n"
+        )
         (root / "data.yaml").write_text(text, "utf-8")
         said = converted(root / "images", tmp_path / str(number), f"yolo:{root}/data.yaml").notices
         assert shardctl.open(tmp_path / str(number)).manifest.fields["objects"]["names"] == names
@@ -233,7 +282,10 @@ def test_names_are_the_texts_that_are_written(tmp_path: Path) -> None:
 def test_labels_of_no_image_are_counted_and_those_of_none_at_all_refused(tmp_path: Path) -> None:
     root = labelled(tmp_path / "in", {"a.txt": "0 0.4 0.5 1 1", "gone.txt": "0 0.5 0.5 1 1"})
     said = converted(root / "images", tmp_path / "out", f"yolo:{root}/labels").notices
-    assert any("1 label file without an image among the inputs (gone.txt); skipped" in notice for notice in said)
+    assert any(
+        "1 label file without an image among the inputs (gone.txt); skipped" in notice
+        for notice in said
+    )
     assert any("1 of 2 inputs without label file: background" in notice for notice in said)
     assert any("1 box reaches outside of the image; kept" in notice for notice in said)
     (root / "labels" / "a.txt").unlink()
@@ -253,18 +305,24 @@ def test_numbers_beyond_any_image_reject_the_image(tmp_path: Path, line: str) ->
     (tmp_path / "labels").mkdir()
     (tmp_path / "labels" / "a.txt").write_text(line)
     converted(source, tmp_path / "out", f"yolo:{tmp_path}/labels")
-    assert rejects(tmp_path / "out")["a.png"][1].endswith("line 1: a number is not finite, or beyond any image")
+    assert rejects(tmp_path / "out")["a.png"][1].endswith(
+        "line 1: a number is not finite, or beyond any image"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         (
-            "a: &a [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9)),
+            "a: &a [x, x]\n"
+            + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9)),
             "1,000,000 values",
         ),
         ("names: &a [*a]\n", "1,000,000 values"),
-        ("names: [x]\nkpt_shape: [2, 3]\nflip_idx: [one, zero]\n", "flip_idx has each of the 2 keypoints once"),
+        (
+            "names: [x]\nkpt_shape: [2, 3]\nflip_idx: [one, zero]\n",
+            "flip_idx has each of the 2 keypoints once",
+        ),
     ],
     ids=["aliases of aliases", "an alias of itself", "words"],
 )
@@ -279,9 +337,13 @@ def test_a_data_yaml_that_is_odd_is_one_sentence(tmp_path: Path, text: str, why:
 
 
 @pytest.mark.parametrize("beside", [True, False])
-def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(tmp_path: Path, beside: bool) -> None:
+def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(
+    tmp_path: Path, beside: bool
+) -> None:
     names = ("train/a.png", "more/b.png", "none/c.png")
-    root = labelled(tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1", "more/b.txt": "0 0.5 0.5 1 1"}, names)
+    root = labelled(
+        tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1", "more/b.txt": "0 0.5 0.5 1 1"}, names
+    )
     if beside:
         (root / "images").rename(root / "pictures")
         for file in (root / "labels").rglob("*.txt"):
@@ -289,11 +351,15 @@ def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(tmp_path: Pat
     folder = "pictures" if beside else "images"
     given = {"split": "none", "workers": 0, "labels": [f"yolo:{root}/data.yaml"]}
     (root / "data.yaml").write_text(f"train: {folder}/train\nnames: [cat]\n")
-    with pytest.raises(InputError, match=r"names no folder that has more/b\.png, and its labels are there"):
+    with pytest.raises(
+        InputError, match=r"names no folder that has more/b\.png, and its labels are there"
+    ):
         shardctl.convert(root / folder, tmp_path / "out", **given)
     (root / "data.yaml").write_text(f"train: {folder}/train\nval: {folder}/more\nnames: [cat]\n")
     shardctl.convert(root / folder, tmp_path / "out", **given)
-    assert {key: len(sample["objects"]["bbox"]) for key, sample in samples(tmp_path / "out").items()} == {
+    assert {
+        key: len(sample["objects"]["bbox"]) for key, sample in samples(tmp_path / "out").items()
+    } == {
         "train/a.png": 1,
         "more/b.png": 1,
         "none/c.png": 0,

@@ -1,4 +1,5 @@
-"""What all formats of framed records promise, and small files of theirs as the real writers of other tools wrote them."""
+"""What all formats of framed records promise, and small files of theirs as the real writers of
+other tools wrote them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ INTEROP = Path(__file__).resolve().parents[2] / "interop" / "samples"
 
 def expected(name: str) -> dict[str, list[Any]]:
     """Return what the real reader reads in each file of a folder of tests/interop/samples."""
-    found: dict[str, list[Any]] = json.loads((INTEROP / "expected" / f"{name}.json").read_text(), object_hook=_with_bytes)
+    found: dict[str, list[Any]] = json.loads(
+        (INTEROP / "expected" / f"{name}.json").read_text(), object_hook=_with_bytes
+    )
     return found
 
 
@@ -74,13 +77,21 @@ class Promises:
         form = Framed(self.form)
         schema, whole = types_of(form, path).found(), read(form, path)
         (unit,) = units_of(cut(form, path))
-        parts = [Unit(unit.offset, unit.size, skip, 1 + skip, min(7, 20 - skip)) for skip in range(0, 20, 7)]
+        parts = [
+            Unit(unit.offset, unit.size, skip, 1 + skip, min(7, 20 - skip))
+            for skip in range(0, 20, 7)
+        ]
         for order in (parts, parts[::-1]):
             found = read(form, path, schema=schema, units=order)
-            assert [row for _, row in sorted(zip(found.numbers, found.rows, strict=True))] == whole.rows
+            assert [
+                row for _, row in sorted(zip(found.numbers, found.rows, strict=True))
+            ] == whole.rows
 
     def test_only_the_chosen_records_come_out(self, path: Path) -> None:
-        whole, found = read(Framed(self.form), path), read(Framed(self.form), path, choose=lambda numbers: numbers % 3 == 0)
+        whole, found = (
+            read(Framed(self.form), path),
+            read(Framed(self.form), path, choose=lambda numbers: numbers % 3 == 0),
+        )
         assert found.numbers == [3, 6, 9, 12, 15, 18]
         assert found.rows == whole.rows[2::3]
         assert found.digests == whole.digests
@@ -94,13 +105,17 @@ class Promises:
             data[place] ^= 1
             path.write_bytes(data)
             try:
-                found = read(form, path, schema=schema, units=units, choose=lambda numbers: numbers < 0)
+                found = read(
+                    form, path, schema=schema, units=units, choose=lambda numbers: numbers < 0
+                )
                 assert found.digests != digests, place
             except Rejection:
                 continue
 
     @pytest.mark.parametrize("ending", [".gz", ".zst"])
-    def test_a_compressed_file_has_the_same_records(self, path: Path, tmp_path: Path, ending: str) -> None:
+    def test_a_compressed_file_has_the_same_records(
+        self, path: Path, tmp_path: Path, ending: str
+    ) -> None:
         data = path.read_bytes()
         packed = tmp_path / f"{path.name}{ending}"
         packed.write_bytes(gzip.compress(data) if ending == ".gz" else zstandard.compress(data))
@@ -124,7 +139,9 @@ class Promises:
         for whole, (start, end) in enumerate(pairwise(starts)):
             yield from ((whole, at) for at in {start + 1, (start + end) // 2 + 1} if whole)
 
-    def test_a_compressed_file_that_is_cut_off_keeps_the_records_before(self, path: Path, tmp_path: Path) -> None:
+    def test_a_compressed_file_that_is_cut_off_keeps_the_records_before(
+        self, path: Path, tmp_path: Path
+    ) -> None:
         schema = types_of(Framed(self.form), path).found()
         packed = zstandard.ZstdCompressor(level=-100).compress(path.read_bytes())
         stored = tmp_path / f"a{self.suffix}.gz"
@@ -150,7 +167,10 @@ class Promises:
 
     def test_a_file_of_something_else_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / f"a{self.suffix}"
-        for data in (b"something else, and long enough to be a header of whatever it may be. " * 20, b"\0" * 3):
+        for data in (
+            b"something else, and long enough to be a header of whatever it may be. " * 20,
+            b"\0" * 3,
+        ):
             path.write_bytes(data)
             try:
                 cuts = cut(Framed(self.form), path)

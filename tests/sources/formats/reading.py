@@ -1,4 +1,5 @@
-"""Reads a whole file by a format as conversions do: scanned in pieces, cut, types joined, then read unit by unit."""
+"""Reads a whole file by a format as conversions do: scanned in pieces, cut, types joined, then read
+unit by unit."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ READING = Reading()
 
 @dataclass(frozen=True)
 class Everything:
-    """All records of a file: their numbers, their values and what was rejected, as (number, error, message)."""
+    """All records of a file: their numbers, their values and what was rejected, as (number, error,
+    message)."""
 
     numbers: list[int]
     table: pa.Table
@@ -37,19 +39,28 @@ def cut(format_: Format, path: Path, reading: Reading = READING) -> list[Cut]:
     scans = [format_.scan(str(path), *piece, reading) for piece in format_.pieces(size)]
     cuts = format_.join(json.loads(json.dumps(scans)), size)
     if cuts is None:
-        cuts = format_.join(json.loads(json.dumps([format_.scan(str(path), 0, size, reading)])), size)
+        cuts = format_.join(
+            json.loads(json.dumps([format_.scan(str(path), 0, size, reading)])), size
+        )
     assert cuts is not None
     return cuts
 
 
 def units_of(cuts: list[Cut]) -> list[Unit]:
     firsts = np.cumsum([1, *(each.records for each in cuts)]).tolist()
-    return [Unit(each.offset, each.size, 0, first, each.records) for each, first in zip(cuts, firsts, strict=False)]
+    return [
+        Unit(each.offset, each.size, 0, first, each.records)
+        for each, first in zip(cuts, firsts, strict=False)
+    ]
 
 
 def types_of(format_: Format, path: Path, reading: Reading = READING) -> Types:
     cuts = cut(format_, path, reading)
-    found = [format_.types(str(path), unit, reading) for each, unit in zip(cuts, units_of(cuts), strict=True) if not each.fault]
+    found = [
+        format_.types(str(path), unit, reading)
+        for each, unit in zip(cuts, units_of(cuts), strict=True)
+        if not each.fault
+    ]
     nothing = [Types.of_schema(pa.schema([]), reading.label)] if not found else []
     return reduce(Types.join, [Types.unpacked(each.packed()) for each in found] or nothing)
 
@@ -86,4 +97,6 @@ def read(
             batches.append(parsed.batch)
             rejects += [(number, why.error, why.message) for number, why in parsed.rejects]
         digests.append(digest.hexdigest())
-    return Everything(numbers, pa.Table.from_batches(batches, without_nulls(schema)), rejects, digests)
+    return Everything(
+        numbers, pa.Table.from_batches(batches, without_nulls(schema)), rejects, digests
+    )

@@ -1,4 +1,5 @@
-"""ArrayRecord: records by number, each an Example; what is none is a reject, and damage is named."""
+"""ArrayRecord: records by number, each an Example; what is none is a reject, and damage is
+named."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def test_examples_come_out_by_number(options: str, tmp_path: Path) -> None:
     assert found.numbers == list(range(1, 101))
     parts = [Unit(0, 1, 40, 41, 20), Unit(0, 1, 0, 1, 3)]
     assert read(ArrayRecord(), path, units=parts).numbers == [*range(41, 61), 1, 2, 3]
-    assert read(ArrayRecord(), path, choose=lambda rows: rows % 9 == 0).numbers == list(range(9, 100, 9))
+    assert read(ArrayRecord(), path, choose=lambda rows: rows % 9 == 0).numbers == list(
+        range(9, 100, 9)
+    )
 
 
 def test_a_large_file_is_several_units(tmp_path: Path) -> None:
@@ -54,14 +57,20 @@ def test_a_large_file_is_several_units(tmp_path: Path) -> None:
     assert sum(each.records for each in cuts) == 20
     assert sum(each.size for each in cuts) == path.stat().st_size
     units = units_of(cuts)
-    assert read(ArrayRecord(), path, units=units[::-1]).digests == read(ArrayRecord(), path).digests[::-1]
+    assert (
+        read(ArrayRecord(), path, units=units[::-1]).digests
+        == read(ArrayRecord(), path).digests[::-1]
+    )
 
 
 def test_what_is_no_example_is_a_reject(tmp_path: Path) -> None:
     path = write(tmp_path / "a.array_record", [example(0), b"\xff", example(2), b"0"])
     found = read(ArrayRecord(), path)
     assert found.numbers == [1, 3]
-    assert [reject[:2] for reject in found.rejects] == [(2, "not-an-example"), (4, "not-an-example")]
+    assert [reject[:2] for reject in found.rejects] == [
+        (2, "not-an-example"),
+        (4, "not-an-example"),
+    ]
 
 
 def test_features_beside_give_their_types(tmp_path: Path) -> None:
@@ -95,7 +104,9 @@ def test_other_files_are_refused(data: bytes, tmp_path: Path) -> None:
 
 
 def test_damage_is_rejected(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.array_record", [example(n) for n in range(10)], "group_size:3,zstd:3")
+    path = write(
+        tmp_path / "a.array_record", [example(n) for n in range(10)], "group_size:3,zstd:3"
+    )
     data = path.read_bytes()
     places = np.flatnonzero(np.frombuffer(data, np.uint8))[::8].tolist()
     rejected = 0
@@ -115,5 +126,7 @@ def test_damage_is_rejected(tmp_path: Path) -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "array_record.python", None)
     find_format.cache_clear()
-    with pytest.raises(InstallError, match="ArrayRecord needs the package array_record: pip install "):
+    with pytest.raises(
+        InstallError, match="ArrayRecord needs the package array_record: pip install "
+    ):
         find_format(".array_record", Reading())

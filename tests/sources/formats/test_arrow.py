@@ -1,4 +1,5 @@
-"""Arrow files, streams and Feather: what pyarrow reads serially comes out, in any units; damage is named."""
+"""Arrow files, streams and Feather: what pyarrow reads serially comes out, in any units; damage is
+named."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from shardctl.sources.formats.arrow import ArrowFile
 from shardctl.sources.formats.base import CHOSEN, Misfit, Unit
 
 ARROW = ArrowFile()
-TABLE = pa.table({"n": pa.array(range(1000)), "text": [f"row {n}" for n in range(1000)], "label": ["b", "a"] * 500})
+TABLE = pa.table(
+    {
+        "n": pa.array(range(1000)),
+        "text": [f"row {n}" for n in range(1000)],
+        "label": ["b", "a"] * 500,
+    }
+)
 
 WRITERS: dict[str, Callable[[Path, pa.Table], None]] = {}
 
@@ -57,7 +64,10 @@ def test_all_rows_come_out(path: Path) -> None:
 def test_units_of_a_part_give_the_same_rows_in_any_order(path: Path) -> None:
     [first, *_] = units_of(cut(ARROW, path))
     assert first.records == 1000  # small record batches are a unit together
-    parts = [Unit(first.offset, first.size, skip, 1 + skip, min(70, 1000 - skip)) for skip in range(0, 1000, 70)]
+    parts = [
+        Unit(first.offset, first.size, skip, 1 + skip, min(70, 1000 - skip))
+        for skip in range(0, 1000, 70)
+    ]
     for order in (parts, parts[::-1]):
         found = read(ARROW, path, units=order)
         assert sorted(found.numbers) == list(range(1, 1001))
@@ -81,7 +91,10 @@ def test_values_of_every_type_are_those_of_a_serial_reading(
     writer(tmp_path / "a.arrow", pa.table({"column": column}))
     found = read(ARROW, tmp_path / "a.arrow").table[0].to_pylist()
     if name == "map":
-        found = [value if value is None else [(pair["key"], pair["value"]) for pair in value] for value in found]
+        found = [
+            value if value is None else [(pair["key"], pair["value"]) for pair in value]
+            for value in found
+        ]
     assert found == column.to_pylist()
 
 
@@ -89,7 +102,9 @@ def test_a_person_may_choose_columns_and_their_order(path: Path) -> None:
     schema = pa.schema([("label", pa.string()), ("n", pa.int64())])
     with pytest.raises(Misfit, match="text"):
         read(ARROW, path, schema=schema)
-    found = read(ARROW, path, schema=schema.with_metadata({CHOSEN: b""}), choose=lambda rows: rows % 2 == 0)
+    found = read(
+        ARROW, path, schema=schema.with_metadata({CHOSEN: b""}), choose=lambda rows: rows % 2 == 0
+    )
     assert found.numbers == list(range(2, 1001, 2))
     assert found.table.equals(TABLE.select(["label", "n"]).take(list(range(1, 1000, 2))))
 
@@ -106,7 +121,9 @@ def test_a_stream_that_ends_early_is_one_sentence(tmp_path: Path) -> None:
         cut(ARROW, tmp_path / "a.arrow")
 
 
-@pytest.mark.parametrize("data", [b"", b"ARROW1", b"not an Arrow file", b"ARROW1" + bytes(40) + b"ARROW1"])
+@pytest.mark.parametrize(
+    "data", [b"", b"ARROW1", b"not an Arrow file", b"ARROW1" + bytes(40) + b"ARROW1"]
+)
 def test_a_file_that_is_no_arrow_is_one_sentence(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.arrow").write_bytes(data)
     with pytest.raises(Rejection, match="not an Arrow file"):
@@ -120,15 +137,23 @@ def test_feather_of_version_1_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("some", [False, True])
-def test_offsets_that_lead_astray_are_looked_at_before_rows_are_chosen(some: bool, tmp_path: Path) -> None:
+def test_offsets_that_lead_astray_are_looked_at_before_rows_are_chosen(
+    some: bool, tmp_path: Path
+) -> None:
     """The process would end where they are followed."""
     text = astray(pa.array([f"row {n}" for n in range(1000)]), 501)
-    with pa.ipc.new_file(str(tmp_path / "a.arrow"), pa.schema([("n", pa.int64()), ("text", pa.string())])) as writer:
+    with pa.ipc.new_file(
+        str(tmp_path / "a.arrow"), pa.schema([("n", pa.int64()), ("text", pa.string())])
+    ) as writer:
         writer.write_batch(pa.record_batch([pa.array(range(1000)), text], ["n", "text"]))
     found = read(ARROW, tmp_path / "a.arrow", choose=(lambda rows: rows % 2 == 1) if some else None)
     rejected = [501] if some else [501, 502]
-    assert [(number, error) for number, error, _ in found.rejects] == [(number, "invalid-value") for number in rejected]
-    assert found.numbers == [number for number in range(1, 1001, 1 + some) if number not in rejected]
+    assert [(number, error) for number, error, _ in found.rejects] == [
+        (number, "invalid-value") for number in rejected
+    ]
+    assert found.numbers == [
+        number for number in range(1, 1001, 1 + some) if number not in rejected
+    ]
     assert found.table["text"].to_pylist() == [f"row {number - 1}" for number in found.numbers]
 
 

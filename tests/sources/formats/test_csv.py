@@ -1,4 +1,5 @@
-"""CSV files: what Python's csv module reads comes out, however the file is cut; every bad row is named."""
+"""CSV files: what Python's csv module reads comes out, however the file is cut; every bad row is
+named."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ from shardctl.sources.formats.csv import Delimited
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.types import Types
 
-PARTS = st.lists(st.sampled_from(['"', ",", "\n", "\r\n", "\r", "a", "1", "é", '""', '"x"', '"\n"', "\ufeff"]), max_size=40)
+PARTS = st.lists(
+    st.sampled_from(['"', ",", "\n", "\r\n", "\r", "a", "1", "é", '""', '"x"', '"\n"', "\ufeff"]),
+    max_size=40,
+)
 
 
 @pytest.fixture
@@ -49,14 +53,21 @@ def test_rows_are_those_of_the_csv_module_however_the_file_is_cut(
     assert sum(each.size for each in cuts) == len(body.encode())
     found = read(small, path, schema=strings(*names))
     whole = read(DelimitedFile(), path, schema=strings(*names))
-    assert (found.numbers, found.table, found.rejects) == (whole.numbers, whole.table, whole.rejects)
+    assert (found.numbers, found.table, found.rejects) == (
+        whole.numbers,
+        whole.table,
+        whole.rejects,
+    )
     chosen = read(small, path, schema=strings(*names), choose=lambda numbers: numbers % 2 == 0)
     assert chosen.numbers == [number for number in found.numbers if number % 2 == 0]
     assert chosen.rejects == [reject for reject in found.rejects if reject[0] % 2 == 0]
     if not any(error == "unclosed-quote" for _, error, _ in found.rejects):
         assert sum(each.records for each in cuts) == len(rows)
         good = [(number, row) for number, row in enumerate(rows, 1) if len(row) == columns]
-        assert list(zip(found.numbers, (list(row.values()) for row in found.rows), strict=True)) == good
+        assert (
+            list(zip(found.numbers, (list(row.values()) for row in found.rows), strict=True))
+            == good
+        )
         bad = [number for number, row in enumerate(rows, 1) if row and len(row) != columns]
         assert [number for number, *_ in found.rejects] == bad
 
@@ -91,10 +102,15 @@ def test_what_a_spreadsheet_says_of_its_separator_is_no_record(mark: bytes, path
     path.write_bytes(mark + b"sep=;\r\nid;share\r\n1;0,5\r\n")
     with pytest.raises(Rejection, match="use --delimiter ';'"):
         cut(DelimitedFile(), path)
-    for columns, rows in (((), [{"id": 1, "share": "0,5"}]), (("a", "b"), [{"a": "id", "b": "share"}, {"a": "1", "b": "0,5"}])):
+    for columns, rows in (
+        ((), [{"id": 1, "share": "0,5"}]),
+        (("a", "b"), [{"a": "id", "b": "share"}, {"a": "1", "b": "0,5"}]),
+    ):
         assert read(DelimitedFile(), path, Reading(delimiter=";", columns=columns)).rows == rows
     path.write_bytes(mark + b"id;share\r\n1;0,5\r\n")
-    assert all("use --delimiter ';'" in message for *_, message in read(DelimitedFile(), path).rejects)
+    assert all(
+        "use --delimiter ';'" in message for *_, message in read(DelimitedFile(), path).rejects
+    )
 
 
 def test_a_row_with_the_wrong_number_of_columns_is_named(path: Path) -> None:
@@ -102,7 +118,10 @@ def test_a_row_with_the_wrong_number_of_columns_is_named(path: Path) -> None:
     found = read(DelimitedFile(), path)
     assert found.numbers == [1, 5]
     assert found.rows == [{"a": 1, "b": 2}, {"a": 7, "b": 8}]
-    assert [(number, error) for number, error, _ in found.rejects] == [(2, "wrong-columns"), (4, "wrong-columns")]
+    assert [(number, error) for number, error, _ in found.rejects] == [
+        (2, "wrong-columns"),
+        (4, "wrong-columns"),
+    ]
     assert found.rejects[1][2].startswith("has 3 columns where the header has 2;")
 
 
@@ -130,7 +149,11 @@ def test_a_row_that_is_no_utf8_is_named_and_its_neighbours_are_kept(path: Path) 
     found = read(DelimitedFile(), path)
     assert found.rows == [{"a": 1, "b": "x"}, {"a": 3, "b": "é"}]
     assert found.rejects == [
-        (2, "not-utf8", "not UTF-8 at byte 2 of the row; give its encoding with --encoding, or recode the file")
+        (
+            2,
+            "not-utf8",
+            "not UTF-8 at byte 2 of the row; give its encoding with --encoding, or recode the file",
+        )
     ]
 
 
@@ -174,7 +197,9 @@ def test_a_header_alone_and_an_empty_file_have_no_records(path: Path, data: str)
     assert cut(DelimitedFile(), path) == []
 
 
-def test_a_row_that_is_too_large_is_named_before_it_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_is_too_large_is_named_before_it_is_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "RECORD_BYTES", 20)
     path.write_text('a\n1\n"' + "x" * 30 + '"\n3\n')
     found = read(DelimitedFile(cell=8), path)
@@ -187,7 +212,11 @@ def test_units_may_skip_records(path: Path) -> None:
     [whole] = units_of(cut(DelimitedFile(), path))
     parts = [Unit(whole.offset, whole.size, skip, 1 + skip, 30) for skip in (30, 0, 60)]
     found = read(DelimitedFile(), path, units=parts)
-    assert found.numbers == [row["n"] for row in found.rows] == [*range(31, 61), *range(1, 31), *range(61, 91)]
+    assert (
+        found.numbers
+        == [row["n"] for row in found.rows]
+        == [*range(31, 61), *range(1, 31), *range(61, 91)]
+    )
 
 
 CELLS = [
@@ -223,7 +252,11 @@ def test_types_of_units_join_in_any_order_and_a_misfit_is_found_wherever_they_we
     shuffled = random.Random(seed).sample(types, len(types))
     whole = reduce(Types.join, types).found()
     assert reduce(Types.join, shuffled).found().equals(whole, check_metadata=True)
-    assert form.types_of(b"".join(units), 1, head, Reading()).found().equals(whole, check_metadata=True)
+    assert (
+        form.types_of(b"".join(units), 1, head, Reading())
+        .found()
+        .equals(whole, check_metadata=True)
+    )
     form.parse(b"".join(units), 1, head, Reading(), whole, None)
     few = reduce(Types.join, types[:2]).found()
     if not few.equals(whole):
@@ -243,7 +276,9 @@ def test_types_of_units_join_in_any_order_and_a_misfit_is_found_wherever_they_we
         (["100000000000000000000", "0.5"], "string", ["100000000000000000000", "0.5"]),
     ],
 )
-def test_numbers_are_those_that_the_docs_say(cells: list[str], type_: str, values: list[Any] | None, path: Path) -> None:
+def test_numbers_are_those_that_the_docs_say(
+    cells: list[str], type_: str, values: list[Any] | None, path: Path
+) -> None:
     path.write_text("a,b\n" + "".join(f"{cell},.\n" for cell in cells))
     found = read(DelimitedFile(cell=3), path)
     assert str(found.table.schema.field("a").type) == type_
@@ -253,16 +288,22 @@ def test_numbers_are_those_that_the_docs_say(cells: list[str], type_: str, value
 
 def test_a_type_that_a_person_gives_takes_what_can_be_read_as_it(path: Path) -> None:
     path.write_text("a,b,when\n007,1.10,2026-11-21\n1,2.5,\n")
-    schema = pa.schema([("a", pa.int32()), ("b", pa.float64()), ("when", pa.date32()), ("c", pa.string())])
+    schema = pa.schema(
+        [("a", pa.int32()), ("b", pa.float64()), ("when", pa.date32()), ("c", pa.string())]
+    )
     found = read(DelimitedFile(), path, schema=schema)
     assert [row["a"] for row in found.rows] == [7, 1]
     assert [row["b"] for row in found.rows] == [1.1, 2.5]
     assert [str(row["when"]) for row in found.rows] == ["2026-11-21", "None"]
     with pytest.raises(Misfit, match=r"record 1 \(2026-11-21\)"):
-        read(DelimitedFile(), path, schema=pa.schema([*schema][:2] + [pa.field("when", pa.int64())]))
+        read(
+            DelimitedFile(), path, schema=pa.schema([*schema][:2] + [pa.field("when", pa.int64())])
+        )
     with pytest.raises(Misfit, match="when"):
         read(DelimitedFile(), path, schema=pa.schema([*schema][:2]))
-    assert read(DelimitedFile(), path, schema=pa.schema([*schema][:2], {CHOSEN: b""})).table.column_names == ["a", "b"]
+    assert read(
+        DelimitedFile(), path, schema=pa.schema([*schema][:2], {CHOSEN: b""})
+    ).table.column_names == ["a", "b"]
 
 
 def test_strings_of_the_label_column_name_classes(path: Path) -> None:
@@ -278,5 +319,7 @@ def test_real_files_are_those_of_the_csv_module(corpus: Path, name: str) -> None
         with open(path, encoding="utf-8-sig", newline="") as file:
             rows = list(csv.reader(file))
         reading = Reading(columns=tuple(f"c{place}" for place in range(len(rows[0]))))
-        found = read(DelimitedFile(cell=1000, piece=100_000), path, reading, schema=strings(*reading.columns))
+        found = read(
+            DelimitedFile(cell=1000, piece=100_000), path, reading, schema=strings(*reading.columns)
+        )
         assert [list(row.values()) for row in found.rows] == rows

@@ -1,4 +1,5 @@
-"""Files that describe others are no inputs; what img2dataset and Hugging Face write becomes images, classes and splits."""
+"""Files that describe others are no inputs; what img2dataset and Hugging Face write becomes images,
+classes and splits."""
 
 from __future__ import annotations
 
@@ -33,7 +34,12 @@ from shardctl.system.locations.local import LocalFolder
 def found_in(folder: Path) -> tuple[list[str], list[str]]:
     """Return the names of the inputs in a folder, and the notices."""
     notices: list[str] = []
-    return [file.path for file in inputs_among(walk([SourceRoot(str(folder))], notices.append), notices.append, [])], notices
+    return [
+        file.path
+        for file in inputs_among(
+            walk([SourceRoot(str(folder))], notices.append), notices.append, []
+        )
+    ], notices
 
 
 def jpeg(seed: int) -> bytes:
@@ -49,13 +55,26 @@ def img2dataset(folder: Path, name: str, failed: int) -> None:
     members = [
         member
         for n, key in enumerate(keys)
-        for member in ((f"{key}.jpg", jpeg(n)), (f"{key}.json", b'{"url": "u%d"}' % n), (f"{key}.txt", b"caption"))
+        for member in (
+            (f"{key}.jpg", jpeg(n)),
+            (f"{key}.json", b'{"url": "u%d"}' % n),
+            (f"{key}.txt", b"caption"),
+        )
     ]
     (folder / f"{name}.tar").write_bytes(tar(members, tarfile.PAX_FORMAT))
     status = ["success"] * 3 + ["failed_to_download"] * failed
-    reasons = [None] * 3 + ["HTTP Error 404: Not Found", None, "timed out", "HTTP Error 404: Not Found"][:failed]
+    reasons = [None] * 3 + [
+        "HTTP Error 404: Not Found",
+        None,
+        "timed out",
+        "HTTP Error 404: Not Found",
+    ][:failed]
     table = pa.table(
-        {"key": [*keys, *map(str, range(failed))], "status": status, "error_message": pa.array(reasons, pa.string())}
+        {
+            "key": [*keys, *map(str, range(failed))],
+            "status": status,
+            "error_message": pa.array(reasons, pa.string()),
+        }
     )
     pq.write_table(table, folder / f"{name}.parquet")
     (folder / f"{name}_stats.json").write_text(json.dumps({"count": 3 + failed}))
@@ -67,14 +86,20 @@ def test_what_img2dataset_could_not_get_is_told(tmp_path: Path) -> None:
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (6, 0)
     told = "5 of 11 samples could not be downloaded (3 of them: HTTP Error 404: Not Found)"
-    assert [notice for notice in result.notices if told in notice and "2 tables of img2dataset" in notice]
+    assert [
+        notice
+        for notice in result.notices
+        if told in notice and "2 tables of img2dataset" in notice
+    ]
     ds = shardctl.open(tmp_path / "out")
     assert ds.schema.names == ["key", "image", "json", "txt"]
     assert [each["image"].shape for each in ds][:3] == [(4, 4, 3), (4, 5, 3), (4, 6, 3)]
     assert ds[0]["json"] == {"url": "u0"}
 
 
-def test_a_table_beside_a_tar_tells_no_more_than_its_name_where_it_cannot_be_read(tmp_path: Path) -> None:
+def test_a_table_beside_a_tar_tells_no_more_than_its_name_where_it_cannot_be_read(
+    tmp_path: Path,
+) -> None:
     for name, data in (("a", b"PAR1 and no table"), ("b", b"")):
         (tmp_path / f"{name}.tar").write_bytes(tar([("x.txt", b"1")]))
         (tmp_path / f"{name}.parquet").write_bytes(data)
@@ -84,10 +109,15 @@ def test_a_table_beside_a_tar_tells_no_more_than_its_name_where_it_cannot_be_rea
     assert notices == ["left out: 2 tables of img2dataset beside tars of the same name"]
 
 
-def test_nothing_is_read_for_notices_that_nobody_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_for_notices_that_nobody_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     img2dataset(tmp_path, "00000", 4)
     monkeypatch.setattr(pq, "ParquetFile", lambda path: pytest.fail("it was opened"))
-    assert [file.path for file in inputs_among(walk([SourceRoot(str(tmp_path))], lambda _: None), None, [])] == ["00000.tar"]
+    assert [
+        file.path
+        for file in inputs_among(walk([SourceRoot(str(tmp_path))], lambda _: None), None, [])
+    ] == ["00000.tar"]
 
 
 @pytest.mark.parametrize(
@@ -99,10 +129,18 @@ def test_nothing_is_read_for_notices_that_nobody_gets(tmp_path: Path, monkeypatc
         ("dataset_info.json", '{"features": {}}', '[{"features": 1}]'),
         ("state.json", '{"_data_files": []}', '{"state": "NY"}'),
         ("dataset_dict.json", '{"splits": []}', "3"),
-        ("index.json", '{"shards": [3, {"raw_data": {"basename": "../x"}}], "version": 2}'.replace("../x", "a.txt"), "{"),
+        (
+            "index.json",
+            '{"shards": [3, {"raw_data": {"basename": "../x"}}], "version": 2}'.replace(
+                "../x", "a.txt"
+            ),
+            "{",
+        ),
     ],
 )
-def test_a_file_describes_others_by_its_name_and_its_content(name: str, describes: str, is_input: str, tmp_path: Path) -> None:
+def test_a_file_describes_others_by_its_name_and_its_content(
+    name: str, describes: str, is_input: str, tmp_path: Path
+) -> None:
     (tmp_path / "a.txt").write_text("x")
     for text, wanted in ((describes, ["a.txt"]), (is_input, ["a.txt", name])):
         (tmp_path / name).write_text(text)
@@ -113,29 +151,41 @@ def test_a_file_describes_others_by_its_name_and_its_content(name: str, describe
 def test_a_list_of_shards_names_files_beside_it(name: str, tmp_path: Path) -> None:
     (tmp_path / "here.txt").write_text("x")
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "index.json").write_text(json.dumps({"shards": [{"raw_data": {"basename": name}}], "version": 2}))
+    (tmp_path / "in" / "index.json").write_text(
+        json.dumps({"shards": [{"raw_data": {"basename": name}}], "version": 2})
+    )
     with pytest.raises(InputError, match="which is not there"):
         found_in(tmp_path / "in")
 
 
 @pytest.mark.parametrize("source", ["disk", "repository", "repository/data"])
-def test_what_hugging_face_wrote_has_its_splits_classes_and_images(source: str, tmp_path: Path) -> None:
+def test_what_hugging_face_wrote_has_its_splits_classes_and_images(
+    source: str, tmp_path: Path
+) -> None:
     result = shardctl.convert(INTEROP / "huggingface" / source, tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (6, 0)
     ds = shardctl.open(tmp_path / "out")
     assert ds.classes == ("zebra", "ant")
     for split, count in (("train", 4), ("test", 2)):
         samples = list(shardctl.open(tmp_path / "out", split=split))
-        assert [sample["label"] for sample in samples] == [None if n % 3 == 0 else n % 3 - 1 for n in range(count)]
+        assert [sample["label"] for sample in samples] == [
+            None if n % 3 == 0 else n % 3 - 1 for n in range(count)
+        ]
         assert [sample["coarse"] for sample in samples] == [n % 3 for n in range(count)]
-        assert [sample["image"].shape[:2] for sample in samples] == [(5 + n, 4) for n in range(count)]
-        assert [list(sample["tags"]) for sample in samples] == [list(range(n)) for n in range(count)]
+        assert [sample["image"].shape[:2] for sample in samples] == [
+            (5 + n, 4) for n in range(count)
+        ]
+        assert [list(sample["tags"]) for sample in samples] == [
+            list(range(n)) for n in range(count)
+        ]
     fields = json.loads((tmp_path / "out" / "manifest.json").read_text())["fields"]
     assert fields["coarse"]["names"] == ["animal", "other", "third"]
     assert shardctl.verify(tmp_path / "out").findings == ()
 
 
-def test_files_in_the_only_folder_are_splits_and_those_of_several_datasets_are_refused(tmp_path: Path) -> None:
+def test_files_in_the_only_folder_are_splits_and_those_of_several_datasets_are_refused(
+    tmp_path: Path,
+) -> None:
     data = INTEROP / "huggingface" / "repository" / "data"
     shutil.copytree(data, tmp_path / "in" / "first")
     shardctl.convert(tmp_path / "in", tmp_path / "one", workers=0)
@@ -148,15 +198,22 @@ def test_files_in_the_only_folder_are_splits_and_those_of_several_datasets_are_r
 
 
 def labelled(path: Path, numbers: list[int | None], names: object, type_: pa.DataType) -> Path:
-    features = {"label": {"names": names, "_type": "ClassLabel"}, "x": {"dtype": "int64", "_type": "Value"}}
+    features = {
+        "label": {"names": names, "_type": "ClassLabel"},
+        "x": {"dtype": "int64", "_type": "Value"},
+    }
     metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
     schema = pa.schema([("label", type_), ("x", pa.int64())], metadata)
-    pq.write_table(pa.table([pa.array(numbers, type_), pa.array(range(len(numbers)))], schema=schema), path)
+    pq.write_table(
+        pa.table([pa.array(numbers, type_), pa.array(range(len(numbers)))], schema=schema), path
+    )
     return path
 
 
 @pytest.mark.parametrize("type_", [pa.int64(), pa.int8(), pa.uint8()])
-def test_numbers_of_no_class_are_rejects_and_minus_one_is_no_label(type_: pa.DataType, tmp_path: Path) -> None:
+def test_numbers_of_no_class_are_rejects_and_minus_one_is_no_label(
+    type_: pa.DataType, tmp_path: Path
+) -> None:
     none = None if pa.types.is_unsigned_integer(type_) else -1
     path = labelled(tmp_path / "a.parquet", [1, none, 0, 2, None, 100], ["b", "a"], type_)
     result = shardctl.convert(path, tmp_path / "out", workers=0)
@@ -165,7 +222,10 @@ def test_numbers_of_no_class_are_rejects_and_minus_one_is_no_label(type_: pa.Dat
     assert ds.classes == ("b", "a")
     assert [each["label"] for each in ds] == [1, None, 0, None]
     rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
-    assert [(each.key, each.error) for each in rejects] == [("a.parquet#4", "unknown-class"), ("a.parquet#6", "unknown-class")]
+    assert [(each.key, each.error) for each in rejects] == [
+        ("a.parquet#4", "unknown-class"),
+        ("a.parquet#6", "unknown-class"),
+    ]
 
 
 @pytest.mark.parametrize("names", [["a", "a"], ["a", 3], "ab", {"a": 1}, None, []])
@@ -189,8 +249,14 @@ def test_files_that_say_different_classes_are_refused(tmp_path: Path) -> None:
 
 LABEL = {"names": ["car", "bus"], "_type": "ClassLabel"}
 NESTED: dict[str, Any] = {  # as datasets 5, 3 and 1 write it
-    "lists": {"tags": {"feature": LABEL, "_type": "List"}, "objects": {"feature": {"category": LABEL}, "_type": "List"}},
-    "sequences": {"tags": {"feature": LABEL, "length": -1, "_type": "Sequence"}, "objects": {"category": [LABEL]}},
+    "lists": {
+        "tags": {"feature": LABEL, "_type": "List"},
+        "objects": {"feature": {"category": LABEL}, "_type": "List"},
+    },
+    "sequences": {
+        "tags": {"feature": LABEL, "length": -1, "_type": "Sequence"},
+        "objects": {"category": [LABEL]},
+    },
     "JSON lists": {"tags": [LABEL], "objects": [{"category": LABEL}]},
 }
 
@@ -204,37 +270,51 @@ def nested(path: Path, features: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("form", NESTED)
-def test_names_of_classes_inside_of_fields_are_told_and_files_that_differ_refused(form: str, tmp_path: Path) -> None:
+def test_names_of_classes_inside_of_fields_are_told_and_files_that_differ_refused(
+    form: str, tmp_path: Path
+) -> None:
     nested(tmp_path / "in" / "train.parquet", NESTED[form])
     out = tmp_path / "out"
     said = shardctl.convert(tmp_path / "in", out, workers=0).notices
     assert "left out: the names of the classes of tags (2), objects.category (2)" in said
-    assert "tags" not in str(shardctl.convert(tmp_path / "in", tmp_path / "text", fields="text", workers=0).notices)
+    assert "tags" not in str(
+        shardctl.convert(tmp_path / "in", tmp_path / "text", fields="text", workers=0).notices
+    )
     other = json.loads(json.dumps(NESTED[form]).replace('["car", "bus"]', '["bus", "car"]'))
     nested(tmp_path / "in" / "test.parquet", other)
-    with pytest.raises(InputError, match=r"different names to the classes of objects\.category, tags, so that one number"):
+    with pytest.raises(
+        InputError,
+        match=r"different names to the classes of objects\.category, tags, so that one number",
+    ):
         shardctl.convert(tmp_path / "in", tmp_path / "new", workers=0)
     shardctl.convert(tmp_path / "in", tmp_path / "new", labels="none", workers=0)
     nested(tmp_path / "in" / "test.parquet", NESTED[form])
-    assert any("of tags (2)" in each for each in shardctl.convert(tmp_path / "in", out, workers=0, update=True).notices)
+    assert any(
+        "of tags (2)" in each
+        for each in shardctl.convert(tmp_path / "in", out, workers=0, update=True).notices
+    )
 
 
 @pytest.mark.parametrize("field", ["label", "objects.label"])
 def test_every_folder_is_asked_for_the_names_of_its_classes(field: str, tmp_path: Path) -> None:
-    """Types may be found in some of the files, but names of classes never tell that they do not fit."""
+    """Types may be found in some of the files, but names of classes never tell that they do not
+    fit."""
     for number in range(30):
         folder = tmp_path / "in" / f"m{number:03d}"
         shutil.copytree(INTEROP / "tfds", folder)
     names = tmp_path / "in" / "m017" / f"{field.replace('.', '-')}.labels.txt"
     names.write_text("\n".join(reversed(names.read_text().split())) + "\n")
-    with pytest.raises(InputError, match=f"the files give different names to the classes of {re.escape(field)}"):
+    with pytest.raises(
+        InputError, match=f"the files give different names to the classes of {re.escape(field)}"
+    ):
         shardctl.convert(tmp_path / "in", tmp_path / "out", split="none", workers=0)
 
 
 def test_a_label_by_name_and_other_fields_by_number_are_both_checked(tmp_path: Path) -> None:
     features = {"fine": {"names": ["x", "y"], "_type": "ClassLabel"}}
     schema = pa.schema(
-        [("label", pa.string()), ("fine", pa.int64())], {b"huggingface": json.dumps({"info": {"features": features}})}
+        [("label", pa.string()), ("fine", pa.int64())],
+        {b"huggingface": json.dumps({"info": {"features": features}})},
     )
     table = pa.table([pa.array(["b", "a", "b"]), pa.array([0, -1, 7])], schema=schema)
     pq.write_table(table, tmp_path / "a.parquet")
@@ -247,7 +327,9 @@ def test_a_label_by_name_and_other_fields_by_number_are_both_checked(tmp_path: P
 def test_a_tar_of_images_is_a_dataset_of_images(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for split, count in (("train", 3), ("val", 2)):
-        members = [m for n in range(count) for m in ((f"{n:03}.jpg", jpeg(n)), (f"{n:03}.cls", b"%d" % n))]
+        members = [
+            m for n in range(count) for m in ((f"{n:03}.jpg", jpeg(n)), (f"{n:03}.cls", b"%d" % n))
+        ]
         (tmp_path / "in" / f"{split}-000000.tar").write_bytes(tar(members))
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (5, 0)
@@ -264,9 +346,17 @@ def test_a_tar_of_images_is_a_dataset_of_images(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("top", ["", "./", "photos/"])
 @pytest.mark.parametrize("ending", [".jpg", ".png"])
-def test_a_tar_of_class_folders_has_the_classes_of_its_folders(top: str, ending: str, tmp_path: Path) -> None:
-    names = [f"{top}{folder}/{number:03}{ending}" for folder in ("cat", "dog", "owl") for number in range(70)]
-    (tmp_path / "a.tar").write_bytes(tar([(name, jpeg(number % 3)) for number, name in enumerate(names)]))
+def test_a_tar_of_class_folders_has_the_classes_of_its_folders(
+    top: str, ending: str, tmp_path: Path
+) -> None:
+    names = [
+        f"{top}{folder}/{number:03}{ending}"
+        for folder in ("cat", "dog", "owl")
+        for number in range(70)
+    ]
+    (tmp_path / "a.tar").write_bytes(
+        tar([(name, jpeg(number % 3)) for number, name in enumerate(names)])
+    )
     with tarfile.open(tmp_path / "a.tar") as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
     shardctl.convert(tmp_path / "a.tar", tmp_path / "tar", workers=0)
@@ -275,7 +365,9 @@ def test_a_tar_of_class_folders_has_the_classes_of_its_folders(top: str, ending:
     assert of_tar.classes == of_folder.classes == ("cat", "dog", "owl")
     assert of_tar.schema.names == of_folder.schema.names == ["key", "image", "label"]
     wanted = {each["key"]: int(each["label"]) for each in of_folder}
-    assert {f"{each['key'].removeprefix('./')}{ending}": int(each["label"]) for each in of_tar} == wanted
+    assert {
+        f"{each['key'].removeprefix('./')}{ending}": int(each["label"]) for each in of_tar
+    } == wanted
 
 
 def test_folders_in_a_tar_are_as_those_of_a_disk(tmp_path: Path) -> None:
@@ -286,7 +378,10 @@ def test_folders_in_a_tar_are_as_those_of_a_disk(tmp_path: Path) -> None:
         return ds.classes, ds.schema.names
 
     assert convert(["one/1", "one/2"], "one") == (None, ["key", "image"])
-    assert convert(["one/1", "one/2"], "said", labels="folder") == (("one",), ["key", "image", "label"])
+    assert convert(["one/1", "one/2"], "said", labels="folder") == (
+        ("one",),
+        ["key", "image", "label"],
+    )
     assert convert(["a/1", "b/2"], "none", labels="none") == (None, ["key", "image"])
     with pytest.raises(InputError, match="would have no label"):
         convert(["a/1", "b/2", "3"], "stray")
@@ -298,10 +393,21 @@ def test_folders_in_a_tar_are_as_those_of_a_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "others", [["README.md"], ["about.json"], ["cat/001.txt"], ["cat/001.json", "dog/069.json"], ["cat/notes.txt"]]
+    "others",
+    [
+        ["README.md"],
+        ["about.json"],
+        ["cat/001.txt"],
+        ["cat/001.json", "dog/069.json"],
+        ["cat/notes.txt"],
+    ],
 )
 def test_other_members_do_not_take_the_classes_of_a_tar(others: list[str], tmp_path: Path) -> None:
-    images = [(f"{name}/{number:03}.jpg", jpeg(number % 3)) for name in ("cat", "dog") for number in range(70)]
+    images = [
+        (f"{name}/{number:03}.jpg", jpeg(number % 3))
+        for name in ("cat", "dog")
+        for number in range(70)
+    ]
     (tmp_path / "a.tar").write_bytes(tar(sorted([*images, *((name, b"{}") for name in others)])))
     with tarfile.open(tmp_path / "a.tar") as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
@@ -319,7 +425,8 @@ def test_other_members_do_not_take_the_classes_of_a_tar(others: list[str], tmp_p
 def test_folders_of_splits_in_tars_are_asked_about_whatever_labels_are(
     tars: list[str], beside: dict[str, bytes], labels: str, tmp_path: Path
 ) -> None:
-    """After so many samples of training that none of the others is looked at for the types of fields."""
+    """After so many samples of training that none of the others is looked at for the types of
+    fields."""
     members = [
         (f"{split}/{number:05}.{ending}", data)
         for split, count in (("train", 3000), ("val", 2))
@@ -328,22 +435,35 @@ def test_folders_of_splits_in_tars_are_asked_about_whatever_labels_are(
     ]
     (tmp_path / "in").mkdir()
     for place, name in enumerate(tars):
-        own = members if len(tars) == 1 else [each for each in members if each[0].startswith(("train", "val")[place])]
+        own = (
+            members
+            if len(tars) == 1
+            else [each for each in members if each[0].startswith(("train", "val")[place])]
+        )
         (tmp_path / "in" / f"{name}.tar").write_bytes(tar(own))
     with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
         shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels=labels)
-    drawn = shardctl.convert(tmp_path / "in", tmp_path / "drawn", workers=0, labels=labels, split="train=0.5,val=0.5")
-    assert any("folders named as splits (train, val), but split='train=0.5,val=0.5' divides" in each for each in drawn.warnings)
+    drawn = shardctl.convert(
+        tmp_path / "in", tmp_path / "drawn", workers=0, labels=labels, split="train=0.5,val=0.5"
+    )
+    assert any(
+        "folders named as splits (train, val), but split='train=0.5,val=0.5' divides" in each
+        for each in drawn.warnings
+    )
     (tmp_path / "in" / f"{tars[0]}.tar").rename(tmp_path / "in" / "train.tar")
     if len(tars) == 1:
-        (tmp_path / "in" / "test.tar").write_bytes(tar([("c/0.jpg", jpeg(0)), ("d/1.jpg", jpeg(1))]))
+        (tmp_path / "in" / "test.tar").write_bytes(
+            tar([("c/0.jpg", jpeg(0)), ("d/1.jpg", jpeg(1))])
+        )
         with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
             shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels=labels)
     else:  # each in a split of its own
         (tmp_path / "in" / "b.tar").rename(tmp_path / "in" / "val.tar")
         shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels=labels)
         ds = {split: shardctl.open(tmp_path / "out", split=split) for split in ("train", "val")}
-        assert {name: {each["key"].partition("/")[0] for each in own} for name, own in ds.items()} == {
+        assert {
+            name: {each["key"].partition("/")[0] for each in own} for name, own in ds.items()
+        } == {
             "train": {"train"},
             "val": {"val"},
         }
@@ -363,7 +483,9 @@ def test_classes_with_a_word_of_splits_in_their_name_are_no_splits_in_a_tar(tmp_
     (tmp_path / "a.tar").write_bytes(tar([(f"{name}.jpg", jpeg(1)) for name in names]))
     shardctl.convert(tmp_path / "a.tar", tmp_path / "out", workers=0)
     assert shardctl.open(tmp_path / "out").classes == ("bullet_train", "car", "test_tube")
-    (tmp_path / "b.tar").write_bytes(tar([(f"seg_{name}.jpg", jpeg(1)) for name in ("train/1", "test/2")]))
+    (tmp_path / "b.tar").write_bytes(
+        tar([(f"seg_{name}.jpg", jpeg(1)) for name in ("train/1", "test/2")])
+    )
     with pytest.raises(InputError, match=r"folders named as splits \(seg_train, seg_test\)"):
         shardctl.convert(tmp_path / "b.tar", tmp_path / "other", workers=0, labels="none")
 
@@ -383,7 +505,14 @@ def test_a_format_is_told_by_name_or_by_content(tmp_path: Path) -> None:
         shutil.copy(INTEROP / name, copy)
         assert ending_of(copy.name, str(copy)) == ending, name
         copy.unlink()
-    for name in ("a.tgz", "a.tar.zstd", "a.tfrecords-00001-of-00002", "tfrecord", "a.tfrecord.gz", "b.mds.zstd"):
+    for name in (
+        "a.tgz",
+        "a.tar.zstd",
+        "a.tfrecords-00001-of-00002",
+        "tfrecord",
+        "a.tfrecord.gz",
+        "b.mds.zstd",
+    ):
         assert ending_of(name, "/nowhere").split(".")[1] in ("tar", "tfrecord", "mds"), name
     for name in ("photo.jpg", "tfrecords.py", "a.rec.txt", "mytfrecord"):
         assert ending_of(name, "/nowhere") not in (".tar", ".tfrecord", ".mds", ".rec"), name
@@ -405,7 +534,9 @@ def test_shards_that_are_missing_by_their_names_are_told(tmp_path: Path) -> None
     folder.mkdir()
     pq.write_table(pa.table({"a": [1]}), folder / "train-00000-of-00002.parquet")
     made = shardctl.convert(folder, tmp_path / "out", workers=0)
-    assert any("of the 2 files train-…-of-00002.parquet 1 are there" in notice for notice in made.notices)
+    assert any(
+        "of the 2 files train-…-of-00002.parquet 1 are there" in notice for notice in made.notices
+    )
     assert [finding.kind for finding in check(folder, 0).findings] == ["missing-shard"]
 
 

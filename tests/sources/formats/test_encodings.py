@@ -27,7 +27,10 @@ CHINESE = """人人生而自由, 在尊严和权利上一律平等。他们赋�
 """
 JAPANESE = "吾輩は猫である。名前はまだ無い。\nどこで生れたか頓と見当がつかぬ。\n" * 3
 RUSSIAN = "Люди рождаются свободными\nи равными в своём достоинстве и правах.\n" * 3
-FRENCH = "Longtemps, je me suis couché de bonne heure.\nParfois, à peine ma bougie éteinte, mes yeux se fermaient.\n"
+FRENCH = (
+    "Longtemps, je me suis couché de bonne heure.\nParfois, à peine ma bougie éteinte, mes "
+    "yeux se fermaient.\n"
+)
 TEXTS = {
     "gbk": CHINESE,
     "gb18030": CHINESE,
@@ -96,7 +99,12 @@ def test_text_in_any_encoding_comes_out_as_it_is(
 @pytest.mark.parametrize(
     ("encoding", "data", "kept", "faults"),
     [
-        ("gbk", "一\n".encode("gbk") + b"ab\xff\n\x81\nlast \x81", [(1, "一")], {2: 5, 3: 7, 4: 14}),
+        (
+            "gbk",
+            "一\n".encode("gbk") + b"ab\xff\n\x81\nlast \x81",
+            [(1, "一")],
+            {2: 5, 3: 7, 4: 14},
+        ),
         ("gb18030", b"a\n\x81\x30\nb\n", [(1, "a"), (3, "b")], {2: 2}),
         ("shift_jis", b"a\n\x93\xfa\xff\xff\nb\x81\nc\n", [(1, "a"), (4, "c")], {2: 4, 3: 8}),
         ("cp1252", b"a\x81b\nc\n", [(2, "c")], {1: 1}),
@@ -104,7 +112,12 @@ def test_text_in_any_encoding_comes_out_as_it_is(
         ("iso2022_jp", b"\x1b$BF|\x1b(B\n\xff\n\x1b$BF|\x1b(B\n", [(1, "日"), (3, "日")], {2: 9}),
         ("utf-16-le", b"a\0\n\0" + b"\x00\xd8b\0\n\0" + b"c\0\n\0", [(1, "a"), (3, "c")], {2: 4}),
         ("utf-16", b"\xfe\xff\0a\0b\0\n\0", [(1, "ab")], {2: 8}),
-        ("utf-32-be", b"\0\0\0a\0\0\0\n" + b"\x00\x11\x00\x00" + b"\0\0\0\n\0\0\0b", [(1, "a"), (3, "b")], {2: 8}),
+        (
+            "utf-32-be",
+            b"\0\0\0a\0\0\0\n" + b"\x00\x11\x00\x00" + b"\0\0\0\n\0\0\0b",
+            [(1, "a"), (3, "b")],
+            {2: 8},
+        ),
     ],
 )
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -134,13 +147,25 @@ def test_bytes_that_are_no_text_cost_their_record_and_are_named(
 
 @given(
     encoding=st.sampled_from(
-        ["gbk", "gb18030", "shift_jis", "euc_jp", "big5", "utf-16-le", "utf-32-be", "iso2022_jp", "cp1252"]
+        [
+            "gbk",
+            "gb18030",
+            "shift_jis",
+            "euc_jp",
+            "big5",
+            "utf-16-le",
+            "utf-32-be",
+            "iso2022_jp",
+            "cp1252",
+        ]
     ),
     data=st.binary(max_size=40),
     sizes=st.lists(st.integers(1, 5), min_size=40, max_size=40),
 )
 @examples(200)
-def test_decoding_in_stretches_is_decoding_at_once(encoding: str, data: bytes, sizes: list[int]) -> None:
+def test_decoding_in_stretches_is_decoding_at_once(
+    encoding: str, data: bytes, sizes: list[int]
+) -> None:
     whole = Transcoder(encoding, 0)
     expected = whole.feed(data, final=True)
     parts = Transcoder(encoding, 0)
@@ -169,8 +194,12 @@ def test_many_places_in_many_records_are_told_apart(form: TextFormat, tmp_path: 
     path.write_bytes(data)
     found, rejects, _ = read(path, "gbk", Sequential(form))
     assert [text for _, text in found] == ["ok"] * 26
-    expected = [len(b"\n\n".join(records[:number])) + (2 if number else 0) + 1 for number in range(0, 40, 3)]
-    assert [fault.message.split(";")[0] for _, fault in rejects] == [f"not gbk at byte {place}" for place in expected]
+    expected = [
+        len(b"\n\n".join(records[:number])) + (2 if number else 0) + 1 for number in range(0, 40, 3)
+    ]
+    assert [fault.message.split(";")[0] for _, fault in rejects] == [
+        f"not gbk at byte {place}" for place in expected
+    ]
 
 
 @pytest.mark.parametrize(
@@ -179,10 +208,13 @@ def test_many_places_in_many_records_are_told_apart(form: TextFormat, tmp_path: 
         (encoding, named)
         for encoding in ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
         for named in ("gbk", "latin-1", "utf-16", "utf-16-le", "utf-32")
-        if not (named.startswith("utf-16") and encoding.startswith("utf-32"))  # FF FE 00 00 is UTF-16, if that was named
+        # FF FE 00 00 is UTF-16, if that was named
+        if not (named.startswith("utf-16") and encoding.startswith("utf-32"))
     ],
 )
-def test_a_byte_order_mark_counts_for_more_than_the_name(encoding: str, named: str, tmp_path: Path) -> None:
+def test_a_byte_order_mark_counts_for_more_than_the_name(
+    encoding: str, named: str, tmp_path: Path
+) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(("\ufeff" + CHINESE).encode(encoding))
     found, rejects, own = read(path, named)
@@ -203,18 +235,24 @@ def test_the_mark_of_utf16_in_a_file_read_as_utf8_says_what_to_do(tmp_path: Path
 def test_utf16_without_a_mark_is_not_guessed(named: str, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("a\n".encode(f"{named}-le"))
-    with pytest.raises(Rejection, match=f"no byte order mark; use --encoding {named}-le or {named}-be"):
+    with pytest.raises(
+        Rejection, match=f"no byte order mark; use --encoding {named}-le or {named}-be"
+    ):
         read(path, named)
 
 
 def test_text_in_utf8_names_the_byte() -> None:
     assert decode_text(b"\xef\xbb\xbfa", "utf-8") == "a"
-    with pytest.raises(Rejection, match="not UTF-8 at byte 4; give its encoding with --encoding") as caught:
+    with pytest.raises(
+        Rejection, match="not UTF-8 at byte 4; give its encoding with --encoding"
+    ) as caught:
         decode_text(b"\xef\xbb\xbfa\xff", "utf-8")
     assert caught.value.error == "not-utf8"
 
 
-@pytest.mark.parametrize("name", ["no-such", "rot13", "hex", "zlib", "idna", "unicode_escape", "", "\x00", "日本"])
+@pytest.mark.parametrize(
+    "name", ["no-such", "rot13", "hex", "zlib", "idna", "unicode_escape", "", "\x00", "日本"]
+)
 def test_what_is_no_encoding_of_files_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="there is no such encoding"):
         known_encoding(name)
@@ -222,7 +260,9 @@ def test_what_is_no_encoding_of_files_is_refused(name: str) -> None:
         known_encoding("UTF7")
 
 
-def test_detection_without_its_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detection_without_its_package_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "charset_normalizer", None)
     with pytest.raises(InstallError, match=re.escape(f"pip install {to_install('detect')}")):
         detect(b"abc")
@@ -245,7 +285,9 @@ def test_detection_without_its_package_says_how_to_install_it(monkeypatch: pytes
     ],
 )
 @pytest.mark.parametrize("before", ["", "plain lines in ASCII\n" * 10_000])
-def test_the_encoding_is_found_and_told(encoding: str, text: str, before: str, tmp_path: Path) -> None:
+def test_the_encoding_is_found_and_told(
+    encoding: str, text: str, before: str, tmp_path: Path
+) -> None:
     path = tmp_path / "a.txt.gz"
     data = (before + text).encode(encoding)
     path.write_bytes(gzip.compress(data))
@@ -278,14 +320,20 @@ def test_a_file_that_is_utf8_for_long_is_utf8_and_later_faults_are_rejects(
 
 
 @needs_detection
-def test_half_a_character_where_the_look_ends_does_not_mislead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_character_where_the_look_ends_does_not_mislead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.txt"
     data = (CHINESE * 3).encode("gbk")
     path.write_bytes(data)
     for size in (500, 501):
         monkeypatch.setattr("shardctl.sources.formats.sequential.DETECTED_BYTES", size)
         found, rejects, own = read(path, "detect", Sequential(Lines(), chunk_bytes=size))
-        assert ([text for _, text in found], rejects, own) == ((CHINESE * 3).splitlines(), [], "gb18030")
+        assert ([text for _, text in found], rejects, own) == (
+            (CHINESE * 3).splitlines(),
+            [],
+            "gb18030",
+        )
 
 
 def lines_of(path: Path, encoding: str) -> list[str]:
@@ -315,12 +363,23 @@ def test_twins_in_utf8_come_out_identical(corpus: Path) -> None:
 @pytest.mark.corpus
 @needs_detection
 def test_encodings_of_real_files_are_found(corpus: Path) -> None:
-    for folder in ("utf-8", "GB2312", "Big5", "EUC-JP", "EUC-KR", "windows-1251-russian", "windows-1255-hebrew", "UTF-16"):
+    for folder in (
+        "utf-8",
+        "GB2312",
+        "Big5",
+        "EUC-JP",
+        "EUC-KR",
+        "windows-1251-russian",
+        "windows-1255-hebrew",
+        "UTF-16",
+    ):
         for path in sorted((corpus / "text/encodings" / folder).iterdir()):
             found, rejects, own = read(path, "detect")
             assert rejects == []
-            name = {"GB2312": "gbk"}.get(folder, folder.removesuffix("-russian").removesuffix("-hebrew"))
-            expected = path.read_bytes().decode(name, "replace").removeprefix("\ufeff")
-            assert sum(len(line) for _, line in found) == sum(len(line.removesuffix("\r")) for line in expected.split("\n")), (
-                own
+            name = {"GB2312": "gbk"}.get(
+                folder, folder.removesuffix("-russian").removesuffix("-hebrew")
             )
+            expected = path.read_bytes().decode(name, "replace").removeprefix("\ufeff")
+            assert sum(len(line) for _, line in found) == sum(
+                len(line.removesuffix("\r")) for line in expected.split("\n")
+            ), own

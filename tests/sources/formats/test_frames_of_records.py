@@ -1,4 +1,5 @@
-"""Masks and objects in records whose images EXIF turns: the sizes of masks tell the frame, or a person does."""
+"""Masks and objects in records whose images EXIF turns: the sizes of masks tell the frame, or a
+person does."""
 
 from __future__ import annotations
 
@@ -25,7 +26,12 @@ from shardctl.system.locations.local import LocalFolder
 PIXELS = np.random.default_rng(0).integers(0, 255, (6, 8, 3), np.uint8)
 SQUARE = PIXELS[:, :6]
 MASK_ALONE: dict[str, Any] = {"kind": "image", "mask_fields": ["seg.png"]}
-TURNS = {1: lambda a: a, 2: lambda a: a[:, ::-1], 3: lambda a: a[::-1, ::-1], 6: lambda a: np.rot90(a, -1)}
+TURNS = {
+    1: lambda a: a,
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    6: lambda a: np.rot90(a, -1),
+}
 
 PLAIN, HALF, MIRROR, QUARTER = (1, PIXELS), (3, PIXELS), (2, PIXELS), (6, PIXELS)
 Shot = tuple[int, Any]
@@ -44,11 +50,15 @@ def upright(orientation: int, values: Any) -> Any:
 
 
 def of_tar(path: Path, stored_masks: Mapping[str, Shot], upright_masks: Mapping[str, Shot]) -> Path:
-    """Write images, each with the red of its pixels as its mask: of the image as it is stored, or upright."""
+    """Write images, each with the red of its pixels as its mask: of the image as it is stored, or
+    upright."""
     records = {}
     for name, (orientation, pixels) in (*stored_masks.items(), *upright_masks.items()):
         mask = pixels[:, :, 0] if name in stored_masks else upright(orientation, pixels[:, :, 0])
-        records[name] = {"png": photo(orientation, pixels), "seg.png": png(np.ascontiguousarray(mask))}
+        records[name] = {
+            "png": photo(orientation, pixels),
+            "seg.png": png(np.ascontiguousarray(mask)),
+        }
     return write_tar(path, records)
 
 
@@ -63,20 +73,29 @@ def are_aligned(dataset: Path) -> list[bool]:
 ALL = {"plain": PLAIN, "half": HALF, "mirror": MIRROR, "quarter": QUARTER, "square": (6, SQUARE)}
 
 
-@pytest.mark.parametrize("recipe", [MASK_ALONE, {**MASK_ALONE, "store": "png"}, FLIP], ids=["as it came", "decoded", "moved"])
+@pytest.mark.parametrize(
+    "recipe",
+    [MASK_ALONE, {**MASK_ALONE, "store": "png"}, FLIP],
+    ids=["as it came", "decoded", "moved"],
+)
 @pytest.mark.parametrize("frame", ["stored", "upright"])
-def test_masks_whose_size_tells_the_frame_tell_it_for_the_others(recipe: dict[str, Any], frame: str, tmp_path: Path) -> None:
+def test_masks_whose_size_tells_the_frame_tell_it_for_the_others(
+    recipe: dict[str, Any], frame: str, tmp_path: Path
+) -> None:
     masks = (ALL, {}) if frame == "stored" else ({}, ALL)
     digests = set()
     for workers in (0, 2):
         out = tmp_path / f"out{workers}"
-        result = shardctl.convert(of_tar(tmp_path / "a.tar", *masks), out, recipe=recipe, workers=workers)
+        result = shardctl.convert(
+            of_tar(tmp_path / "a.tar", *masks), out, recipe=recipe, workers=workers
+        )
         assert are_aligned(out) == [True] * 5
         digests.add((out / CHECKSUMS).read_bytes())
     assert len(digests) == 1
     kind = "the image as it is stored" if frame == "stored" else "the upright image"
     notes = [said for said in result.notices if "EXIF" in said]
-    assert [f"EXIF turns 3 images of the 5 that were looked at whose size does not tell the frame; the annotations are taken as"
+    assert ["EXIF turns 3 images of the 5 that were looked at whose size does not tell the frame; "
+            "the annotations are taken as"
             f" those of {kind}" in said for said in notes] == [True]  # fmt: skip
     (tmp_path / "out0" / "train-00000.arrow").unlink()
     shardctl.repair(tmp_path / "out0")
@@ -85,31 +104,45 @@ def test_masks_whose_size_tells_the_frame_tell_it_for_the_others(recipe: dict[st
 
 def test_masks_of_both_frames_are_refused_by_name(tmp_path: Path) -> None:
     source = of_tar(tmp_path / "a.tar", {"one": QUARTER}, {"two": QUARTER})
-    said = r"EXIF turns some .*stored image \(one\).* upright image \(two\).*annotation_frame='stored' or upright"
+    said = (
+        r"EXIF turns some .*stored image \(one\).* upright image "
+        r"\(two\).*annotation_frame='stored' or upright"
+    )
     with pytest.raises(InputError, match=said):
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     for frame, other in (("stored", "a.tar#2"), ("upright", "a.tar#1")):
         out = tmp_path / frame
-        shardctl.convert(source, out, recipe=FLIP, workers=0, annotation_frame=frame, max_rejects="100%")
-        assert [(each.key, each.error) for each in read_rejects(LocalFolder(out))] == [(other, "other-size")]
+        shardctl.convert(
+            source, out, recipe=FLIP, workers=0, annotation_frame=frame, max_rejects="100%"
+        )
+        assert [(each.key, each.error) for each in read_rejects(LocalFolder(out))] == [
+            (other, "other-size")
+        ]
         assert are_aligned(out) == [True]
 
 
 @pytest.mark.parametrize("frame", ["stored", "upright"])
-def test_where_no_size_tells_the_frame_a_note_counts_the_images_and_the_option_decides(frame: str, tmp_path: Path) -> None:
+def test_where_no_size_tells_the_frame_a_note_counts_the_images_and_the_option_decides(
+    frame: str, tmp_path: Path
+) -> None:
     unclear = {name: ALL[name] for name in ("plain", "half", "mirror", "square")}
     source = of_tar(tmp_path / "a.tar", *((unclear, {}) if frame == "stored" else ({}, unclear)))
     result = shardctl.convert(source, tmp_path / "auto", recipe=FLIP, workers=0)
     said = [each for each in result.notices if "EXIF turns 3 images of the 4" in each]
     assert [("annotation_frame='stored'" in each) for each in said] == [True]
-    assert are_aligned(tmp_path / "auto") == ([True] * 4 if frame == "upright" else [True, False, False, False])
-    told = shardctl.convert(source, tmp_path / "told", recipe=FLIP, workers=0, annotation_frame=frame)
+    assert are_aligned(tmp_path / "auto") == (
+        [True] * 4 if frame == "upright" else [True, False, False, False]
+    )
+    told = shardctl.convert(
+        source, tmp_path / "told", recipe=FLIP, workers=0, annotation_frame=frame
+    )
     assert not any("EXIF" in each for each in told.notices)
     assert are_aligned(tmp_path / "told") == [True] * 4
 
 
 def test_an_image_that_nothing_tells_the_frame_of_is_a_reject(tmp_path: Path) -> None:
-    """None of the first records is turned: a later one is, by 180 degrees, and another one so that its size tells."""
+    """None of the first records is turned: a later one is, by 180 degrees, and another one so that
+    its size tells."""
     shots = {f"s{number:03}": PLAIN for number in range(200)}
     source = of_tar(tmp_path / "a.tar", {**shots, "s110": HALF, "s120": QUARTER}, {})
     shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
@@ -120,7 +153,9 @@ def test_an_image_that_nothing_tells_the_frame_of_is_a_reject(tmp_path: Path) ->
 
 
 BOX = {"bbox": [[1, 2, 3, 4]], "category": [0]}
-OBJECTS = pa.struct([("bbox", pa.list_(pa.list_(pa.float32()))), ("category", pa.list_(pa.int64()))])
+OBJECTS = pa.struct(
+    [("bbox", pa.list_(pa.list_(pa.float32()))), ("category", pa.list_(pa.int64()))]
+)
 
 
 def table(folder: Path, orientation: int, **columns: pa.Array) -> Path:
@@ -129,32 +164,65 @@ def table(folder: Path, orientation: int, **columns: pa.Array) -> Path:
     return folder / "a.parquet"
 
 
-@pytest.mark.parametrize(("orientation", "box", "moved"), [(3, [4, 0, 3, 4], [1, 0, 3, 4]), (6, [0, 1, 4, 3], [2, 1, 4, 3])])
+@pytest.mark.parametrize(
+    ("orientation", "box", "moved"),
+    [(3, [4, 0, 3, 4], [1, 0, 3, 4]), (6, [0, 1, 4, 3], [2, 1, 4, 3])],
+)
 def test_objects_of_tables_are_turned_where_a_person_says_so(
     orientation: int, box: list[int], moved: list[int], tmp_path: Path
 ) -> None:
-    source = table(tmp_path, orientation, objects=pa.array([BOX, None, {"bbox": [], "category": []}], OBJECTS))
+    source = table(
+        tmp_path, orientation, objects=pa.array([BOX, None, {"bbox": [], "category": []}], OBJECTS)
+    )
     upright = shardctl.convert(source, tmp_path / "upright", recipe={"kind": "image"}, workers=0)
-    assert any("objects: EXIF turns 1 image" in said and "annotation_frame='stored'" in said for said in upright.notices)
+    assert any(
+        "objects: EXIF turns 1 image" in said and "annotation_frame='stored'" in said
+        for said in upright.notices
+    )
     assert stored(tmp_path / "upright", "objects")[0] == BOX
-    for recipe, expected in (({"kind": "image"}, box), ({"kind": "image", "store": "png"}, box), (FLIP, moved)):
-        told = shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, annotation_frame="stored", overwrite=True)
+    for recipe, expected in (
+        ({"kind": "image"}, box),
+        ({"kind": "image", "store": "png"}, box),
+        (FLIP, moved),
+    ):
+        told = shardctl.convert(
+            source,
+            tmp_path / "out",
+            recipe=recipe,
+            workers=0,
+            annotation_frame="stored",
+            overwrite=True,
+        )
         assert not any("EXIF" in said for said in told.notices)
-        assert [each and each["bbox"] for each in stored(tmp_path / "out", "objects")] == [[expected], None, []]
+        assert [each and each["bbox"] for each in stored(tmp_path / "out", "objects")] == [
+            [expected],
+            None,
+            [],
+        ]
 
 
 def test_places_that_stay_as_they_are_beside_turned_images_are_told(tmp_path: Path) -> None:
     boxes = pa.array([[1.0, 2, 3, 4]] * 3)
     source = table(tmp_path, 6, bbox=boxes)
-    result = shardctl.convert(source, tmp_path / "out", recipe={"kind": "image", "store": "png"}, workers=0)
-    assert any(said.startswith("bbox: EXIF turns 3 images") and "unmoved='bbox'" in said for said in result.notices)
+    result = shardctl.convert(
+        source, tmp_path / "out", recipe={"kind": "image", "store": "png"}, workers=0
+    )
+    assert any(
+        said.startswith("bbox: EXIF turns 3 images") and "unmoved='bbox'" in said
+        for said in result.notices
+    )
     told = {"kind": "image", "store": "png", "unmoved": ["bbox"]}
-    assert not any("EXIF" in s for s in shardctl.convert(source, tmp_path / "told", recipe=told, workers=0).notices)
+    assert not any(
+        "EXIF" in s
+        for s in shardctl.convert(source, tmp_path / "told", recipe=told, workers=0).notices
+    )
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.png").write_bytes(photo(6, PIXELS))
     (folder / "metadata.jsonl").write_text('{"file_name": "a.png", "bbox": [1, 2, 3, 4]}\n')
-    result = shardctl.convert(folder, tmp_path / "files", recipe={"kind": "image", "store": "png"}, workers=0)
+    result = shardctl.convert(
+        folder, tmp_path / "files", recipe={"kind": "image", "store": "png"}, workers=0
+    )
     assert any(said.startswith("bbox: EXIF turns 1 image") for said in result.notices)
 
 
@@ -165,6 +233,10 @@ def test_what_is_said_of_annotations_that_are_not_there_is_refused(tmp_path: Pat
     for inputs in (source, tmp_path / "in"):
         for option in ({"annotation_frame": "stored"}, {"boxes_outside": "clip"}):
             with pytest.raises(
-                UsageError, match=r"(annotation_frame='stored'|boxes_outside='clip') is about .*the inputs have none"
+                UsageError,
+                match=r"(annotation_frame='stored'|boxes_outside='clip') is about .*the inputs "
+                r"have none",
             ):
-                shardctl.convert(inputs, tmp_path / "out", recipe={"kind": "image"}, workers=0, **option)
+                shardctl.convert(
+                    inputs, tmp_path / "out", recipe={"kind": "image"}, workers=0, **option
+                )

@@ -1,4 +1,5 @@
-"""HDF5: data sets of equal length come out exactly, nothing outside of the file is opened, and damage is named."""
+"""HDF5: data sets of equal length come out exactly, nothing outside of the file is opened, and
+damage is named."""
 
 from __future__ import annotations
 
@@ -37,7 +38,13 @@ def test_texts_bytes_and_structures_come_out(tmp_path: Path) -> None:
     texts = np.array([["né", "日本"], ["", "x"]], object)
     mixed = np.array([(1, [1, 2]), (2, [3, 4])], [("n", "i2"), ("box", "f4", (2,))])
     fixed = np.array(["né".encode(), b"a"], h5py.string_dtype("utf-8", 4))
-    found = rows_of(tmp_path, text=texts.astype(h5py.string_dtype()), raw=np.array([b"\xff", b"ab"]), mixed=mixed, fixed=fixed)
+    found = rows_of(
+        tmp_path,
+        text=texts.astype(h5py.string_dtype()),
+        raw=np.array([b"\xff", b"ab"]),
+        mixed=mixed,
+        fixed=fixed,
+    )
     assert found == [
         {"fixed": "né", "mixed": {"n": 1, "box": [1, 2]}, "raw": b"\xff", "text": ["né", "日本"]},
         {"fixed": "a", "mixed": {"n": 2, "box": [3, 4]}, "raw": b"ab", "text": ["", "x"]},
@@ -52,7 +59,10 @@ def test_an_enumeration_is_its_numbers(tmp_path: Path) -> None:
 
 
 def test_data_sets_may_be_in_one_group(tmp_path: Path) -> None:
-    assert rows_of(tmp_path, **{"train/x": [1, 2], "train/y": [3, 4]}) == [{"x": 1, "y": 3}, {"x": 2, "y": 4}]
+    assert rows_of(tmp_path, **{"train/x": [1, 2], "train/y": [3, 4]}) == [
+        {"x": 1, "y": 3},
+        {"x": 2, "y": 4},
+    ]
 
 
 def test_units_are_read_apart(tmp_path: Path) -> None:
@@ -144,7 +154,9 @@ def test_files_that_are_cut_are_refused(tmp_path: Path) -> None:
 
 def test_damage_to_compressed_data_is_rejected(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(1000), chunks=(100,), compression="gzip", fletcher32=True)
+        file.create_dataset(
+            "x", data=np.arange(1000), chunks=(100,), compression="gzip", fletcher32=True
+        )
         chunk = file["x"].id.get_chunk_info(3)
     data = bytearray((tmp_path / "a.h5").read_bytes())
     for place in range(chunk.byte_offset, chunk.byte_offset + chunk.size, 9):

@@ -1,4 +1,5 @@
-"""Animations and pages: the first frame with a note, or a sample of each; Pillow reads the frames for comparison."""
+"""Animations and pages: the first frame with a note, or a sample of each; Pillow reads the frames
+for comparison."""
 
 from __future__ import annotations
 
@@ -29,7 +30,12 @@ def source(tmp_path: Path) -> Path:
         folder = tmp_path / "in" / name
         folder.mkdir(parents=True)
         frames = [Image.fromarray(pixels(10 * place + number)) for number in range(FRAMES)]
-        for ending, more in ((".gif", {}), (".webp", {"lossless": True}), (".png", {}), (".tif", {})):
+        for ending, more in (
+            (".gif", {}),
+            (".webp", {"lossless": True}),
+            (".png", {}),
+            (".tif", {}),
+        ):
             frames[0].save(folder / f"x{ending}", save_all=True, append_images=frames[1:], **more)
         frames[0].save(folder / "y.jpg")
     return tmp_path / "in"
@@ -56,7 +62,10 @@ def test_each_frame_becomes_a_sample(source: Path, tmp_path: Path, store: str) -
         assert dataset.classes[sample["label"]] == sample["key"][0]
     assert not any("frames" in notice for notice in result.notices)
     assert shardctl.verify(tmp_path / "out", level="deep").ok
-    assert shardctl.convert(source, tmp_path / "out", frames="all", store=store, workers=0).status == "up-to-date"
+    assert (
+        shardctl.convert(source, tmp_path / "out", frames="all", store=store, workers=0).status
+        == "up-to-date"
+    )
 
 
 def test_shares_do_not_divide_the_frames_of_a_file(source: Path, tmp_path: Path) -> None:
@@ -65,7 +74,9 @@ def test_shares_do_not_divide_the_frames_of_a_file(source: Path, tmp_path: Path)
         (source / "a" / f"{number}#x.gif").write_bytes((source / "a" / "x.gif").read_bytes())
 
     def split_of_files(out: str, **more: Any) -> dict[str, set[str]]:
-        shardctl.convert(source, tmp_path / out, split="train=0.6,val=0.4", labels="none", workers=0, **more)
+        shardctl.convert(
+            source, tmp_path / out, split="train=0.6,val=0.4", labels="none", workers=0, **more
+        )
         found: dict[str, set[str]] = {}
         for split in ("train", "val"):
             for sample in shardctl.open(tmp_path / out, split=split):
@@ -79,7 +90,9 @@ def test_shares_do_not_divide_the_frames_of_a_file(source: Path, tmp_path: Path)
     after = split_of_files("frames", frames="all", update=True)
     assert len(after.pop("b/new.gif")) == 1
     assert after == whole
-    assert {"train", "val"} in split_of_files("grouped", frames="all", group="(.*)").values(), "as it is said"
+    assert {"train", "val"} in split_of_files("grouped", frames="all", group="(.*)").values(), (
+        "as it is said"
+    )
 
 
 def test_first_frames_are_counted(source: Path, tmp_path: Path) -> None:
@@ -90,7 +103,9 @@ def test_first_frames_are_counted(source: Path, tmp_path: Path) -> None:
     assert "takes all" in said
     shardctl.export(tmp_path / "out", tmp_path / "table", to="parquet")
     result = shardctl.convert(tmp_path / "table", tmp_path / "again", workers=0)
-    assert any(notice.startswith("8 images ") and "takes all" not in notice for notice in result.notices)
+    assert any(
+        notice.startswith("8 images ") and "takes all" not in notice for notice in result.notices
+    )
 
 
 def test_pages_of_deep_gray_and_of_floating_point_keep_their_values(tmp_path: Path) -> None:
@@ -101,19 +116,27 @@ def test_pages_of_deep_gray_and_of_floating_point_keep_their_values(tmp_path: Pa
     deep = [np.full((8, 9), value, np.uint16) for value in (0, 1000, 4000)]
     first, *others = map(Image.fromarray, deep)
     first.save(tmp_path / "in" / "xray.tif", save_all=True, append_images=others)
-    shardctl.convert(tmp_path / "in", tmp_path / "out", frames="all", gray16="0:4000", store="png", workers=0)
-    found = {sample["key"]: int(sample["image"].max()) for sample in shardctl.open(tmp_path / "out")}
+    shardctl.convert(
+        tmp_path / "in", tmp_path / "out", frames="all", gray16="0:4000", store="png", workers=0
+    )
+    found = {
+        sample["key"]: int(sample["image"].max()) for sample in shardctl.open(tmp_path / "out")
+    }
     levels = [0, 0, 191, 0, 64, 255]
     keys = [f"{name}.tif#{number}" for name in ("heights", "xray") for number in (1, 2, 3)]
     assert found == dict(zip(keys, levels, strict=True))
 
 
-def test_a_damaged_frame_and_one_that_is_too_large_are_rejects(source: Path, tmp_path: Path) -> None:
+def test_a_damaged_frame_and_one_that_is_too_large_are_rejects(
+    source: Path, tmp_path: Path
+) -> None:
     (source / "a" / "broken.gif").write_bytes((source / "a" / "x.gif").read_bytes()[:40])
     (source / "a" / "phone.heic").write_bytes(b"\0\0\0\x24ftypheic\0\0\0\0mif1heic" + bytes(40))
     small, large = (Image.new("RGB", size) for size in ((10, 10), (99, 99)))
     small.save(source / "a" / "pages.tif", save_all=True, append_images=[large, small])
-    result = shardctl.convert(source, tmp_path / "out", frames="all", max_pixels=5000, max_rejects="50%", workers=0)
+    result = shardctl.convert(
+        source, tmp_path / "out", frames="all", max_pixels=5000, max_rejects="50%", workers=0
+    )
     rejected = {each.key: each.error for each in read_rejects(LocalFolder(tmp_path / "out"))}
     assert rejected == {
         "a/broken.gif": "damaged",
@@ -124,9 +147,15 @@ def test_a_damaged_frame_and_one_that_is_too_large_are_rejects(source: Path, tmp
 
 
 def test_annotations_of_whole_files_are_refused(source: Path, tmp_path: Path) -> None:
-    (source / "metadata.jsonl").write_text('{"file_name": "a/x.gif", "objects": {"bbox": [[1, 2, 3, 4]], "category": [0]}}\n')
-    with pytest.raises(UsageError, match=r"metadata\.jsonl: objects is about files that are images each"):
+    (source / "metadata.jsonl").write_text(
+        '{"file_name": "a/x.gif", "objects": {"bbox": [[1, 2, 3, 4]], "category": [0]}}\n'
+    )
+    with pytest.raises(
+        UsageError, match=r"metadata\.jsonl: objects is about files that are images each"
+    ):
         shardctl.convert(source, tmp_path / "out", frames="all", lenient_labels=True, workers=0)
     (source / "metadata.jsonl").unlink()
     with pytest.raises(UsageError, match=r"masks:.* is about files that are images each"):
-        shardctl.convert(source, tmp_path / "out", frames="all", labels=f"masks:{source}", workers=0)
+        shardctl.convert(
+            source, tmp_path / "out", frames="all", labels=f"masks:{source}", workers=0
+        )

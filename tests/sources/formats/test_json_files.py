@@ -24,12 +24,20 @@ READING = Reading()
 
 def cuts_of(path: Path, form: Format) -> list[Cut]:
     size = path.stat().st_size
-    cuts = form.join([json.loads(json.dumps(form.scan(str(path), *piece, READING))) for piece in form.pieces(size)], size)
+    cuts = form.join(
+        [
+            json.loads(json.dumps(form.scan(str(path), *piece, READING)))
+            for piece in form.pieces(size)
+        ],
+        size,
+    )
     assert cuts is not None
     return cuts
 
 
-def read(path: Path, form: Format, choose: Any = None) -> tuple[list[tuple[int, Any]], list[tuple[int, str, str]]]:
+def read(
+    path: Path, form: Format, choose: Any = None
+) -> tuple[list[tuple[int, Any]], list[tuple[int, str, str]]]:
     """Return the numbered records of a file, and (number, error, message) of the rejected ones."""
     records, rejects, first = [], [], 1
     units = []
@@ -52,14 +60,23 @@ def read(path: Path, form: Format, choose: Any = None) -> tuple[list[tuple[int, 
     return records, sorted(rejects)
 
 
-TEXT = st.sampled_from(["", "a", '"', "\\", "}, {", "[", "]]", ",", "\n", "\r\n", '\\"', "\\\\", "é"])
-ROWS = st.lists(st.fixed_dictionaries({"t": TEXT, "n": st.lists(st.integers(0, 3), max_size=2)}), max_size=8)
+TEXT = st.sampled_from(
+    ["", "a", '"', "\\", "}, {", "[", "]]", ",", "\n", "\r\n", '\\"', "\\\\", "é"]
+)
+ROWS = st.lists(
+    st.fixed_dictionaries({"t": TEXT, "n": st.lists(st.integers(0, 3), max_size=2)}), max_size=8
+)
 
 
 @examples(30)
 @given(ROWS, st.sampled_from([None, 1]), st.integers(1, 40), st.integers(1, 40), st.booleans())
 def test_elements_come_out_whatever_the_blocks_and_units(
-    tmp_path: Path, rows: list[dict[str, Any]], indent: int | None, block: int, unit: int, mark: bool
+    tmp_path: Path,
+    rows: list[dict[str, Any]],
+    indent: int | None,
+    block: int,
+    unit: int,
+    mark: bool,
 ) -> None:
     path = tmp_path / "rows.json"
     form = JsonDocument(unit_bytes=unit, buffer_bytes=block)
@@ -68,7 +85,14 @@ def test_elements_come_out_whatever_the_blocks_and_units(
     followed = "".join(json.dumps(row, indent=indent) + "\n" for row in rows)
     with_commas = ",\n".join(json.dumps(row, indent=indent) for row in rows)
     in_two = json.dumps(rows[:3]) + "\n" + json.dumps(rows[3:], indent=indent)
-    for written in (text, text + "\n", followed, with_commas, in_two, f"{text[:-1]} ,]" if rows else "[,]"[:1] + "]"):
+    for written in (
+        text,
+        text + "\n",
+        followed,
+        with_commas,
+        in_two,
+        f"{text[:-1]} ,]" if rows else "[,]"[:1] + "]",
+    ):
         path.write_bytes((b"\xef\xbb\xbf" if mark else b"") + written.encode())
         assert read(path, form) == (expected, [])
     odd = read(path, form, lambda numbers: numbers % 2 == 1)
@@ -76,7 +100,29 @@ def test_elements_come_out_whatever_the_blocks_and_units(
 
 
 @examples(150)
-@given(st.lists(st.sampled_from(['{"a":1}', "[", "]", "{", "}", ",", '"', "\\", "\n", " ", "1", ":", '"a"', "null", "\x00"])))
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                '{"a":1}',
+                "[",
+                "]",
+                "{",
+                "}",
+                ",",
+                '"',
+                "\\",
+                "\n",
+                " ",
+                "1",
+                ":",
+                '"a"',
+                "null",
+                "\x00",
+            ]
+        )
+    )
+)
 def test_any_text_is_cut_the_same_in_blocks_of_any_size(tmp_path: Path, parts: list[str]) -> None:
     path = tmp_path / "rows.json"
     path.write_text("".join(parts), newline="")
@@ -89,43 +135,79 @@ def test_any_text_is_cut_the_same_in_blocks_of_any_size(tmp_path: Path, parts: l
     except ValueError:
         return
     elements = expected if isinstance(expected, list) else [expected]
-    assert [record for _, record in whole[0]] == [element for element in elements if isinstance(element, dict)]
+    assert [record for _, record in whole[0]] == [
+        element for element in elements if isinstance(element, dict)
+    ]
     if isinstance(expected, list | dict):
-        assert len(whole[1]) == len([element for element in elements if not isinstance(element, dict)])
+        assert len(whole[1]) == len(
+            [element for element in elements if not isinstance(element, dict)]
+        )
 
 
 @pytest.mark.parametrize(
     ("text", "kept", "rejects"),
     [
-        ('[{"a":1}, {"a":2 "b"}, {"a":3}]', [1, 3], [(2, "not-json", "not JSON (Expecting ',' delimiter")]),
+        (
+            '[{"a":1}, {"a":2 "b"}, {"a":3}]',
+            [1, 3],
+            [(2, "not-json", "not JSON (Expecting ',' delimiter")],
+        ),
         (
             '[{"a":1}, {"a":NULL}, 7, {"a":3}]',
             [1, 4],
             [(2, "not-json", "not JSON"), (3, "not-an-object", "this one is a number")],
         ),
         ('[{"a":1},, {"a":3}]', [1, 3], [(2, "not-json", "not JSON (Expecting value")]),
-        ('[{"a":1}, {"a":3}', [1], [(2, "not-json", "from byte 9 on: the file ends within an array")]),
-        ('[{"a":1}, {"a":"x}, {"a":3}]', [1], [(2, "not-json", "from byte 9 on: the file ends within")]),
-        ('[{"a":1}, {"a":"x\n"}, {"a":3}]', [1], [(2, "not-json", "from byte 9 on: a line end within a string")]),
+        (
+            '[{"a":1}, {"a":3}',
+            [1],
+            [(2, "not-json", "from byte 9 on: the file ends within an array")],
+        ),
+        (
+            '[{"a":1}, {"a":"x}, {"a":3}]',
+            [1],
+            [(2, "not-json", "from byte 9 on: the file ends within")],
+        ),
+        (
+            '[{"a":1}, {"a":"x\n"}, {"a":3}]',
+            [1],
+            [(2, "not-json", "from byte 9 on: a line end within a string")],
+        ),
         ('[{"a":1}, {"a":[3}, {"a":3}]', [1], [(2, "not-json", "from byte 9 on")]),
-        ('[{"a":1}], {"a":3}]', [1, 2], [(3, "not-json", "from byte 18 on: a bracket closes nothing")]),
+        (
+            '[{"a":1}], {"a":3}]',
+            [1, 2],
+            [(3, "not-json", "from byte 18 on: a bracket closes nothing")],
+        ),
         ('[{"a":1}} {"a":3}', [], [(1, "not-json", "from byte 1 on: a } closes an array")]),
-        ('[{"a":1}] and {"a":3}', [1], [(2, "not-json", "from byte 9 on: text outside of arrays and objects")]),
+        (
+            '[{"a":1}] and {"a":3}',
+            [1],
+            [(2, "not-json", "from byte 9 on: text outside of arrays and objects")],
+        ),
         ("hello", [], [(1, "not-json", "from byte 0 on: text outside of arrays and objects")]),
         ("[", [], [(1, "not-json", "from byte 1 on: the file ends within")]),
-        ('[{"a":1,"a":2}, {"a":"\\ud800"}]', [], [(1, "not-json", "appears twice"), (2, "lone-surrogate", "fix the record")]),
+        (
+            '[{"a":1,"a":2}, {"a":"\\ud800"}]',
+            [],
+            [(1, "not-json", "appears twice"), (2, "lone-surrogate", "fix the record")],
+        ),
         ("", [], []),
         ("[]", [], []),
         (" \n", [], []),
     ],
 )
-def test_what_is_broken_is_named(tmp_path: Path, text: str, kept: list[int], rejects: list[tuple[int, str, str]]) -> None:
+def test_what_is_broken_is_named(
+    tmp_path: Path, text: str, kept: list[int], rejects: list[tuple[int, str, str]]
+) -> None:
     path = tmp_path / "rows.json"
     path.write_text(text, newline="")
     for form in (JsonDocument(), JsonDocument(unit_bytes=1, buffer_bytes=3)):
         records, found = read(path, form)
         assert [number for number, _ in records] == kept
-        assert [(number, error) for number, error, _ in found] == [(number, error) for number, error, _ in rejects]
+        assert [(number, error) for number, error, _ in found] == [
+            (number, error) for number, error, _ in rejects
+        ]
         for (_, _, message), (_, _, part) in zip(found, rejects, strict=True):
             assert part in message
             assert "line of JSON" not in message

@@ -1,4 +1,5 @@
-"""JSON documents that are read from beginning to end: the same records as those of a plain file, and flat memory."""
+"""JSON documents that are read from beginning to end: the same records as those of a plain file,
+and flat memory."""
 
 from __future__ import annotations
 
@@ -17,7 +18,21 @@ from shardctl.errors import Rejection
 from shardctl.sources.formats.base import Reading
 from shardctl.sources.formats.json_stream import JsonDocument, JsonStream
 
-PIECES = ('{"t": "', "a", '\\"', "\\\\", "}, {", '"}', ", ", "[", "]", "\n", '{"n": [1, {"x": 2}]}', "7", "é")
+PIECES = (
+    '{"t": "',
+    "a",
+    '\\"',
+    "\\\\",
+    "}, {",
+    '"}',
+    ", ",
+    "[",
+    "]",
+    "\n",
+    '{"n": [1, {"x": 2}]}',
+    "7",
+    "é",
+)
 
 
 def facts(found: Everything) -> tuple[Any, ...]:
@@ -36,9 +51,20 @@ def outcome(form: Any, path: Path, reading: Reading) -> Any:
 
 
 @examples(60)
-@given(st.lists(st.sampled_from(PIECES), max_size=12), st.booleans(), st.integers(1, 30), st.integers(1, 30))
-def test_a_stream_has_the_records_of_a_plain_file(tmp_path: Path, parts: list[str], valid: bool, block: int, part: int) -> None:
-    text = json.dumps([{"t": each} if len(each) % 2 else {"n": [len(each)]} for each in parts]) if valid else "".join(parts)
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=12),
+    st.booleans(),
+    st.integers(1, 30),
+    st.integers(1, 30),
+)
+def test_a_stream_has_the_records_of_a_plain_file(
+    tmp_path: Path, parts: list[str], valid: bool, block: int, part: int
+) -> None:
+    text = (
+        json.dumps([{"t": each} if len(each) % 2 else {"n": [len(each)]} for each in parts])
+        if valid
+        else "".join(parts)
+    )
     (tmp_path / "a.json").write_bytes(text.encode())
     (tmp_path / "b.json").write_bytes(text.encode("utf-16-le"))
     (tmp_path / "c.json.gz").write_bytes(gzip.compress(text.encode()))

@@ -31,7 +31,8 @@ def parse(data: bytes, schema: pa.Schema, choose: Choose | None = None) -> Parse
 
 
 def fit(value: Any, type_: pa.DataType) -> Any:
-    """Return a parsed JSON value as its column wants it: JSON text where the column is a string and the value is not."""
+    """Return a parsed JSON value as its column wants it: JSON text where the column is a string and
+    the value is not."""
     if value is None:
         return value
     if isinstance(value, str):
@@ -46,15 +47,20 @@ def fit(value: Any, type_: pa.DataType) -> Any:
 
 
 def one_by_one(data: bytes) -> tuple[list[tuple[int, dict[str, Any]]], list[tuple[int, str, str]]]:
-    """Return the numbered objects of the lines, and (number, error, message) of the rejected ones."""
+    """Return the numbered objects of the lines, and (number, error, message) of the rejected
+    ones."""
     records, rejects = [], []
     for number, line in enumerate(data.split(b"\n"), 1):
         if line.strip():
-            ended = line if data.endswith(line) and number == data.count(b"\n") + 1 else line + b"\n"
+            ended = (
+                line if data.endswith(line) and number == data.count(b"\n") + 1 else line + b"\n"
+            )
             try:
                 records.append((number, jsonl.parse_line(ended)))
             except Rejection as error:
-                rejects.append((number, error.error, error.message.replace("recode the file", OTHER_ENCODING)))
+                rejects.append(
+                    (number, error.error, error.message.replace("recode the file", OTHER_ENCODING))
+                )
     return records, rejects
 
 
@@ -75,18 +81,59 @@ def check(data: bytes) -> None:
         assert parsed.numbers.tolist() == [number for number, _ in records]
         assert parsed.batch.num_rows == len(records)
         if len(schema):
-            expected = [{f.name: fit(value.get(f.name), f.type) for f in types.schema()} for _, value in records]
+            expected = [
+                {f.name: fit(value.get(f.name), f.type) for f in types.schema()}
+                for _, value in records
+            ]
             arrays = [pa.array([row[f.name] for row in expected], f.type) for f in types.schema()]
             assert parsed.batch.schema == types.schema()
-            assert same(parsed.batch.to_pylist(), pa.RecordBatch.from_arrays(arrays, schema=types.schema()).to_pylist())
+            assert same(
+                parsed.batch.to_pylist(),
+                pa.RecordBatch.from_arrays(arrays, schema=types.schema()).to_pylist(),
+            )
             parsed.batch.validate(full=True)
 
 
 FIELDS = st.sampled_from(["a", "b", "label", "", "é", "a b"])
 SCALARS = st.sampled_from(
-    ["null", "true", "false", "0", "-0", "-0.0", "1", "-1", "1.5", "1e5", "1E+2", "0e-400", "9007199254740992"]
-    + ["9007199254740993", "-9007199254740993", "9223372036854775807", "9223372036854775808", "1e400", "1e-400", "5e-324"]
-    + ["NaN", "-NaN", "Infinity", "-Infinity", "Inf", "01", "+1", ".5", "1.", "nul", "9" * 30, "0." + "0" * 330 + "1"]
+    [
+        "null",
+        "true",
+        "false",
+        "0",
+        "-0",
+        "-0.0",
+        "1",
+        "-1",
+        "1.5",
+        "1e5",
+        "1E+2",
+        "0e-400",
+        "9007199254740992",
+    ]
+    + [
+        "9007199254740993",
+        "-9007199254740993",
+        "9223372036854775807",
+        "9223372036854775808",
+        "1e400",
+        "1e-400",
+        "5e-324",
+    ]
+    + [
+        "NaN",
+        "-NaN",
+        "Infinity",
+        "-Infinity",
+        "Inf",
+        "01",
+        "+1",
+        ".5",
+        "1.",
+        "nul",
+        "9" * 30,
+        "0." + "0" * 330 + "1",
+    ]
     + [
         '""',
         '"x"',
@@ -164,7 +211,19 @@ ODD = st.sampled_from(
 )
 LINES = st.lists(st.one_of(OBJECTS, OBJECTS, OBJECTS, ODD), max_size=5)
 GOOD_SCALARS = st.sampled_from(
-    ["null", "true", "0", "7", "1.5", '"x"', '"2020-01-01"', "9007199254740993", "-0", "1e-400", '""']
+    [
+        "null",
+        "true",
+        "0",
+        "7",
+        "1.5",
+        '"x"',
+        '"2020-01-01"',
+        "9007199254740993",
+        "-0",
+        "1e-400",
+        '""',
+    ]
 )
 
 
@@ -172,21 +231,33 @@ GOOD_SCALARS = st.sampled_from(
 @given(LINES, st.sampled_from([b"\n", b"\r\n"]), st.booleans())
 @example([b'{"a":1} null {"a":2}'], b"\n", True)
 @example([b'{"a":[null,null]}', b'{"a":[null]}'], b"\n", True)
-def test_hostile_lines_are_read_as_if_one_by_one(lines: list[bytes], end: bytes, ended: bool) -> None:
+def test_hostile_lines_are_read_as_if_one_by_one(
+    lines: list[bytes], end: bytes, ended: bool
+) -> None:
     check(end.join(lines) + (end if ended and lines else b""))
 
 
 @examples(150)
 @given(
-    st.lists(st.lists(st.tuples(st.sampled_from("ab"), GOOD_SCALARS), unique_by=lambda pair: pair[0]), min_size=1, max_size=4)
+    st.lists(
+        st.lists(st.tuples(st.sampled_from("ab"), GOOD_SCALARS), unique_by=lambda pair: pair[0]),
+        min_size=1,
+        max_size=4,
+    )
 )
 def test_plain_lines_are_read_as_if_one_by_one(rows: list[list[tuple[str, str]]]) -> None:
-    check("".join("{" + ",".join(f'"{name}":{value}' for name, value in row) + "}\n" for row in rows).encode())
+    check(
+        "".join(
+            "{" + ",".join(f'"{name}":{value}' for name, value in row) + "}\n" for row in rows
+        ).encode()
+    )
 
 
 @examples(150)
 @given(LINES, LINES)
-def test_types_of_a_part_are_widened_or_give_the_same_as_types_of_all(one: list[bytes], other: list[bytes]) -> None:
+def test_types_of_a_part_are_widened_or_give_the_same_as_types_of_all(
+    one: list[bytes], other: list[bytes]
+) -> None:
     sampled, late = b"".join(line + b"\n" for line in one), b"".join(line + b"\n" for line in other)
     part = types_of(sampled)
     everything = part.join(types_of(late))
@@ -219,7 +290,8 @@ def test_chosen_lines_are_those_of_all_lines(lines: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    "levels", [jsonl.DEEPEST - 1, jsonl.DEEPEST, jsonl.MOST_LEVELS - 1, jsonl.MOST_LEVELS, 20_000, 300_000]
+    "levels",
+    [jsonl.DEEPEST - 1, jsonl.DEEPEST, jsonl.MOST_LEVELS - 1, jsonl.MOST_LEVELS, 20_000, 300_000],
 )
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
 def test_deeply_nested_lines_end_no_process(levels: int, opening: bytes, closing: bytes) -> None:
@@ -274,7 +346,10 @@ def test_a_new_field_is_a_misfit_and_a_broken_line_with_one_is_not() -> None:
 
 
 def test_times_stay_text() -> None:
-    data = b'{"when":"2020-01-01","n":[{"t":"2020-01-01 10:00:00"}],"label":"2020-01-01"}\n{"label":"2020-01-02"}\n'
+    data = (
+        b'{"when":"2020-01-01","n":[{"t":"2020-01-01 '
+        b'10:00:00"}],"label":"2020-01-01"}\n{"label":"2020-01-02"}\n'
+    )
     types = types_of(data)
     assert types.schema().field("when").type == pa.string()
     assert types.labels() == ["2020-01-01", "2020-01-02"]
@@ -296,7 +371,9 @@ def test_times_stay_text() -> None:
         (pa.list_(pa.struct([("t", pa.date32())])), '[{"t": "2020-01-01"}]', '[{"t": "x"}]'),
     ],
 )
-def test_given_types_are_the_same_by_both_ways(type_: pa.DataType, good: str, bad: str | None) -> None:
+def test_given_types_are_the_same_by_both_ways(
+    type_: pa.DataType, good: str, bad: str | None
+) -> None:
     schema = pa.schema([("a", type_)])
     line = f'{{"a":{good}}}\n{{"a":null}}\n'.encode()
     fast, slow = parse(line, schema).batch, parse(line + b"broken\n", schema).batch

@@ -28,9 +28,13 @@ def table(first: int, rows: int) -> pa.Table:
         {
             "id": pa.array(numbers, pa.int32()),
             "text": [None if n % 7 == 3 else f"text {n}" for n in numbers],
-            "vector": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(rows * 2), pa.float32()), 2),
+            "vector": pa.FixedSizeListArray.from_arrays(
+                pa.array(np.arange(rows * 2), pa.float32()), 2
+            ),
             "tags": [["a"] * (n % 3) for n in numbers],
-            "at": pa.array([datetime.datetime(2026, 1, 1, 0, 0, n % 60) for n in numbers], pa.timestamp("us")),
+            "at": pa.array(
+                [datetime.datetime(2026, 1, 1, 0, 0, n % 60) for n in numbers], pa.timestamp("us")
+            ),
             "data": pa.array([bytes([n % 256]) * 3 for n in numbers], pa.large_binary()),
         }
     )
@@ -54,7 +58,9 @@ def test_rows_come_out_with_their_types(dataset: Path) -> None:
 
 
 def test_units_are_read_apart(tmp_path: Path) -> None:
-    wide = pa.table({"id": range(3000), "data": [np.random.default_rng(n).bytes(2000) for n in range(3000)]})
+    wide = pa.table(
+        {"id": range(3000), "data": [np.random.default_rng(n).bytes(2000) for n in range(3000)]}
+    )
     lance.write_dataset(wide, str(tmp_path / "a.lance"), max_rows_per_file=700)
     manifest = newest(tmp_path / "a.lance")
     units = units_of(cut(LANCE, manifest))
@@ -65,13 +71,23 @@ def test_units_are_read_apart(tmp_path: Path) -> None:
     assert len(set(whole.digests)) == len(units)
 
 
-def test_the_newest_version_is_read_without_what_was_deleted(dataset: Path, tmp_path: Path, cli: Any) -> None:
+def test_the_newest_version_is_read_without_what_was_deleted(
+    dataset: Path, tmp_path: Path, cli: Any
+) -> None:
     changed = lance.dataset(str(dataset))
     changed.delete("id % 10 = 3")
     changed.insert(table(100, 5))
     wanted = [n for n in range(100) if n % 10 != 3] + list(range(100, 105))
     assert [row["id"] for row in read(LANCE, newest(dataset)).rows] == wanted
-    ran = cli("convert", tmp_path, tmp_path.parent / f"{tmp_path.name}-out", "--workers", 0, "--key-field", "id")
+    ran = cli(
+        "convert",
+        tmp_path,
+        tmp_path.parent / f"{tmp_path.name}-out",
+        "--workers",
+        0,
+        "--key-field",
+        "id",
+    )
     assert ran.code == 0, ran.err
     made = shardctl.open(tmp_path.parent / f"{tmp_path.name}-out")
     assert [made[n]["key"] for n in range(len(made))] == [str(n) for n in wanted]
@@ -119,7 +135,9 @@ def test_files_of_others_beside_a_folder_of_this_name_are_inputs(tmp_path: Path,
 def test_a_part_alone_is_no_dataset(dataset: Path, tmp_path: Path) -> None:
     alone = (tmp_path / "alone.lance").absolute()
     alone.write_bytes(min((dataset / "data").glob("*.lance")).read_bytes())
-    with pytest.raises(Rejection, match="a part of a dataset of Lance; give the folder that has _versions"):
+    with pytest.raises(
+        Rejection, match="a part of a dataset of Lance; give the folder that has _versions"
+    ):
         read(LANCE, alone)
 
 

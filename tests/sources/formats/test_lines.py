@@ -15,7 +15,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Format, Head, Misfit, Parsed, Reading, Unit
+from shardctl.sources.formats.base import (
+    UNIT_BYTES,
+    Choose,
+    Cut,
+    Format,
+    Head,
+    Misfit,
+    Parsed,
+    Reading,
+    Unit,
+)
 from shardctl.sources.formats.jsonl import JsonLines
 from shardctl.sources.formats.lines import LineFile, line_ends
 from shardctl.sources.types import Types
@@ -41,7 +51,15 @@ class Lines:
     def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
         return Types.of(self.parse(data, first, head, reading, TEXT, None).batch, "")
 
-    def parse(self, data: bytes, first: int, head: Head, reading: Reading, schema: pa.Schema, choose: Choose | None) -> Parsed:
+    def parse(
+        self,
+        data: bytes,
+        first: int,
+        head: Head,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+    ) -> Parsed:
         ends = line_ends(data).tolist()
         found = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         numbers = first + np.arange(len(found))
@@ -50,7 +68,9 @@ class Lines:
 
 def cuts_of(path: Path, form: LineFile) -> list[Cut]:
     size = path.stat().st_size
-    scans = [json.loads(json.dumps(form.scan(str(path), *piece, READING))) for piece in form.pieces(size)]
+    scans = [
+        json.loads(json.dumps(form.scan(str(path), *piece, READING))) for piece in form.pieces(size)
+    ]
     cuts = form.join(scans, size)
     if cuts is None:
         cuts = form.join([form.scan(str(path), 0, size, READING)], size)
@@ -66,7 +86,9 @@ def units_of(cuts: list[Cut]) -> list[Unit]:
     return units
 
 
-CONTENT = st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r\n", b"\x00"]), max_size=40).map(b"".join)
+CONTENT = st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r\n", b"\x00"]), max_size=40).map(
+    b"".join
+)
 
 
 @examples(240)
@@ -99,7 +121,9 @@ def test_units_are_whole_lines_and_their_records_add_up(
     assert [cut.size for cut in faults] == [length for length in lengths if length > limit]
     # A unit goes over its cell by no more than what it begins with and one line.
     assert all(cut.size <= 2 * cell + limit for cut in cuts if not cut.fault)
-    at_once = cuts_of(path, LineFile(Lines(), unit_bytes=cell, piece_bytes=1 << 20, record_bytes=longest))
+    at_once = cuts_of(
+        path, LineFile(Lines(), unit_bytes=cell, piece_bytes=1 << 20, record_bytes=longest)
+    )
     assert [cut[:3] for cut in cuts] == [cut[:3] for cut in at_once]
 
 
@@ -129,7 +153,10 @@ def test_records_of_a_unit_are_read_with_their_numbers(
 
 
 def write_rows(path: Path, count: int) -> None:
-    path.write_bytes(b"\xef\xbb\xbf" + b"".join(b'{"n": %d, "text": "line %d"}\n' % (n, n) for n in range(1, count + 1)))
+    path.write_bytes(
+        b"\xef\xbb\xbf"
+        + b"".join(b'{"n": %d, "text": "line %d"}\n' % (n, n) for n in range(1, count + 1))
+    )
 
 
 def test_lines_of_json_are_read_by_units(tmp_path: Path) -> None:
@@ -145,7 +172,11 @@ def test_lines_of_json_are_read_by_units(tmp_path: Path) -> None:
         return numbers % 3 == 0
 
     for choose, expected in ((None, list(range(1, 101))), (third, list(range(3, 101, 3)))):
-        parsed = [p for unit in units for p in form.read(str(path), unit, READING, schema, choose, xxhash.xxh3_64())]
+        parsed = [
+            p
+            for unit in units
+            for p in form.read(str(path), unit, READING, schema, choose, xxhash.xxh3_64())
+        ]
         assert [number for p in parsed for number in p.numbers.tolist()] == expected
         assert pa.Table.from_batches([p.batch for p in parsed]).column("n").to_pylist() == expected
 

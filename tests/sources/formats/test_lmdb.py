@@ -25,19 +25,32 @@ LMDB = find_format(".mdb", Reading())
 
 
 def write(path: Path, entries: dict[bytes, bytes], subdir: bool = False) -> Path:
-    with lmdb.open(str(path), map_size=64 << 20, subdir=subdir) as environment, environment.begin(write=True) as transaction:
+    with (
+        lmdb.open(str(path), map_size=64 << 20, subdir=subdir) as environment,
+        environment.begin(write=True) as transaction,
+    ):
         for key, value in entries.items():
             transaction.put(key, value)
     return path / "data.mdb" if subdir else path
 
 
-@given(entries=st.dictionaries(st.text(min_size=1, max_size=40), st.binary(max_size=200), max_size=30))
-def test_any_entries_come_out_in_the_order_of_their_keys(entries: dict[str, bytes], tmp_path_factory: Any) -> None:
+@given(
+    entries=st.dictionaries(st.text(min_size=1, max_size=40), st.binary(max_size=200), max_size=30)
+)
+def test_any_entries_come_out_in_the_order_of_their_keys(
+    entries: dict[str, bytes], tmp_path_factory: Any
+) -> None:
     wanted = {key.encode(): value for key, value in entries.items()}
     found = read(LMDB, write(tmp_path_factory.mktemp("lmdb") / "a.mdb", wanted))
-    rows = [(row["key"].encode(), row.get("value", row.get("image"))) for row in found.rows if len(wanted)]
+    rows = [
+        (row["key"].encode(), row.get("value", row.get("image")))
+        for row in found.rows
+        if len(wanted)
+    ]
     rows = [(key, value.encode() if isinstance(value, str) else value) for key, value in rows]
-    refused = {sorted(wanted)[number - 1] for number, error, _ in found.rejects if error == "pickle"}
+    refused = {
+        sorted(wanted)[number - 1] for number, error, _ in found.rejects if error == "pickle"
+    }
     assert rows == [(key, wanted[key]) for key in sorted(wanted) if key not in refused]
 
 
@@ -76,8 +89,13 @@ def test_a_number_of_entries_that_is_too_large_is_damage(tmp_path: Path) -> None
 
 def test_more_entries_than_fit_into_the_file_are_damage(tmp_path: Path) -> None:
     path = write(tmp_path / "a.mdb", {b"%03d" % number: b"x" for number in range(100)})
-    path.write_bytes(path.read_bytes().replace((100).to_bytes(8, "little"), (2**55).to_bytes(8, "little")))
-    with pytest.raises(Rejection, match=r"it says that it has 36,028,797,018,963,968 entries, more than fit into it"):
+    path.write_bytes(
+        path.read_bytes().replace((100).to_bytes(8, "little"), (2**55).to_bytes(8, "little"))
+    )
+    with pytest.raises(
+        Rejection,
+        match=r"it says that it has 36,028,797,018,963,968 entries, more than fit into it",
+    ):
         read(LMDB, path)
 
 
@@ -98,7 +116,9 @@ def test_files_that_are_cut_are_refused(tmp_path: Path) -> None:
     data = path.read_bytes()
     for size in [*range(0, len(data), 3001), len(data) - 1]:
         path.write_bytes(data[:size])
-        with pytest.raises(Rejection, match=r"not an LMDB file|cannot be read|not copied to its end|damaged"):
+        with pytest.raises(
+            Rejection, match=r"not an LMDB file|cannot be read|not copied to its end|damaged"
+        ):
             read(LMDB, path)
 
 
@@ -109,15 +129,25 @@ def test_the_reject_of_a_damaged_file_has_no_path_of_this_machine(tmp_path: Path
         read(LMDB, path)
 
 
-def test_a_folder_with_a_lock_is_converted_and_nothing_in_it_is_changed(photos: Path, tmp_path: Path, cli: Any) -> None:
+def test_a_folder_with_a_lock_is_converted_and_nothing_in_it_is_changed(
+    photos: Path, tmp_path: Path, cli: Any
+) -> None:
     images = sorted(photos.rglob("*.jpg"))
-    write(tmp_path / "train_lmdb", {path.name.encode(): path.read_bytes() for path in images}, subdir=True)
+    write(
+        tmp_path / "train_lmdb",
+        {path.name.encode(): path.read_bytes() for path in images},
+        subdir=True,
+    )
     before = {path.name: path.read_bytes() for path in (tmp_path / "train_lmdb").iterdir()}
     assert "lock.mdb" in before
-    ran = cli("convert", tmp_path / "train_lmdb", tmp_path / "out", "--workers", 0, "--key-field", "key")
+    ran = cli(
+        "convert", tmp_path / "train_lmdb", tmp_path / "out", "--workers", 0, "--key-field", "key"
+    )
     assert (ran.code, "left out" in ran.err) == (0, False)
     dataset = shardctl.open(tmp_path / "out")
-    assert [dataset[n]["key"] for n in range(len(dataset))] == sorted({path.name for path in images})
+    assert [dataset[n]["key"] for n in range(len(dataset))] == sorted(
+        {path.name for path in images}
+    )
     assert dataset[0]["image"].shape[2] == 3
     assert {path.name: path.read_bytes() for path in (tmp_path / "train_lmdb").iterdir()} == before
 

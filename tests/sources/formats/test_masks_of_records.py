@@ -1,4 +1,5 @@
-"""Masks in records: a field that is one by its name and its first values is moved with the image, where pixels move."""
+"""Masks in records: a field that is one by its name and its first values is moved with the image,
+where pixels move."""
 
 from __future__ import annotations
 
@@ -36,13 +37,19 @@ def of_palette(numbers: Any) -> bytes:
 
 def of_tar(**members: bytes | None) -> Callable[[Path], Path]:
     """Write a tar; a mask may be missing."""
-    named = {name.replace("_", "."): data for name, data in {"jpg": PHOTO, **members}.items() if data is not None}
+    named = {
+        name.replace("_", "."): data
+        for name, data in {"jpg": PHOTO, **members}.items()
+        if data is not None
+    }
     return lambda folder: write_tar(folder / "a.tar", {f"s{number}": named for number in range(3)})
 
 
 def of_table(**columns: Any) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
-        table = pa.table({name: pa.array([value] * 3, type_) for name, (value, type_) in columns.items()})
+        table = pa.table(
+            {name: pa.array([value] * 3, type_) for name, (value, type_) in columns.items()}
+        )
         parquet.write_table(table, folder / "a.parquet")
         return folder / "a.parquet"
 
@@ -50,7 +57,10 @@ def of_table(**columns: Any) -> Callable[[Path], Path]:
 
 
 def of_tensorflow(folder: Path) -> Path:
-    record: dict[str, list[Any] | None] = {"image/encoded": [PHOTO], "image/segmentation/class/encoded": [GREY]}
+    record: dict[str, list[Any] | None] = {
+        "image/encoded": [PHOTO],
+        "image/segmentation/class/encoded": [GREY],
+    }
     return write_examples(folder / "a.tfrecord", [record] * 3)
 
 
@@ -58,7 +68,11 @@ CASES = {
     "seg.png of a tar": (of_tar(seg_png=GREY), "seg.png", np.uint8),
     "with a palette": (of_tar(mask_png=of_palette(NUMBERS)), "mask.png", np.uint8),
     "of 16 bits": (of_tar(mask_png=png(NUMBERS.astype(np.uint16) + 300)), "mask.png", np.uint16),
-    "bytes of a table": (of_table(image=(PHOTO, pa.binary()), face_mask=(GREY, pa.binary())), "face_mask", np.uint8),
+    "bytes of a table": (
+        of_table(image=(PHOTO, pa.binary()), face_mask=(GREY, pa.binary())),
+        "face_mask",
+        np.uint8,
+    ),
     "of Hugging Face": (
         of_table(
             image=({"bytes": PHOTO, "path": "a.png"}, ENCODED_IMAGE),
@@ -86,8 +100,13 @@ def test_a_mask_is_moved_with_its_image(case: str, tmp_path: Path) -> None:
     write, name, dtype = CASES[case]
     source = write(tmp_path)
     result = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
-    assert f"{name} is a mask, and is moved with the image; unmoved={name!r} keeps it as it is" in result.notices
-    as_it_is = shardctl.convert(source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]}, workers=0)
+    assert (
+        f"{name} is a mask, and is moved with the image; unmoved={name!r} keeps it as it is"
+        in result.notices
+    )
+    as_it_is = shardctl.convert(
+        source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]}, workers=0
+    )
     assert not any("is a mask" in notice for notice in as_it_is.notices)
     given = stored(tmp_path / "told", name)[0]
     before = decoded(given if isinstance(given, dict) else {"bytes": given})
@@ -108,7 +127,10 @@ def test_a_mask_stays_on_its_image_in_any_process(tmp_path: Path) -> None:
         records[f"s{number:03}"] = {"png": png(pixels), "seg.png": png(pixels[:, :, 0])}
     del records["s000"]["seg.png"]  # not every image need have one
     source = write_tar(tmp_path / "a.tar", records)
-    recipe = {**FLIP, "transform": [{"name": "random_crop", "size": 9}, {"name": "hflip", "p": 0.5}]}
+    recipe = {
+        **FLIP,
+        "transform": [{"name": "random_crop", "size": 9}, {"name": "hflip", "p": 0.5}],
+    }
     digests = set()
     for workers in (0, 2):
         shardctl.convert(source, tmp_path / f"out{workers}", recipe=recipe, workers=workers)
@@ -124,12 +146,23 @@ def test_a_new_name_says_whether_a_field_is_a_mask(tmp_path: Path) -> None:
     source = of_tar(trimap_png=GREY, seg_png=PHOTO)(tmp_path)
     recipe = {**FLIP, "fields": "image=jpg,mask=trimap.png"}
     shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
-    assert [np.array_equal(decoded(mask), NUMBERS[:, ::-1]) for mask in stored(tmp_path / "out", "mask")] == [True] * 3
-    with pytest.raises(UsageError, match="not second: it looks like a place in the image, a mask or another image"):
-        shardctl.convert(source, tmp_path / "no", recipe={**FLIP, "fields": "image=jpg,second=seg.png"}, workers=0)
+    assert [
+        np.array_equal(decoded(mask), NUMBERS[:, ::-1]) for mask in stored(tmp_path / "out", "mask")
+    ] == [True] * 3
+    with pytest.raises(
+        UsageError, match="not second: it looks like a place in the image, a mask or another image"
+    ):
+        shardctl.convert(
+            source,
+            tmp_path / "no",
+            recipe={**FLIP, "fields": "image=jpg,second=seg.png"},
+            workers=0,
+        )
 
 
-def test_fields_that_are_said_to_be_masks_move_here_and_in_the_loader(tmp_path: Path, cli: Any) -> None:
+def test_fields_that_are_said_to_be_masks_move_here_and_in_the_loader(
+    tmp_path: Path, cli: Any
+) -> None:
     source = of_tar(trimap_png=GREY, note_txt=b"cat")(tmp_path)
     told = ["--kind", "image", "--mask-fields", "trimap.png", "--workers", "0"]
     assert cli("convert", source, tmp_path / "out", *told).code == 0
@@ -150,13 +183,17 @@ def test_fields_that_are_said_to_be_masks_move_here_and_in_the_loader(tmp_path: 
         assert why in refused.err
     twice = cli("convert", source, tmp_path / "no", *told, "--unmoved", "trimap.png")
     assert (twice.code, "leave one of them out" in twice.err) == (2, True)
-    tables = cli("convert", source, tmp_path / "no", "--kind", "table", "--mask-fields", "trimap.png")
+    tables = cli(
+        "convert", source, tmp_path / "no", "--kind", "table", "--mask-fields", "trimap.png"
+    )
     assert (tables.code, "mask_fields is about images" in tables.err) == (2, True)
 
 
 def test_without_steps_that_move_pixels_a_mask_is_any_field(tmp_path: Path) -> None:
     source = of_tar(seg_png=GREY)(tmp_path)
-    shardctl.convert(source, tmp_path / "out", recipe={**FLIP, "transform": [{"name": "grayscale"}]}, workers=0)
+    shardctl.convert(
+        source, tmp_path / "out", recipe={**FLIP, "transform": [{"name": "grayscale"}]}, workers=0
+    )
     assert types_of(tmp_path / "out")["seg.png"] == pa.binary()
     assert stored(tmp_path / "out", "seg.png") == [GREY] * 3
 
@@ -165,7 +202,10 @@ NO_MASKS = {
     "of colours": (of_tar(seg_png=PHOTO), "seg.png"),
     "of another size": (of_tar(seg_png=png(NUMBERS[:4])), "seg.png"),
     "numbers": (of_tar(mask_bin=b"no image"), "mask.bin"),
-    "several images": (of_table(image=(PHOTO, pa.binary()), masks=([GREY], pa.list_(pa.binary()))), "masks"),
+    "several images": (
+        of_table(image=(PHOTO, pa.binary()), masks=([GREY], pa.list_(pa.binary()))),
+        "masks",
+    ),
     "a depth": (of_tar(depth_png=GREY), "depth.png"),
 }
 
@@ -175,12 +215,18 @@ def test_what_is_no_plain_mask_is_refused(case: str, tmp_path: Path, cli: Any) -
     write, name = NO_MASKS[case]
     source = write(tmp_path)
     with pytest.raises(
-        UsageError, match=f"hflip moves the content of the images, but not {name}: .*unmoved='{name}'; or leave"
+        UsageError,
+        match=f"hflip moves the content of the images, but not {name}: .*unmoved='{name}'; or "
+        "leave",
     ):
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
-    told = shardctl.convert(source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]}, workers=0)
+    told = shardctl.convert(
+        source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]}, workers=0
+    )
     assert told.samples == 3
-    previewed = cli("preview", source, "--kind", "image", "--step", "hflip p=1", "--html", tmp_path / "a.html")
+    previewed = cli(
+        "preview", source, "--kind", "image", "--step", "hflip p=1", "--html", tmp_path / "a.html"
+    )
     assert previewed.code == 2
 
 
@@ -188,45 +234,69 @@ def test_a_later_value_that_is_no_mask_is_a_reject(tmp_path: Path) -> None:
     records = {f"s{number:03}": {"png": PHOTO, "seg.png": GREY} for number in range(200)}
     records["s120"]["seg.png"], records["s130"]["seg.png"] = PHOTO, png(NUMBERS[:4])
     records["s140"]["seg.png"] = png(NUMBERS.astype(np.uint16))
-    result = shardctl.convert(write_tar(tmp_path / "a.tar", records), tmp_path / "out", recipe=FLIP, workers=0)
+    result = shardctl.convert(
+        write_tar(tmp_path / "a.tar", records), tmp_path / "out", recipe=FLIP, workers=0
+    )
     assert result.samples == 197
     rejects = {reject.key: reject.message for reject in read_rejects(LocalFolder(tmp_path / "out"))}
     assert rejects == {
-        "a.tar#121": "seg.png: a mask has one number of up to 16 bits for each pixel; this is an image of mode RGB",
+        "a.tar#121": "seg.png: a mask has one number of up to 16 bits for each pixel; this is an "
+        "image of mode RGB",
         "a.tar#131": "seg.png: its mask is of 8x4, and the image has 8x6",
-        "a.tar#141": "seg.png: its mask has 16 bits for each pixel, and masks of this column have 8",
+        "a.tar#141": "seg.png: its mask has 16 bits for each pixel, and masks of this column have "
+        "8",
     }
 
 
 def test_a_preview_shows_masks_of_16_bits(tmp_path: Path, cli: Any) -> None:
     source = of_tar(seg_png=png(NUMBERS.astype(np.uint16) + 300))(tmp_path)
-    page = cli("preview", source, "--kind", "image", "--step", "hflip p=1", "--html", tmp_path / "a.html")
+    page = cli(
+        "preview", source, "--kind", "image", "--step", "hflip p=1", "--html", tmp_path / "a.html"
+    )
     assert page.code == 0
     assert "16 bits" not in (tmp_path / "a.html").read_text()
 
 
 def test_a_mask_of_hugging_face_has_its_role_without_steps_that_move_pixels(tmp_path: Path) -> None:
-    struct = {name: ({"bytes": data, "path": "b.png"}, ENCODED_IMAGE) for name, data in {"seg": PHOTO, "mask": GREY}.items()}
+    struct = {
+        name: ({"bytes": data, "path": "b.png"}, ENCODED_IMAGE)
+        for name, data in {"seg": PHOTO, "mask": GREY}.items()
+    }
     source = of_table(image=({"bytes": PHOTO, "path": "a.png"}, ENCODED_IMAGE), **struct)(tmp_path)
     result = shardctl.convert(source, tmp_path / "out", recipe={"kind": "image"}, workers=0)
-    assert "mask is a mask, which the loader moves with the image; unmoved='mask' keeps it an image" in result.notices
+    assert (
+        "mask is a mask, which the loader moves with the image; unmoved='mask' keeps it an image"
+        in result.notices
+    )
     fields = shardctl.open(tmp_path / "out").manifest.fields
     assert (fields["mask"]["role"], fields["seg"]["role"]) == ("mask", "image")  # seg has colours
-    shardctl.convert(source, tmp_path / "told", recipe={"kind": "image", "unmoved": ["mask"]}, workers=0)
+    shardctl.convert(
+        source, tmp_path / "told", recipe={"kind": "image", "unmoved": ["mask"]}, workers=0
+    )
     assert shardctl.open(tmp_path / "told").manifest.fields["mask"]["role"] == "image"
-    assert stored(tmp_path / "out", "mask") == stored(tmp_path / "told", "mask")  # the bytes are the same
+    # the bytes are the same
+    assert stored(tmp_path / "out", "mask") == stored(tmp_path / "told", "mask")
     (batch,) = shardctl.open(tmp_path / "out").loader(3, resize=(3, 4), columns=["image", "mask"])
     assert set(np.unique(batch["mask"])) <= set(np.unique(NUMBERS))
-    again = shardctl.convert(source, tmp_path / "out", recipe={"kind": "image"}, workers=0, update=True)
+    again = shardctl.convert(
+        source, tmp_path / "out", recipe={"kind": "image"}, workers=0, update=True
+    )
     assert again.status == "up-to-date"
 
 
 def test_a_mask_whose_format_changes_numbers_is_warned_of(tmp_path: Path) -> None:
     target = io.BytesIO()
     Image.fromarray(NUMBERS).save(target, "JPEG")
-    result = shardctl.convert(of_tar(mask_jpg=target.getvalue())(tmp_path), tmp_path / "out", recipe=FLIP, workers=0)
-    assert any(said.startswith("mask.jpg: its masks are JPEG, which changes numbers") for said in result.warnings)
-    result = shardctl.convert(of_tar(mask_png=GREY)(tmp_path), tmp_path / "png", recipe=FLIP, workers=0)
+    result = shardctl.convert(
+        of_tar(mask_jpg=target.getvalue())(tmp_path), tmp_path / "out", recipe=FLIP, workers=0
+    )
+    assert any(
+        said.startswith("mask.jpg: its masks are JPEG, which changes numbers")
+        for said in result.warnings
+    )
+    result = shardctl.convert(
+        of_tar(mask_png=GREY)(tmp_path), tmp_path / "png", recipe=FLIP, workers=0
+    )
     assert not any("changes numbers" in said for said in result.warnings)
 
 
@@ -234,7 +304,9 @@ def encoded(values: Any, form: str = "PNG", mode: str | None = None) -> dict[str
     sink = io.BytesIO()
     image = Image.fromarray(values)
     if mode == "P":
-        image.putpalette([channel for number in range(256) for channel in (number, 0, 255 - number)])
+        image.putpalette(
+            [channel for number in range(256) for channel in (number, 0, 255 - number)]
+        )
     image.save(sink, form)
     return {"bytes": sink.getvalue(), "path": None}
 
@@ -255,23 +327,40 @@ SECOND: dict[str, tuple[dict[str, Any], str, Any]] = {
 @pytest.mark.parametrize("kind", ["auto", "image"])
 @pytest.mark.parametrize("name", ["annotation", "label", "depth", "target", "conditioning_image"])
 @pytest.mark.parametrize("second", SECOND)
-def test_the_values_say_whether_another_image_is_a_mask(second: str, name: str, kind: str, tmp_path: Path) -> None:
+def test_the_values_say_whether_another_image_is_a_mask(
+    second: str, name: str, kind: str, tmp_path: Path
+) -> None:
     value, role, numbers = SECOND[second]
     photo = encoded(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
-    structs = {"image": pa.array([photo] * 3, ENCODED_IMAGE), name: pa.array([value] * 3, ENCODED_IMAGE)}
+    structs = {
+        "image": pa.array([photo] * 3, ENCODED_IMAGE),
+        name: pa.array([value] * 3, ENCODED_IMAGE),
+    }
     parquet.write_table(pa.table(structs), tmp_path / "a.parquet")
-    result = shardctl.convert(tmp_path / "a.parquet", tmp_path / "out", kind=kind, image_field=None, workers=0)
+    result = shardctl.convert(
+        tmp_path / "a.parquet", tmp_path / "out", kind=kind, image_field=None, workers=0
+    )
     ds = shardctl.open(tmp_path / "out")
-    assert {field: each.name for field, each in ds.roles.by_name.items()} == {"image": "image", name: role}
+    assert {field: each.name for field, each in ds.roles.by_name.items()} == {
+        "image": "image",
+        name: role,
+    }
     if numbers is not None:
         assert all(np.array_equal(sample[name], numbers) for sample in ds)
-    assert second == "colours" or any(name in notice and "mask" in notice for notice in result.notices)
+    assert second == "colours" or any(
+        name in notice and "mask" in notice for notice in result.notices
+    )
 
 
 @pytest.mark.parametrize("second", SECOND)
-def test_images_called_label_are_no_labels_in_the_header(second: str, tmp_path: Path, cli: Any) -> None:
+def test_images_called_label_are_no_labels_in_the_header(
+    second: str, tmp_path: Path, cli: Any
+) -> None:
     photo = encoded(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
-    structs = {"image": pa.array([photo] * 3, ENCODED_IMAGE), "label": pa.array([SECOND[second][0]] * 3, ENCODED_IMAGE)}
+    structs = {
+        "image": pa.array([photo] * 3, ENCODED_IMAGE),
+        "label": pa.array([SECOND[second][0]] * 3, ENCODED_IMAGE),
+    }
     parquet.write_table(pa.table(structs), tmp_path / "a.parquet")
     ran = cli("convert", tmp_path / "a.parquet", tmp_path / "out", "--workers", "0")
     assert "no labels" in ran.err
@@ -282,5 +371,9 @@ def test_drawings_alone_are_no_masks_of_each_other(tmp_path: Path) -> None:
     structs = {name: pa.array([encoded(CLASSES)] * 3, ENCODED_IMAGE) for name in ("image", "label")}
     parquet.write_table(pa.table(structs), tmp_path / "a.parquet")
     result = shardctl.convert(tmp_path / "a.parquet", tmp_path / "out", workers=0)
-    assert {each.name for each in shardctl.open(tmp_path / "out").roles.by_name.values()} == {"image"}
-    assert any("label are read as grey pictures, and may be masks" in notice for notice in result.notices)
+    assert {each.name for each in shardctl.open(tmp_path / "out").roles.by_name.values()} == {
+        "image"
+    }
+    assert any(
+        "label are read as grey pictures, and may be masks" in notice for notice in result.notices
+    )

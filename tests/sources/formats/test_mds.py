@@ -1,4 +1,5 @@
-"""MDS: shards as MosaicML Streaming wrote them, with all encodings; indexes that lie; nothing is unpickled."""
+"""MDS: shards as MosaicML Streaming wrote them, with all encodings; indexes that lie; nothing is
+unpickled."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ from shardctl.sources.formats.mds import Mds
 FORM = Framed(Mds())
 
 
-def shard(columns: dict[str, tuple[str, int | None]], samples: list[bytes], **changes: Any) -> bytes:
+def shard(
+    columns: dict[str, tuple[str, int | None]], samples: list[bytes], **changes: Any
+) -> bytes:
     config = {
         "column_names": list(columns),
         "column_encodings": [encoding for encoding, _ in columns.values()],
@@ -59,7 +62,9 @@ class TestMds(Promises):
     suffix = ".mds"
 
     def whole(self, count: int) -> bytes:
-        return shard({"data": ("bytes", None), "id": ("int", 8)}, [sample(number) for number in range(count)])
+        return shard(
+            {"data": ("bytes", None), "id": ("int", 8)}, [sample(number) for number in range(count)]
+        )
 
     def starts(self, count: int) -> list[int]:
         data = self.whole(count)
@@ -75,7 +80,10 @@ def test_samples_are_those_that_streaming_reads(name: str) -> None:
         assert found.rejects == []
         for row, theirs in zip(found.rows, rows, strict=True):
             json_text = json.dumps(theirs["json"], ensure_ascii=False)
-            assert row == {**theirs, "json": json_text if isinstance(row["json"], str) else theirs["json"]}
+            assert row == {
+                **theirs,
+                "json": json_text if isinstance(row["json"], str) else theirs["json"],
+            }
     assert len(wanted) > 2
 
 
@@ -84,10 +92,21 @@ def test_columns_have_the_types_of_their_encodings() -> None:
     found = {f.name: str(f.type) for f in types}
     for name in ("uint8", "uint64", "int8", "int16"):
         assert found[name] == name
-    assert (found["float16"], found["float32"], found["float64"]) == ("halffloat", "float", "double")
-    assert (found["bytes"], found["png"], found["jpegs"]) == ("binary", "binary", "list<item: binary>")
+    assert (found["float16"], found["float32"], found["float64"]) == (
+        "halffloat",
+        "float",
+        "double",
+    )
+    assert (found["bytes"], found["png"], found["jpegs"]) == (
+        "binary",
+        "binary",
+        "list<item: binary>",
+    )
     assert (found["str"], found["str_int"], found["str_decimal"]) == ("string", "int64", "string")
-    assert (found["fixed"], found["matrix"]) == ("list<item: list<item: int32>>", "list<item: list<item: float>>")
+    assert (found["fixed"], found["matrix"]) == (
+        "list<item: list<item: int32>>",
+        "list<item: list<item: float>>",
+    )
 
 
 def test_a_folder_is_read_once_where_its_shards_are_there_compressed_too(tmp_path: Path) -> None:
@@ -119,8 +138,10 @@ def test_pickles_are_refused(tmp_path: Path) -> None:
         ("ndarray", None, b"\x08\x04\x02a", "bad-value"),
         ("ndarray", None, b"\x08\x07" + b"\xff" * 8 + b"a", "bad-value"),
         ("ndarray:int32", None, b"\x04\x01abc", "bad-value"),
-        ("ndarray:int32", None, b"\x0a" + struct.pack("<2I", 2**32 - 1, 0), "bad-value"),  # billions of empty lists
-        ("ndarray:int32", None, b"\x0e" + struct.pack("<3I", 2**16, 2**16, 0), "bad-value"),  # the same, in two dimensions
+        # billions of empty lists
+        ("ndarray:int32", None, b"\x0a" + struct.pack("<2I", 2**32 - 1, 0), "bad-value"),
+        # the same, in two dimensions
+        ("ndarray:int32", None, b"\x0e" + struct.pack("<3I", 2**16, 2**16, 0), "bad-value"),
         ("ndarray:int32:2,2", 12, bytes(12), "bad-value"),
         ("list[png]", None, b"", "bad-value"),
         ("list[png]", None, bytes(4) + struct.pack("<2I", 1, 9) + b"short", "bad-value"),
@@ -139,7 +160,9 @@ def test_a_sample_that_is_shorter_than_its_values_is_a_reject(tmp_path: Path) ->
     path = tmp_path / "a.mds"
     columns: dict[str, tuple[str, int | None]] = {"x": ("bytes", None), "y": ("int", 8)}
     good = value(b"abc") + struct.pack("<q", 7)
-    path.write_bytes(shard(columns, [struct.pack("<I", 2**32 - 1) + bytes(20), b"\1", good, good[:-1]]))
+    path.write_bytes(
+        shard(columns, [struct.pack("<I", 2**32 - 1) + bytes(20), b"\1", good, good[:-1]])
+    )
     found = read(FORM, path)
     assert errors(found) == [(1, "bad-sample"), (2, "bad-sample"), (4, "bad-sample")]
     assert found.rows == [{"x": b"abc", "y": 7}]
@@ -160,7 +183,9 @@ def test_a_sample_that_is_shorter_than_its_values_is_a_reject(tmp_path: Path) ->
         {"column_encodings": [["int"]]},
     ],
 )
-def test_columns_that_cannot_be_read_are_one_sentence(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_columns_that_cannot_be_read_are_one_sentence(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
     path = tmp_path / "a.mds"
     path.write_bytes(shard({"x": ("int", 8)}, [bytes(8)], **changes))
     with pytest.raises(Rejection, match="its columns cannot be read") as caught:
@@ -202,7 +227,9 @@ def test_an_index_that_says_something_else_of_a_shard_rejects_it(tmp_path: Path)
     source = Path(shutil.copytree(INTEROP / "mds" / "plain", tmp_path / "in"))
     index = json.loads((source / "index.json").read_text())
     for change in ({"samples": 9}, {"raw_data": {**index["shards"][0]["raw_data"], "bytes": 1}}):
-        text = json.dumps({**index, "shards": [{**index["shards"][0], **change}, *index["shards"][1:]]})
+        text = json.dumps(
+            {**index, "shards": [{**index["shards"][0], **change}, *index["shards"][1:]]}
+        )
         (source / "index.json").write_text(text)
         with pytest.raises(Rejection, match=r"index\.json says") as caught:
             cut(FORM, source / "shard.00000.mds")
@@ -210,21 +237,30 @@ def test_an_index_that_says_something_else_of_a_shard_rejects_it(tmp_path: Path)
         assert cut(FORM, source / "shard.00001.mds")
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"shards": 3}', '{"shards": [3]}', '{"shards": [{"samples": []}]}', "[" * 10**5])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"shards": 3}', '{"shards": [3]}', '{"shards": [{"samples": []}]}', "[" * 10**5],
+)
 def test_an_index_that_is_none_says_nothing(text: str, tmp_path: Path) -> None:
     shutil.copy(INTEROP / "mds" / "plain" / "shard.00000.mds", tmp_path)
     (tmp_path / "index.json").write_text(text)
     assert cut(FORM, tmp_path / "shard.00000.mds")
 
 
-def test_a_shard_that_is_listed_and_missing_is_an_error_and_one_that_is_not_listed_is_left_out(tmp_path: Path) -> None:
+def test_a_shard_that_is_listed_and_missing_is_an_error_and_one_that_is_not_listed_is_left_out(
+    tmp_path: Path,
+) -> None:
     source = Path(shutil.copytree(INTEROP / "mds" / "packed", tmp_path / "in"))
     shutil.copy(source / "shard.00000.mds.zstd", source / "shard.00099.mds.zstd")
     result = shardctl.convert(source, tmp_path / "out", workers=0)
     assert result.samples == 5
-    assert any("shard.00099.mds.zstd" in notice and "does not list" in notice for notice in result.notices)
+    assert any(
+        "shard.00099.mds.zstd" in notice and "does not list" in notice for notice in result.notices
+    )
     (source / "shard.00001.mds.zstd").unlink()
-    with pytest.raises(InputError, match=r"lists shard\.00001\.mds or shard\.00001\.mds\.zstd, which is not there"):
+    with pytest.raises(
+        InputError, match=r"lists shard\.00001\.mds or shard\.00001\.mds\.zstd, which is not there"
+    ):
         shardctl.convert(source, tmp_path / "again", workers=0)
 
 

@@ -1,4 +1,5 @@
-"""Megatron's indexed datasets: sequences come out as they are, exports of shardctl too; indexes that lie are refused."""
+"""Megatron's indexed datasets: sequences come out as they are, exports of shardctl too; indexes
+that lie are refused."""
 
 from __future__ import annotations
 
@@ -20,13 +21,21 @@ MEGATRON = find_format(".megatron", Reading())
 CODES = {"<u1": 1, "<i1": 2, "<i2": 3, "<i4": 4, "<i8": 5, "<f8": 6, "<f4": 7, "<u2": 8}
 
 
-def write(folder: Path, sequences: list[list[int]], dtype: str = "<u2", places: list[int] | None = None) -> Path:
+def write(
+    folder: Path, sequences: list[list[int]], dtype: str = "<u2", places: list[int] | None = None
+) -> Path:
     item, lengths = np.dtype(dtype).itemsize, [len(each) for each in sequences]
     if places is None:
         places = ((np.cumsum(lengths, dtype=int) - lengths) * item).tolist()
     (folder / "a.bin").write_bytes(b"".join(np.array(each, dtype).tobytes() for each in sequences))
-    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, CODES[dtype], len(sequences), len(sequences) + 1)
-    index = np.array(lengths, "<i4").tobytes() + np.array(places, "<i8").tobytes() + np.arange(len(sequences) + 1).tobytes()
+    head = b"MMIDIDX\0\0" + struct.pack(
+        "<QBQQ", 1, CODES[dtype], len(sequences), len(sequences) + 1
+    )
+    index = (
+        np.array(lengths, "<i4").tobytes()
+        + np.array(places, "<i8").tobytes()
+        + np.arange(len(sequences) + 1).tobytes()
+    )
     (folder / "a.idx").write_bytes(head + index)
     return folder / "a.idx"
 
@@ -55,7 +64,12 @@ def test_units_are_read_apart_and_their_digest_is_of_lengths_and_tokens(tmp_path
     assert [row["tokens"] for row in whole.rows] == sequences
     assert read(MEGATRON, path, units=units[::-1]).digests == whole.digests[::-1]
     [last] = read(MEGATRON, path, units=[Unit(0, 0, 0, 900, 1)]).digests
-    assert last == xxhash.xxh3_64(np.int64(lengths[-1]).tobytes() + np.arange(lengths[-1], dtype="<u2").tobytes()).hexdigest()
+    assert (
+        last
+        == xxhash.xxh3_64(
+            np.int64(lengths[-1]).tobytes() + np.arange(lengths[-1], dtype="<u2").tobytes()
+        ).hexdigest()
+    )
 
 
 def test_an_index_is_known_by_its_content(tmp_path: Path) -> None:
@@ -81,7 +95,9 @@ def test_an_index_of_no_sequences_has_no_units(tmp_path: Path) -> None:
 def test_an_export_comes_back(vocabulary: int, tmp_path: Path) -> None:
     splits = {"train": [[1, 2, 3, 7], [vocabulary - 1, 7]], "val": [[4, 7]]}
     schema = pa.schema([("tokens", pa.list_(pa.uint32()))])
-    samples = {split: [{"tokens": each} for each in documents] for split, documents in splits.items()}
+    samples = {
+        split: [{"tokens": each} for each in documents] for split, documents in splits.items()
+    }
     role = {"role": "tokens", "vocabulary": vocabulary, "eos": 7}
     shardctl.write(tmp_path / "in", samples, schema, roles={"tokens": role})
     shardctl.export(tmp_path / "in", tmp_path / "out", "megatron")

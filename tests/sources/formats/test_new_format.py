@@ -1,4 +1,5 @@
-"""A new input format is one file and one row of the table: added to a copy of the package, it is read, found and listed."""
+"""A new input format is one file and one row of the table: added to a copy of the package, it is
+read, found and listed."""
 
 from __future__ import annotations
 
@@ -79,7 +80,9 @@ END_OF_TABLE = ')\n"""The formats, in the order in which help texts name them.""
 def package(tmp_path: Path) -> Path:
     """The folder of a copy of shardctl with the format of PAIRS."""
     copied = tmp_path / "package" / "shardctl"
-    shutil.copytree(Path(shardctl.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(shardctl.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__")
+    )
     (copied / "sources" / "formats" / "pairs.py").write_text(PAIRS)
     table = copied / "sources" / "format_table.py"
     before, end, after = table.read_text().partition(END_OF_TABLE)
@@ -91,7 +94,9 @@ def package(tmp_path: Path) -> Path:
 def ran(package: Path, *command: str | Path) -> str:
     """Run Python with the copy of the package, and return what it prints."""
     environment = {**os.environ, "PYTHONPATH": str(package)}
-    done = subprocess.run([sys.executable, *command], cwd=package, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *command], cwd=package, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -104,14 +109,34 @@ def test_a_format_is_one_file_and_one_row(package: Path, tmp_path: Path) -> None
     (source / "b.pairs.gz").write_bytes(gzip.compress(b"a=3;b=z\n"))
     (source / "c").write_text("#pairs\na=4;b=w\n")  # known by how it begins
     (source / "d.jsonl").write_text('{"a": "0", "b": "json"}\n')
-    ran(package, "-m", "shardctl", "convert", source, tmp_path / "out", "--format", "pairs", "--workers", "1")
+    ran(
+        package,
+        "-m",
+        "shardctl",
+        "convert",
+        source,
+        tmp_path / "out",
+        "--format",
+        "pairs",
+        "--workers",
+        "1",
+    )
     found = [(row["key"], row["a"], row["b"]) for row in shardctl.open(tmp_path / "out")]
-    assert found == [("a.pairs#1", "1", "x"), ("a.pairs#3", "2", "y"), ("b.pairs.gz#1", "3", "z"), ("c#1", "4", "w")]
+    assert found == [
+        ("a.pairs#1", "1", "x"),
+        ("a.pairs#3", "2", "y"),
+        ("b.pairs.gz#1", "3", "z"),
+        ("c#1", "4", "w"),
+    ]
 
 
 def test_the_help_and_the_written_pages_name_it(package: Path) -> None:
     for option in ("--kind", "--format"):
-        words = ran(package, "-m", "shardctl", "convert", "--help").partition(option)[2].partition("]")[0]
+        words = (
+            ran(package, "-m", "shardctl", "convert", "--help")
+            .partition(option)[2]
+            .partition("]")[0]
+        )
         assert "lance,pairs,huggingface" in "".join(words.split())
     code = """
 import sys

@@ -1,4 +1,5 @@
-"""Arrays of numpy: rows come out exactly, in any units; nothing is unpickled, and headers that lie are refused."""
+"""Arrays of numpy: rows come out exactly, in any units; nothing is unpickled, and headers that lie
+are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def header(text: str, data: bytes = b"", version: int = 1) -> bytes:
 
 
 def damaged_reads(format_: Numbered, path: Path, data: bytes, many: int) -> int:
-    """Read copies of a file with bits turned over, and cut. All that may be raised is a Rejection; return how often it was."""
+    """Read copies of a file with bits turned over, and cut. All that may be raised is a Rejection;
+    return how often it was."""
     rejected = 0
     places = range(0, len(data), max(1, len(data) // many))
     for place in places:
@@ -52,7 +54,24 @@ def damaged_reads(format_: Numbered, path: Path, data: bytes, many: int) -> int:
     return rejected
 
 
-SCALARS = ["?", "i1", "u1", "<i2", ">i2", "<u2", "<i4", ">u4", "<i8", ">i8", "<u8", "<f2", "<f4", ">f4", "<f8", ">f8"]
+SCALARS = [
+    "?",
+    "i1",
+    "u1",
+    "<i2",
+    ">i2",
+    "<u2",
+    "<i4",
+    ">u4",
+    "<i8",
+    ">i8",
+    "<u8",
+    "<f2",
+    "<f4",
+    ">f4",
+    "<f8",
+    ">f8",
+]
 
 
 @pytest.mark.parametrize("dtype", SCALARS)
@@ -60,7 +79,9 @@ def test_numbers_of_every_type_and_order_of_bytes_come_out(dtype: str, tmp_path:
     array = np.array([0, 1, 100, 1], dtype)
     found = read(NPY, save(tmp_path, array))
     assert found.table["data"].to_pylist() == array.tolist()
-    assert found.table.schema.field("data").type == pa.from_numpy_dtype(array.dtype.newbyteorder("="))
+    assert found.table.schema.field("data").type == pa.from_numpy_dtype(
+        array.dtype.newbyteorder("=")
+    )
     assert found.numbers == [1, 2, 3, 4]
 
 
@@ -69,10 +90,16 @@ OTHERS: dict[str, tuple[Any, Any]] = {
     "texts of the other order": (np.array(["a", "日本"], ">U2"), ["a", "日本"]),
     "bytes": (np.array([b"a", b"\xff\0b"]), [b"a", b"\xff\0b"]),
     "matrix": (np.arange(12, dtype=">i4").reshape(3, 4), np.arange(12).reshape(3, 4).tolist()),
-    "Fortran": (np.asfortranarray(np.arange(24.0).reshape(4, 3, 2)), np.arange(24.0).reshape(4, 3, 2).tolist()),
+    "Fortran": (
+        np.asfortranarray(np.arange(24.0).reshape(4, 3, 2)),
+        np.arange(24.0).reshape(4, 3, 2).tolist(),
+    ),
     "texts in lists": (np.array([["a", "b"], ["c", ""]]), [["a", "b"], ["c", ""]]),
     "durations": (np.array([1, "NaT"], "m8[us]"), np.array([1, "NaT"], "m8[us]").tolist()),
-    "days": (np.array(["2026-11-21", "NaT"], "M8[D]"), np.array(["2026-11-21", "NaT"], "M8[D]").tolist()),
+    "days": (
+        np.array(["2026-11-21", "NaT"], "M8[D]"),
+        np.array(["2026-11-21", "NaT"], "M8[D]").tolist(),
+    ),
 }
 
 
@@ -83,7 +110,9 @@ def test_other_values_come_out(name: str, tmp_path: Path) -> None:
 
 
 def test_the_bits_of_numbers_do_not_change(tmp_path: Path) -> None:
-    array = np.arange(1, 2**16, 7, dtype=np.uint16).view(np.float16).astype(np.float32).reshape(-1, 1)
+    array = (
+        np.arange(1, 2**16, 7, dtype=np.uint16).view(np.float16).astype(np.float32).reshape(-1, 1)
+    )
     array[3] = np.nan
     found = read(NPY, save(tmp_path, array)).table["data"].combine_chunks()
     assert found.type == pa.list_(pa.float32(), 1)
@@ -91,12 +120,20 @@ def test_the_bits_of_numbers_do_not_change(tmp_path: Path) -> None:
 
 
 def test_fields_of_a_structured_array_are_columns(tmp_path: Path) -> None:
-    array = np.zeros(3, [("id", ">i8"), ("box", "f4", (2, 2)), ("name", "U3"), ("in", [("x", "i1"), ("y", "S2")])])
+    array = np.zeros(
+        3,
+        [("id", ">i8"), ("box", "f4", (2, 2)), ("name", "U3"), ("in", [("x", "i1"), ("y", "S2")])],
+    )
     array["id"], array["name"] = [1, 2, 3], ["a", "b", "c"]
     array["box"][1] = [[1, 2], [3, 4]]
     array["in"]["y"] = [b"p", b"q", b"rr"]
     found = read(NPY, save(tmp_path, array))
-    assert found.rows[1] == {"id": 2, "box": [[1, 2], [3, 4]], "name": "b", "in": {"x": 0, "y": b"q"}}
+    assert found.rows[1] == {
+        "id": 2,
+        "box": [[1, 2], [3, 4]],
+        "name": "b",
+        "in": {"x": 0, "y": b"q"},
+    }
     assert found.table.schema.field("box").type == pa.list_(pa.list_(pa.float32(), 2), 2)
 
 
@@ -122,11 +159,16 @@ def test_units_are_read_apart_and_in_any_order(order: str, tmp_path: Path) -> No
     units = units_of(cut(NPY, path))
     assert len(units) > 3
     whole = read(NPY, path)
-    assert np.array_equal(np.array(whole.table["data"].combine_chunks().flatten()), array.reshape(-1))
+    assert np.array_equal(
+        np.array(whole.table["data"].combine_chunks().flatten()), array.reshape(-1)
+    )
     backwards = read(NPY, path, units=units[::-1])
     assert backwards.digests == whole.digests[::-1]
     part = units[2]._replace(skip=5, first=units[2].first + 5, records=9)
-    assert read(NPY, path, units=[part]).table["data"].to_pylist() == array[part.first - 1 : part.first + 8].tolist()
+    assert (
+        read(NPY, path, units=[part]).table["data"].to_pylist()
+        == array[part.first - 1 : part.first + 8].tolist()
+    )
 
 
 def test_the_digest_is_that_of_the_bytes_of_the_rows(tmp_path: Path) -> None:
@@ -156,21 +198,57 @@ LIES: dict[str, tuple[bytes, str]] = {
     "deep literal": (header("(" * 9000), "bad-header"),
     "keys": (header("{'descr': '<f4'}"), "bad-header"),
     "shape": (header("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}"), "bad-header"),
-    "shape of truth": (header("{'descr': '<f4', 'fortran_order': False, 'shape': (True,)}", bytes(4)), "bad-header"),
+    "shape of truth": (
+        header("{'descr': '<f4', 'fortran_order': False, 'shape': (True,)}", bytes(4)),
+        "bad-header",
+    ),
     "type": (header("{'descr': 'nonsense', 'fortran_order': False, 'shape': (1,)}"), "bad-header"),
     "huge": (header(HUGE, bytes(64)), "truncated"),
-    "huge rows": (header("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 999999999)}"), "too-large"),
-    "many rows of nothing": (header("{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999, 0)}"), "no-values"),
-    "type of nothing": (header("{'descr': '<U0', 'fortran_order': False, 'shape': (9999999999,)}"), "no-values"),
-    "too short": (header("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", bytes(11)), "truncated"),
-    "too long": (header("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", bytes(13)), "wrong-size"),
-    "scalar": (header("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", bytes(4)), "no-rows"),
-    "complex": (header("{'descr': '<c8', 'fortran_order': False, 'shape': (1,)}", bytes(8)), "unknown-type"),
-    "void": (header("{'descr': '|V2', 'fortran_order': False, 'shape': (1,)}", bytes(2)), "unknown-type"),
-    "objects": (header("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", bytes(8)), "pickle"),
-    "objects inside": (header("{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (1,)}", bytes(8)), "pickle"),
+    "huge rows": (
+        header("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 999999999)}"),
+        "too-large",
+    ),
+    "many rows of nothing": (
+        header("{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999, 0)}"),
+        "no-values",
+    ),
+    "type of nothing": (
+        header("{'descr': '<U0', 'fortran_order': False, 'shape': (9999999999,)}"),
+        "no-values",
+    ),
+    "too short": (
+        header("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", bytes(11)),
+        "truncated",
+    ),
+    "too long": (
+        header("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", bytes(13)),
+        "wrong-size",
+    ),
+    "scalar": (
+        header("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", bytes(4)),
+        "no-rows",
+    ),
+    "complex": (
+        header("{'descr': '<c8', 'fortran_order': False, 'shape': (1,)}", bytes(8)),
+        "unknown-type",
+    ),
+    "void": (
+        header("{'descr': '|V2', 'fortran_order': False, 'shape': (1,)}", bytes(2)),
+        "unknown-type",
+    ),
+    "objects": (
+        header("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", bytes(8)),
+        "pickle",
+    ),
+    "objects inside": (
+        header("{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (1,)}", bytes(8)),
+        "pickle",
+    ),
     "part of nothing": (
-        header("{'descr': [('a', '<f4', (0,)), ('b', '<f4')], 'fortran_order': False, 'shape': (1,)}", bytes(4)),
+        header(
+            "{'descr': [('a', '<f4', (0,)), ('b', '<f4')], 'fortran_order': False, 'shape': (1,)}",
+            bytes(4),
+        ),
         "no-values",
     ),
 }
@@ -216,7 +294,11 @@ SAVE: dict[str, Callable[..., None]] = {"stored": np.savez, "deflated": np.savez
 @pytest.mark.parametrize("how", SAVE)
 def test_arrays_of_an_archive_are_columns(how: str, tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 255, (1500, 40, 40), np.uint8)
-    arrays = {"image": images, "label": np.arange(1500) % 7, "name": np.array([f"n{n}" for n in range(1500)])}
+    arrays = {
+        "image": images,
+        "label": np.arange(1500) % 7,
+        "name": np.array([f"n{n}" for n in range(1500)]),
+    }
     path = tmp_path / "a.npz"
     SAVE[how](path, **arrays)
     found = read(NPZ, path)
@@ -233,13 +315,23 @@ def test_arrays_of_an_archive_are_columns(how: str, tmp_path: Path) -> None:
 
 
 def test_one_structured_array_has_its_fields_as_columns(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "a.npz", rows=np.array([(1, "a"), (2, "b")], [("n", "i2"), ("t", "U1")]))
+    np.savez_compressed(
+        tmp_path / "a.npz", rows=np.array([(1, "a"), (2, "b")], [("n", "i2"), ("t", "U1")])
+    )
     assert read(NPZ, tmp_path / "a.npz").rows == [{"n": 1, "t": "a"}, {"n": 2, "t": "b"}]
 
 
 @pytest.mark.parametrize("how", SAVE)
-def test_several_splits_in_one_archive_are_refused_with_what_to_do(how: str, tmp_path: Path) -> None:
-    SAVE[how](tmp_path / "a.npz", x_train=np.zeros(3), y_train=np.zeros(3), x_test=np.zeros(3), y_test=np.zeros(3))
+def test_several_splits_in_one_archive_are_refused_with_what_to_do(
+    how: str, tmp_path: Path
+) -> None:
+    SAVE[how](
+        tmp_path / "a.npz",
+        x_train=np.zeros(3),
+        y_train=np.zeros(3),
+        x_test=np.zeros(3),
+        y_test=np.zeros(3),
+    )
     with pytest.raises(Rejection, match=r"several splits; save each split in a file of its own"):
         read(NPZ, tmp_path / "a.npz")
 

@@ -1,4 +1,5 @@
-"""The column objects of tables: what of it is moved with the image, what is refused, and what a note says of its boxes."""
+"""The column objects of tables: what of it is moved with the image, what is refused, and what a
+note says of its boxes."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ HALVED: dict[str, Any] = {**FLIP, "transform": [{"name": "resize", "size": "4x3"
 
 
 def table(folder: Path, value: Any, type_: Any) -> Path:
-    columns = {"image": pa.array([PHOTO] * 3, pa.binary()), "objects": pa.array([value] * 3, pa.struct(type_))}
+    columns = {
+        "image": pa.array([PHOTO] * 3, pa.binary()),
+        "objects": pa.array([value] * 3, pa.struct(type_)),
+    }
     parquet.write_table(pa.table(columns), folder / "a.parquet")
     return folder / "a.parquet"
 
@@ -33,9 +37,18 @@ def plain(folder: Path, *boxes: list[float], **types: pa.DataType) -> Path:
 
 
 TYPES = {
-    "a fixed length": {"bbox": pa.list_(pa.list_(pa.float32(), 4)), "category": pa.list_(pa.int64())},
-    "large lists": {"bbox": pa.large_list(pa.large_list(pa.float32())), "category": pa.large_list(pa.int64())},
-    "large lists and texts": {"bbox": pa.large_list(pa.list_(pa.float32())), "category": pa.large_list(pa.large_string())},
+    "a fixed length": {
+        "bbox": pa.list_(pa.list_(pa.float32(), 4)),
+        "category": pa.list_(pa.int64()),
+    },
+    "large lists": {
+        "bbox": pa.large_list(pa.large_list(pa.float32())),
+        "category": pa.large_list(pa.int64()),
+    },
+    "large lists and texts": {
+        "bbox": pa.large_list(pa.list_(pa.float32())),
+        "category": pa.large_list(pa.large_string()),
+    },
 }
 
 
@@ -44,15 +57,30 @@ def test_boxes_of_any_lists_are_moved(case: str, tmp_path: Path) -> None:
     category: Any = "cat" if "texts" in case else 1
     source = table(tmp_path, {"bbox": [[1, 2, 3, 4]], "category": [category]}, TYPES[case])
     shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
-    assert stored(tmp_path / "out", "objects")[0] == {"bbox": [[4, 2, 3, 4]], "category": [category]}
+    assert stored(tmp_path / "out", "objects")[0] == {
+        "bbox": [[4, 2, 3, 4]],
+        "category": [category],
+    }
 
 
 def test_places_of_whole_numbers_are_moved_to_parts_of_pixels(tmp_path: Path) -> None:
     whole = pa.list_(pa.list_(pa.int64()))
-    types = {"bbox": whole, "category": pa.list_(pa.int64()), "area": pa.list_(pa.int32()), "id": pa.list_(pa.int64())}
-    source = table(tmp_path, {"bbox": [[1, 2, 3, 3]], "category": [1], "area": [9], "id": [7]}, types)
+    types = {
+        "bbox": whole,
+        "category": pa.list_(pa.int64()),
+        "area": pa.list_(pa.int32()),
+        "id": pa.list_(pa.int64()),
+    }
+    source = table(
+        tmp_path, {"bbox": [[1, 2, 3, 3]], "category": [1], "area": [9], "id": [7]}, types
+    )
     shardctl.convert(source, tmp_path / "out", recipe=HALVED, workers=0)
-    assert stored(tmp_path / "out", "objects")[0] == {"bbox": [[0.5, 1, 1.5, 1.5]], "category": [1], "area": [2.25], "id": [7]}
+    assert stored(tmp_path / "out", "objects")[0] == {
+        "bbox": [[0.5, 1, 1.5, 1.5]],
+        "category": [1],
+        "area": [2.25],
+        "id": [7],
+    }
     shardctl.convert(source, tmp_path / "kept", recipe={"kind": "image"}, workers=0)
     assert isinstance(stored(tmp_path / "kept", "objects")[0]["bbox"][0][0], int)
 
@@ -62,23 +90,35 @@ MEMBERS = {
     "polygon": ([[1, 2, 3, 2, 3, 4]], NUMBERS),
     "landmarks": ([[1, 2]], NUMBERS),
     "boxes": (["1 2 3 4"], pa.list_(pa.string())),
-    "mask": ([RUNS], pa.list_(pa.struct([("size", pa.list_(pa.int64())), ("counts", pa.string())]))),
+    "mask": (
+        [RUNS],
+        pa.list_(pa.struct([("size", pa.list_(pa.int64())), ("counts", pa.string())])),
+    ),
 }
 
 
 @pytest.mark.parametrize("member", MEMBERS)
 def test_members_that_would_stay_behind_are_refused(member: str, tmp_path: Path) -> None:
     value, type_ = MEMBERS[member]
-    types = {"bbox": NUMBERS, "category": pa.list_(pa.int64()), "colour": pa.list_(pa.string()), member: type_}
+    types = {
+        "bbox": NUMBERS,
+        "category": pa.list_(pa.int64()),
+        "colour": pa.list_(pa.string()),
+        member: type_,
+    }
     given = {"bbox": [[1, 2, 3, 4]], "category": [0], "colour": ["red"], member: value}
     source = table(tmp_path, given, types)
     with pytest.raises(
-        UsageError, match=rf"hflip moves the content of the images, but not objects\.{member}: .*unmoved='objects'"
+        UsageError,
+        match=rf"hflip moves the content of the images, but not objects\.{member}: "
+        r".*unmoved='objects'",
     ):
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     shardctl.convert(source, tmp_path / "out", recipe={**FLIP, "unmoved": ["objects"]}, workers=0)
     assert stored(tmp_path / "out", "objects") == [given] * 3
-    shardctl.convert(source, tmp_path / "grey", recipe={**FLIP, "transform": [{"name": "grayscale"}]}, workers=0)
+    shardctl.convert(
+        source, tmp_path / "grey", recipe={**FLIP, "transform": [{"name": "grayscale"}]}, workers=0
+    )
     assert stored(tmp_path / "grey", "objects") == [given] * 3
 
 
@@ -87,14 +127,22 @@ def test_members_of_json_lines_that_would_stay_behind_are_refused(tmp_path: Path
     objects = {"bbox": [[1, 2, 3, 4]], "category": [0], "polygon": [[1, 2, 3, 2, 3, 4]]}
     (tmp_path / "a.jsonl").write_text(json.dumps({"image": "a.png", "objects": objects}) + "\n")
     with pytest.raises(UsageError, match=r"but not objects\.polygon"):
-        shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe={**FLIP, "image_field": "image"}, workers=0)
+        shardctl.convert(
+            tmp_path / "a.jsonl",
+            tmp_path / "out",
+            recipe={**FLIP, "image_field": "image"},
+            workers=0,
+        )
 
 
 def test_boxes_that_are_shares_are_refused(tmp_path: Path) -> None:
     source = plain(tmp_path, [0.1, 0.2, 0.3, 0.4], [0, 0, 1, 1])
-    with pytest.raises(InputError, match=r"from 0 to 1, as shares .*pixels; multiply x and width by the width"):
+    with pytest.raises(
+        InputError, match=r"from 0 to 1, as shares .*pixels; multiply x and width by the width"
+    ):
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
-    shardctl.convert(source, tmp_path / "kept", recipe={"kind": "image"}, workers=0)  # nothing reads them
+    # nothing reads them
+    shardctl.convert(source, tmp_path / "kept", recipe={"kind": "image"}, workers=0)
     shardctl.convert(plain(tmp_path, [0, 0, 1, 1]), tmp_path / "pixel", recipe=FLIP, workers=0)
     folder = tmp_path / "in"
     folder.mkdir()
@@ -109,9 +157,13 @@ def test_boxes_that_are_shares_are_refused(tmp_path: Path) -> None:
 def test_boxes_outside_of_the_image_are_counted_and_follow_the_rule(tmp_path: Path) -> None:
     source = plain(tmp_path, [2, 1, 10, 3], [1, 1, 2, 2])
     result = shardctl.convert(source, tmp_path / "keep", recipe={"kind": "image"}, workers=0)
-    assert any("3 boxes reach outside of the image; kept as they are" in said for said in result.notices)
+    assert any(
+        "3 boxes reach outside of the image; kept as they are" in said for said in result.notices
+    )
     for rule, boxes in {"clip": [[2, 1, 6, 3], [1, 1, 2, 2]], "drop": [[1, 1, 2, 2]]}.items():
-        shardctl.convert(source, tmp_path / rule, recipe={"kind": "image"}, workers=0, boxes_outside=rule)
+        shardctl.convert(
+            source, tmp_path / rule, recipe={"kind": "image"}, workers=0, boxes_outside=rule
+        )
         assert stored(tmp_path / rule, "objects")[0]["bbox"] == boxes
     folder = tmp_path / "in"
     folder.mkdir()
@@ -119,20 +171,27 @@ def test_boxes_outside_of_the_image_are_counted_and_follow_the_rule(tmp_path: Pa
     line = {"file_name": "a.png", "objects": {"bbox": [[2, 1, 8, 6]], "category": [0]}}  # corners
     (folder / "metadata.jsonl").write_text(json.dumps(line) + "\n")
     result = shardctl.convert(folder, tmp_path / "files", workers=0)
-    assert any("1 box reaches outside" in said and "if these are corners" in said for said in result.notices)
+    assert any(
+        "1 box reaches outside" in said and "if these are corners" in said
+        for said in result.notices
+    )
 
 
 def test_what_is_to_stay_must_be_there_and_must_not_move_by_its_role(tmp_path: Path) -> None:
     source = plain(tmp_path, [1, 2, 3, 4])
     with pytest.raises(UsageError, match="unmoved: there is no field bboxes; fields are "):
-        shardctl.convert(source, tmp_path / "out", recipe={**FLIP, "unmoved": ["bboxes"]}, workers=0)
+        shardctl.convert(
+            source, tmp_path / "out", recipe={**FLIP, "unmoved": ["bboxes"]}, workers=0
+        )
     images, masks = tmp_path / "in", tmp_path / "masks"
     for folder, data in ((images, PHOTO), (masks, GREY)):
         folder.mkdir()
         (folder / "a.png").write_bytes(data)
     told = {**FLIP, "unmoved": ["mask"]}
     with pytest.raises(UsageError, match="unmoved='mask': it is a mask by role"):
-        shardctl.convert(images, tmp_path / "out", recipe=told, workers=0, labels=[f"masks:{masks}"])
+        shardctl.convert(
+            images, tmp_path / "out", recipe=told, workers=0, labels=[f"masks:{masks}"]
+        )
     shardctl.convert(images, tmp_path / "marked", workers=0, labels=[f"masks:{masks}"])
     shardctl.export(tmp_path / "marked", tmp_path / "exported", to="parquet")
     with pytest.raises(UsageError, match="unmoved='mask': it is a mask by role"):
@@ -140,23 +199,39 @@ def test_what_is_to_stay_must_be_there_and_must_not_move_by_its_role(tmp_path: P
 
 
 def test_bytes_that_turn_out_to_be_images_are_found(tmp_path: Path) -> None:
-    """In the first value that there is, in structs, and in a later record, which is a reject then."""
+    """In the first value that there is, in structs, and in a later record, which is a reject
+    then."""
     records = 400
 
     def write(**columns: Any) -> Path:
-        images = pa.array([png(np.full((6, 8, 3), n % 250, np.uint8)) for n in range(records)], pa.binary())
-        parquet.write_table(pa.table({"image": images, **columns}), tmp_path / "a.parquet", row_group_size=100)
+        images = pa.array(
+            [png(np.full((6, 8, 3), n % 250, np.uint8)) for n in range(records)], pa.binary()
+        )
+        parquet.write_table(
+            pa.table({"image": images, **columns}), tmp_path / "a.parquet", row_group_size=100
+        )
         return tmp_path / "a.parquet"
 
-    struct = pa.array([{"sem": GREY, "id": 1}] * records, pa.struct([("sem", pa.binary()), ("id", pa.int64())]))
+    struct = pa.array(
+        [{"sem": GREY, "id": 1}] * records, pa.struct([("sem", pa.binary()), ("id", pa.int64())])
+    )
     last = pa.array([None] * 90 + [GREY] * (records - 90), pa.binary())
     for name, values in {"gt": struct, "extra": last}.items():
-        with pytest.raises(UsageError, match=f"but not {name}: it looks like a place in the image, a mask or another image"):
+        with pytest.raises(
+            UsageError,
+            match=f"but not {name}: it looks like a place in the image, a mask or another image",
+        ):
             shardctl.convert(write(**{name: values}), tmp_path / "out", recipe=FLIP, workers=0)
     late = pa.array([GREY if number == 110 else b"none" for number in range(records)], pa.binary())
     result = shardctl.convert(write(extra=late), tmp_path / "out", recipe=FLIP, workers=0)
     assert (result.samples, result.rejected) == (records - 1, 1)
     (example,) = result.examples
-    assert (example.key, example.error, "--unmoved extra" in example.message) == ("a.parquet#111", "unmoved-image", True)
-    told = shardctl.convert(write(extra=late), tmp_path / "told", recipe={**FLIP, "unmoved": ["extra"]}, workers=0)
+    assert (example.key, example.error, "--unmoved extra" in example.message) == (
+        "a.parquet#111",
+        "unmoved-image",
+        True,
+    )
+    told = shardctl.convert(
+        write(extra=late), tmp_path / "told", recipe={**FLIP, "unmoved": ["extra"]}, workers=0
+    )
     assert told.rejected == 0

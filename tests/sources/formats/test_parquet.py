@@ -39,13 +39,21 @@ def numbers(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", columns_of_all_types())
 def test_values_of_every_type_are_those_of_a_serial_reading(name: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", pa.table({"column": columns_of_all_types()[name]}), row_group_size=2)
+    path = write(
+        tmp_path / "a.parquet", pa.table({"column": columns_of_all_types()[name]}), row_group_size=2
+    )
     everything = read(PARQUET, path)
     assert everything.numbers == [1, 2, 3]
-    expected = [dict(value) if name == "map" and value is not None else value for value in pq.read_table(path)[0].to_pylist()]
+    expected = [
+        dict(value) if name == "map" and value is not None else value
+        for value in pq.read_table(path)[0].to_pylist()
+    ]
     found = everything.table[0].to_pylist()
     if name == "map":
-        found = [value and {pair["key"]: pair["value"] for pair in value} if value else value for value in found]
+        found = [
+            value and {pair["key"]: pair["value"] for pair in value} if value else value
+            for value in found
+        ]
         found = [{} if value == [] else value for value in found]
     assert found == expected
 
@@ -56,21 +64,30 @@ def test_a_row_group_is_a_unit_and_its_bytes_are_its_digest(numbers: Path) -> No
     whole = read(PARQUET, numbers)
     assert whole.table.equals(pq.read_table(numbers))
     data = numbers.read_bytes()
-    assert whole.digests == [xxhash.xxh3_64(data[each.offset : each.offset + each.size]).hexdigest() for each in cuts]
+    assert whole.digests == [
+        xxhash.xxh3_64(data[each.offset : each.offset + each.size]).hexdigest() for each in cuts
+    ]
 
 
 def test_units_of_one_row_group_give_the_same_rows_in_any_order(numbers: Path) -> None:
     [first, *_] = units_of(cut(PARQUET, numbers))
-    parts = [Unit(first.offset, first.size, skip, 1 + skip, min(70, 300 - skip)) for skip in range(0, 300, 70)]
+    parts = [
+        Unit(first.offset, first.size, skip, 1 + skip, min(70, 300 - skip))
+        for skip in range(0, 300, 70)
+    ]
     for order in (parts, parts[::-1]):
         found = read(PARQUET, numbers, units=order)
         assert sorted(found.numbers) == list(range(1, 301))
         assert [row["n"] + 1 for row in found.rows] == found.numbers
 
 
-def test_units_that_continue_do_not_open_the_row_group_again(numbers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_that_continue_do_not_open_the_row_group_again(
+    numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = []
-    monkeypatch.setattr(pa, "OSFile", lambda path, real=pa.OSFile: opened.append(path) or real(path))
+    monkeypatch.setattr(
+        pa, "OSFile", lambda path, real=pa.OSFile: opened.append(path) or real(path)
+    )
     [first, *_] = units_of(cut(PARQUET, numbers))
     parts = [Unit(first.offset, first.size, skip, 1 + skip, 50) for skip in range(0, 300, 50)]
     read(PARQUET, numbers, schema=pq.read_schema(numbers), units=parts)
@@ -84,7 +101,9 @@ def test_a_file_that_changed_between_two_units_is_not_continued(numbers: Path) -
     write(numbers, pa.table({"n": pa.array([-1] * 1000), "text": ["x"] * 1000}), row_group_size=300)
     os.utime(numbers, ns=(1, 1))
     [first, *_] = units_of(cut(PARQUET, numbers))
-    found = read(PARQUET, numbers, schema=schema, units=[first._replace(skip=100, first=101, records=100)])
+    found = read(
+        PARQUET, numbers, schema=schema, units=[first._replace(skip=100, first=101, records=100)]
+    )
     assert {row["n"] for row in found.rows} == {-1}
 
 
@@ -104,9 +123,17 @@ def test_columns_that_were_not_found_are_a_misfit_unless_a_person_chose(numbers:
 
 @pytest.mark.parametrize(
     ("values", "type_"),
-    [([300], pa.int8()), ([1.5], pa.int64()), ([2**53 + 1], pa.float64()), (["1"], pa.int64()), ([{"a": 1}], pa.struct([]))],
+    [
+        ([300], pa.int8()),
+        ([1.5], pa.int64()),
+        ([2**53 + 1], pa.float64()),
+        (["1"], pa.int64()),
+        ([{"a": 1}], pa.struct([])),
+    ],
 )
-def test_a_value_that_would_change_is_a_misfit(values: list[object], type_: pa.DataType, tmp_path: Path) -> None:
+def test_a_value_that_would_change_is_a_misfit(
+    values: list[object], type_: pa.DataType, tmp_path: Path
+) -> None:
     path = write(tmp_path / "a.parquet", pa.table({"a": values}))
     with pytest.raises(Misfit, match="the column a"):
         read(PARQUET, path, schema=pa.schema([("a", type_)]))
@@ -114,38 +141,66 @@ def test_a_value_that_would_change_is_a_misfit(values: list[object], type_: pa.D
 
 def test_mixed_columns_are_json_text(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", pa.table({"a": [[1, 2], None], "b": [1.0, 2.5]}))
-    found = read(PARQUET, path, schema=pa.schema([("a", pa.string()), ("b", pa.string()), ("c", pa.int8())]))
-    assert found.rows == [{"a": "[1, 2]", "b": "1.0", "c": None}, {"a": None, "b": "2.5", "c": None}]
+    found = read(
+        PARQUET, path, schema=pa.schema([("a", pa.string()), ("b", pa.string()), ("c", pa.int8())])
+    )
+    assert found.rows == [
+        {"a": "[1, 2]", "b": "1.0", "c": None},
+        {"a": None, "b": "2.5", "c": None},
+    ]
 
 
 @pytest.mark.parametrize("zone", [None, "Europe/Paris"])
-@pytest.mark.parametrize(("units", "finest"), [(["ms", "ns"], "ns"), (["us", "s", "ms"], "us"), (["ns", "us"], "ns")])
-def test_times_of_several_units_have_the_finest(units: list[str], finest: str, zone: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("units", "finest"), [(["ms", "ns"], "ns"), (["us", "s", "ms"], "us"), (["ns", "us"], "ns")]
+)
+def test_times_of_several_units_have_the_finest(
+    units: list[str], finest: str, zone: str | None, tmp_path: Path
+) -> None:
     """pandas has written ns, ms and us, by its version and that of the file."""
     times = pa.array([1_600_000_000, None, -1], pa.timestamp("s", zone))
-    tables = [pa.table({"t": times.cast(pa.timestamp(unit, zone)), "n": [[value] for value in times]}) for unit in units]
-    paths = [str(write(tmp_path / f"{number}.parquet", table)) for number, table in enumerate(tables)]
+    tables = [
+        pa.table({"t": times.cast(pa.timestamp(unit, zone)), "n": [[value] for value in times]})
+        for unit in units
+    ]
+    paths = [
+        str(write(tmp_path / f"{number}.parquet", table)) for number, table in enumerate(tables)
+    ]
     shardctl.convert(paths, tmp_path / "out", workers=0)
     ds = shardctl.open(tmp_path / "out")
     assert ds.schema.field("t").type == pa.timestamp(finest, zone)
     wanted = times.cast(pa.timestamp(finest, zone)).cast(pa.int64()).to_pylist()
     (shard,) = (tmp_path / "out").glob("train*.arrow")
-    assert pa.ipc.open_file(shard).read_all()["t"].cast(pa.int64()).to_pylist() == wanted * len(units)
+    assert pa.ipc.open_file(shard).read_all()["t"].cast(pa.int64()).to_pylist() == wanted * len(
+        units
+    )
 
 
 def test_times_that_the_finest_unit_does_not_hold_are_refused(tmp_path: Path) -> None:
-    tables = [pa.table({"t": pa.array([value], pa.timestamp(unit))}) for value, unit in ((253402214400000, "ms"), (1, "ns"))]
-    paths = [str(write(tmp_path / f"{number}.parquet", table)) for number, table in enumerate(tables)]
+    tables = [
+        pa.table({"t": pa.array([value], pa.timestamp(unit))})
+        for value, unit in ((253402214400000, "ms"), (1, "ns"))
+    ]
+    paths = [
+        str(write(tmp_path / f"{number}.parquet", table)) for number, table in enumerate(tables)
+    ]
     with pytest.raises(InputError, match=r"out of bounds timestamp.*else give all files one type"):
         shardctl.convert(paths, tmp_path / "out", workers=0)
 
 
-@pytest.mark.parametrize(("values", "type_"), [([0.0, 1.0, None], pa.int64()), ([0.5, 1.0, None], pa.float64())])
+@pytest.mark.parametrize(
+    ("values", "type_"), [([0.0, 1.0, None], pa.int64()), ([0.5, 1.0, None], pa.float64())]
+)
 def test_a_column_that_pandas_made_float_is_the_one_of_the_other_files(
     values: list[float], type_: pa.DataType, tmp_path: Path
 ) -> None:
-    tables = [pa.table({"label": [2, 1], "tags": [[1], None]}), pa.table({"label": values, "tags": [[3.0, None]] * 3})]
-    paths = [str(write(tmp_path / f"{number}.parquet", table)) for number, table in enumerate(tables)]
+    tables = [
+        pa.table({"label": [2, 1], "tags": [[1], None]}),
+        pa.table({"label": values, "tags": [[3.0, None]] * 3}),
+    ]
+    paths = [
+        str(write(tmp_path / f"{number}.parquet", table)) for number, table in enumerate(tables)
+    ]
     shardctl.convert(paths, tmp_path / "out", workers=0)
     dataset = shardctl.open(tmp_path / "out")
     assert dataset.schema.field("label").type == type_
@@ -182,7 +237,9 @@ def test_text_that_is_no_utf8_is_the_reject_of_its_row(tmp_path: Path) -> None:
     assert [(number, error) for number, error, _ in found.rejects] == [(2, "not-utf8")]
 
 
-@pytest.mark.parametrize("data", [b"", b"PAR1", b"not at all a Parquet file", b"PAR1" + bytes(100) + b"PAR1"])
+@pytest.mark.parametrize(
+    "data", [b"", b"PAR1", b"not at all a Parquet file", b"PAR1" + bytes(100) + b"PAR1"]
+)
 def test_a_file_that_is_no_parquet_is_one_sentence(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(data)
@@ -255,9 +312,14 @@ VIEWS: dict[str, tuple[pa.Array, list[Any]]] = {
     "shared": (pa.ListViewArray.from_arrays(pa.array([2, 0, 1], pa.int32()), pa.array([2, 2, 2], pa.int32()), [1, 2, 3, 4]),
                [[3, 4], [1, 2], [2, 3]]),
     "of text": (pa.array([["a", "b"], ["c"]], pa.list_view(pa.string_view())), [["a", "b"], ["c"]]),
-    "in views": (pa.array([[[1], [2, 3]], []], pa.list_view(pa.list_view(pa.int32()))), [[[1], [2, 3]], []]),
-    "in a struct": (pa.array([{"a": [1]}, {"a": []}], pa.struct({"a": pa.list_view(pa.int32())})), [{"a": [1]}, {"a": []}]),
-    "text": (pa.array(["a", None, "more than twelve bytes"], pa.string_view()), ["a", None, "more than twelve bytes"]),
+    "in "
+    "views": (pa.array([[[1], [2, 3]], []], pa.list_view(pa.list_view(pa.int32()))), [[[1], [2, 3]], []]),
+    "in a "
+    "struct": (pa.array([{"a": [1]}, {"a": []}], pa.struct({"a": pa.list_view(pa.int32())})), [{"a": [1]}, {"a": []}]),
+    "text": (pa.array(["a", None, "more than twelve "
+                                  "bytes"], pa.string_view()), ["a", None, "more "
+                                                                                            "than "
+                                                                                            "twelve bytes"]),
     "bytes": (pa.array([b"a", None], pa.binary_view()), [b"a", None]),
     "words": (pa.DictionaryArray.from_arrays([1, 0, 1], pa.array(["a", "b"], pa.string_view())), ["b", "a", "b"]),
     "runs": (pa.RunEndEncodedArray.from_arrays([2, 3], pa.array(["a", "b"], pa.string_view())), ["a", "a", "b"]),
@@ -266,16 +328,24 @@ VIEWS: dict[str, tuple[pa.Array, list[Any]]] = {
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("form", ["file", "stream"])
-def test_views_and_run_ends_of_arrow_come_out_as_what_they_stand_for(form: str, tmp_path: Path) -> None:
+def test_views_and_run_ends_of_arrow_come_out_as_what_they_stand_for(
+    form: str, tmp_path: Path
+) -> None:
     for name, (array, values) in VIEWS.items():
         table = pa.table({"x": array, "n": range(len(array))})
         path = tmp_path / f"{name}.arrow"
-        with (pa.ipc.new_file if form == "file" else pa.ipc.new_stream)(str(path), table.schema) as writer:
+        with (pa.ipc.new_file if form == "file" else pa.ipc.new_stream)(
+            str(path), table.schema
+        ) as writer:
             writer.write_table(table)
         read = shardctl.convert(path, tmp_path / "out", workers=0, overwrite=True)
-        tables = [pa.ipc.open_file(shard).read_all() for shard in (tmp_path / "out").glob("train-*.arrow")]
+        tables = [
+            pa.ipc.open_file(shard).read_all() for shard in (tmp_path / "out").glob("train-*.arrow")
+        ]
         assert (read.rejected, pa.concat_tables(tables)["x"].to_pylist()) == (0, values), name
-        drawn = shardctl.convert(path, tmp_path / "out", workers=0, split="train=0.5,val=0.5", overwrite=True)
+        drawn = shardctl.convert(
+            path, tmp_path / "out", workers=0, split="train=0.5,val=0.5", overwrite=True
+        )
         assert drawn.samples == len(values), name
 
 
@@ -285,7 +355,12 @@ def test_a_row_that_is_too_large_is_a_reject_and_costs_no_other(
 ) -> None:
     monkeypatch.setattr("shardctl.sources.formats.columns.RECORD_BYTES", 1000)
     texts = ["a" * 400, "b" * 400, "c" * 2000, "d" * 900, "e" * 1001, "f"]
-    table = pa.table({"text": pa.array(texts, pa.large_string()), "word": pa.array(["x", "y" * 900] * 3).dictionary_encode()})
+    table = pa.table(
+        {
+            "text": pa.array(texts, pa.large_string()),
+            "word": pa.array(["x", "y" * 900] * 3).dictionary_encode(),
+        }
+    )
     path = tmp_path / f"in{suffix}"
     if suffix == ".parquet":
         pq.write_table(table, path)
@@ -295,7 +370,9 @@ def test_a_row_that_is_too_large_is_a_reject_and_costs_no_other(
     result = shardctl.convert(path, tmp_path / "out", workers=0, max_rejects="100%")
     rows = [(row["text"], row["word"]) for row in shardctl.open(tmp_path / "out")]
     assert rows == [("a" * 400, "x"), ("f", "y" * 900)]
-    rejects = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
+    rejects = [
+        json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
+    ]
     assert (result.rejected, {reject["error"] for reject in rejects}) == (4, {"too-large"})
     assert "a record of" in rejects[0]["message"]
 
@@ -305,7 +382,9 @@ def test_a_row_that_is_too_large_is_a_reject_and_costs_no_other(
 def test_tensors_keep_their_shape(form: str, permutation: list[int] | None, tmp_path: Path) -> None:
     type_ = pa.fixed_shape_tensor(pa.float32(), (2, 3, 4), permutation=permutation)
     numbers = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(120, dtype=np.float32)), 24)
-    some = pa.FixedSizeListArray.from_arrays(numbers.flatten(), 24, mask=pa.array([False, True, False, True, True]))
+    some = pa.FixedSizeListArray.from_arrays(
+        numbers.flatten(), 24, mask=pa.array([False, True, False, True, True])
+    )
     tensors, holes = (pa.ExtensionArray.from_storage(type_, storage) for storage in (numbers, some))
     table = pa.table({"x": tensors.slice(1), "n": holes.slice(0, 4)})
     if form == "parquet":
@@ -315,8 +394,13 @@ def test_tensors_keep_their_shape(form: str, permutation: list[int] | None, tmp_
             file.write_table(table)
     shardctl.convert(tmp_path / f"a.{form}", tmp_path / "out", workers=0)
     dataset = shardctl.open(tmp_path / "out")
-    # By the text of Arrow's format: for three dimensions, to_numpy_ndarray of pyarrow 26 gives numbers twice.
-    truth = np.arange(120).reshape(5, 2, 3, 4).transpose(0, *(1 + place for place in permutation or range(3)))
+    # By the text of Arrow's format: for three dimensions, to_numpy_ndarray of pyarrow 26 gives
+    # numbers twice.
+    truth = (
+        np.arange(120)
+        .reshape(5, 2, 3, 4)
+        .transpose(0, *(1 + place for place in permutation or range(3)))
+    )
     assert np.array_equal(np.array([sample["x"] for sample in dataset]), truth[1:])
     found = [sample["n"] for sample in dataset]
     assert found[1] is None
@@ -339,10 +423,17 @@ class OwnKeys(encryption.KmsClient):  # type: ignore[misc]  # pyarrow is untyped
 
 @pytest.mark.parametrize("plain_footer", [False, True])
 def test_an_encrypted_file_is_no_damaged_one(plain_footer: bool, tmp_path: Path) -> None:
-    """With a plain footer, pyarrow aborts where it is asked for the place of an encrypted column."""
-    how = encryption.EncryptionConfiguration(footer_key="f", column_keys={"c": ["n"]}, plaintext_footer=plain_footer)
+    """With a plain footer, pyarrow aborts where it is asked for the place of an encrypted
+    column."""
+    how = encryption.EncryptionConfiguration(
+        footer_key="f", column_keys={"c": ["n"]}, plaintext_footer=plain_footer
+    )
     factory = encryption.CryptoFactory(OwnKeys)
     properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), how)
-    path = write(tmp_path / "a.parquet", pa.table({"n": [1], "text": ["a"]}), encryption_properties=properties)
+    path = write(
+        tmp_path / "a.parquet",
+        pa.table({"n": [1], "text": ["a"]}),
+        encryption_properties=properties,
+    )
     with pytest.raises(Rejection, match="an encrypted Parquet file; decrypt it first"):
         cut(PARQUET, path)

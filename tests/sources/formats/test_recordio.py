@@ -23,7 +23,9 @@ def part(data: bytes, kind: int = 0) -> bytes:
 
 def record(number: int) -> bytes:
     data = struct.pack("<IfQQ", 0, number % 3, number, 0) + bytes([number]) * (50 + 7 * number)
-    return part(data) if number % 2 else part(data[:40], 1) + part(data[40:48], 2) + part(data[48:], 3)
+    return (
+        part(data) if number % 2 else part(data[:40], 1) + part(data[40:48], 2) + part(data[48:], 3)
+    )
 
 
 class TestRecordIO(Promises):
@@ -48,9 +50,13 @@ def test_records_are_those_that_were_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("kinds", [(3,), (2,), (1, 0), (1, 1), (1, 2, 0), (5,)])
-def test_parts_in_another_order_than_they_can_have_are_damage(kinds: tuple[int, ...], tmp_path: Path) -> None:
+def test_parts_in_another_order_than_they_can_have_are_damage(
+    kinds: tuple[int, ...], tmp_path: Path
+) -> None:
     path = tmp_path / "a.rec"
-    path.write_bytes(part(b"good") + b"".join(part(b"data", kind) for kind in kinds) + part(b"good"))
+    path.write_bytes(
+        part(b"good") + b"".join(part(b"data", kind) for kind in kinds) + part(b"good")
+    )
     found = read(FORM, path)
     assert [row["data"] for row in found.rows] == [b"good"]
     assert errors(found) == [(2, "damaged")]

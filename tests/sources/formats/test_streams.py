@@ -43,7 +43,9 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "xz": lzma.compress,
     "zst": zstd,
 }
-TEXT = b"".join(b"line %d with %d\n" % (number, random.Random(number).getrandbits(64)) for number in range(2000))
+TEXT = b"".join(
+    b"line %d with %d\n" % (number, random.Random(number).getrandbits(64)) for number in range(2000)
+)
 every_compression = pytest.mark.parametrize("ending", COMPRESS)
 
 
@@ -79,7 +81,11 @@ def scanned(path: Path, form: Sequential, reading: Reading | None = None) -> lis
 
 
 def texts_of(
-    path: Path, unit: Unit, form: Sequential, reading: Reading | None = None, choose: Callable[[Numbers], Numbers] | None = None
+    path: Path,
+    unit: Unit,
+    form: Sequential,
+    reading: Reading | None = None,
+    choose: Callable[[Numbers], Numbers] | None = None,
 ) -> tuple[list[tuple[int, str]], list[tuple[int, Rejection]], str]:
     """Return the records of a unit, its rejects and its digest."""
     digest = xxhash.xxh3_64()
@@ -107,7 +113,9 @@ def test_the_end_of_a_name_tells_the_compression(name: str, parts: tuple[str, st
 
 
 @every_compression
-def test_members_are_read_one_after_the_other_to_the_end(ending: str, tmp_path: Path, inflate: None) -> None:
+def test_members_are_read_one_after_the_other_to_the_end(
+    ending: str, tmp_path: Path, inflate: None
+) -> None:
     compress = COMPRESS[ending]
     data = compress(TEXT) + compress(b"") + compress(b"middle\n") + compress(b"") + compress(TEXT)
     assert read_all(data, ending, tmp_path) == (TEXT + b"middle\n" + TEXT, "whole")
@@ -116,13 +124,23 @@ def test_members_are_read_one_after_the_other_to_the_end(ending: str, tmp_path: 
 def test_zstd_frames_of_all_kinds_are_read(tmp_path: Path) -> None:
     skipped = b"\x51\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"extra"
     large = zstandard.ZstdCompressor(level=19).compress(TEXT)
-    data = skipped + zstd(TEXT) + skipped + zstd_of_unknown_size(TEXT) + zstd_of_unknown_size(b"") + large + skipped
+    data = (
+        skipped
+        + zstd(TEXT)
+        + skipped
+        + zstd_of_unknown_size(TEXT)
+        + zstd_of_unknown_size(b"")
+        + large
+        + skipped
+    )
     assert read_all(data, "zst", tmp_path) == (3 * TEXT, "whole")
     assert read_all(data[:-1], "zst", tmp_path) == (3 * TEXT, "truncated")
 
 
 def test_a_zstd_file_that_needs_a_dictionary_is_not_damaged(tmp_path: Path) -> None:
-    dictionary = zstandard.train_dictionary(1024, [b"sample %d of text" % number for number in range(2000)])
+    dictionary = zstandard.train_dictionary(
+        1024, [b"sample %d of text" % number for number in range(2000)]
+    )
     data = zstandard.ZstdCompressor(dict_data=dictionary).compress(TEXT)
     assert read_all(data, "zst", tmp_path) == (b"", "needs-dictionary")
 
@@ -138,7 +156,9 @@ def test_a_zstd_file_with_a_window_of_2_gib_is_read(tmp_path: Path) -> None:
 
 
 @every_compression
-def test_a_file_that_is_cut_anywhere_is_truncated(ending: str, tmp_path: Path, inflate: None) -> None:
+def test_a_file_that_is_cut_anywhere_is_truncated(
+    ending: str, tmp_path: Path, inflate: None
+) -> None:
     data = COMPRESS[ending](TEXT) + COMPRESS[ending](b"second\n")
     between = len(COMPRESS[ending](TEXT))
     whole = TEXT + b"second\n"
@@ -173,20 +193,33 @@ def test_what_is_had_of_a_cut_file_does_not_depend_on_how_it_is_read(
 def test_no_flipped_bit_passes_unseen(ending: str, tmp_path: Path, inflate: None) -> None:
     data = COMPRESS[ending](TEXT)
     rng = random.Random(5)
-    places = [*range(16), *range(len(data) - 16, len(data)), *(rng.randrange(len(data)) for _ in range(40))]
+    places = [
+        *range(16),
+        *range(len(data) - 16, len(data)),
+        *(rng.randrange(len(data)) for _ in range(40)),
+    ]
     for place in places:
         damaged = bytearray(data)
         damaged[place] ^= 1 << rng.randrange(8)
         out, end = read_all(bytes(damaged), ending, tmp_path)
-        if end == "whole":  # in a field that says nothing of the data, such as the time in a gzip header
+        # in a field that says nothing of the data, such as the time in a gzip header
+        if end == "whole":
             assert out == TEXT, place
         else:
-            assert end in ("damaged", "truncated", "wrong-format", "needs-memory", "needs-dictionary"), place
+            assert end in (
+                "damaged",
+                "truncated",
+                "wrong-format",
+                "needs-memory",
+                "needs-dictionary",
+            ), place
 
 
 @every_compression
 @pytest.mark.parametrize("junk", [b"x", b"junk", b"\x00\x00x", b"\n" * 100_000])
-def test_something_else_after_the_end_is_damage(ending: str, junk: bytes, tmp_path: Path, inflate: None) -> None:
+def test_something_else_after_the_end_is_damage(
+    ending: str, junk: bytes, tmp_path: Path, inflate: None
+) -> None:
     assert read_all(COMPRESS[ending](TEXT) + junk, ending, tmp_path)[1] == "damaged"
 
 
@@ -233,11 +266,16 @@ def test_a_compressed_file_is_one_unit_with_all_its_records(ending: str, tmp_pat
     assert found == list(enumerate(TEXT.decode().splitlines(), 1))
     assert rejects == []
     assert digest == xxhash.xxh3_64(TEXT).hexdigest()
-    assert form.types(str(path), Unit(0, path.stat().st_size, 0, 1, 2000), Reading()).schema() == SCHEMA
+    assert (
+        form.types(str(path), Unit(0, path.stat().st_size, 0, 1, 2000), Reading()).schema()
+        == SCHEMA
+    )
 
 
 @every_compression
-def test_of_a_file_that_is_cut_complete_records_are_kept_and_the_rest_is_one_reject(ending: str, tmp_path: Path) -> None:
+def test_of_a_file_that_is_cut_complete_records_are_kept_and_the_rest_is_one_reject(
+    ending: str, tmp_path: Path
+) -> None:
     path = tmp_path / f"a.txt.{ending}"
     compress = COMPRESS[ending]
     path.write_bytes((compress(b"one\ntwo\nthr") + compress(TEXT))[:-10])
@@ -250,7 +288,9 @@ def test_of_a_file_that_is_cut_complete_records_are_kept_and_the_rest_is_one_rej
     assert lines[:2] == [(1, "one"), (2, "two")]
     assert ("one\ntwo\nthr" + TEXT.decode()).startswith("".join(line + "\n" for _, line in lines))
     path.write_bytes(compress(b"no line end")[:-3])
-    with pytest.raises(Rejection, match="ends early, before the end of its first record; get the whole file"):
+    with pytest.raises(
+        Rejection, match="ends early, before the end of its first record; get the whole file"
+    ):
         scanned(path, form)
 
 
@@ -266,7 +306,9 @@ def test_of_a_damaged_file_nothing_is_used(ending: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_line_beyond_the_limit_is_a_reject_and_what_follows_is_read(ending: str, tmp_path: Path) -> None:
+def test_a_line_beyond_the_limit_is_a_reject_and_what_follows_is_read(
+    ending: str, tmp_path: Path
+) -> None:
     path = tmp_path / f"a.txt{ending}"
     for length in (100, 101, 5000):
         data = b"one\n" * 50 + b"x" * (length - 1) + b"\nlast\n" + b"y" * 200
@@ -283,20 +325,31 @@ def test_a_line_beyond_the_limit_is_a_reject_and_what_follows_is_read(ending: st
                 rejects += faults
             if length > 100:
                 assert found == expected
-            assert [(number, fault.error) for number, fault in rejects] == [(51, "too-large"), (53, "too-large")][
-                length == 100 :
-            ]
-            assert f"a line of {length} bytes, and at most 100 B" in rejects[0][1].message or length == 100
+            assert [(number, fault.error) for number, fault in rejects] == [
+                (51, "too-large"),
+                (53, "too-large"),
+            ][length == 100 :]
+            assert (
+                f"a line of {length} bytes, and at most 100 B" in rejects[0][1].message
+                or length == 100
+            )
             digests.add(digest)
         assert len(digests) == 1 or not ending
-    assert texts_of(path, Unit(0, 1, 50, 51, 2), form, choose=lambda numbers: numbers > 51)[:2] == ([(52, "last")], [])
+    assert texts_of(path, Unit(0, 1, 50, 51, 2), form, choose=lambda numbers: numbers > 51)[:2] == (
+        [(52, "last")],
+        [],
+    )
 
 
-def test_a_paragraph_beyond_the_limit_ends_the_file_and_those_before_it_are_kept(tmp_path: Path) -> None:
+def test_a_paragraph_beyond_the_limit_ends_the_file_and_those_before_it_are_kept(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"one\n\n" * 50 + b"x\n" * 500 + b"\nlast\n"))
     for chunk_bytes in (1, 7, 1000):
-        kept, last = scanned(path, Sequential(Paragraphs(), part_bytes=10, chunk_bytes=chunk_bytes, record_bytes=100))
+        kept, last = scanned(
+            path, Sequential(Paragraphs(), part_bytes=10, chunk_bytes=chunk_bytes, record_bytes=100)
+        )
         assert (kept.records, last.records) == (50, 1)
         assert last.fault is not None
         assert last.fault.error == "too-large"
@@ -311,7 +364,9 @@ class CountedReads(io.FileIO):
         return data
 
 
-def test_units_that_follow_each_other_do_not_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_that_follow_each_other_do_not_begin_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.txt.xz"
     lines = [random.Random(number).randbytes(300).hex() for number in range(3000)]
     path.write_bytes(lzma.compress("\n".join(lines).encode(), preset=0))
@@ -330,7 +385,10 @@ def test_units_that_follow_each_other_do_not_begin_anew(tmp_path: Path, monkeypa
     assert opened == [str(path)]
     assert CountedReads.total <= size + 6 + 5  # the magic number is read first
     assert [line for _, line in found] == lines
-    assert texts_of(path, Unit(0, size, 1000, 1001, 2), form)[0] == [(1001, lines[1000]), (1002, lines[1001])]
+    assert texts_of(path, Unit(0, size, 1000, 1001, 2), form)[0] == [
+        (1001, lines[1000]),
+        (1002, lines[1001]),
+    ]
     os.utime(path, ns=(1, 1))
     assert texts_of(path, Unit(0, size, 1002, 1003, 1), form)[0] == [(1003, lines[1002])]
     assert len(opened) == 3
@@ -370,7 +428,8 @@ def test_any_range_of_records_is_the_same_however_it_is_read(
     assert expected[0] == [record for record in everything[0] if skip < record[0] <= skip + count]
     assert texts_of(path, Unit(0, size, skip, skip + 1, count), tiny) == expected
     texts_of(path, Unit(0, size, 0, 1, skip), tiny)
-    assert texts_of(path, Unit(0, size, skip, skip + 1, count), tiny) == expected  # from the stream that is open
+    # from the stream that is open
+    assert texts_of(path, Unit(0, size, skip, skip + 1, count), tiny) == expected
 
 
 @given(text=st.text("ab \n", max_size=60), part_bytes=st.integers(1, 20))

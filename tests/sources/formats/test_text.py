@@ -13,7 +13,9 @@ SCHEMA = pa.schema([("text", pa.string())])
 
 
 def parse(form: TextFormat, data: bytes, first: int = 1, **more: object) -> Parsed:
-    parsed = form.parse(data, first, Head(0), Reading(), more.get("schema", SCHEMA), more.get("choose"))  # type: ignore[arg-type]
+    parsed = form.parse(
+        data, first, Head(0), Reading(), more.get("schema", SCHEMA), more.get("choose")
+    )  # type: ignore[arg-type]
     parsed.batch.validate(full=True)
     assert len(parsed.numbers) == len(parsed.batch)
     return parsed
@@ -40,7 +42,14 @@ def test_a_line_loses_its_line_end_and_no_more() -> None:
 
 
 def test_lines_that_are_not_utf8_are_rejected_alone_and_the_byte_is_named() -> None:
-    data = "日本\n".encode() + b"ab\xff\xfe\n" + "é\n".encode() + b"\xc3\n" + b"\xa9\n" + b"end \xed\xa0\x80"
+    data = (
+        "日本\n".encode()
+        + b"ab\xff\xfe\n"
+        + "é\n".encode()
+        + b"\xc3\n"
+        + b"\xa9\n"
+        + b"end \xed\xa0\x80"
+    )
     parsed = parse(Lines(), data, first=10)
     assert records(parsed) == [(10, "日本"), (12, "é")]
     assert [(number, fault.stage, fault.error) for number, fault in parsed.rejects] == [
@@ -51,7 +60,10 @@ def test_lines_that_are_not_utf8_are_rejected_alone_and_the_byte_is_named() -> N
     ]
 
 
-@given(st.lists(st.binary(max_size=6).map(lambda line: line.replace(b"\n", b"")), max_size=8), st.booleans())
+@given(
+    st.lists(st.binary(max_size=6).map(lambda line: line.replace(b"\n", b"")), max_size=8),
+    st.booleans(),
+)
 @examples(150)
 def test_every_line_is_a_record_or_a_reject_or_empty(lines: list[bytes], ended: bool) -> None:
     data = b"\n".join(lines) + (b"\n" if ended and lines else b"")

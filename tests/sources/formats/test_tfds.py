@@ -1,4 +1,5 @@
-"""Folders of TFDS: what it wrote itself comes out with types, classes and splits; features.json may be wrong in any way."""
+"""Folders of TFDS: what it wrote itself comes out with types, classes and splits; features.json may
+be wrong in any way."""
 
 from __future__ import annotations
 
@@ -31,14 +32,25 @@ def features(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def tensor(dtype: str, *shape: int, encoding: str = "none") -> dict[str, Any]:
-    return {"tensor": {"dtype": dtype, "shape": {"dimensions": [str(length) for length in shape]}, "encoding": encoding}}
+    return {
+        "tensor": {
+            "dtype": dtype,
+            "shape": {"dimensions": [str(length) for length in shape]},
+            "encoding": encoding,
+        }
+    }
 
 
 def sequence(feature: dict[str, Any]) -> dict[str, Any]:
     return {"sequence": {"feature": feature}}
 
 
-def folder(tmp_path: Path, tree: Any, *records: dict[str, list[Any] | None], labels: dict[str, str] | None = None) -> Path:
+def folder(
+    tmp_path: Path,
+    tree: Any,
+    *records: dict[str, list[Any] | None],
+    labels: dict[str, str] | None = None,
+) -> Path:
     (tmp_path / "features.json").write_text(tree if isinstance(tree, str) else json.dumps(tree))
     for name, names in (labels or {}).items():
         (tmp_path / f"{name}.labels.txt").write_text(names)
@@ -58,8 +70,15 @@ def test_types_and_classes_are_those_of_the_features() -> None:
     types = types_of(FORM, TOY / "toy-train.tfrecord-00000-of-00001")
     found = {f.name: str(f.type) for f in types.found()}
     assert found["matrix"] == "list<item: list<item: int32>>"
-    assert (found["flag"], found["small"], found["large"], found["double"]) == ("bool", "uint8", "uint64", "double")
-    assert types.found().field("objects").type.field("bbox").type == pa.list_(pa.list_(pa.float32()))
+    assert (found["flag"], found["small"], found["large"], found["double"]) == (
+        "bool",
+        "uint8",
+        "uint64",
+        "double",
+    )
+    assert types.found().field("objects").type.field("bbox").type == pa.list_(
+        pa.list_(pa.float32())
+    )
     assert types.classes == {"label": ("zebra", "ant", "a cow")}
 
 
@@ -71,11 +90,15 @@ def test_a_folder_has_its_classes_in_their_own_order_and_its_splits(tmp_path: Pa
     for split, rows in expected("tfds").items():
         samples = list(shardctl.open(tmp_path / "out", split=split))
         assert [sample["label"] for sample in samples] == [row["label"] for row in rows]
-        assert sorted(sample["image"].shape[:2] for sample in samples) == [(3 + n, 4) for n in range(len(rows))]
+        assert sorted(sample["image"].shape[:2] for sample in samples) == [
+            (3 + n, 4) for n in range(len(rows))
+        ]
     assert shardctl.verify(tmp_path / "out").findings == ()
 
 
-def test_the_folder_above_has_the_same_splits_and_one_with_two_versions_is_refused(tmp_path: Path) -> None:
+def test_the_folder_above_has_the_same_splits_and_one_with_two_versions_is_refused(
+    tmp_path: Path,
+) -> None:
     shutil.copytree(TOY, tmp_path / "data" / "toy" / "1.0.0")
     shardctl.convert(tmp_path / "data", tmp_path / "out", workers=0)
     assert len(shardctl.open(tmp_path / "out", split="unsupervised")) == 1
@@ -88,11 +111,16 @@ def test_splits_without_usual_names_are_those_of_dataset_info(tmp_path: Path) ->
     (tmp_path / "in").mkdir()
     names = ("validation_matched", "validation_mismatched", "extra")
     for name in names:
-        shutil.copy(TOY / "toy-test.tfrecord-00000-of-00001", tmp_path / "in" / f"toy-{name}.tfrecord-00000-of-00001")
+        shutil.copy(
+            TOY / "toy-test.tfrecord-00000-of-00001",
+            tmp_path / "in" / f"toy-{name}.tfrecord-00000-of-00001",
+        )
     info = {"name": "toy", "splits": [{"name": name} for name in names]}
     (tmp_path / "in" / "dataset_info.json").write_text(json.dumps(info))
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    assert {name: len(shardctl.open(tmp_path / "out", split=name)) for name in names} == dict.fromkeys(names, 2)
+    assert {
+        name: len(shardctl.open(tmp_path / "out", split=name)) for name in names
+    } == dict.fromkeys(names, 2)
 
 
 def test_one_split_alone_has_its_name(tmp_path: Path) -> None:
@@ -114,14 +142,39 @@ def test_one_split_alone_has_its_name(tmp_path: Path) -> None:
         (tensor("int64", 2, -1), [1, 2, 3, 4], [[1, 2], [3, 4]], pa.list_(pa.list_(pa.int64()))),
         (tensor("uint64"), [-1], 2**64 - 1, pa.uint64()),
         (tensor("float32"), [float("nan")], None, pa.float32()),
-        (tensor("int16", 2, encoding="zlib"), [zlib.compress(struct.pack("<2h", 1, -2))], [1, -2], pa.list_(pa.int16())),
-        (tensor("int16", 2, encoding="bytes"), [struct.pack("<2h", 1, -2)], [1, -2], pa.list_(pa.int16())),
+        (
+            tensor("int16", 2, encoding="zlib"),
+            [zlib.compress(struct.pack("<2h", 1, -2))],
+            [1, -2],
+            pa.list_(pa.int16()),
+        ),
+        (
+            tensor("int16", 2, encoding="bytes"),
+            [struct.pack("<2h", 1, -2)],
+            [1, -2],
+            pa.list_(pa.int16()),
+        ),
         (sequence(tensor("int8")), [], [], pa.list_(pa.int8())),
-        (sequence(tensor("int8", 2)), [1, 2, 3, 4], [[1, 2], [3, 4]], pa.list_(pa.list_(pa.int8()))),
-        (sequence(tensor("int8", 1, encoding="bytes")), [b"\1", b"\2"], [[1], [2]], pa.list_(pa.list_(pa.int8()))),
+        (
+            sequence(tensor("int8", 2)),
+            [1, 2, 3, 4],
+            [[1, 2], [3, 4]],
+            pa.list_(pa.list_(pa.int8())),
+        ),
+        (
+            sequence(tensor("int8", 1, encoding="bytes")),
+            [b"\1", b"\2"],
+            [[1], [2]],
+            pa.list_(pa.list_(pa.int8())),
+        ),
         ({"text": {}}, [b"x"], "x", pa.string()),
         ({"image": {}}, [b"\xff"], b"\xff", pa.binary()),
-        ({"boundingBox": {"dtype": "float32", "shape": {"dimensions": ["4"]}}}, [0.5] * 4, [0.5] * 4, pa.list_(pa.float32())),
+        (
+            {"boundingBox": {"dtype": "float32", "shape": {"dimensions": ["4"]}}},
+            [0.5] * 4,
+            [0.5] * 4,
+            pa.list_(pa.float32()),
+        ),
         (tensor("bfloat16"), [0.5], 0.5, pa.float32()),  # not known here: as it is stored
         ({"audio": {"dtype": "int64"}}, [1, 2], [1, 2], pa.list_(pa.int64())),
         (sequence(tensor("int64", -1, 2)), [1, 2], [1, 2], pa.list_(pa.int64())),
@@ -171,21 +224,32 @@ def test_a_value_that_is_not_as_described_is_the_reject_of_its_record(
 
 
 @pytest.mark.parametrize(
-    "lengths", [[3], [1, 2], [-1, 3], [2**62, 2**62, 2**62, 2**62 + 2], [], [0.5, 1.5], [b"1", b"1"], None]
+    "lengths",
+    [[3], [1, 2], [-1, 3], [2**62, 2**62, 2**62, 2**62 + 2], [], [0.5, 1.5], [b"1", b"1"], None],
 )
 def test_lengths_of_ragged_values_must_be_theirs(lengths: list[Any] | None, tmp_path: Path) -> None:
     tree = features({"x": sequence(sequence(tensor("int64")))})
-    record: dict[str, list[Any] | None] = {"x/ragged_flat_values": [1, 2], "x/ragged_row_lengths_0": lengths}
-    good: dict[str, list[Any] | None] = {"x/ragged_flat_values": [1, 2], "x/ragged_row_lengths_0": [0, 2]}
+    record: dict[str, list[Any] | None] = {
+        "x/ragged_flat_values": [1, 2],
+        "x/ragged_row_lengths_0": lengths,
+    }
+    good: dict[str, list[Any] | None] = {
+        "x/ragged_flat_values": [1, 2],
+        "x/ragged_row_lengths_0": [0, 2],
+    }
     found = read(FORM, folder(tmp_path, tree, record, good))
     assert found.rows[-1] == {"x": [[], [1, 2]]}
-    assert errors(found) == [(1, "other-type")] or (lengths is None and found.rows[0] == {"x": None})
+    assert errors(found) == [(1, "other-type")] or (
+        lengths is None and found.rows[0] == {"x": None}
+    )
 
 
 def test_a_shape_must_have_the_dimensions_of_its_feature(tmp_path: Path) -> None:
     tree = features({"x": tensor("int8", -1, -1, encoding="bytes")})
     shapes = [[2, 1], [2], [1, 2, 1], [3, 3], [2**62, 2**62]]
-    found = read(FORM, folder(tmp_path, tree, *({"x/value": [b"ab"], "x/shape": shape} for shape in shapes)))
+    found = read(
+        FORM, folder(tmp_path, tree, *({"x/value": [b"ab"], "x/shape": shape} for shape in shapes))
+    )
     assert found.rows == [{"x": [[97], [98]]}]
     assert [number for number, _ in errors(found)] == [2, 3, 4, 5]
 
@@ -208,14 +272,27 @@ def test_names_of_classes_may_be_missing_and_may_not_be_the_same(tmp_path: Path)
     tree = features({"label": {"classLabel": {"numClasses": "2"}}})
     assert types_of(FORM, folder(tmp_path, tree, {"label": [1]})).classes == {}
     with pytest.raises(Rejection, match=re.escape("label.labels.txt has a name twice")) as caught:
-        read(FORM, folder(tmp_path, json.dumps(tree) + " ", {"label": [1]}, labels={"label": "a\na\n"}))
+        read(
+            FORM,
+            folder(tmp_path, json.dumps(tree) + " ", {"label": [1]}, labels={"label": "a\na\n"}),
+        )
     assert caught.value.error == "bad-features"
 
 
-def test_a_number_of_no_class_is_the_reject_of_its_record_and_minus_one_is_no_label(tmp_path: Path) -> None:
+def test_a_number_of_no_class_is_the_reject_of_its_record_and_minus_one_is_no_label(
+    tmp_path: Path,
+) -> None:
     tree = features({"label": {"classLabel": {"numClasses": "2"}}})
     (tmp_path / "in").mkdir()
-    folder(tmp_path / "in", tree, {"label": [1]}, {"label": [-1]}, {"label": [2]}, {}, labels={"label": "b\na\n"})
+    folder(
+        tmp_path / "in",
+        tree,
+        {"label": [1]},
+        {"label": [-1]},
+        {"label": [2]},
+        {},
+        labels={"label": "b\na\n"},
+    )
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (3, 1)
     assert [sample["label"] for sample in shardctl.open(tmp_path / "out")] == [1, None, None]
@@ -236,10 +313,21 @@ DEEP = "[" * 100_000
         '{"featuresDict": {"features": {"x": []}}}',
         '{"featuresDict": {"features": {"x": {"tensor": {}}}}}',
         '{"featuresDict": {"features": {"x": {"tensor": {"dtype": ["int8"]}}}}}',
-        '{"featuresDict": {"features": {"x": {"tensor": {"dtype": "int8", "shape": {"dimensions": ["a"]}}}}}}',
+        '{"featuresDict": {"features": {"x": {"tensor": {"dtype": "int8", "shape": {"dimensions": '
+        '["a"]}}}}}}',
         '{"featuresDict": {"features": {"x/y": {"text": {}}}}}',
-        json.dumps(features({"x": json.loads('{"sequence": {"feature": ' * 9 + '{"text": {}}' + "}}" * 9)})),
-        json.dumps(features({"x": json.loads('{"featuresDict": {"features": {"a": ' * 200 + '{"text": {}}' + "}}}" * 200)})),
+        json.dumps(
+            features({"x": json.loads('{"sequence": {"feature": ' * 9 + '{"text": {}}' + "}}" * 9)})
+        ),
+        json.dumps(
+            features(
+                {
+                    "x": json.loads(
+                        '{"featuresDict": {"features": {"a": ' * 200 + '{"text": {}}' + "}}}" * 200
+                    )
+                }
+            )
+        ),
     ],
 )
 def test_features_that_cannot_be_read_are_one_sentence(text: str, tmp_path: Path) -> None:

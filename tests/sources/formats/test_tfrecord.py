@@ -1,4 +1,5 @@
-"""TFRecord: what TensorFlow wrote comes out; every checksum is looked at; features of all shapes and kinds."""
+"""TFRecord: what TensorFlow wrote comes out; every checksum is looked at; features of all shapes
+and kinds."""
 
 from __future__ import annotations
 
@@ -30,7 +31,15 @@ FORM = Framed(TFRecord())
 
 
 def record(number: int) -> bytes:
-    return framed(example({"id": [number], "data": [bytes([255]) * (10 * number + 1)], "list": list(range(number))}))
+    return framed(
+        example(
+            {
+                "id": [number],
+                "data": [bytes([255]) * (10 * number + 1)],
+                "list": list(range(number)),
+            }
+        )
+    )
 
 
 class TestTFRecord(Promises):
@@ -44,7 +53,8 @@ class TestTFRecord(Promises):
         return [0, *np.cumsum([len(record(number)) for number in range(count)]).tolist()]
 
     def test_every_flipped_byte_is_noticed(self, path: Path) -> None:
-        """By one of the two checksums of its record: either that record alone is lost, or all from there on."""
+        """By one of the two checksums of its record: either that record alone is lost, or all from
+        there on."""
         path.write_bytes(self.whole(4))
         good, starts, rows = path.read_bytes(), self.starts(4), read(FORM, path).rows
         schema = types_of(FORM, path).found()
@@ -68,7 +78,9 @@ def test_records_are_those_that_tensorflow_reads(name: str) -> None:
             stored = value if isinstance(value, list) else [] if value is None else [value]
             stored = [each.encode() if isinstance(each, str) else each for each in stored]
             assert stored == features.get(field, []), field
-    singles = {field for row in found.rows for field, value in row.items() if not isinstance(value, list)}
+    singles = {
+        field for row in found.rows for field, value in row.items() if not isinstance(value, list)
+    }
     assert singles == {"id", "score", "name", "data", "mixed", "odd"}
 
 
@@ -76,7 +88,9 @@ def test_lists_of_features_are_lists_in_a_list() -> None:
     found = read(FORM, INTEROP / "tfrecord" / "sequence.tfrecord")
     wanted = expected("tfrecord")["sequence.tfrecord"]
     assert [row["steps"] for row in found.rows] == [row["steps"] for row in wanted]
-    assert [row["words"] for row in found.rows] == [[word.decode() for (word,) in row["words"]] for row in wanted]
+    assert [row["words"] for row in found.rows] == [
+        [word.decode() for (word,) in row["words"]] for row in wanted
+    ]
     assert [(row["id"], row["who"]) for row in found.rows] == [(0, "x"), (1, "x"), (2, "x")]
 
 
@@ -119,18 +133,28 @@ def test_an_empty_feature_fits_a_list_of_any_type_and_no_feature_is_null(tmp_pat
 
 def test_what_is_no_example_is_the_reject_of_its_record(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
-    path.write_bytes(framed(example({"a": [1]})) + framed(b"1") + framed(b"\x1a\x01x") + framed(b"") + record(1)[:12])
+    path.write_bytes(
+        framed(example({"a": [1]}))
+        + framed(b"1")
+        + framed(b"\x1a\x01x")
+        + framed(b"")
+        + record(1)[:12]
+    )
     found = read(FORM, path)
     assert errors(found) == [(2, "not-an-example"), (3, "not-an-example"), (5, "truncated")]
     assert [row["a"] for row in found.rows] == [1, None]
 
 
 def test_strings_of_the_label_are_names_of_classes(tmp_path: Path) -> None:
-    path = write_examples(tmp_path / "a.tfrecord", [{"kind": [name]} for name in (b"b", b"a", b"b")])
+    path = write_examples(
+        tmp_path / "a.tfrecord", [{"kind": [name]} for name in (b"b", b"a", b"b")]
+    )
     assert types_of(FORM, path, Reading(label="kind")).labels() == ["a", "b"]
 
 
-def test_a_first_record_of_any_length_is_a_reject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_record_of_any_length_is_a_reject(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shardctl.sources.formats.tfrecord.RECORD_BYTES", 1000)
     path = tmp_path / "a.tfrecord.gz"
     path.write_bytes(zlib.compress(framed(example({"a": [bytes([255]) * 5000]})) + record(1)))
@@ -142,7 +166,9 @@ def test_a_first_record_of_any_length_is_a_reject(tmp_path: Path, monkeypatch: p
 def test_a_length_beyond_any_file_is_the_end_of_it(tmp_path: Path) -> None:
     length = struct.pack("<Q", 2**64 - 1)
     path = tmp_path / "a.tfrecord"
-    path.write_bytes(record(1) + length + struct.pack("<I", masked(google_crc32c.value(length))) + b"data")
+    path.write_bytes(
+        record(1) + length + struct.pack("<I", masked(google_crc32c.value(length))) + b"data"
+    )
     found = read(FORM, path)
     assert (found.numbers, errors(found)) == ([1], [(2, "truncated")])
 
@@ -152,13 +178,21 @@ def test_the_order_of_fields_is_the_same_in_every_process(tmp_path: Path) -> Non
     path = tmp_path / "a.tfrecord"
     path.write_bytes(b"".join(framed(example({f"f{n}": [n] for n in range(40)})) for _ in range(3)))
     code = (
-        "import sys, shardctl; from pathlib import Path; shardctl.convert(sys.argv[1], sys.argv[2], workers=0);"
+        "import sys, shardctl; from pathlib import Path; shardctl.convert(sys.argv[1], "
+        "sys.argv[2], workers=0);"
         "print(Path(sys.argv[2], 'SHA256SUMS').read_text())"
     )
     shardctl.convert(path, tmp_path / "here", workers=0)
-    ran = subprocess.run([sys.executable, "-c", code, path, tmp_path / "there"], check=True, capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, path, tmp_path / "there"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     assert ran.stdout.strip() == (tmp_path / "here" / "SHA256SUMS").read_text().strip()
-    assert [f.name for f in shardctl.open(tmp_path / "here").schema][1:] == sorted(f"f{n}" for n in range(40))
+    assert [f.name for f in shardctl.open(tmp_path / "here").schema][1:] == sorted(
+        f"f{n}" for n in range(40)
+    )
 
 
 def test_a_file_that_is_cut_in_its_first_record_is_no_other_file(tmp_path: Path) -> None:
@@ -171,11 +205,20 @@ def test_a_file_that_is_cut_in_its_first_record_is_no_other_file(tmp_path: Path)
     assert caught.value.error == "not-tfrecord"
 
 
-def test_types_of_later_records_are_found_where_others_were_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a large file some units are looked at; a value that does not fit makes the conversion look at all of them."""
+def test_types_of_later_records_are_found_where_others_were_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large file some units are looked at; a value that does not fit makes the conversion look
+    at all of them."""
     monkeypatch.setattr("shardctl.build.convert.discover.TYPED_UNITS", 1)
-    filler, last = [b"x" * 300_000], {"one": [1, 2], "text": [b"\xff"], "number": [2**40], "new": [1.5]}
-    path = write_examples(tmp_path / "a.tfrecord", [*[{"one": [1], "text": [b"a"], "number": [1], "f": filler}] * 8, last])
+    filler, last = (
+        [b"x" * 300_000],
+        {"one": [1, 2], "text": [b"\xff"], "number": [2**40], "new": [1.5]},
+    )
+    path = write_examples(
+        tmp_path / "a.tfrecord",
+        [*[{"one": [1], "text": [b"a"], "number": [1], "f": filler}] * 8, last],
+    )
     result = shardctl.convert(path, tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (9, 0)
     ds = shardctl.open(tmp_path / "out")

@@ -1,4 +1,5 @@
-"""Types of fields are found in parts and joined: the same in any order, and no value is changed by its column."""
+"""Types of fields are found in parts and joined: the same in any order, and no value is changed by
+its column."""
 
 from __future__ import annotations
 
@@ -18,14 +19,18 @@ from shardctl.sources import jsonl
 from shardctl.sources.types import MOST_LABELS, Types
 from shardctl.system.text import first_repeated
 
-NUMBERS = st.sampled_from([0, 1, -1, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**63, -(2**63), 10**30, 1.5, -0.0])
+NUMBERS = st.sampled_from(
+    [0, 1, -1, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**63, -(2**63), 10**30, 1.5, -0.0]
+)
 SCALARS = st.none() | NUMBERS | st.sampled_from(["", "a", "2020-01-01"])
 
 
 def records_of(scalars: st.SearchStrategy[Any]) -> st.SearchStrategy[list[dict[str, Any]]]:
     values = st.recursive(
         scalars,
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("xyz"), inner, max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("xyz"), inner, max_size=3)
+        ),
         max_leaves=4,
     )
     return st.lists(st.dictionaries(st.sampled_from("abc"), values, max_size=3), max_size=3)
@@ -35,7 +40,9 @@ RECORDS = records_of(SCALARS | st.booleans())
 
 
 def of(**columns: Any) -> Types:
-    return Types.of(pa.record_batch({name: pa.array(*column) for name, column in columns.items()}), "label")
+    return Types.of(
+        pa.record_batch({name: pa.array(*column) for name, column in columns.items()}), "label"
+    )
 
 
 def sorted_type(type_: pa.DataType) -> pa.DataType:
@@ -53,7 +60,9 @@ def sorted_schema(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 @examples(150)
 @given(st.lists(RECORDS, min_size=2, max_size=5), st.randoms(use_true_random=False))
-def test_any_order_and_grouping_gives_the_same_schema(parts: list[list[dict[str, Any]]], random: Any) -> None:
+def test_any_order_and_grouping_gives_the_same_schema(
+    parts: list[list[dict[str, Any]]], random: Any
+) -> None:
     first, *others = (Types.of_values(records, "a") for records in parts)
     expected = reduce(Types.join, others, first)
     random.shuffle(others)
@@ -68,7 +77,9 @@ def test_any_order_and_grouping_gives_the_same_schema(parts: list[list[dict[str,
 
 @examples(150)
 @given(st.lists(RECORDS, min_size=1, max_size=4))
-def test_parts_joined_give_the_types_of_all_records_at_once(parts: list[list[dict[str, Any]]]) -> None:
+def test_parts_joined_give_the_types_of_all_records_at_once(
+    parts: list[list[dict[str, Any]]],
+) -> None:
     together = Types.of_values([record for part in parts for record in part], "a")
     joined = reduce(Types.join, (Types.of_values(part, "a") for part in parts))
     assert sorted_schema(joined.schema()) == sorted_schema(together.schema())
@@ -82,12 +93,16 @@ def test_types_of_columns_are_those_of_the_values_in_them(records: list[dict[str
     fitting = [name for name in types.schema().names if name not in types.mixed()]
     arrays = {name: pa.array([record.get(name) for record in records]) for name in fitting}
     columns = Types.of(pa.record_batch(arrays), "a") if arrays else Types.of_values([], "a")
-    assert sorted_schema(columns.schema()) == {n: t for n, t in sorted_schema(types.schema()).items() if n in fitting}
+    assert sorted_schema(columns.schema()) == {
+        n: t for n, t in sorted_schema(types.schema()).items() if n in fitting
+    }
 
 
 @examples(100)
 @given(RECORDS, RECORDS)
-def test_types_travel_to_another_process(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+def test_types_travel_to_another_process(
+    one: list[dict[str, Any]], other: list[dict[str, Any]]
+) -> None:
     types = Types.of_values(one, "a")
     again = Types.unpacked(types.packed())
     more = Types.of_values(other, "a")
@@ -97,14 +112,22 @@ def test_types_travel_to_another_process(one: list[dict[str, Any]], other: list[
 
 
 def test_types_of_arrow_travel_to_another_process() -> None:
-    types = of(d=([decimal.Decimal("1.50")],), t=([None], pa.timestamp("ns", "Europe/Paris")), b=([b"x"],), f=([1], pa.uint8()))
+    types = of(
+        d=([decimal.Decimal("1.50")],),
+        t=([None], pa.timestamp("ns", "Europe/Paris")),
+        b=([b"x"],),
+        f=([1], pa.uint8()),
+    )
     again = Types.unpacked(types.packed())
     assert again.schema() == types.schema()
     assert again.schema().field("t").type == pa.timestamp("ns", "Europe/Paris")
 
 
 def test_fields_of_the_first_part_come_first_then_the_others_by_name() -> None:
-    first = of(m=([1],), c=([[{"z": 1, "y": 2}]], pa.list_(pa.struct([("z", pa.int64()), ("y", pa.int64())]))))
+    first = of(
+        m=([1],),
+        c=([[{"z": 1, "y": 2}]], pa.list_(pa.struct([("z", pa.int64()), ("y", pa.int64())]))),
+    )
     joined = first.join(of(x=([1],))).join(of(a=([1],), c=([[{"b": 1}]],)))
     assert joined.schema().names == ["m", "c", "a", "x"]
     assert [f.name for f in joined.schema().field("c").type.value_type] == ["z", "y", "b"]
@@ -125,14 +148,21 @@ def test_fields_of_the_first_part_come_first_then_the_others_by_name() -> None:
         (pa.dictionary(pa.int8(), pa.string()), pa.string(), pa.string()),
         (pa.run_end_encoded(pa.int32(), pa.string()), pa.string(), pa.string()),
         (pa.null(), pa.date32(), pa.date32()),
-        (pa.list_(pa.timestamp("s", "UTC")), pa.list_(pa.timestamp("ns", "UTC")), pa.list_(pa.timestamp("ns", "UTC"))),
+        (
+            pa.list_(pa.timestamp("s", "UTC")),
+            pa.list_(pa.timestamp("ns", "UTC")),
+            pa.list_(pa.timestamp("ns", "UTC")),
+        ),
         (pa.list_(pa.int8()), pa.large_list(pa.int16()), pa.large_list(pa.int16())),
         (pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 2)),
         (pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 3), pa.list_(pa.int8())),
-        (pa.map_(pa.string(), pa.int8()),) + (pa.list_(pa.struct([("key", pa.string()), ("value", pa.int8())])),) * 2,
+        (pa.map_(pa.string(), pa.int8()),)
+        + (pa.list_(pa.struct([("key", pa.string()), ("value", pa.int8())])),) * 2,
     ],
 )
-def test_widths_join_to_one_that_rounds_nothing(one: pa.DataType, other: pa.DataType, expected: pa.DataType) -> None:
+def test_widths_join_to_one_that_rounds_nothing(
+    one: pa.DataType, other: pa.DataType, expected: pa.DataType
+) -> None:
     parts = [of(a=([None], type_)) for type_ in (one, other)]
     assert parts[0].join(parts[1]).schema().field("a").type == expected
     assert parts[1].join(parts[0]).schema().field("a").type == expected
@@ -149,7 +179,9 @@ def test_whole_numbers_that_a_common_type_would_round_are_text() -> None:
 
 
 def test_types_of_columns_that_were_not_read_allow_any_number_of_their_type() -> None:
-    unread = Types.of_schema(pa.schema([("a", pa.int64()), ("b", pa.int32()), ("label", pa.string())]), "label")
+    unread = Types.of_schema(
+        pa.schema([("a", pa.int64()), ("b", pa.int32()), ("label", pa.string())]), "label"
+    )
     decimals = of(a=([1.5],), b=([1.5],))
     assert decimals.join(unread).mixed() == ["a"]
     assert decimals.join(unread).schema().field("b").type == pa.float64()
@@ -159,24 +191,42 @@ def test_types_of_columns_that_were_not_read_allow_any_number_of_their_type() ->
 @examples(150)
 @given(
     st.lists(st.integers(-(2**53), 2**53) | st.none(), max_size=4),
-    st.lists(st.sampled_from([0.0, -0.0, 3.0, -7.0, float(2**53), float(2**54), 0.5, float("nan")]) | st.none(), max_size=4),
+    st.lists(
+        st.sampled_from([0.0, -0.0, 3.0, -7.0, float(2**53), float(2**54), 0.5, float("nan")])
+        | st.none(),
+        max_size=4,
+    ),
 )
-def test_floats_that_are_whole_numbers_are_so_beside_whole_numbers(whole: list[int | None], floats: list[float | None]) -> None:
+def test_floats_that_are_whole_numbers_are_so_beside_whole_numbers(
+    whole: list[int | None], floats: list[float | None]
+) -> None:
     """pandas makes floats of a column in which a value is missing."""
     parts = [of(a=(whole, pa.int64())), of(a=(floats, pa.float64()))]
     values = [value for value in floats if value is not None]
-    exact = all(value.is_integer() and abs(value) <= 2**53 and str(value) != "-0.0" for value in values)
+    exact = all(
+        value.is_integer() and abs(value) <= 2**53 and str(value) != "-0.0" for value in values
+    )
     for joined in (parts[0].join(parts[1]), parts[1].join(parts[0])):
         assert joined.schema().field("a").type == (pa.int64() if exact else pa.float64())
     assert parts[1].schema().field("a").type == pa.float64()  # alone they stay what they are
 
 
-def test_numbers_that_only_their_types_are_known_of_are_undecided_where_values_would_say_more() -> None:
+def test_numbers_that_only_their_types_are_known_of_are_undecided_where_values_would_say_more() -> (
+    None
+):
     def unread(*columns: tuple[str, pa.DataType]) -> Types:
         return Types.of_schema(pa.schema(columns), "label")
 
-    one = unread(("a", pa.int64()), ("b", pa.list_(pa.uint64())), ("c", pa.int8()), ("d", pa.float32()), ("e", pa.int64()))
-    other = unread(("a", pa.float64()), ("b", pa.list_(pa.int8())), ("c", pa.int32()), ("d", pa.float64()))
+    one = unread(
+        ("a", pa.int64()),
+        ("b", pa.list_(pa.uint64())),
+        ("c", pa.int8()),
+        ("d", pa.float32()),
+        ("e", pa.int64()),
+    )
+    other = unread(
+        ("a", pa.float64()), ("b", pa.list_(pa.int8())), ("c", pa.int32()), ("d", pa.float64())
+    )
     assert one.undecided() == []
     assert one.join(other).undecided() == ["a", "b"]
 
@@ -196,7 +246,9 @@ def test_objects_with_names_of_their_own_are_text_once_they_are_too_many(by_arro
     parts = [found(range(start, start + 200)) for start in range(0, jsonl.MOST_NAMES + 200, 200)]
     few = reduce(Types.join, parts[:-1])
     assert few.mixed() == []
-    assert few.schema().field("of").type.field("each").type.value_type.num_fields == jsonl.MOST_NAMES
+    assert (
+        few.schema().field("of").type.field("each").type.value_type.num_fields == jsonl.MOST_NAMES
+    )
     for order in (parts, parts[::-1], [*parts[3:], *parts[:3]]):
         joined = reduce(Types.join, [found(range(0)), *order])
         assert joined.mixed() == ["of"]
@@ -204,15 +256,32 @@ def test_objects_with_names_of_their_own_are_text_once_they_are_too_many(by_arro
     joined = few.join(found(range(5000, 5001)))
     assert joined.mixed() == ["of"]
     assert Types.unpacked(joined.packed()).mixed() == ["of"]
-    declared = pa.schema([("of", pa.struct([(f"name {number}", pa.int64()) for number in range(jsonl.MOST_NAMES + 1)]))])
+    declared = pa.schema(
+        [
+            (
+                "of",
+                pa.struct(
+                    [(f"name {number}", pa.int64()) for number in range(jsonl.MOST_NAMES + 1)]
+                ),
+            )
+        ]
+    )
     assert Types.of_schema(declared, "").join(Types.of_schema(declared, "")).schema() == declared
 
 
-@pytest.mark.parametrize("value", [b"bytes", decimal.Decimal("1.5"), datetime.datetime(2020, 1, 1), datetime.date(2020, 1, 1)])
+@pytest.mark.parametrize(
+    "value",
+    [b"bytes", decimal.Decimal("1.5"), datetime.datetime(2020, 1, 1), datetime.date(2020, 1, 1)],
+)
 def test_types_that_json_cannot_hold_and_others_are_one_sentence(value: Any) -> None:
     rigid = of(a=([value],))
     name = str(rigid.schema().field("a").type)
-    for other in (of(a=([1],)), of(a=(["x"],)), of(a=([[value]],)), of(a=([None], pa.timestamp("ms", "UTC")))):
+    for other in (
+        of(a=([1],)),
+        of(a=(["x"],)),
+        of(a=([[value]],)),
+        of(a=([None], pa.timestamp("ms", "UTC"))),
+    ):
         with pytest.raises(InputError, match="the field a holds values of several types") as raised:
             rigid.join(other).schema()
         assert name in str(raised.value)
@@ -228,13 +297,19 @@ def nested(levels: int) -> Any:
 
 
 def test_lists_deeper_than_a_column_can_be_are_text() -> None:
-    for levels, mixed in ((jsonl.DEEPEST, []), (jsonl.DEEPEST + 1, ["a"]), (jsonl.MOST_LEVELS, ["a"])):
+    for levels, mixed in (
+        (jsonl.DEEPEST, []),
+        (jsonl.DEEPEST + 1, ["a"]),
+        (jsonl.MOST_LEVELS, ["a"]),
+    ):
         assert Types.of_values([{"a": nested(levels)}], "").mixed() == mixed
         assert of(a=([nested(levels)],)).mixed() == mixed
 
 
 def test_labels_are_the_strings_of_one_field() -> None:
-    types = of(label=(["cat", "dog", "", None, "cat"],)).join(of(label=(pa.array(["ant"]).dictionary_encode(),)))
+    types = of(label=(["cat", "dog", "", None, "cat"],)).join(
+        of(label=(pa.array(["ant"]).dictionary_encode(),))
+    )
     assert types.labels() == ["ant", "cat", "dog"]
     assert types.join(of(label=([1],))).labels() is None
     assert of(label=([None],)).labels() is None

@@ -1,4 +1,5 @@
-"""What lies beside an image and is not moved with it: a known form of places is refused, and all else that may be one named."""
+"""What lies beside an image and is not moved with it: a known form of places is refused, and all
+else that may be one named."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def of_tar(**members: bytes) -> Callable[[Path], Path]:
 def of_detection(folder: Path) -> Path:
     """Write records as the Object Detection API of TensorFlow does."""
     corners: dict[str, list[Any] | None] = {
-        f"image/object/bbox/{name}": [number / 8, number / 10] for number, name in enumerate(("xmin", "xmax", "ymin", "ymax"))
+        f"image/object/bbox/{name}": [number / 8, number / 10]
+        for number, name in enumerate(("xmin", "xmax", "ymin", "ymax"))
     }
     record = {"image/encoded": [PHOTO], "image/object/class/label": [1, 2], **corners}
     return write_examples(folder / "a.tfrecord", [record] * 3)
@@ -57,26 +59,41 @@ def of_detection(folder: Path) -> Path:
 
 def of_huggingface(folder: Path) -> Path:
     image = {"bytes": PHOTO, "path": "a.png"}
-    columns = {"image": pa.array([image] * 3, ENCODED_IMAGE), "conditioning_image": pa.array([image] * 3, ENCODED_IMAGE)}
+    columns = {
+        "image": pa.array([image] * 3, ENCODED_IMAGE),
+        "conditioning_image": pa.array([image] * 3, ENCODED_IMAGE),
+    }
     parquet.write_table(pa.table(columns), folder / "a.parquet")
     return folder / "a.parquet"
 
 
 def of_bytes(folder: Path) -> Path:
     """Write a table whose second image has a name that tells nothing."""
-    columns = {"image": pa.array([PHOTO] * 3, pa.binary()), "before": pa.array([GREY] * 3), "blob": pa.array([b"blob"] * 3)}
+    columns = {
+        "image": pa.array([PHOTO] * 3, pa.binary()),
+        "before": pa.array([GREY] * 3),
+        "blob": pa.array([b"blob"] * 3),
+    }
     parquet.write_table(pa.table(columns), folder / "a.parquet")
     return folder / "a.parquet"
 
 
-DETECTION = ["image/object/bbox/xmax", "image/object/bbox/xmin", "image/object/bbox/ymax", "image/object/bbox/ymin"]
+DETECTION = [
+    "image/object/bbox/xmax",
+    "image/object/bbox/xmin",
+    "image/object/bbox/ymax",
+    "image/object/bbox/ymin",
+]
 
 CASES = {
     "boxes of a tar": (of_tar(boxes_npy=npy([[1.0, 2, 3, 4]])), ["boxes.npy"]),
     "a mask in colours": (of_tar(mask_png=PHOTO), ["mask.png"]),
     "a depth of a tar": (of_tar(depth_png=GREY), ["depth.png"]),
     "the image of the other eye": (of_tar(right_png=PHOTO), ["right.png"]),
-    "boxes in JSON": (of_tar(json=json.dumps({"bboxes": [[1, 2, 3, 4]], "points": 5}).encode()), ["json"]),
+    "boxes in JSON": (
+        of_tar(json=json.dumps({"bboxes": [[1, 2, 3, 4]], "points": 5}).encode()),
+        ["json"],
+    ),
     "TensorFlow's object detection": (of_detection, DETECTION),
     "a second image of Hugging Face": (of_huggingface, ["conditioning_image"]),
     "bytes that are images": (of_bytes, ["before"]),
@@ -86,12 +103,20 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_recipe_that_moves_pixels_leaves_nothing_behind(case: str, tmp_path: Path) -> None:
     write, columns = CASES[case]
-    source, recipe = write(tmp_path), {**FLIP, "image_field": "jpg" if case == "the image of the other eye" else None}
-    with pytest.raises(UsageError, match="hflip moves the content of the images, but not ") as caught:
+    source, recipe = (
+        write(tmp_path),
+        {**FLIP, "image_field": "jpg" if case == "the image of the other eye" else None},
+    )
+    with pytest.raises(
+        UsageError, match="hflip moves the content of the images, but not "
+    ) as caught:
         shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
-    assert f"unmoved='{','.join(columns)}'; or leave them out, those of records with fields" in str(caught.value)
+    assert f"unmoved='{','.join(columns)}'; or leave them out, those of records with fields" in str(
+        caught.value
+    )
     assert not (tmp_path / "out").exists()
-    in_place = {**recipe, "transform": [{"name": "grayscale"}]}  # what moves nothing needs no such word
+    # what moves nothing needs no such word
+    in_place = {**recipe, "transform": [{"name": "grayscale"}]}
     assert shardctl.convert(source, tmp_path / "grey", recipe=in_place, workers=0).samples == 3
     told = {**recipe, "unmoved": columns}
     assert shardctl.convert(source, tmp_path / "told", recipe=told, workers=0).samples == 3
@@ -101,29 +126,42 @@ def test_a_recipe_that_moves_pixels_leaves_nothing_behind(case: str, tmp_path: P
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(image["bytes"]))), PIXELS[:, ::-1])
 
 
-@pytest.mark.parametrize("case", ["boxes of a tar", "a mask in colours", "TensorFlow's object detection"])
+@pytest.mark.parametrize(
+    "case", ["boxes of a tar", "a mask in colours", "TensorFlow's object detection"]
+)
 @pytest.mark.parametrize("option", [{"flip": True}, {"crop": 4}, {"resize": 5}], ids=str)
-def test_a_loader_that_moves_pixels_leaves_nothing_behind(case: str, option: dict[str, Any], tmp_path: Path) -> None:
+def test_a_loader_that_moves_pixels_leaves_nothing_behind(
+    case: str, option: dict[str, Any], tmp_path: Path
+) -> None:
     write, columns = CASES[case]
     shardctl.convert(write(tmp_path), tmp_path / "out", recipe={"kind": "image"}, workers=0)
     ds = shardctl.open(tmp_path / "out")
     (name,) = option
     with pytest.raises(
-        UsageError, match=f"{name} moves the content of the images, but not {columns[0]}.* unmoved=.* columns="
+        UsageError,
+        match=f"{name} moves the content of the images, but not {columns[0]}.* unmoved=.* columns=",
     ) as caught:
         ds.loader(1, **option)
     assert f"unmoved={columns}" in str(caught.value)
     (batch,) = ds.loader(3, **option, unmoved=columns)
     assert columns[0] in batch
     (batch,) = ds.loader(3, **option, columns=["key", "image"])
-    assert batch["image"].shape == {"flip": (3, 6, 8, 3), "crop": (3, 4, 4, 3), "resize": (3, 5, 6, 3)}[name]
+    assert (
+        batch["image"].shape
+        == {"flip": (3, 6, 8, 3), "crop": (3, 4, 4, 3), "resize": (3, 5, 6, 3)}[name]
+    )
 
 
-YOLO, VOC = b"0 0.25 0.3 0.2 0.3\n1 0.6 0.6 0.1 0.1\n", b"<annotation><object><bndbox></bndbox></object></annotation>"
+YOLO, VOC = (
+    b"0 0.25 0.3 0.2 0.3\n1 0.6 0.6 0.1 0.1\n",
+    b"<annotation><object><bndbox></bndbox></object></annotation>",
+)
 
 
 def of_table(folder: Path, columns: Mapping[str, Any]) -> Path:
-    parquet.write_table(pa.table({"image": pa.array([PHOTO] * 3, pa.binary()), **columns}), folder / "a.parquet")
+    parquet.write_table(
+        pa.table({"image": pa.array([PHOTO] * 3, pa.binary()), **columns}), folder / "a.parquet"
+    )
     return folder / "a.parquet"
 
 
@@ -142,12 +180,18 @@ BY_VALUE: dict[str, list[Any]] = {
 @pytest.mark.parametrize("name", BY_VALUE)
 def test_the_first_values_of_records_are_looked_at(name: str, tmp_path: Path) -> None:
     source = of_table(tmp_path, {name: BY_VALUE[name]})
-    with pytest.raises(UsageError, match=f"hflip moves the content of the images, but not {name}.* unmoved='{name}'; or leave"):
+    with pytest.raises(
+        UsageError,
+        match=f"hflip moves the content of the images, but not {name}.* unmoved='{name}'; or leave",
+    ):
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     assert not (tmp_path / "out").exists()
     told = {**FLIP, "unmoved": [name]}
     assert shardctl.convert(source, tmp_path / "told", recipe=told, workers=0).samples == 3
-    assert shardctl.convert(source, tmp_path / "kept", recipe={"kind": "image"}, workers=0).samples == 3
+    assert (
+        shardctl.convert(source, tmp_path / "kept", recipe={"kind": "image"}, workers=0).samples
+        == 3
+    )
     assert stored(tmp_path / "told", name) == stored(tmp_path / "kept", name)
     with pytest.raises(UsageError, match=f"flip moves the content of the images, but not {name}"):
         shardctl.open(tmp_path / "kept").loader(3, flip=True)
@@ -156,11 +200,18 @@ def test_the_first_values_of_records_are_looked_at(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize(("ending", "data"), [("txt", YOLO), ("ann", VOC)])
 def test_annotations_in_a_tar_are_not_left_behind(ending: str, data: bytes, tmp_path: Path) -> None:
     source = write_tar(tmp_path, {ending: data})
-    with pytest.raises(UsageError, match=f"crop moves the content of the images, but not {ending}: .* unmoved='{ending}'"):
+    with pytest.raises(
+        UsageError,
+        match=f"crop moves the content of the images, but not {ending}: .* unmoved='{ending}'",
+    ):
         shardctl.convert(
             source,
             tmp_path / "out",
-            recipe={"kind": "image", "store": "raw", "transform": [{"name": "crop", "size": "4x4"}]},
+            recipe={
+                "kind": "image",
+                "store": "raw",
+                "transform": [{"name": "crop", "size": "4x4"}],
+            },
             workers=0,
         )
 
@@ -204,11 +255,16 @@ def test_what_may_be_a_place_is_named(name: str, tmp_path: Path, cli: Any) -> No
     said = f"hflip moves the content of the images, and 1 field beside them not: {name}. "
     assert [notice for notice in result.notices if notice.startswith(said)] == list(result.notices)
     assert len(result.notices) == 1
-    told = shardctl.convert(source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]}, workers=0)
+    told = shardctl.convert(
+        source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]}, workers=0
+    )
     assert told.notices == ()
     assert stored(tmp_path / "told", name) == stored(tmp_path / "out", name)
     ds = shardctl.open(tmp_path / "out")
-    with pytest.warns(UserWarning, match=f"flip moves the content of the images, and 1 field beside them not: {name}. "):
+    with pytest.warns(
+        UserWarning,
+        match=f"flip moves the content of the images, and 1 field beside them not: {name}. ",
+    ):
         ds.loader(3, flip=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -226,7 +282,9 @@ def test_many_of_them_are_named_once(tmp_path: Path) -> None:
 
 def test_a_preview_refuses_texts_that_are_places(tmp_path: Path, cli: Any) -> None:
     source = of_table(tmp_path, {"boxes": ["[[1, 2, 3, 4]]"] * 3})
-    refused = cli("preview", source, "--kind", "image", "--step", "hflip p=1", "--html", tmp_path / "a.html")
+    refused = cli(
+        "preview", source, "--kind", "image", "--step", "hflip p=1", "--html", tmp_path / "a.html"
+    )
     assert refused.code == 2
     assert "hflip moves the content of the images, but not boxes" in refused.err
 
@@ -236,11 +294,23 @@ def test_the_command_line_and_the_preview_take_the_same_word(tmp_path: Path, cli
     arguments = ["--kind", "image", "--step", "hflip p=1", "--workers", "0"]
     refused = cli("convert", source, tmp_path / "out", *arguments)
     assert refused.code == 2
-    assert "hflip moves the content of the images, but not depth.png: it looks like a place" in refused.err
+    assert (
+        "hflip moves the content of the images, but not depth.png: it looks like a place"
+        in refused.err
+    )
     assert cli("convert", source, tmp_path / "out", *arguments, "--unmoved", "depth.png").code == 0
     assert shardctl.open(tmp_path / "out").manifest.recipe["unmoved"] == ["depth.png"]
     page = cli(
-        "preview", source, "--kind", "image", "--step", "hflip p=1", "--unmoved", "depth.png", "--html", tmp_path / "a.html"
+        "preview",
+        source,
+        "--kind",
+        "image",
+        "--step",
+        "hflip p=1",
+        "--unmoved",
+        "depth.png",
+        "--html",
+        tmp_path / "a.html",
     )
     assert page.code == 0
 
@@ -249,7 +319,9 @@ Extra = dict[str, Any]
 
 
 def written(folder: Path, extra: Extra, roles: dict[str, Any] | None = None) -> shardctl.Dataset:
-    samples = ({"image": PHOTO, **{name: of[number] for name, of in extra.items()}} for number in range(3))
+    samples = (
+        {"image": PHOTO, **{name: of[number] for name, of in extra.items()}} for number in range(3)
+    )
     shardctl.write(folder / "out", samples, roles=roles)
     return shardctl.open(folder / "out")
 
@@ -270,11 +342,15 @@ def written(folder: Path, extra: Extra, roles: dict[str, Any] | None = None) -> 
         ("x1", [1, 2, 3]),
     ],
 )
-def test_a_loader_goes_by_the_first_values_too(name: str, values: list[Any], tmp_path: Path) -> None:
+def test_a_loader_goes_by_the_first_values_too(
+    name: str, values: list[Any], tmp_path: Path
+) -> None:
     beside: Extra = {key: [1, 2, 3] for key in ("y1", "x2", "y2")} if name == "x1" else {}
     ds = written(tmp_path, {name: values, **beside})
     columns = ["image", name]  # y1 tells what x1 is, and is not read
-    with pytest.raises(UsageError, match=f"flip moves the content of the images, but not {name}.*unmoved=.'{name}'"):
+    with pytest.raises(
+        UsageError, match=f"flip moves the content of the images, but not {name}.*unmoved=.'{name}'"
+    ):
         ds.loader(3, flip=True, columns=columns)
     (batch,) = ds.loader(3, flip=True, columns=columns, unmoved=[name])
     assert name in batch
@@ -317,7 +393,9 @@ def test_unmoved_names_columns_that_a_loader_would_leave(tmp_path: Path) -> None
     with pytest.raises(UsageError, match="unmoved: no column 'bboxes'; did you mean bbox"):
         ds.loader(3, unmoved=["bbox", "bboxes"])
     for name, what in (("mask", "a mask"), ("objects", "objects"), ("image", "an image")):
-        with pytest.raises(UsageError, match=f"unmoved: {name} is {what} by its role, and flip moves it"):
+        with pytest.raises(
+            UsageError, match=f"unmoved: {name} is {what} by its role, and flip moves it"
+        ):
             ds.loader(3, flip=True, unmoved=["bbox", name])
         assert len(list(ds.loader(3, unmoved=[name]))) == 1
     (batch,) = ds.loader(3, flip=1.0, unmoved=["bbox"], columns=["image", "mask"])
@@ -336,13 +414,21 @@ def of_labels_file(folder: Path, columns: str, values: str) -> Path:
 
 @pytest.mark.parametrize(
     ("columns", "values"),
-    [("x_1,y_1,width,height", "1,2,3,4"), ("ClassId,EncodedPixels", "1,1 3 10 5"), ("xmin,ymin,xmax,ymax", "1,2,3,4")]
+    [
+        ("x_1,y_1,width,height", "1,2,3,4"),
+        ("ClassId,EncodedPixels", "1,1 3 10 5"),
+        ("xmin,ymin,xmax,ymax", "1,2,3,4"),
+    ]
     + [("yolo", "0 0.5 0.5 0.2 0.2"), ("bbox", '"[1, 2, 3, 4]"')],
 )
-def test_a_labels_file_is_refused_for_its_names_and_values(columns: str, values: str, tmp_path: Path) -> None:
+def test_a_labels_file_is_refused_for_its_names_and_values(
+    columns: str, values: str, tmp_path: Path
+) -> None:
     source = of_labels_file(tmp_path, columns, values)
     named = columns.replace("ClassId,", "")
-    with pytest.raises(UsageError, match=f"unmoved='{named}'; or leave them out, .* drop_columns='{named}'"):
+    with pytest.raises(
+        UsageError, match=f"unmoved='{named}'; or leave them out, .* drop_columns='{named}'"
+    ):
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     told = {**FLIP, "unmoved": named.split(",")}
     assert shardctl.convert(source, tmp_path / "out", recipe=told, workers=0).samples == 3
@@ -358,10 +444,14 @@ def test_a_labels_file_is_refused_for_its_names_and_values(columns: str, values:
         ("x,y", "3,4", 2),
     ],
 )
-def test_a_labels_file_of_other_things_is_taken(columns: str, values: str, count: int, tmp_path: Path) -> None:
+def test_a_labels_file_of_other_things_is_taken(
+    columns: str, values: str, count: int, tmp_path: Path
+) -> None:
     source = of_labels_file(tmp_path, columns, values)
     result = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     assert result.samples == 3
-    assert sum("beside them not: " + columns.replace(",", ", ") in notice for notice in result.notices) == bool(count)
+    assert sum(
+        "beside them not: " + columns.replace(",", ", ") in notice for notice in result.notices
+    ) == bool(count)
     (batch,) = shardctl.open(tmp_path / "out").loader(3, flip=True)
     assert set(columns.split(",")) <= batch.keys()

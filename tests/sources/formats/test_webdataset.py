@@ -1,4 +1,5 @@
-"""WebDataset: samples as the package webdataset finds them; members that are no fields are rejects; nothing is extracted."""
+"""WebDataset: samples as the package webdataset finds them; members that are no fields are rejects;
+nothing is extracted."""
 
 from __future__ import annotations
 
@@ -55,7 +56,10 @@ def read_bytes(data: bytes, tmp_path: Path) -> Everything:
 
 
 def sample(number: int) -> list[tuple[str, bytes]]:
-    return [(f"d/{number:03}.cls", b"%d" % number), (f"d/{number:03}.bin", bytes([255]) * (100 * number))]
+    return [
+        (f"d/{number:03}.cls", b"%d" % number),
+        (f"d/{number:03}.bin", bytes([255]) * (100 * number)),
+    ]
 
 
 class TestWebDataset(Promises):
@@ -70,7 +74,8 @@ class TestWebDataset(Promises):
         return [0, *np.cumsum(sizes).tolist()]
 
     def _cuts(self, starts: list[int]) -> Iterator[tuple[int, int]]:
-        """In its data, and in the header of the sample that follows: that may have been another member of it."""
+        """In its data, and in the header of the sample that follows: that may have been another
+        member of it."""
         for whole, (start, end) in enumerate(pairwise(starts)):
             yield from ((whole, at) for at in (start + 600, end + 1, end + 511) if 0 < whole < 19)
 
@@ -81,17 +86,27 @@ def test_samples_are_those_that_webdataset_reads(name: str) -> None:
     found = read(find_format(ending_of(name, str(path)), READING), path)
     wanted = expected("webdataset")[name]
     assert found.rejects == []
-    assert [{field: value for field, value in row.items() if value is not None} for row in found.rows] == wanted
+    assert [
+        {field: value for field, value in row.items() if value is not None} for row in found.rows
+    ] == wanted
     assert [row["txt"] is None for row in found.rows] == [False, True, False]
 
 
 @pytest.mark.parametrize("start", ["", "./", "d/"])
 def test_what_a_mac_puts_into_a_tar_is_no_member(start: str, tmp_path: Path) -> None:
     double = b"\0\5\x16\7" + bytes(120)  # AppleDouble: before each file that has attributes
-    members = [(f"{start}{name}", b"%d" % number) for number in range(3) for name in (f"{number}.cls", f"{number}.txt")]
+    members = [
+        (f"{start}{name}", b"%d" % number)
+        for number in range(3)
+        for name in (f"{number}.cls", f"{number}.txt")
+    ]
     junk = [(f"{start}._{name.rpartition('/')[2]}", double) for name, _ in members]
     mixed = [each for pair in zip(junk, members, strict=True) for each in pair]
-    others = [(f"{start}.git/1.txt", b"1"), (f"{start}__MACOSX/0.cls", double), (f"{start}@eaDir/0.cls/thumb.jpg", b"1")]
+    others = [
+        (f"{start}.git/1.txt", b"1"),
+        (f"{start}__MACOSX/0.cls", double),
+        (f"{start}@eaDir/0.cls/thumb.jpg", b"1"),
+    ]
     plain, mac = read_bytes(tar(members), tmp_path), read_bytes(tar([*others, *mixed]), tmp_path)
     assert len(plain.rows) == 3
     assert (mac.rows, mac.rejects) == (plain.rows, [])
@@ -122,7 +137,9 @@ def test_names_are_split_as_webdataset_splits_them(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("format_", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_names_that_are_no_fields_are_rejects(name: str, error: str, format_: int, tmp_path: Path) -> None:
+def test_names_that_are_no_fields_are_rejects(
+    name: str, error: str, format_: int, tmp_path: Path
+) -> None:
     found = read_bytes(tar([("good.txt", b"a"), (name, b"1"), ("z.txt", b"b")], format_), tmp_path)
     assert errors(found) == [(2, error)]
     assert [row["txt"] for row in found.rows] == ["a", "b"]
@@ -131,10 +148,21 @@ def test_names_that_are_no_fields_are_rejects(name: str, error: str, format_: in
 
 @pytest.mark.parametrize(
     ("type_", "error"),
-    [(tarfile.SYMTYPE, "link"), (tarfile.LNKTYPE, "link"), (tarfile.FIFOTYPE, "not-a-file"), (tarfile.CHRTYPE, "not-a-file")],
+    [
+        (tarfile.SYMTYPE, "link"),
+        (tarfile.LNKTYPE, "link"),
+        (tarfile.FIFOTYPE, "not-a-file"),
+        (tarfile.CHRTYPE, "not-a-file"),
+    ],
 )
-def test_links_and_devices_are_rejects_of_their_samples(type_: bytes, error: str, tmp_path: Path) -> None:
-    parts = [tar([("a.txt", b"1")], end=False), special("a.json", type_, "/etc/passwd"), tar([("b.txt", b"2")])]
+def test_links_and_devices_are_rejects_of_their_samples(
+    type_: bytes, error: str, tmp_path: Path
+) -> None:
+    parts = [
+        tar([("a.txt", b"1")], end=False),
+        special("a.json", type_, "/etc/passwd"),
+        tar([("b.txt", b"2")]),
+    ]
     found = read_bytes(b"".join(parts), tmp_path)
     assert errors(found) == [(1, error)]
     assert [row["__key__"] for row in found.rows] == ["b"]
@@ -151,7 +179,17 @@ def test_sparse_members_are_rejects_and_what_follows_is_read(format_: str, tmp_p
             file.seek(n * 1 << 16)
             file.write(b"x" * 4096)
     (tmp_path / "in" / "b.txt").write_text("after")
-    command = ["tar", "--sparse", f"--format={format_}", "-cf", tmp_path / "a.tar", "-C", tmp_path / "in", "a.bin", "b.txt"]
+    command = [
+        "tar",
+        "--sparse",
+        f"--format={format_}",
+        "-cf",
+        tmp_path / "a.tar",
+        "-C",
+        tmp_path / "in",
+        "a.bin",
+        "b.txt",
+    ]
     subprocess.run(command, check=True)
     if (tmp_path / "a.tar").stat().st_size > 1 << 20:
         pytest.skip("the file system knows no holes")
@@ -186,9 +224,16 @@ def test_a_size_that_no_file_has_is_damage(size: str, tmp_path: Path) -> None:
     pax = special("x", tarfile.XHDTYPE)
     info = tarfile.TarInfo.frombuf(pax, "utf-8", "strict")
     info.size = length
-    data = info.tobuf(tarfile.GNU_FORMAT) + f"{length}{record}".encode().ljust(512, b"\0") + tar([("b.txt", b"x")])
+    data = (
+        info.tobuf(tarfile.GNU_FORMAT)
+        + f"{length}{record}".encode().ljust(512, b"\0")
+        + tar([("b.txt", b"x")])
+    )
     for stored in (data, gzip.compress(data)):
-        found = read_bytes(tar([("a.txt", b"1")], end=False) + stored if stored is data else gzip.compress(data), tmp_path)
+        found = read_bytes(
+            tar([("a.txt", b"1")], end=False) + stored if stored is data else gzip.compress(data),
+            tmp_path,
+        )
         assert errors(found)[-1][1] in ("damaged", "truncated")
 
 
@@ -252,18 +297,24 @@ def test_a_member_that_is_not_what_its_name_says_is_the_reject_of_its_sample(
 
 @pytest.mark.parametrize("dtype", ["?", "<i2", ">i4", "<u8", "<f2", ">f8"])
 @pytest.mark.parametrize("shape", [(), (3,), (0,), (2, 3), (0, 2), (2, 1, 2)])
-def test_arrays_are_nested_lists_of_their_type(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_arrays_are_nested_lists_of_their_type(
+    dtype: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
     array = np.arange(int(np.prod(shape))).reshape(shape).astype(dtype)
     found = read_bytes(tar([("a.npy", npy(array)), ("b.npy", npy(array + array))]), tmp_path)
     assert found.rows[0]["npy"] == array.tolist()
     type_ = found.table.schema.field("npy").type
     for _ in shape:
         type_ = type_.value_type
-    assert type_ == (pa.from_numpy_dtype(array.dtype.newbyteorder("=")) if array.size else pa.string())
+    assert type_ == (
+        pa.from_numpy_dtype(array.dtype.newbyteorder("=")) if array.size else pa.string()
+    )
 
 
 def test_fields_that_some_samples_lack_are_null(tmp_path: Path) -> None:
-    found = read_bytes(tar([("a.txt", b"1"), ("b.json", b"[1]"), ("b.txt", b"2"), ("c.cls", b"7")]), tmp_path)
+    found = read_bytes(
+        tar([("a.txt", b"1"), ("b.json", b"[1]"), ("b.txt", b"2"), ("c.cls", b"7")]), tmp_path
+    )
     assert [(row["txt"], row["json"], row["cls"]) for row in found.rows] == [
         ("1", None, None),
         ("2", [1], None),
@@ -277,7 +328,8 @@ def test_a_tar_without_blocks_of_zeros_at_its_end_is_whole(tmp_path: Path) -> No
     for data in (whole, whole + bytes(512), whole + bytes(700)):
         found = read_bytes(data, tmp_path)
         assert (len(found.rows), found.rejects) == (2, [])
-    assert errors(read_bytes(whole[:-400], tmp_path)) == [(2, "truncated")]  # it may have had other members
+    # it may have had other members
+    assert errors(read_bytes(whole[:-400], tmp_path)) == [(2, "truncated")]
 
 
 def test_a_tar_that_ends_between_a_long_name_and_its_member_says_so(tmp_path: Path) -> None:
@@ -291,24 +343,34 @@ def test_a_tar_that_ends_between_a_long_name_and_its_member_says_so(tmp_path: Pa
             assert [row["txt"] for row in found.rows] == ["1"]
 
 
-def test_headers_without_end_are_damage_and_take_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_without_end_are_damage_and_take_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shardctl.sources.formats.webdataset.MOST_HEADERS", 4096)
     pax = tar([("k" * 200 + ".txt", b"")], tarfile.PAX_FORMAT, end=False)[:1024]
-    found = read_bytes(gzip.compress(tar([("a.txt", b"1"), ("b.txt", b"1")], end=False) + pax * 20), tmp_path)
+    found = read_bytes(
+        gzip.compress(tar([("a.txt", b"1"), ("b.txt", b"1")], end=False) + pax * 20), tmp_path
+    )
     assert errors(found) == [(2, "damaged")]
     assert "no end of headers" in found.rejects[0][2]
 
 
-def test_a_large_first_member_stays_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_first_member_stays_out_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before the member that follows it is looked at."""
     import shardctl.sources.formats.content as content
 
     monkeypatch.setattr("shardctl.sources.formats.webdataset.RECORD_BYTES", 1 << 20)
     held = []
     real = content.StreamedContent._fill
-    monkeypatch.setattr(content.StreamedContent, "_fill", lambda self: (real(self), held.append(len(self._held)))[0])
+    monkeypatch.setattr(
+        content.StreamedContent, "_fill", lambda self: (real(self), held.append(len(self._held)))[0]
+    )
     path = tmp_path / "a.tar.zst"
-    path.write_bytes(zstandard.compress(tar([("a.bin", bytes(20 << 20)), ("a.txt", b"1"), ("b.txt", b"2")])))
+    path.write_bytes(
+        zstandard.compress(tar([("a.bin", bytes(20 << 20)), ("a.txt", b"1"), ("b.txt", b"2")]))
+    )
     found = read(FORM, path)
     assert errors(found) == [(1, "too-large")]
     assert [row["txt"] for row in found.rows] == ["2"]
@@ -354,13 +416,26 @@ def test_an_empty_tar_has_no_records(tmp_path: Path) -> None:
 @examples(150)
 @given(st.data())
 def test_headers_are_read_as_tarfile_reads_them(data: st.DataObject) -> None:
-    """Those of all formats, and changed ones; only fields that tarfile is looser about may be refused."""
-    name = data.draw(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1, max_size=60))
+    """Those of all formats, and changed ones; only fields that tarfile is looser about may be
+    refused."""
+    name = data.draw(
+        st.text(
+            st.characters(exclude_characters="\0", exclude_categories=("Cs",)),
+            min_size=1,
+            max_size=60,
+        )
+    )
     info = tarfile.TarInfo(name)
     info.size = data.draw(st.integers(0, 2**40))
-    info.type = data.draw(st.sampled_from([tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.CONTTYPE]))
+    info.type = data.draw(
+        st.sampled_from([tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.CONTTYPE])
+    )
     info.linkname = data.draw(st.text("abc/", max_size=20))
-    block = info.tobuf(data.draw(st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])), "utf-8", "surrogateescape")[-512:]
+    block = info.tobuf(
+        data.draw(st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])),
+        "utf-8",
+        "surrogateescape",
+    )[-512:]
     if data.draw(st.booleans()):
         changed = bytearray(block)
         changed[data.draw(st.integers(0, 511))] = data.draw(st.integers(0, 255))
@@ -377,20 +452,31 @@ def test_headers_are_read_as_tarfile_reads_them(data: st.DataObject) -> None:
         assert theirs.size < 0
         return
     name = ours.name.rstrip("/") if ours.type == tarfile.DIRTYPE else ours.name
-    assert (name, ours.size, ours.type, ours.link) == (theirs.name, theirs.size, theirs.type, theirs.linkname)
+    assert (name, ours.size, ours.type, ours.link) == (
+        theirs.name,
+        theirs.size,
+        theirs.type,
+        theirs.linkname,
+    )
 
 
 @pytest.mark.parametrize("what", ["hole", "two", "two.gz"])
 def test_a_hole_or_a_second_tar_does_not_end_a_tar_silently(what: str, tmp_path: Path) -> None:
     whole = tar([("a.txt", b"1"), ("b.txt", b"2"), ("c.txt", b"3")])
     hole = whole[:1024] + bytes(1024) + whole[2048:]  # in the place of b
-    data = {"hole": hole, "two": whole + bytes(1 << 17) + whole, "two.gz": gzip.compress(whole + whole)}[what]
+    data = {
+        "hole": hole,
+        "two": whole + bytes(1 << 17) + whole,
+        "two.gz": gzip.compress(whole + whole),
+    }[what]
     found = read_bytes(data, tmp_path)
     assert [error for _, error in errors(found)] == ["damaged"]
     assert "a hole, or another tar" in found.rejects[0][2]
 
 
-def test_a_small_compressed_tar_of_images_is_converted(photos: Path, tmp_path: Path, cli: Any) -> None:
+def test_a_small_compressed_tar_of_images_is_converted(
+    photos: Path, tmp_path: Path, cli: Any
+) -> None:
     """It has fewer records than are looked at to see whether there are images among them."""
     with tarfile.open(tmp_path / "in.tar.gz", "w:gz") as archive:
         for path in sorted(photos.rglob("*.jpg"))[:3]:

@@ -1,1 +1,2 @@
-"""Programs for the Python that has the reader of another tool. They import nothing of shardctl, which need not be there."""
+"""Programs for the Python that has the reader of another tool. They import nothing of shardctl,
+which need not be there."""

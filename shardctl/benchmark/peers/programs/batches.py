@@ -16,8 +16,8 @@ from .ending import end_with_parent
 class Reading:
     """An open reader. `library` is its name and version. `epoch` returns the batches of an epoch.
 
-    `how` says in what it reads, and `parallel` in how many processes or threads, 0 if it finds the number itself. `ahead` says
-    whether it makes batches while others are taken.
+    `how` says in what it reads, and `parallel` in how many processes or threads, 0 if it finds the
+    number itself. `ahead` says whether it makes batches while others are taken.
     """
 
     library: str
@@ -44,7 +44,9 @@ def _bytes_of(value: Any) -> int:
         return sum(map(_bytes_of, value))
     if isinstance(value, dict):
         return sum(map(_bytes_of, value.values()))
-    return int(getattr(value, "nbytes", None) or (len(value) if isinstance(value, str | bytes) else 8))
+    return int(
+        getattr(value, "nbytes", None) or (len(value) if isinstance(value, str | bytes) else 8)
+    )
 
 
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8")
@@ -60,7 +62,8 @@ def is_image(value: Any) -> bool:
 
 
 def decoded(value: Any) -> Any:
-    """Return the pixels of an image, encoded or of Pillow, as an array of shape (height, width, 3), uint8; else the value."""
+    """Return the pixels of an image, encoded or of Pillow, as an array of shape (height, width, 3),
+    uint8; else the value."""
     if is_image(value):
         from PIL import Image
 
@@ -73,7 +76,8 @@ def decoded(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Collate:
-    """Makes a batch of samples. Arrays of one shape become one; for `processes`, all become tensors, which are not copied."""
+    """Makes a batch of samples. Arrays of one shape become one; for `processes`, all become
+    tensors, which are not copied."""
 
     decode: bool
     processes: int
@@ -82,7 +86,11 @@ class Collate:
         """Return a batch."""
         names = dict.fromkeys(name for sample in samples for name in sample)
         return Batch(
-            len(samples), {name: self._together([self._value(sample.get(name)) for sample in samples]) for name in names}
+            len(samples),
+            {
+                name: self._together([self._value(sample.get(name)) for sample in samples])
+                for name in names
+            },
         )
 
     def _value(self, value: Any) -> Any:
@@ -98,7 +106,10 @@ class Collate:
         if not self.processes:
             return values
         # One tensor in shared memory, as each would take a file descriptor.
-        return [self._tensor(np.concatenate([value.ravel() for value in values])), [value.shape for value in values]]
+        return [
+            self._tensor(np.concatenate([value.ravel() for value in values])),
+            [value.shape for value in values],
+        ]
 
     def _tensor(self, values: Any) -> Any:
         if not self.processes or values.dtype.kind not in "biuf":

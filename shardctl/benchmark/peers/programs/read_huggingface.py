@@ -10,13 +10,16 @@ from .batches import Collate, Reading, data_loader, has_torch, reading_of
 
 
 def open_reading(options: dict[str, Any]) -> Reading:
-    """Open the files: Arrow files are mapped, and Parquet files are copied to Arrow in the scratch folder, as users do."""
+    """Open the files: Arrow files are mapped, and Parquet files are copied to Arrow in the scratch
+    folder, as users do."""
     datasets.disable_progress_bars()
     files, decode = options["files"], options["decode"]
     if files[0].endswith(".parquet"):
         dataset = datasets.Dataset.from_parquet(files, cache_dir=options["scratch"])
     else:
-        dataset = datasets.concatenate_datasets([datasets.Dataset.from_file(file) for file in files])
+        dataset = datasets.concatenate_datasets(
+            [datasets.Dataset.from_file(file) for file in files]
+        )
     if not decode:
         for name, feature in dataset.features.items():
             if isinstance(feature, datasets.Image):
@@ -25,7 +28,9 @@ def open_reading(options: dict[str, Any]) -> Reading:
     collate = Collate(decode, processes)
     size, library = options["batch_size"], f"datasets {datasets.__version__}"
     if processes:
-        loader = data_loader(dataset, processes, batch_size=size, shuffle=options["shuffle"], collate_fn=collate)
+        loader = data_loader(
+            dataset, processes, batch_size=size, shuffle=options["shuffle"], collate_fn=collate
+        )
         return reading_of(library, processes, lambda: loader)
 
     def epoch() -> Any:

@@ -11,11 +11,15 @@ from .batches import Collate, Reading, data_loader, reading_of
 
 
 def open_reading(options: dict[str, Any]) -> Reading:
-    """Open the folders. Compressed shards are decompressed into the scratch folder, as theirs is not to be changed."""
+    """Open the folders. Compressed shards are decompressed into the scratch folder, as theirs is
+    not to be changed."""
     processes = options["processes"]
     folders = sorted({str(Path(file).parent) for file in options["files"]})
     dataset = streaming.StreamingDataset(
-        streams=[_stream(folder, Path(options["scratch"]) / str(number)) for number, folder in enumerate(folders)],
+        streams=[
+            _stream(folder, Path(options["scratch"]) / str(number))
+            for number, folder in enumerate(folders)
+        ],
         shuffle=options["shuffle"],
         batch_size=options["batch_size"],
     )
@@ -27,7 +31,9 @@ def open_reading(options: dict[str, Any]) -> Reading:
 def _stream(folder: str, scratch: Path) -> Any:
     index = (Path(folder) / "index.json").read_text(encoding="utf-8")
     if '"pkl"' in index:
-        raise ValueError("a column is encoded as pkl, and a pickle can run any code when it is read")
+        raise ValueError(
+            "a column is encoded as pkl, and a pickle can run any code when it is read"
+        )
     if '"compression": null' in index:
         return streaming.Stream(local=folder)
     return streaming.Stream(remote=folder, local=str(scratch))

@@ -16,16 +16,24 @@ def open_reading(options: dict[str, Any]) -> Reading:
     """Open the folder of the files, with all of its splits."""
     builder = tfds.builder_from_directory(str(Path(options["files"][0]).parent))
     features = builder.info.features
-    images = [name for name, feature in features.items() if isinstance(feature, tfds.features.Image)]
+    images = [
+        name for name, feature in features.items() if isinstance(feature, tfds.features.Image)
+    ]
     later = {
         name: tfds.decode.SkipDecoding() for name in images
     }  # encoded images are shuffled, as they are smaller than pixels
-    samples = in_order(builder.as_dataset(split="all", shuffle_files=options["shuffle"], decoders=later), options)
+    samples = in_order(
+        builder.as_dataset(split="all", shuffle_files=options["shuffle"], decoders=later), options
+    )
 
     def decoded(sample: dict[str, Any]) -> dict[str, Any]:
         return {**sample, **{name: features[name].decode_example(sample[name]) for name in images}}
 
     if options["decode"] and images:
-        samples = samples.map(decoded, num_parallel_calls=tf.data.AUTOTUNE, deterministic=not options["shuffle"])
+        samples = samples.map(
+            decoded, num_parallel_calls=tf.data.AUTOTUNE, deterministic=not options["shuffle"]
+        )
     library = f"tensorflow_datasets {tfds.__version__}"
-    return Reading(library, "the threads of tf.data (AUTOTUNE)", 0, True, batches_of(samples, options))
+    return Reading(
+        library, "the threads of tf.data (AUTOTUNE)", 0, True, batches_of(samples, options)
+    )

@@ -18,7 +18,8 @@ _TYPES = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.floa
 
 
 def open_reading(options: dict[str, Any]) -> Reading:
-    """Open the files: several at once, each record parsed as an Example and its images decoded in parallel."""
+    """Open the files: several at once, each record parsed as an Example and its images decoded in
+    parallel."""
     files, shuffle = options["files"], options["shuffle"]
     compression = _compression(files[0])
     features, images = _features(files[0], compression)
@@ -38,8 +39,16 @@ def open_reading(options: dict[str, Any]) -> Reading:
         return values
 
     # Encoded samples are shuffled, as they are smaller than pixels.
-    samples = in_order(records, options).map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=not shuffle)
-    return Reading(f"tensorflow {tf.__version__}", "the threads of tf.data (AUTOTUNE)", 0, True, batches_of(samples, options))
+    samples = in_order(records, options).map(
+        example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=not shuffle
+    )
+    return Reading(
+        f"tensorflow {tf.__version__}",
+        "the threads of tf.data (AUTOTUNE)",
+        0,
+        True,
+        batches_of(samples, options),
+    )
 
 
 def _compression(file: str) -> str:
@@ -70,7 +79,9 @@ def _features(file: str, compression: str) -> tuple[dict[str, Any], list[str]]:
             elif is_image(values[0]):
                 images.add(name)
     return {
-        name: tf.io.RaggedFeature(_TYPES[kind]) if name in many else tf.io.FixedLenFeature([], _TYPES[kind], _EMPTY[kind])
+        name: tf.io.RaggedFeature(_TYPES[kind])
+        if name in many
+        else tf.io.FixedLenFeature([], _TYPES[kind], _EMPTY[kind])
         for name, kind in kinds.items()
     }, sorted(images - many)
 

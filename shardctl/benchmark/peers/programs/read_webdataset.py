@@ -13,14 +13,17 @@ SHUFFLED = 1000
 
 
 def open_reading(options: dict[str, Any]) -> Reading:
-    """Open the tars: shards and then samples are shuffled, images are decoded, and the workers make the batches.
+    """Open the tars: shards and then samples are shuffled, images are decoded, and the workers make
+    the batches.
 
-    A worker has tars of its own, so that there are not more workers than tars. Images are decoded by Pillow, as by
-    decode("rgb8"), which would also unpickle what is a pickle.
+    A worker has tars of its own, so that there are not more workers than tars. Images are decoded
+    by Pillow, as by decode("rgb8"), which would also unpickle what is a pickle.
     """
     files, shuffle = options["files"], options["shuffle"]
     processes = min(options["processes"], len(files)) if has_torch() else 0
-    pipeline = webdataset.WebDataset(files, shardshuffle=len(files) if shuffle else False, empty_check=False)
+    pipeline = webdataset.WebDataset(
+        files, shardshuffle=len(files) if shuffle else False, empty_check=False
+    )
     if shuffle:
         pipeline = pipeline.shuffle(SHUFFLED)
     if options["endless"]:

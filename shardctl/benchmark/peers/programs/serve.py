@@ -1,8 +1,9 @@
-"""Reads shards with the reader of another tool, batch by batch, as it is asked to: run as a program.
+"""Reads shards with the reader of another tool, batch by batch, as it is asked to: run as a
+program.
 
-The first line of standard input has the options as JSON; it is answered when the reader's packages are imported. Each later
-line is a command: `open` opens the shards, `begin` starts an epoch, and `next` takes a batch. Each line has one answer, a line
-of JSON; the batches themselves stay here.
+The first line of standard input has the options as JSON; it is answered when the reader's packages
+are imported. Each later line is a command: `open` opens the shards, `begin` starts an epoch, and
+`next` takes a batch. Each line has one answer, a line of JSON; the batches themselves stay here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 PACKAGE = "shardctl_programs"
-"""The name of this folder as a package: the modules in it would otherwise hide those of the same names."""
+"""The name of this folder as a package: the modules in it would otherwise hide those of the same
+names."""
 
 
 def main() -> None:
@@ -47,7 +49,12 @@ def _answers() -> Iterator[dict[str, Any]]:
         yield {}
         sys.stdin.readline()
         reading = program.open_reading(options)
-        yield {"library": reading.library, "how": reading.how, "parallel": reading.parallel, "ahead": reading.ahead}
+        yield {
+            "library": reading.library,
+            "how": reading.how,
+            "parallel": reading.parallel,
+            "ahead": reading.ahead,
+        }
         batches: Iterator[Any] = iter(())
         for line in sys.stdin:
             if line.strip() == "begin":
@@ -55,7 +62,11 @@ def _answers() -> Iterator[dict[str, Any]]:
                 yield {}
                 continue
             batch = next(batches, None)
-            yield {"samples": 0, "bytes": 0} if batch is None else {"samples": batch.samples, "bytes": batch.bytes()}
+            yield (
+                {"samples": 0, "bytes": 0}
+                if batch is None
+                else {"samples": batch.samples, "bytes": batch.bytes()}
+            )
     except Exception as error:  # noqa: BLE001 - whatever the reader raises is told to the other process
         traceback.print_exc()
         yield {"error": f"{type(error).__name__}: {error}"}
@@ -63,7 +74,9 @@ def _answers() -> Iterator[dict[str, Any]]:
 
 def _package() -> str:
     """Make this folder a package, and return its name."""
-    spec = importlib.util.spec_from_file_location(PACKAGE, FOLDER / "__init__.py", submodule_search_locations=[str(FOLDER)])
+    spec = importlib.util.spec_from_file_location(
+        PACKAGE, FOLDER / "__init__.py", submodule_search_locations=[str(FOLDER)]
+    )
     assert spec is not None
     assert spec.loader is not None
     package = importlib.util.module_from_spec(spec)

@@ -14,7 +14,8 @@ SHUFFLED = 1000
 
 
 def in_order(samples: Any, options: dict[str, Any]) -> Any:
-    """Return a tf.data.Dataset in the order that was asked for, without an end where that was asked for."""
+    """Return a tf.data.Dataset in the order that was asked for, without an end where that was asked
+    for."""
     shuffled = samples.shuffle(SHUFFLED) if options["shuffle"] else samples
     return shuffled.repeat() if options["endless"] else shuffled
 
@@ -26,7 +27,9 @@ def batches_of(samples: Any, options: dict[str, Any]) -> Callable[[], Iterator[B
     def epoch() -> Iterator[Batch]:
         for example in batched:
             parts = tf.nest.flatten(example, expand_composites=True)
-            yield Batch(_samples(example), {str(number): part.numpy() for number, part in enumerate(parts)})
+            yield Batch(
+                _samples(example), {str(number): part.numpy() for number, part in enumerate(parts)}
+            )
 
     return epoch
 

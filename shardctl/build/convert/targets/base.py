@@ -25,13 +25,16 @@ class WriteLease(Protocol):
 
 
 class Target(Protocol):
-    """A place for a dataset. The methods raise StorageError, BusyError; `writing` and `planning` if nothing can be written."""
+    """A place for a dataset. The methods raise StorageError, BusyError; `writing` and `planning` if
+    nothing can be written."""
 
     @property
     def folder(self) -> LocalFolder:
-        """The folder of the dataset; of one on a store, a folder of this machine that has the work on it, with its URL.
+        """The folder of the dataset; of one on a store, a folder of this machine that has the work
+        on it, with its URL.
 
-        It has what is known of the place: the manifest of the dataset that is there, and the jobs that were begun.
+        It has what is known of the place: the manifest of the dataset that is there, and the jobs
+        that were begun.
         """
         ...
 
@@ -40,7 +43,8 @@ class Target(Protocol):
         ...
 
     def needs_recovery(self) -> bool:
-        """Return whether a killed process has begun to replace the dataset or to delete a job: the next writer completes it."""
+        """Return whether a killed process has begun to replace the dataset or to delete a job: the
+        next writer completes it."""
         ...
 
     def free_bytes(self) -> int | None:
@@ -48,17 +52,21 @@ class Target(Protocol):
         ...
 
     def writing(self, waiting: Waiting | None) -> AbstractContextManager[WriteLease]:
-        """Be the only writer. `waiting` is told of another one, for which this process waits; None: raise BusyError."""
+        """Be the only writer. `waiting` is told of another one, for which this process waits; None:
+        raise BusyError."""
         ...
 
     def planning(self, waiting: Waiting | None) -> AbstractContextManager[WriteLease]:
-        """Be the only writer but for the parts of a conversion that are being built: none can begin meanwhile."""
+        """Be the only writer but for the parts of a conversion that are being built: none can begin
+        meanwhile."""
         ...
 
     def building(self, job: Path, part: str) -> AbstractContextManager[WriteLease]:
-        """Be the only one that builds a part of the job in a folder. The caller is planning when this begins.
+        """Be the only one that builds a part of the job in a folder. The caller is planning when
+        this begins.
 
-        Raises BusyError at once if another process does, PerhapsBusyError if that one may be gone: the caller tries again.
+        Raises BusyError at once if another process does, PerhapsBusyError if that one may be gone:
+        the caller tries again.
         """
         ...
 
@@ -83,11 +91,13 @@ class Target(Protocol):
         ...
 
     def entrust(self, job: DatasetJob, held: WriteLease) -> None:
-        """Have all that workers need in the folder of a job, and let them know who has the right to write."""
+        """Have all that workers need in the folder of a job, and let them know who has the right to
+        write."""
         ...
 
     def fetch_done(self, job: DatasetJob, chosen: Chosen) -> None:
-        """Have the markers of those of the chosen shards that are finished in the folder of the job."""
+        """Have the markers of those of the chosen shards that are finished in the folder of the
+        job."""
         ...
 
     def fetch_rejects(self, job: DatasetJob) -> None:
@@ -103,15 +113,18 @@ class Target(Protocol):
         ...
 
     def refuse_lost(self, before: PreviousDataset, shards: list[int]) -> None:
-        """Raise DatasetError if one of these shards of the dataset before is gone, or not as large as it was."""
+        """Raise DatasetError if one of these shards of the dataset before is gone, or not as large
+        as it was."""
         ...
 
     def refuse_lost_files(self, manifest: Manifest) -> None:
-        """Raise DatasetError if a file of the dataset that is there is gone or of another size, if that is known at once."""
+        """Raise DatasetError if a file of the dataset that is there is gone or of another size, if
+        that is known at once."""
         ...
 
     def keep(self, outcomes: Outcomes) -> None:
-        """Put the shards that are kept of the dataset before among the new ones. Raises DatasetError for one that is gone."""
+        """Put the shards that are kept of the dataset before among the new ones. Raises
+        DatasetError for one that is gone."""
         ...
 
     def leave_out(self, job: DatasetJob, shards: list[str]) -> None:
@@ -119,11 +132,13 @@ class Target(Protocol):
         ...
 
     def base(self, job: DatasetJob) -> str:
-        """Return the folder of the new dataset below the place, with a / at its end; "" where that is the place itself."""
+        """Return the folder of the new dataset below the place, with a / at its end; "" where that
+        is the place itself."""
         ...
 
     def publish(self, new: Path, updates: bool, checks: Pool | None = None) -> None:
-        """Make the complete dataset in the folder `new` the one that is there. `updates`: it brings that one up to date.
+        """Make the complete dataset in the folder `new` the one that is there. `updates`: it brings
+        that one up to date.
 
         Some targets check it first: in the processes `checks`, None for new ones.
         """

@@ -29,7 +29,8 @@ from shardctl.system.text import printable
 
 @dataclass(frozen=True)
 class FolderTarget:
-    """A folder of a file system: jobs are in a folder within it, and a dataset takes its place by rename."""
+    """A folder of a file system: jobs are in a folder within it, and a dataset takes its place by
+    rename."""
 
     folder: LocalFolder
 
@@ -83,11 +84,14 @@ class FolderTarget:
         """Nothing to do: the job is here."""
 
     def entrust(self, job: DatasetJob, held: WriteLease) -> None:
-        """It is here, and a shard takes its place by rename. Raises DatasetError for a job that puts its shards elsewhere."""
+        """It is here, and a shard takes its place by rename. Raises DatasetError for a job that
+        puts its shards elsewhere."""
         if job.url:
             raise DatasetError(
-                f"{printable(str(job.folder / JOB))}: this job is for a dataset on a store ({printable(job.url)}), but this"
-                " dataset is on this machine. Delete the folder of the job, and run the same command again"
+                f"{printable(str(job.folder / JOB))}: this job is for a dataset on a store "
+                f"({printable(job.url)}), but this"
+                " dataset is on this machine. Delete the folder of the job, and run the same "
+                "command again"
             )
 
     def fetch_done(self, job: DatasetJob, chosen: Chosen) -> None:
@@ -126,7 +130,8 @@ class FolderTarget:
         return ""
 
     def publish(self, new: Path, updates: bool, checks: Pool | None = None) -> None:
-        """Exchange the folders, and keep as many generations of before as the manifest says. Raises DatasetError."""
+        """Exchange the folders, and keep as many generations of before as the manifest says. Raises
+        DatasetError."""
         if updates:
             verify_update(new, checks)
             if Manifest.load(LocalFolder(new)).keep:

@@ -16,33 +16,42 @@ from shardctl.system.locations.text import path_below, within
 from shardctl.system.text import printable
 
 Place = tuple[int, str]
-"""Where a source lies in the sources of the dataset: the number of one of these, and the path below it, "" for all of it."""
+"""Where a source lies in the sources of the dataset: the number of one of these, and the path below
+it, "" for all of it."""
 
 
 class Appending:
-    """Sources of which the inputs are added to a dataset. Raises InputError for one whose labels are in files."""
+    """Sources of which the inputs are added to a dataset. Raises InputError for one whose labels
+    are in files."""
 
-    def __init__(self, before: PreviousDataset, given: Sequence[SourceRoot], rule: LabelRule) -> None:
+    def __init__(
+        self, before: PreviousDataset, given: Sequence[SourceRoot], rule: LabelRule
+    ) -> None:
         self._before, self._given = before, given
         if rule.mode == "file" or rule.annotations or "columns" in before.files.column_names:
             raise InputError(
-                "--append cannot tell what labels files and annotations say of inputs that it does not look at; use --update"
+                "--append cannot tell what labels files and annotations say of inputs that it does "
+                "not look at; use --update"
             )
         recorded = list(before.manifest.sources)
         self._places: list[Place] = []
         for root in given:
             place = root.recorded
             lies = ((number, path_below(place, source)) for number, source in enumerate(recorded))
-            found, below = next(((number, path) for number, path in lies if path is not None), (len(recorded), ""))
+            found, below = next(
+                ((number, path) for number, path in lies if path is not None), (len(recorded), "")
+            )
             if found == len(recorded):
                 recorded.append(place)
             if any(map(is_hidden, filter(None, below.split("/")))):
                 raise InputError(
-                    f"{printable(root.text)}: is in a hidden folder of {printable(recorded[found])}; give it another name"
+                    f"{printable(root.text)}: is in a hidden folder of "
+                    f"{printable(recorded[found])}; give it another name"
                 )
             self._places.append((found, below))
         self.sources = recorded
-        """The sources of the dataset afterwards: those that it has, and the given ones that are in none of these."""
+        """The sources of the dataset afterwards: those that it has, and the given ones that are in
+        none of these."""
 
     @property
     def roots(self) -> tuple[SourceRoot, ...]:
@@ -67,16 +76,22 @@ class Appending:
             for number, (path, root, size) in enumerate(zip(*columns, strict=True), first):
                 folder, _, name = path.rpartition("/")
                 opened = f"{begins[root]}{path}"
-                yield FoundFile(root, path, opened, folder, suffix_of(name), size, int(times[number]), None)
+                yield FoundFile(
+                    root, path, opened, folder, suffix_of(name), size, int(times[number]), None
+                )
             first += batch.num_rows
 
     def _walk(self, notice: Callable[[str], None]) -> Iterator[FoundFile]:
-        """Yield the files in the given sources, by their paths in the sources of the dataset, in the order of these."""
+        """Yield the files in the given sources, by their paths in the sources of the dataset, in
+        the order of these."""
         for place, root in sorted(zip(self._places, self._given, strict=True)):
             number, below = place
             if not root.is_folder and below:
                 folder, _, _ = below.rpartition("/")
-                yield from (file._replace(root=number, path=below, folder=folder) for file in walk([root], notice))
+                yield from (
+                    file._replace(root=number, path=below, folder=folder)
+                    for file in walk([root], notice)
+                )
                 continue
             for file in walk([root], notice):
                 folder = "/".join(part for part in (below, file.folder) if part)
@@ -87,5 +102,6 @@ class Appending:
 def refuse_anew(why: str, folder: LocalFolder) -> InputError:
     """Return the error where an addition would change all shards."""
     return InputError(
-        f"{folder.shown()}: --append only adds shards, but these inputs would change all shards, since {why}; use --update"
+        f"{folder.shown()}: --append only adds shards, but these inputs would change all shards, "
+        f"since {why}; use --update"
     )

@@ -7,7 +7,8 @@ from shardctl.system.dataclass import dataclass
 
 @dataclass(frozen=True)
 class Changes:
-    """What an update does: files `added`, `removed` and `changed`; shards `rebuilt`, `new` and `kept`.
+    """What an update does: files `added`, `removed` and `changed`; shards `rebuilt`, `new` and
+    `kept`.
 
     `anew` says why all shards are built again, "" if they are not.
     """

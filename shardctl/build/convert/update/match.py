@@ -28,8 +28,9 @@ NO_LABEL = np.iinfo(np.int64).min
 class Matching:
     """The files of a listing beside those of the dataset.
 
-    `before` has the row of each listed file in the dataset's table of files, -1 where it is new, and `same` says which of them
-    are as they were, with the same labels and annotations: (files,) each. The dataset has `files_before`.
+    `before` has the row of each listed file in the dataset's table of files, -1 where it is new,
+    and `same` says which of them are as they were, with the same labels and annotations: (files,)
+    each. The dataset has `files_before`.
     """
 
     before: Numbers
@@ -38,7 +39,8 @@ class Matching:
 
     @cached_property
     def now(self) -> Numbers:
-        """The row in the listing of each of the dataset's files, -1 where it is gone: (files before,)."""
+        """The row in the listing of each of the dataset's files, -1 where it is gone: (files
+        before,)."""
         rows = np.full(self.files_before, -1, np.int64)
         known = np.flatnonzero(self.before >= 0)
         rows[self.before[known]] = known
@@ -56,12 +58,14 @@ class Matching:
 
     @property
     def changed(self) -> int:
-        """How many files are there as before, and differ in their content, their labels or their annotations."""
+        """How many files are there as before, and differ in their content, their labels or their
+        annotations."""
         return int(((self.before >= 0) & ~self.same).sum())
 
 
 def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Matching:
-    """Compare a listing with the dataset that is there. `files` is the table that a job would have of the listing."""
+    """Compare a listing with the dataset that is there. `files` is the table that a job would have
+    of the listing."""
     if isinstance(listing, KnownListing) and listing.dataset == before.digest:
         rows = listing.before
     else:
@@ -78,7 +82,8 @@ def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Match
     same[known] &= _labels(now)[known] == _labels(before.files)[of]
     if "columns" in now.column_names and "columns" in before.files.column_names:
         _compare_columns(now["columns"], before.files["columns"], rows, same)
-    for path, row in rows_of(now, before.pruned).items():  # what was known of these went with their samples
+    # what was known of these went with their samples
+    for path, row in rows_of(now, before.pruned).items():
         if 0 in before.pruned[path]:
             same[row] = as_it_was[row]
     _compare_faults(before, now, rows, same)
@@ -101,8 +106,10 @@ PASSING = ("vanished", "io", "changed")
 
 
 def _compare_faults(before: PreviousDataset, now: pa.Table, rows: Numbers, same: Flags) -> None:
-    """Clear the flags of files that are known to be faulty and were not, or were, and are not any more."""
-    if now["error"].null_count < len(now):  # to tell which imports pyarrow.compute, and most often none is
+    """Clear the flags of files that are known to be faulty and were not, or were, and are not any
+    more."""
+    # to tell which imports pyarrow.compute, and most often none is
+    if now["error"].null_count < len(now):
         broken = now["error"].is_valid().to_numpy()
         same[broken & (rows >= 0)] &= before.samples_of_files[rows[broken & (rows >= 0)]] == 0
     for path, row in rows_of(now, before.rejected_files).items():
@@ -110,13 +117,17 @@ def _compare_faults(before: PreviousDataset, now: pa.Table, rows: Numbers, same:
         if not same[row]:
             continue
         if reject.stage == "plan":
-            same[row] = (now["error"][row].as_py(), now["message"][row].as_py()) == (reject.error, reject.message)
+            same[row] = (now["error"][row].as_py(), now["message"][row].as_py()) == (
+                reject.error,
+                reject.message,
+            )
         elif reject.stage == "read" and reject.error in PASSING:
             same[row] = False
 
 
 def rows_before(files: pa.Table, listing: Listing) -> Numbers:
-    """Return the row of each listed file in a dataset's table of files, -1 for none: files are known by their paths."""
+    """Return the row of each listed file in a dataset's table of files, -1 for none: files are
+    known by their paths."""
     hashes = np.empty(files.num_rows, np.uint64)
     place = 0
     for batch in files.select(["path"]).to_batches(max_chunksize=CHUNK_ROWS):
@@ -131,19 +142,23 @@ def rows_before(files: pa.Table, listing: Listing) -> Numbers:
     found = np.minimum(np.searchsorted(hashes[order], listing.hashes), len(hashes) - 1)
     alike = hashes[order][found] == listing.hashes
     rows[alike] = order[found[alike]]
-    # Different paths may have the same hash, once in many million years; such a file counts as a new one.
+    # Different paths may have the same hash, once in many million years; such a file counts as a
+    # new one.
     paths = files["path"]
     for start in range(0, len(rows), CHUNK_ROWS):
         here = start + np.flatnonzero(rows[start : start + CHUNK_ROWS] >= 0)
         low, high = _range_of(rows[here])
         taken = paths.slice(low, high - low).take(pa.array(rows[here] - low))
-        differ = np.asarray(pc.not_equal(taken, listing.table["path"].take(pa.array(here))).combine_chunks())
+        differ = np.asarray(
+            pc.not_equal(taken, listing.table["path"].take(pa.array(here))).combine_chunks()
+        )
         rows[here[differ]] = -1
     return rows
 
 
 def _range_of(rows: Numbers) -> tuple[int, int]:
-    """Return the first of some rows and the one behind the last: neighbours now were mostly neighbours before."""
+    """Return the first of some rows and the one behind the last: neighbours now were mostly
+    neighbours before."""
     return (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
 
 
@@ -158,13 +173,20 @@ def _labels(files: pa.Table) -> Numbers:
     return labels
 
 
-def _compare_columns(now: pa.ChunkedArray, before: pa.ChunkedArray, rows: Numbers, same: Flags) -> None:
-    """Clear the flags of files of which labels files and annotations say something else than before."""
+def _compare_columns(
+    now: pa.ChunkedArray, before: pa.ChunkedArray, rows: Numbers, same: Flags
+) -> None:
+    """Clear the flags of files of which labels files and annotations say something else than
+    before."""
     for start in range(0, len(rows), CHUNK_ROWS):
         here = start + np.flatnonzero(same[start : start + CHUNK_ROWS])
         low, high = _range_of(rows[here])
         then = before.slice(low, high - low).take(pa.array(rows[here] - low))
         these = now.slice(start, CHUNK_ROWS).take(pa.array(here - start))
-        if not then.equals(these):  # NaN, too, is another value for Arrow, and the same text for Python
-            differ = [str(one) != str(other) for one, other in zip(then.to_pylist(), these.to_pylist(), strict=True)]
+        # NaN, too, is another value for Arrow, and the same text for Python
+        if not then.equals(these):
+            differ = [
+                str(one) != str(other)
+                for one, other in zip(then.to_pylist(), these.to_pylist(), strict=True)
+            ]
             same[here[differ]] = False

@@ -1,4 +1,5 @@
-"""What became of every shard of a job: of those that are kept as the dataset before records it, else as their markers do."""
+"""What became of every shard of a job: of those that are kept as the dataset before records it,
+else as their markers do."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from shardctl.system.text import printable
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What became of the shards of a job that is done. `before` is the dataset that it brings up to date."""
+    """What became of the shards of a job that is done. `before` is the dataset that it brings up to
+    date."""
 
     job: DatasetJob
     before: PreviousDataset | None
@@ -47,7 +49,8 @@ class Outcomes:
                 yield from file
 
     def link_kept(self) -> None:
-        """Give the shards that are kept a second name among the new ones; a copy where the file system has no links.
+        """Give the shards that are kept a second name among the new ones; a copy where the file
+        system has no links.
 
         Raises DatasetError for one that is damaged, as far as its size tells.
         """
@@ -59,7 +62,8 @@ class Outcomes:
                 link_or_copy(old, new)
 
     def kept(self) -> Iterator[tuple[int, PreviousDataset, int]]:
-        """Yield the shards that are kept: their number, the dataset before, and their number there."""
+        """Yield the shards that are kept: their number, the dataset before, and their number
+        there."""
         for shard in np.flatnonzero(self.job.kept != NOT_KEPT).tolist():
             kept = self._kept(shard)
             assert kept is not None, "shards are kept of a dataset"
@@ -67,14 +71,18 @@ class Outcomes:
 
 
 def verify_update(new: Path, processes: Pool | None) -> None:
-    """Check a dataset that was brought up to date before it takes its place: its tables, and the footer of every shard.
+    """Check a dataset that was brought up to date before it takes its place: its tables, and the
+    footer of every shard.
 
     `processes` are those of `checks_ahead`, None: new ones. Raises DatasetError.
     """
-    from shardctl.inspection.verify.verification import verify_with  # which most conversions never need
+    # which most conversions never need
+    from shardctl.inspection.verify.verification import verify_with
 
     findings = verify_with(processes, new, "quick", progress=False).findings
     found = next((finding for finding in findings if finding.severity == "error"), None)
     if found is not None:
         (new / MANIFEST).unlink()  # the next try makes the tables once more
-        raise DatasetError(f"{printable(str(new))}: {found.message}; the dataset is as it was before")
+        raise DatasetError(
+            f"{printable(str(new))}: {found.message}; the dataset is as it was before"
+        )

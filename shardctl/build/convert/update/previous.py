@@ -40,7 +40,8 @@ def refuse_damaged_tables(folder: Folder, manifest: Manifest) -> None:
 
 
 class PreviousDataset:
-    """The dataset at a place, with all that is recorded of it. Raises DatasetError if any of that is damaged or missing."""
+    """The dataset at a place, with all that is recorded of it. Raises DatasetError if any of that
+    is damaged or missing."""
 
     def __init__(self, folder: LocalFolder, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
@@ -49,7 +50,8 @@ class PreviousDataset:
             self.state = UpdateState(folder, manifest.update)
         except DatasetError as problem:
             raise DatasetError(
-                f"{problem}; without it shardctl cannot tell which inputs changed; use --overwrite to make the dataset again"
+                f"{problem}; without it shardctl cannot tell which inputs changed; use --overwrite "
+                "to make the dataset again"
             ) from problem
         self.table = ShardTable(folder)
         making = self.table.making
@@ -57,7 +59,9 @@ class PreviousDataset:
             self.layout = Layout.loads(making.layout)
             self.reading = RecordReading.from_json(making.records)
         except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
-            raise DatasetError(f"{folder.shown()}: {SHARDS} does not say how it was made ({error!r})") from error
+            raise DatasetError(
+                f"{folder.shown()}: {SHARDS} does not say how it was made ({error!r})"
+            ) from error
 
     def refuse_lost(self, shard: int) -> None:
         """Raise DatasetError if a shard is not there, or not as large as it was."""
@@ -67,7 +71,9 @@ class PreviousDataset:
         except OSError:
             whole = False
         if not whole:
-            raise DatasetError(f"{self.folder.shown(entry.path)}: is damaged or missing; {REPAIR_FIRST}")
+            raise DatasetError(
+                f"{self.folder.shown(entry.path)}: is damaged or missing; {REPAIR_FIRST}"
+            )
 
     @property
     def digest(self) -> str:
@@ -98,7 +104,8 @@ class PreviousDataset:
 
     @cached_property
     def pruned(self) -> dict[str, dict[int, PrunedUnit | None]]:
-        """The records that were taken out by a person, by the path of their file and their number in it."""
+        """The records that were taken out by a person, by the path of their file and their number
+        in it."""
         found: dict[str, dict[int, PrunedUnit | None]] = {}
         for (source, record), unit in self.state.pruned.items():
             found.setdefault(source, {})[record] = unit
@@ -106,7 +113,8 @@ class PreviousDataset:
 
     @cached_property
     def rejected_files(self) -> dict[str, Reject]:
-        """The files that are one record each and were rejected before they were read, or while they were."""
+        """The files that are one record each and were rejected before they were read, or while they
+        were."""
         rejects = (reject for reject in read_rejects(self.folder) if reject.key == reject.source)
         return {reject.source: reject for reject in rejects if reject.stage in ("plan", "read")}
 
@@ -127,7 +135,8 @@ class PreviousDataset:
 
     @cached_property
     def _reject_places(self) -> tuple[Numbers, Numbers]:
-        """Where the lines of the rejects of each shard begin in rejects.jsonl, and how many there are: (shards,) int64 each."""
+        """Where the lines of the rejects of each shard begin in rejects.jsonl, and how many there
+        are: (shards,) int64 each."""
         records = np.array([entry.rejected for entry in self.table], np.int64)
         starts, lines = np.zeros(len(records), np.int64), np.zeros(len(records), np.int64)
         shard, left = -1, 0
@@ -137,7 +146,9 @@ class PreviousDataset:
                 while left <= 0:
                     shard += 1
                     if shard == len(records):
-                        raise DatasetError(f"{self.folder.shown(REJECTS)}: has more rejects than {SHARDS} says")
+                        raise DatasetError(
+                            f"{self.folder.shown(REJECTS)}: has more rejects than {SHARDS} says"
+                        )
                     left, starts[shard] = int(records[shard]), offset
                 lines[shard] += 1
                 left -= reject.records
@@ -154,7 +165,10 @@ class PreviousDataset:
         """Yield the lines of the rejects of a shard."""
         starts, lines = self._reject_places
         if lines[shard]:
-            with naming_the_path(self.folder.path(REJECTS)), open(self.folder.path(REJECTS), "rb") as file:
+            with (
+                naming_the_path(self.folder.path(REJECTS)),
+                open(self.folder.path(REJECTS), "rb") as file,
+            ):
                 file.seek(int(starts[shard]))
                 for _ in range(int(lines[shard])):
                     yield file.readline()

@@ -1,4 +1,5 @@
-"""Builds shards on a node of a cluster, for an engine elsewhere: in a worker process of its own, which an input may end.
+"""Builds shards on a node of a cluster, for an engine elsewhere: in a worker process of its own,
+which an input may end.
 
 Orders and messages are plain data; how they travel is the engine's to know.
 """
@@ -30,21 +31,23 @@ from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
 
 Message = dict[str, Any]
-"""{"progress": [...]} or {"line": text} any number of times; then {"done": None}, or {"failed": [class, message]} for a fault
-that has a name, or {"bug": traceback} for one that has none."""
+"""{"progress": [...]} or {"line": text} any number of times; then {"done": None}, or {"failed":
+[class, message]} for a fault that has a name, or {"bug": traceback} for one that has none."""
 
 IDLE_SECONDS = 10.0
-"""How long the worker process of an agent waits for the next shard: where it stays, it holds 100 MB."""
+"""How long the worker process of an agent waits for the next shard: where it stays, it holds 100
+MB."""
 
 
 @dataclass(frozen=True)
 class BuildOrder:
-    """A shard to build, of the job in `folder`; where the dataset is on an object store, at `url`, of a copy of that,
-    with `sign` for who has the right to write.
+    """A shard to build, of the job in `folder`; where the dataset is on an object store, at `url`,
+    of a copy of that, with `sign` for who has the right to write.
 
-    All orders of one run of an engine have the same text as `run`: what an agent knows of the job of another run may not be so
-    any more. `versions` are those of the machine that gives the order. `memory` and `seconds` are limits (pool.py). `every` is
-    the shortest time between two messages in seconds.
+    All orders of one run of an engine have the same text as `run`: what an agent knows of the job
+    of another run may not be so any more. `versions` are those of the machine that gives the order.
+    `memory` and `seconds` are limits (pool.py). `every` is the shortest time between two messages
+    in seconds.
     """
 
     run: str
@@ -59,7 +62,8 @@ class BuildOrder:
 
 
 class Agent:
-    """Builds one shard at a time. It keeps its worker process for the next order, for IDLE_SECONDS."""
+    """Builds one shard at a time. It keeps its worker process for the next order, for
+    IDLE_SECONDS."""
 
     def __init__(self) -> None:
         self._run = ""
@@ -72,7 +76,8 @@ class Agent:
         self._end_when_idle = threading.Timer(0, self._end)
 
     def build(self, order: BuildOrder) -> Iterator[list[Message]]:
-        """Build a shard, and yield messages about it, those together that come within a short time."""
+        """Build a shard, and yield messages about it, those together that come within a short
+        time."""
         messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._messages = messages
         threading.Thread(target=self._answer, args=(order, messages), daemon=True).start()
@@ -107,10 +112,13 @@ class Agent:
             self._copies.close()
             self._run, self._job = order.run, _job_of(order, self._copies)
             self._pool = LocalPool(1, Limits(order.memory, order.seconds), self._tell_line)
-        self._pool.run(self._job, [order.shard], lambda progress: messages.put({"progress": astuple(progress)}))
+        self._pool.run(
+            self._job, [order.shard], lambda progress: messages.put({"progress": astuple(progress)})
+        )
 
     def _tell_line(self, line: str) -> None:
-        self._messages.put({"line": line.partition(": ")[2]})  # the pool says which of its workers it was, and there is one
+        # the pool says which of its workers it was, and there is one
+        self._messages.put({"line": line.partition(": ")[2]})
 
     def _end(self) -> None:
         """End the worker process; the next order starts another one."""
@@ -132,7 +140,8 @@ def _next(messages: queue.SimpleQueue[Message], due: float) -> Message | None:
 
 
 def _job_of(order: BuildOrder, copies: ExitStack) -> Job:
-    """Read the job, if this machine may build shards of it. Raises StorageError, DatasetError, UsageError, InstallError.
+    """Read the job, if this machine may build shards of it. Raises StorageError, DatasetError,
+    UsageError, InstallError.
 
     A copy of it is there until `copies` are closed.
     """
@@ -143,14 +152,18 @@ def _job_of(order: BuildOrder, copies: ExitStack) -> Job:
         (folder / SIGN).write_text(order.sign)
     if not JobFolder(folder).is_begun():
         raise StorageError(
-            f"{printable(str(folder.parent.parent))}: this machine does not see the folder of the dataset; write it to a file"
+            f"{printable(str(folder.parent.parent))}: this machine does not see the folder of the "
+            "dataset; write it to a file"
             " system that all nodes see by the same path"
         )
     job = Job.load(LocalFolder(folder))
     versions = deciding_versions(job.recipe)
     if versions != order.versions:
         changes = version_changes(order.versions, versions)
-        raise InstallError(f"it has other versions, which may make other bytes ({changes}); install the same ones on all nodes")
+        raise InstallError(
+            f"it has other versions, which may make other bytes ({changes}); install the same ones "
+            "on all nodes"
+        )
     return job
 
 

@@ -27,25 +27,29 @@ class Engine(Protocol):
         ...
 
     def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
-        """Look at files before there is a plan. `on_found` gets the place of each task and what it found, in any order."""
+        """Look at files before there is a plan. `on_found` gets the place of each task and what it
+        found, in any order."""
         ...
 
     def probe(self, job: Job) -> Probe:
         """Push all records of the plan of a small job through its recipe. Raises InputError.
 
-        Another machine may not see the job's folder, which is one for scratch: `Job.packed` is the job as plain data.
+        Another machine may not see the job's folder, which is one for scratch: `Job.packed` is the
+        job as plain data.
         """
         ...
 
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
         """Build these shards of the job, in any order. Raises WorkerError, or what stopped a shard.
 
-        The job's folder is in that of the dataset: whatever builds a shard must be able to read and to write it.
+        The job's folder is in that of the dataset: whatever builds a shard must be able to read and
+        to write it.
         """
         ...
 
     def let_go(self) -> None:
-        """Have idle processes end, and do not wait for them: there is no more work as far as is known."""
+        """Have idle processes end, and do not wait for them: there is no more work as far as is
+        known."""
         ...
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
 """Shard tasks on the machines of a Ray cluster.
 
-A task of Ray builds one shard through the agent of its process (agent.py), and yields the agent's messages. So a fatal input is
-found and rejected on the node, as on this machine; Ray tells of processes and nodes that are gone, and their shards are built
-anew. What is looked at before there is a plan, and the probe, is small work, and are done on this machine.
+A task of Ray builds one shard through the agent of its process (agent.py), and yields the agent's
+messages. So a fatal input is found and rejected on the node, as on this machine; Ray tells of
+processes and nodes that are gone, and their shards are built anew. What is looked at before there
+is a plan, and the probe, is small work, and are done on this machine.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from shardctl.system.text import counted, printable
 from shardctl.version import __version__
 
 FATAL_LOSSES = 4
-"""Times that a shard is lost with the process or node that builds it, after which the conversion is given up."""
+"""Times that a shard is lost with the process or node that builds it, after which the conversion is
+given up."""
 
 WAITING_PER_CPU = 2
 """Shards that Ray has at a time for each CPU: the next one is there when one is done."""
@@ -68,16 +70,21 @@ OBJECT_STORE_BYTES = 100 << 20
 """For a cluster that is started on this machine: messages are small, and shards do not travel."""
 
 
-def start(address: str, workers: int | str, limits: Limits, on_line: OnLine = lambda line: None) -> RayCluster:
-    """Return an engine that builds up to `workers` shards at a time ("auto": one per CPU) on the cluster at an address.
+def start(
+    address: str, workers: int | str, limits: Limits, on_line: OnLine = lambda line: None
+) -> RayCluster:
+    """Return an engine that builds up to `workers` shards at a time ("auto": one per CPU) on the
+    cluster at an address.
 
-    "" is the cluster that RAY_ADDRESS or this machine names, or else one of this machine alone, started for this. `on_line`
-    gets the lines that workers print, and what each node has done. Raises UsageError, InstallError.
+    "" is the cluster that RAY_ADDRESS or this machine names, or else one of this machine alone,
+    started for this. `on_line` gets the lines that workers print, and what each node has done.
+    Raises UsageError, InstallError.
     """
     address = address or os.environ.get("RAY_ADDRESS", "")
     if "://" in address or address.startswith("//"):  # --engine ray://HOST
         raise UsageError(
-            f"{printable(address)}: Ray Client cannot be used; run this command on a machine of the cluster, with the address"
+            f"{printable(address)}: Ray Client cannot be used; run this command on a machine of "
+            "the cluster, with the address"
             " of its head (ray:HOST:6379)"
         )
     try:
@@ -88,22 +95,32 @@ def start(address: str, workers: int | str, limits: Limits, on_line: OnLine = la
 
 
 class RayCluster:
-    """Builds shards on a Ray cluster. It connects to it when work is coming; a connection that is there already is used."""
+    """Builds shards on a Ray cluster. It connects to it when work is coming; a connection that is
+    there already is used."""
 
     def __init__(self, address: str, workers: int | str, limits: Limits, on_line: OnLine) -> None:
-        self._address, self._workers, self._limits, self._on_line = address, workers, limits, on_line
+        self._address, self._workers, self._limits, self._on_line = (
+            address,
+            workers,
+            limits,
+            on_line,
+        )
         here = most_workers()
-        self._here = LocalPool(here if workers == "auto" else min(here, int(workers)), limits, on_line)
+        self._here = LocalPool(
+            here if workers == "auto" else min(here, int(workers)), limits, on_line
+        )
         self._ours = False
         self._run: _Run | None = None
 
     def prepare(self) -> None:
-        """Have the workers' modules imported on this machine, and connect. Raises WorkerError, UsageError."""
+        """Have the workers' modules imported on this machine, and connect. Raises WorkerError,
+        UsageError."""
         self._here.prepare()
         self._connect()
 
     def at_once(self) -> int:
-        """Return the number of CPUs of the cluster, or of shards that may be built at a time if they are fewer."""
+        """Return the number of CPUs of the cluster, or of shards that may be built at a time if
+        they are fewer."""
         self._connect()
         cpus = max(1, _cpus())
         return cpus if self._workers == "auto" else min(cpus, int(self._workers))
@@ -120,7 +137,9 @@ class RayCluster:
         """Build the shards."""
         self._here.close()
         self._connect()
-        self._run = _Run(job, shards, self._workers, self._limits, report, self._on_line, self._ours)
+        self._run = _Run(
+            job, shards, self._workers, self._limits, report, self._on_line, self._ours
+        )
         try:
             self._run.until_done()
         except BaseException:
@@ -147,23 +166,29 @@ class RayCluster:
                 ray.shutdown()
 
     def _connect(self) -> None:
-        """Connect to the cluster, unless this process is connected. Raises WorkerError, UsageError."""
+        """Connect to the cluster, unless this process is connected. Raises WorkerError,
+        UsageError."""
         import ray
 
         if not ray.is_initialized():
-            self._ours = True  # before it is so: what was begun is ended, also where it is interrupted
-            _connect(self._address, most_workers() if self._workers == "auto" else int(self._workers))
+            # before it is so: what was begun is ended, also where it is interrupted
+            self._ours = True
+            _connect(
+                self._address, most_workers() if self._workers == "auto" else int(self._workers)
+            )
         elif self._address and not self._ours:
             there = ray.get_runtime_context().gcs_address
             if there != self._address:
                 raise UsageError(
-                    f"this process already uses the Ray cluster at {there}, and cannot use the cluster at"
+                    f"this process already uses the Ray cluster at {there}, and cannot use the "
+                    "cluster at"
                     f" {printable(self._address)} as well; use the engine ray, without an address"
                 )
 
 
 def _connect(address: str, cpus: int) -> None:
-    """Connect to the cluster at an address, or to one that is found, or start one. Raises WorkerError."""
+    """Connect to the cluster at an address, or to one that is found, or start one. Raises
+    WorkerError."""
     import ray
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -181,14 +206,17 @@ def _connect(address: str, cpus: int) -> None:
                 ray.init("local", include_dashboard=False, **sizes, **quiet)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = f" at {printable(address)}" if address else ""
-            why = printable(" ".join(str(error).split())[:300] or type(error).__name__)  # some of Ray's take several lines
+            # some of Ray's take several lines
+            why = printable(" ".join(str(error).split())[:300] or type(error).__name__)
             raise WorkerError(
-                f"the Ray cluster{where} cannot be used ({why}); check the address, that it runs, and its versions"
+                f"the Ray cluster{where} cannot be used ({why}); check the address, that it runs, "
+                "and its versions"
             ) from error
 
 
 def _look_for(address: str) -> None:
-    """Make sure that something answers at HOST:PORT: Ray itself tries for minutes. Raises OSError."""
+    """Make sure that something answers at HOST:PORT: Ray itself tries for minutes. Raises
+    OSError."""
     host, _, port = address.rpartition(":")
     if port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
@@ -196,7 +224,8 @@ def _look_for(address: str) -> None:
 
 @contextlib.contextmanager
 def _keeping_handlers() -> Iterator[None]:
-    """Put the handler of SIGTERM back: Ray sets one that ends the process where the command line tidies up."""
+    """Put the handler of SIGTERM back: Ray sets one that ends the process where the command line
+    tidies up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -230,7 +259,10 @@ class _Node:
 
     def __str__(self) -> str:
         rate = self.records / max(time.monotonic() - self.since, 1e-6)
-        return f"{self.name}: {counted(self.shards, 'shard')}, {counted(self.records, 'input')}, {rate:,.0f} inputs/s"
+        return (
+            f"{self.name}: {counted(self.shards, 'shard')}, {counted(self.records, 'input')}, "
+            f"{rate:,.0f} inputs/s"
+        )
 
 
 class _Run:
@@ -268,8 +300,18 @@ class _Run:
             limits.seconds,
             every,
         )
-        self._order = {**asdict(order), "shardctl": __version__, "path": _path(), "astray": _astray() if ours else []}
-        options = {"num_cpus": 1, "max_retries": 0, "scheduling_strategy": "SPREAD", "num_returns": "streaming"}
+        self._order = {
+            **asdict(order),
+            "shardctl": __version__,
+            "path": _path(),
+            "astray": _astray() if ours else [],
+        }
+        options = {
+            "num_cpus": 1,
+            "max_retries": 0,
+            "scheduling_strategy": "SPREAD",
+            "num_returns": "streaming",
+        }
         self._build = ray.remote(**options)(_builder())
 
     def until_done(self) -> None:
@@ -302,7 +344,8 @@ class _Run:
                     flights.remove(each)
 
     def _hand_out(self) -> bool:
-        """Give Ray as many shards as it has use for, and return whether it has any. Raises WorkerError."""
+        """Give Ray as many shards as it has use for, and return whether it has any. Raises
+        WorkerError."""
         most = self._most()
         while len(self._flights) < most and (self._again or self._next < len(self._shards)):
             if self._again:
@@ -314,7 +357,8 @@ class _Run:
         return bool(self._flights)
 
     def _most(self) -> int:
-        """Return how many shards Ray may have at a time. Raises WorkerError if there is nothing that builds them."""
+        """Return how many shards Ray may have at a time. Raises WorkerError if there is nothing
+        that builds them."""
         now = time.monotonic()
         if now >= self._counted_at + CLUSTER_SECONDS:
             self._counted_at, self._cpus = now, _cpus()
@@ -322,7 +366,8 @@ class _Run:
             self._cpus_at = now
         elif now - self._cpus_at > NO_NODE_SECONDS:
             raise WorkerError(
-                f"the Ray cluster has had no node with a CPU for {NO_NODE_SECONDS:g} s; add one, and run this again"
+                f"the Ray cluster has had no node with a CPU for {NO_NODE_SECONDS:g} s; add one, "
+                "and run this again"
             )
         most = WAITING_PER_CPU * max(1, self._cpus)
         return most if self._workers == "auto" else min(most, int(self._workers))
@@ -334,7 +379,8 @@ class _Run:
             told = ray.get(next(messages))
         except (ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError) as error:
             raise WorkerError(
-                f"a node of the Ray cluster cannot build shards ({printable(_cause(error))}); install shardctl {__version__} on"
+                f"a node of the Ray cluster cannot build shards ({printable(_cause(error))}); "
+                f"install shardctl {__version__} on"
                 " all nodes"
             ) from error
         except (StopIteration, ray.exceptions.RayError) as error:
@@ -368,7 +414,8 @@ class _Run:
             self._report(progress)
 
     def _lose(self, messages: Any, error: BaseException) -> None:
-        """Have a shard built again whose process or node is gone. Raises WorkerError if that happens too often."""
+        """Have a shard built again whose process or node is gone. Raises WorkerError if that
+        happens too often."""
         flight = self._flights.pop(messages)
         self._report(-flight.told)
         if flight.node:
@@ -378,8 +425,10 @@ class _Run:
         what = f"{type(error).__name__}: {printable(first_line(error))}"
         if self._losses[flight.shard] >= FATAL_LOSSES:
             raise WorkerError(
-                f"shard {flight.shard} was lost {FATAL_LOSSES} times with the process or node that built it, the last time on"
-                f" {where} ({what}); nothing was committed. Where memory runs out, use fewer --workers"
+                f"shard {flight.shard} was lost {FATAL_LOSSES} times with the process or node that "
+                "built it, the last time on"
+                f" {where} ({what}); nothing was committed. Where memory runs out, use fewer "
+                "--workers"
             )
         self._on_line(f"{where}: shard {flight.shard} is lost and built again ({what})")
         self._again.append(flight.shard)
@@ -392,7 +441,8 @@ class _Run:
 
 
 def _builder() -> Any:
-    """Return the function that nodes run. It is sent to them: they may have another shardctl, or none."""
+    """Return the function that nodes run. It is sent to them: they may have another shardctl, or
+    none."""
 
     def build(order: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
         import sys
@@ -400,7 +450,8 @@ def _builder() -> Any:
         import ray
 
         yield [{"node": ray.get_runtime_context().get_node_id()}]
-        # Ray has put the folders of the command first: one may be a dataset with a file that is called as a module of ours.
+        # Ray has put the folders of the command first: one may be a dataset with a file that is
+        # called as a module of ours.
         astray, path, version = order.pop("astray"), order.pop("path"), order.pop("shardctl")
         sys.path[:] = [entry for entry in sys.path if entry not in astray]
         sys.path += [entry for entry in path if entry not in sys.path]
@@ -409,7 +460,10 @@ def _builder() -> Any:
         except ImportError:
             here = "none"
         if here != version:
-            said = f"it has shardctl {here}, and this machine {version}; install the same one on all nodes"
+            said = (
+                f"it has shardctl {here}, and this machine {version}; install the same one on "
+                "all nodes"
+            )
             yield [{"failed": ["InstallError", said]}]
             return
         from shardctl.build.shards.engines.agent import AGENT, BuildOrder
@@ -420,12 +474,14 @@ def _builder() -> Any:
 
 
 def _path() -> list[str]:
-    """Return where this process finds modules, and users' functions: nodes look there too, last of all."""
+    """Return where this process finds modules, and users' functions: nodes look there too, last of
+    all."""
     return list(dict.fromkeys(str(Path(entry).resolve()) for entry in sys.path))
 
 
 def _astray() -> list[str]:
-    """Return the folders that Ray has its processes look for modules in first: that of the program, and the current one."""
+    """Return the folders that Ray has its processes look for modules in first: that of the program,
+    and the current one."""
     return [str(Path(sys.argv[0]).resolve().parent), str(Path.cwd())]
 
 
@@ -437,7 +493,8 @@ def _cpus() -> int:
 
 
 def _name(node: str) -> str:
-    """Return how a node is called: by its name, which is its address where it was given none, and the beginning of its id."""
+    """Return how a node is called: by its name, which is its address where it was given none, and
+    the beginning of its id."""
     import ray
 
     names = {each["NodeID"]: each["NodeName"] for each in ray.nodes()}

@@ -1,4 +1,5 @@
-"""The engines by the names that --engine takes: a new one is a file and a line in ENGINES. Each is imported when it starts."""
+"""The engines by the names that --engine takes: a new one is a file and a line in ENGINES. Each is
+imported when it starts."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ LOCAL = "local"
 class EngineKind:
     """What starts an engine: `start(address, workers, limits, on_line)` of a `module` here.
 
-    `here` says that it works on this machine: it sees the same devices as this process, and has no address.
+    `here` says that it works on this machine: it sees the same devices as this process, and has no
+    address.
     """
 
     module: str
@@ -39,11 +41,15 @@ def check(text: str, workers: int | str) -> None:
         *others, last = (text for name in ENGINES for text in _spellings(name))
         raise UsageError(f"the engine is {', '.join(others)} or {last}; it is {text!r}")
     if not ENGINES[name].here and workers == 0:
-        raise UsageError(f"the engine {name} works in processes of other machines; give 1 worker or more, or the engine local")
+        raise UsageError(
+            f"the engine {name} works in processes of other machines; give 1 worker or more, or "
+            "the engine local"
+        )
 
 
 def start(text: str, workers: int | str, limits: Limits, on_line: OnLine) -> Engine:
-    """Start an engine that `check` has passed. Raises UsageError for its address, InstallError if its package is missing."""
+    """Start an engine that `check` has passed. Raises UsageError for its address, InstallError if
+    its package is missing."""
     name, _, address = text.partition(":")
     module = importlib.import_module(f"shardctl.build.shards.engines.{ENGINES[name].module}")
     engine: Engine = module.start(address, workers, limits, on_line)
@@ -51,7 +57,8 @@ def start(text: str, workers: int | str, limits: Limits, on_line: OnLine) -> Eng
 
 
 def is_here(text: str) -> bool:
-    """Return whether an engine that `check` has passed works on this machine, and sees the same devices as this process."""
+    """Return whether an engine that `check` has passed works on this machine, and sees the same
+    devices as this process."""
     return ENGINES[text.partition(":")[0]].here
 
 

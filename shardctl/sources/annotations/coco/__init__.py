@@ -30,13 +30,22 @@ class Coco:
         """Raise UsageError: it has none."""
         no_options(self, name)
 
-    def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
+    def read(
+        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+    ) -> Annotations:
         """Read all files. Objects of the same id and image in several of them are one object."""
-        files = [read_file(source.path, scratch / f"coco-{number}") for number, source in enumerate(sources)]
+        files = [
+            read_file(source.path, scratch / f"coco-{number}")
+            for number, source in enumerate(sources)
+        ]
         notices = [notice for file in files for notice in find_inputs(file, inputs)]
         if not any((file.rows >= 0).any() for file in files):
             raise none_among_inputs(files[0].shown, files[0].names)
-        marking = [file for file in files if file.objects is not None and (len(file.objects) or file.captions is None)]
+        marking = [
+            file
+            for file in files
+            if file.objects is not None and (len(file.objects) or file.captions is None)
+        ]
         captioning = [file for file in files if file.captions is not None]
         categories, said = joined_categories(marking)
         table = Joined(marking, captioning, categories, inputs, rule)
@@ -46,7 +55,8 @@ class Coco:
 
 
 def _splits_of(files: Sequence[CocoFile]) -> ToldSplits | None:
-    """Return the splits that names of files tell of, instances_train.json and instances_val.json; None where it is one."""
+    """Return the splits that names of files tell of, instances_train.json and instances_val.json;
+    None where it is one."""
     places: dict[str, list[Place]] = {}
     for file in files:
         if (word := split_word(stem(name_of(file.opened)))) is not None:

@@ -14,8 +14,13 @@ class BadError(ValueError):
 
 
 def members_of(element: dict[str, Any]) -> dict[str, Any]:
-    """Return what an annotation says of an object. Raises BadError; numbers are looked at together, later."""
-    category, bbox, points = element.get("category_id"), element.get("bbox"), element.get("keypoints")
+    """Return what an annotation says of an object. Raises BadError; numbers are looked at together,
+    later."""
+    category, bbox, points = (
+        element.get("category_id"),
+        element.get("bbox"),
+        element.get("keypoints"),
+    )
     if type(category) is not int:
         raise BadError("has no category_id that is a whole number")
     polygons, runs = _shape(element.get("segmentation"))
@@ -38,7 +43,9 @@ def members_of(element: dict[str, Any]) -> dict[str, Any]:
         "iscrowd": bool(crowd) if crowd is not None else None,
         "segmentation": polygons,
         "rle": runs,
-        "keypoints": [points[place : place + 3] for place in range(0, len(points), 3)] if points else [],
+        "keypoints": [points[place : place + 3] for place in range(0, len(points), 3)]
+        if points
+        else [],
     }
 
 
@@ -55,21 +62,31 @@ def _shape(given: Any) -> tuple[list[list[float]], dict[str, Any] | None]:
         if not isinstance(polygon, list):
             raise BadError("has a polygon that is not a list of numbers")
         if len(polygon) < 6 or len(polygon) % 2:
-            raise BadError(f"has a polygon of {counted(len(polygon), 'number')}; it takes an even number from 6 on")
+            raise BadError(
+                f"has a polygon of {counted(len(polygon), 'number')}; it takes an even number from "
+                "6 on"
+            )
     return polygons, None
 
 
 def _runs(given: dict[str, Any]) -> dict[str, Any]:
     """Return an RLE in its compressed form. Raises BadError."""
     size, counts = given.get("size"), given.get("counts")
-    if not isinstance(size, list) or len(size) != 2 or not all(type(n) is int and 0 < n < 2**31 for n in size):
+    if (
+        not isinstance(size, list)
+        or len(size) != 2
+        or not all(type(n) is int and 0 < n < 2**31 for n in size)
+    ):
         raise BadError("has an RLE without a size of two whole numbers")
     if isinstance(counts, str) and counts.isascii():
         return {"size": size, "counts": counts.encode()}
     if not isinstance(counts, list) or not all(type(n) is int and 0 <= n < 2**40 for n in counts):
         raise BadError("has an RLE whose counts are neither a string nor whole numbers")
     if sum(counts) != size[0] * size[1]:
-        raise BadError(f"has an RLE of {sum(counts)} pixels, and its size {size[1]}x{size[0]} has {size[0] * size[1]}")
+        raise BadError(
+            f"has an RLE of {sum(counts)} pixels, and its size {size[1]}x{size[0]} has "
+            f"{size[0] * size[1]}"
+        )
     return {"size": size, "counts": rle.compress(counts)}
 
 

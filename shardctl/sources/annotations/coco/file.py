@@ -25,12 +25,14 @@ MEMBERS = ("id", "category", "bbox", "area", "iscrowd", "segmentation", "rle", "
 
 OBJECT_COLUMNS = pa.schema([("image", pa.int64()), *((name, ITEMS[name]) for name in MEMBERS)])
 CAPTION_COLUMNS = pa.schema([("image", pa.int64()), ("id", pa.int64()), ("caption", pa.string())])
-"""`id` is a hash of the id and the text: where both are the same, it is one caption in two files."""
+"""`id` is a hash of the id and the text: where both are the same, it is one caption in two
+files."""
 
 
 @dataclass
 class CocoFile:
-    """What was read of one file: its images as columns, its categories, and its annotations in scratch files."""
+    """What was read of one file: its images as columns, its categories, and its annotations in
+    scratch files."""
 
     opened: str
     images: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -62,7 +64,11 @@ class CocoFile:
         place = np.searchsorted(ordered, ids)
         there = place < len(ordered)
         there[there] = ordered[place[there]] == ids[there]
-        return np.where(there, self.order[np.minimum(place, max(len(ordered) - 1, 0))] if len(ordered) else -1, -1)
+        return np.where(
+            there,
+            self.order[np.minimum(place, max(len(ordered) - 1, 0))] if len(ordered) else -1,
+            -1,
+        )
 
 
 class Rows:
@@ -83,7 +89,10 @@ class Rows:
 
     def boxes(self) -> npt.NDArray[np.float32]:
         """Return the boxes of all rows, (n, 4)."""
-        parts = [batch.column("bbox").flatten().to_numpy(zero_copy_only=False).reshape(-1, 4) for batch in self._batches]
+        parts = [
+            batch.column("bbox").flatten().to_numpy(zero_copy_only=False).reshape(-1, 4)
+            for batch in self._batches
+        ]
         return np.concatenate([np.zeros((0, 4), np.float32), *parts])
 
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -91,7 +100,8 @@ class Rows:
         yield from zip(self._starts.tolist(), self._batches, strict=False)
 
     def take(self, rows: Numbers) -> pa.RecordBatch:
-        """Return some rows; one of null for -1. Batch by batch: a take from the whole would first copy it together."""
+        """Return some rows; one of null for -1. Batch by batch: a take from the whole would first
+        copy it together."""
         of = np.searchsorted(self._starts, rows, side="right") - 1
         pieces = [_nulls(self._schema)]
         order = [np.flatnonzero(rows < 0)[:0]]

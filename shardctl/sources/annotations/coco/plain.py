@@ -1,7 +1,8 @@
-"""The annotations of a stretch of a COCO file as columns at once, where all of them are as the format says.
+"""The annotations of a stretch of a COCO file as columns at once, where all of them are as the
+format says.
 
-To parse JSON into Python objects and to look at each of these takes five times as long. What is in any way odd is left to that:
-this module never decides that something is wrong.
+To parse JSON into Python objects and to look at each of these takes five times as long. What is in
+any way odd is left to that: this module never decides that something is wrong.
 """
 
 from __future__ import annotations
@@ -40,30 +41,37 @@ _LISTS = re.compile(r'\[[^][{}"]+\]')
 """Lists of numbers: most of the text."""
 
 MOST = 2**24
-"""Whole numbers up to it are exact in float32. Arrow refuses larger ones, and here they look like other numbers."""
+"""Whole numbers up to it are exact in float32. Arrow refuses larger ones, and here they look like
+other numbers."""
 
 BLOCK_BYTES = 1 << 18
 """What one thread parses at a time."""
 
 TRIES = 3
-"""After so many stretches that are not plain, and none that is, no more are tried: the others will be the same."""
+"""After so many stretches that are not plain, and none that is, no more are tried: the others will
+be the same."""
 
 
 class PlainObjects:
-    """Reads stretches of the annotations of one file, as long as that is worth it. Other members are counted in `others`."""
+    """Reads stretches of the annotations of one file, as long as that is worth it. Other members
+    are counted in `others`."""
 
     def __init__(self, others: Others) -> None:
         self._odd = 0
         self._others = others
 
     def __call__(self, text: str) -> pa.RecordBatch | None:
-        """Return the columns OBJECT_COLUMNS of JSON objects with commas between them, None where it takes a closer look."""
+        """Return the columns OBJECT_COLUMNS of JSON objects with commas between them, None where it
+        takes a closer look."""
         if self._odd >= TRIES:
             return None
         try:
             parsed = _parsed(text)
             found = _columns(parsed)
-            if text.count('"') != 2 * sum(len(column) - column.null_count for column in parsed.values()):  # other members
+            # other members
+            if text.count('"') != 2 * sum(
+                len(column) - column.null_count for column in parsed.values()
+            ):
                 for element in json.loads(f"[{_LISTS.sub('0', text)}]"):
                     self._others.update(others_in(element, OF_OBJECT))
         except (ValueError, RecursionError):
@@ -108,7 +116,9 @@ def _columns(parsed: dict[str, pa.Array]) -> pa.RecordBatch:
         "image": _ids(parsed["image_id"]),
         "id": parsed["id"],
         "category": _ids(parsed["category_id"]),
-        "bbox": pa.FixedSizeListArray.from_arrays(_float32(box), type=OBJECT_COLUMNS.field("bbox").type),
+        "bbox": pa.FixedSizeListArray.from_arrays(
+            _float32(box), type=OBJECT_COLUMNS.field("bbox").type
+        ),
         "area": _area(parsed["area"]),
         "iscrowd": crowd.cast(pa.bool_()),
         "segmentation": _polygons(parsed["segmentation"]),
@@ -129,7 +139,8 @@ def _area(area: pa.Array) -> pa.Array:
 
 
 def _offsets(lists: pa.Array) -> npt.NDArray[np.int32]:
-    """Return where each list begins and where the last one ends, from 0; a missing list is one of nothing."""
+    """Return where each list begins and where the last one ends, from 0; a missing list is one of
+    nothing."""
     lengths = np.diff(lists.offsets.to_numpy())
     if lists.null_count:
         lengths = np.where(lists.is_null().to_numpy(zero_copy_only=False), 0, lengths)
@@ -144,7 +155,8 @@ def _float32(lists: pa.Array) -> pa.Array:
 
 
 def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    _expect(bool((np.abs(values) <= MOST).all()) and not ((values == 0) & np.signbit(values)).any())  # -0 is 0, and -0.0 is not
+    # -0 is 0, and -0.0 is not
+    _expect(bool((np.abs(values) <= MOST).all()) and not ((values == 0) & np.signbit(values)).any())
     return values.astype(np.float32)
 
 

@@ -12,7 +12,15 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.annotations.coco.elements import BadError, members_of
-from shardctl.sources.annotations.coco.file import CAPTION_COLUMNS, MEMBERS, NO_ID, OBJECT_COLUMNS, CocoFile, Numbers, Rows
+from shardctl.sources.annotations.coco.file import (
+    CAPTION_COLUMNS,
+    MEMBERS,
+    NO_ID,
+    OBJECT_COLUMNS,
+    CocoFile,
+    Numbers,
+    Rows,
+)
 from shardctl.sources.annotations.coco.plain import OF_OBJECT, PlainObjects
 from shardctl.sources.annotations.json_parts import JsonParts
 from shardctl.sources.annotations.objects import TableWriter, others_in
@@ -34,7 +42,9 @@ def read_file(opened: str, scratch: Path) -> CocoFile:
             _check_images(file, part.first, part.elements)
             ids.append(_of_int64([image["id"] for image in part.elements], file, "an id of images"))
             names.append(_strings([_name_of(image) for image in part.elements], file))
-            sizes.append(np.array([_size(image) for image in part.elements], np.int32).reshape(-1, 2))
+            sizes.append(
+                np.array([_size(image) for image in part.elements], np.int32).reshape(-1, 2)
+            )
         elif part.columns is not None:
             _add_plain(file, part.columns, objects)
         elif part.name == "annotations":
@@ -43,7 +53,10 @@ def read_file(opened: str, scratch: Path) -> CocoFile:
             file.categories += part.elements
     missing = [name for name in ("images", "annotations") if name not in seen]
     if missing:
-        raise InputError(f"{file.shown}: it has no {' and no '.join(missing)}, as a COCO file with annotations has")
+        raise InputError(
+            f"{file.shown}: it has no {' and no '.join(missing)}, as a COCO file with annotations "
+            "has"
+        )
     if ids:
         file.images, file.sizes = np.concatenate(ids), np.concatenate(sizes)
         file.names = pa.chunked_array(names, pa.large_string())
@@ -59,7 +72,8 @@ def _strings(values: list[str], file: CocoFile) -> pa.Array:
         return pa.array(values, pa.large_string())
     except UnicodeEncodeError:
         raise InputError(
-            f"{file.shown}: a file name has an incomplete character (half of a surrogate pair, such as \\ud83d)"
+            f"{file.shown}: a file name has an incomplete character (half of a surrogate pair, "
+            "such as \\ud83d)"
         ) from None
 
 
@@ -77,15 +91,25 @@ KNOWN = {"id", "file_name", "width", "height", "license", "coco_url", "flickr_ur
 
 def _check_images(file: CocoFile, first: int, images: list[Any]) -> None:
     for number, image in enumerate(images, first):
-        if not isinstance(image, dict) or type(image.get("id")) is not int or type(_name_of(image)) is not str:
-            raise InputError(f"{file.shown}: image {number} of images has no id that is a whole number, or no file_name")
+        if (
+            not isinstance(image, dict)
+            or type(image.get("id")) is not int
+            or type(_name_of(image)) is not str
+        ):
+            raise InputError(
+                f"{file.shown}: image {number} of images has no id that is a whole number, or no "
+                "file_name"
+            )
         file.others.update(others_in(image, KNOWN, "image"))
 
 
 def _name_of(image: dict[str, Any]) -> Any:
-    """Return the name of an image. LVIS has its address alone, whose last parts are the name in COCO."""
+    """Return the name of an image. LVIS has its address alone, whose last parts are the name in
+    COCO."""
     url = image.get("coco_url")
-    return image.get("file_name", url.partition("://")[2].partition("/")[2] if isinstance(url, str) else None)
+    return image.get(
+        "file_name", url.partition("://")[2].partition("/")[2] if isinstance(url, str) else None
+    )
 
 
 def _size(image: dict[str, Any]) -> tuple[int, int]:
@@ -98,18 +122,22 @@ def _size(image: dict[str, Any]) -> tuple[int, int]:
     return (int(width), int(height)) if fits else (0, 0)
 
 
-def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: TableWriter, captions: TableWriter) -> None:
+def _add_annotations(
+    file: CocoFile, first: int, elements: list[Any], objects: TableWriter, captions: TableWriter
+) -> None:
     marked: list[dict[str, Any]] = []
     said: list[tuple[int, int, str]] = []
     for number, element in enumerate(elements, first):
         image = element.get("image_id") if isinstance(element, dict) else None
         if type(image) is not int or not -(2**63) < image < 2**63:
             raise InputError(
-                f"{file.shown}: annotation {number} of annotations has no image_id that is a whole number of 64 bits"
+                f"{file.shown}: annotation {number} of annotations has no image_id that is a whole "
+                "number of 64 bits"
             )
         caption = element.get("caption")
         is_object = caption is None or (
-            element.get("category_id") is not None and bool(element.get("bbox") or element.get("segmentation"))
+            element.get("category_id") is not None
+            and bool(element.get("bbox") or element.get("segmentation"))
         )
         known, of = (OF_OBJECT, "object") if is_object else (OF_CAPTION, "caption")
         if type(element.get("id", 0)) is not int:
@@ -118,17 +146,30 @@ def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: T
         if is_object:
             marked.append(_object(file, number, element))
         if isinstance(caption, str):
-            said.append((image, NO_ID if element.get("id") is None else hash(f"{element['id']} {caption}"), caption))
+            said.append(
+                (
+                    image,
+                    NO_ID if element.get("id") is None else hash(f"{element['id']} {caption}"),
+                    caption,
+                )
+            )
         elif caption is not None:
-            file.faults.setdefault(element["image_id"], f"{file.shown}: the caption of annotation {number} is not a text")
+            file.faults.setdefault(
+                element["image_id"],
+                f"{file.shown}: the caption of annotation {number} is not a text",
+            )
     if marked:
         objects.write(_columns(file, marked))
     if said:
         try:
-            captions.write(pa.array(each, f.type) for each, f in zip(zip(*said, strict=True), CAPTION_COLUMNS, strict=True))
+            captions.write(
+                pa.array(each, f.type)
+                for each, f in zip(zip(*said, strict=True), CAPTION_COLUMNS, strict=True)
+            )
         except UnicodeEncodeError:
             raise InputError(
-                f"{file.shown}: a caption has an incomplete character (half of a surrogate pair, such as \\ud83d)"
+                f"{file.shown}: a caption has an incomplete character (half of a surrogate pair, "
+                "such as \\ud83d)"
             ) from None
 
 
@@ -143,9 +184,14 @@ def _add_plain(file: CocoFile, columns: pa.RecordBatch, objects: TableWriter) ->
 
 
 def _object(file: CocoFile, number: int, element: dict[str, Any]) -> dict[str, Any]:
-    """Return an object with the members of our column. What is wrong with it is noted in the file's faults."""
+    """Return an object with the members of our column. What is wrong with it is noted in the file's
+    faults."""
     own = element.get("id")
-    record: dict[str, Any] = {"image": element["image_id"], "number": number, "id": own if type(own) is int else None}
+    record: dict[str, Any] = {
+        "image": element["image_id"],
+        "number": number,
+        "id": own if type(own) is int else None,
+    }
     try:
         return record | members_of(element)
     except BadError as error:
@@ -155,7 +201,9 @@ def _object(file: CocoFile, number: int, element: dict[str, Any]) -> dict[str, A
 def _bad(file: CocoFile, record: dict[str, Any], why: str) -> dict[str, Any]:
     number, own = record["number"], record["id"]
     of_id = f" (id {own})" if own is not None else ""
-    file.faults.setdefault(record["image"], f"{file.shown}: annotation {number} of annotations{of_id} {why}")
+    file.faults.setdefault(
+        record["image"], f"{file.shown}: annotation {number} of annotations{of_id} {why}"
+    )
     return {
         "image": record["image"],
         "number": number,
@@ -175,7 +223,9 @@ def _columns(file: CocoFile, marked: list[dict[str, Any]]) -> list[pa.Array]:
         wrong, columns = np.array([_odd_member(each) is not None for each in marked]), []
     if wrong.any():
         marked = [
-            _bad(file, each, f"has something else than finite numbers as its {_odd_member(each)}") if bad else each
+            _bad(file, each, f"has something else than finite numbers as its {_odd_member(each)}")
+            if bad
+            else each
             for each, bad in zip(marked, wrong.tolist(), strict=True)
         ]
         columns = _arrays(marked)
@@ -187,7 +237,8 @@ def _columns(file: CocoFile, marked: list[dict[str, Any]]) -> list[pa.Array]:
 
 
 def _odd_member(each: dict[str, Any]) -> str | None:
-    """Return the member of an object, as COCO calls it, whose values are no numbers, not finite or beyond their type."""
+    """Return the member of an object, as COCO calls it, whose values are no numbers, not finite or
+    beyond their type."""
     own_names = {"image": "image_id", "category": "category_id", "rle": "segmentation"}
     for f in OBJECT_COLUMNS:
         try:
@@ -207,7 +258,9 @@ def _arrays(marked: list[dict[str, Any]]) -> list[pa.Array]:
 def _not_finite(columns: list[pa.Array]) -> npt.NDArray[np.bool_]:
     """Return which objects have places that are no numbers, or beyond float32."""
     by_name = dict(zip(OBJECT_COLUMNS.names, columns, strict=True))
-    wrong: npt.NDArray[np.bool_] = ~np.isfinite(by_name["bbox"].flatten().to_numpy().reshape(-1, 4)).all(axis=1)
+    wrong: npt.NDArray[np.bool_] = ~np.isfinite(
+        by_name["bbox"].flatten().to_numpy().reshape(-1, 4)
+    ).all(axis=1)
     for name in ("segmentation", "keypoints"):
         if not np.isfinite(by_name[name].flatten().flatten().to_numpy()).all():
             wrong |= [not _is_finite(each) for each in by_name[name].to_pylist()]

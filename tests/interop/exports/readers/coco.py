@@ -1,4 +1,5 @@
-"""Print what pycocotools finds in annotations: for each image its annotations, with the pixels of their masks."""
+"""Print what pycocotools finds in annotations: for each image its annotations, with the pixels of
+their masks."""
 
 from __future__ import annotations
 

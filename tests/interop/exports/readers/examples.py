@@ -18,11 +18,18 @@ KINDS = {"bytes_list": tf.string, "float_list": tf.float32, "int64_list": tf.int
 
 
 def records(folder: Path, split: str) -> list[dict[str, Any]]:
-    """Return the features that each record has, as lists: parsed with the types that they have in some record."""
+    """Return the features that each record has, as lists: parsed with the types that they have in
+    some record."""
     files = sorted(map(str, folder.glob(f"{split}-*.tfrecord*")))
     data = tf.data.TFRecordDataset(files, "GZIP" if files[0].endswith(".gz") else None)
-    there = [tf.train.Example.FromString(record).features.feature for record in data.as_numpy_iterator()]
-    spec = {name: tf.io.VarLenFeature(KINDS[of.WhichOneof("kind")]) for each in there for name, of in each.items()}
+    there = [
+        tf.train.Example.FromString(record).features.feature for record in data.as_numpy_iterator()
+    ]
+    spec = {
+        name: tf.io.VarLenFeature(KINDS[of.WhichOneof("kind")])
+        for each in there
+        for name, of in each.items()
+    }
     parsed = data.map(lambda record: tf.io.parse_single_example(record, spec))
     return [
         {name: plain(value.values.numpy().tolist()) for name, value in row.items() if name in has}
@@ -38,14 +45,20 @@ def by_number(folder: Path, split: str) -> list[dict[str, Any]]:
 
 def of_example(data: bytes) -> dict[str, Any]:
     features = tf.train.Example.FromString(data).features.feature
-    return {name: plain(list(getattr(of, of.WhichOneof("kind")).value)) for name, of in features.items()}
+    return {
+        name: plain(list(getattr(of, of.WhichOneof("kind")).value)) for name, of in features.items()
+    }
 
 
 def samples(folder: Path, split: str) -> list[dict[str, Any]]:
     """Return the samples of a folder of TFDS, and the pixels of their images as NAME.pixels."""
     builder = tfds.builder_from_directory(folder)
     in_order = tfds.ReadConfig(interleave_cycle_length=1)
-    images = [name for name, feature in builder.info.features.items() if isinstance(feature, tfds.features.Image)]
+    images = [
+        name
+        for name, feature in builder.info.features.items()
+        if isinstance(feature, tfds.features.Image)
+    ]
     encoded = {name: tfds.decode.SkipDecoding() for name in images}
     bare = tfds.as_numpy(builder.as_dataset(split=split, read_config=in_order, decoders=encoded))
     decoded = tfds.as_numpy(builder.as_dataset(split=split, read_config=in_order))
@@ -79,5 +92,7 @@ for folder in sorted(root.glob("tfds-*")):
     if "label" in builder.info.features:
         found[f"{folder.name} classes"] = getattr(builder.info.features["label"], "names", None)
     if "objects" in builder.info.features:
-        found[f"{folder.name} classes of objects"] = builder.info.features["objects"]["category"].feature.names
+        found[f"{folder.name} classes of objects"] = builder.info.features["objects"][
+            "category"
+        ].feature.names
 show(found)

@@ -1,4 +1,5 @@
-"""Reads exports with Hugging Face datasets, and the archives with webdataset where it is installed."""
+"""Reads exports with Hugging Face datasets, and the archives with webdataset where it is
+installed."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ with tempfile.TemporaryDirectory() as cache:
     found["classes"] = loaded["train"].features["label"].names
     found["files photos"] = rows("imagefolder", data_dir=str(root / "files-photos"))
     for name in ("photos", "raw", "texts"):
-        tars = {split: sorted(map(str, root.glob(f"webdataset-{name}/{split}-*.tar"))) for split in ("train", "val", "test")}
+        tars = {
+            split: sorted(map(str, root.glob(f"webdataset-{name}/{split}-*.tar")))
+            for split in ("train", "val", "test")
+        }
         tars = {split: each for split, each in tars.items() if each}
         found[f"webdataset {name}"] = rows("webdataset", data_files=tars)
 
@@ -36,6 +40,7 @@ if importlib.util.find_spec("webdataset"):
         tars = sorted(map(str, root.glob(f"webdataset-{name}/train-*.tar")))
         samples = webdataset.WebDataset(tars, shardshuffle=False).decode("pil")
         found[f"wds {name}"] = [
-            plain({k: v for k, v in sample.items() if k not in ("__url__", "__local_path__")}) for sample in samples
+            plain({k: v for k, v in sample.items() if k not in ("__url__", "__local_path__")})
+            for sample in samples
         ]
 show(found)

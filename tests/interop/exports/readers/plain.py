@@ -1,4 +1,5 @@
-"""What the readers share: their values as JSON. They run in other environments, without shardctl."""
+"""What the readers share: their values as JSON. They run in other environments, without
+shardctl."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """Return what a reader gave as plain JSON: images as size and SHA-256 of their pixels, bytes as Base64, times as text."""
+    """Return what a reader gave as plain JSON: images as size and SHA-256 of their pixels, bytes as
+    Base64, times as text."""
     if hasattr(value, "getexif"):
         pixels = value.convert("RGB") if value.mode != "I;16" else value
         return {"size": list(value.size), "pixels": hashlib.sha256(pixels.tobytes()).hexdigest()}

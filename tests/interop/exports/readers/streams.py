@@ -26,13 +26,18 @@ clean_stale_shared_memory()
 for name in ("photos", "raw", "texts", "gaps"):
     for split in ("train", "val", "test"):
         if (root / f"mds-{name}" / split).exists():
-            read = StreamingDataset(local=str(root / f"mds-{name}"), split=split, batch_size=1, validate_hash="xxh3_64")
+            read = StreamingDataset(
+                local=str(root / f"mds-{name}"), split=split, batch_size=1, validate_hash="xxh3_64"
+            )
             found[f"mds {name} {split}"] = [plain(read[place]) for place in range(len(read))]
 for name in ("photos", "texts") if importlib.util.find_spec("polars") else ():
     with tempfile.TemporaryDirectory() as cache:
         folder = root / f"parquet-{name}"
         read = LitDataset(
-            str(folder / "data"), item_loader=ParquetLoader(), index_path=str(folder / "litdata" / "train"), cache_dir=cache
+            str(folder / "data"),
+            item_loader=ParquetLoader(),
+            index_path=str(folder / "litdata" / "train"),
+            cache_dir=cache,
         )
         found[f"litdata {name}"] = [plain(read[place]) for place in range(len(read))]
 show(found)
