@@ -1,4 +1,4 @@
-# setup     .venv with shardctl and what its tests need      lint   ruff, mypy --strict, import-linter, plain words
+# setup     .venv with shardctl and what its tests need      lint   ruff, mypy --strict, import-linter, plain words, the budget
 # demo      a small dataset, converted, verified, read       docs   write what docs/ takes from the code
 # test      the tests, the same examples in every run        bench  the figures of docs/performance.md
 # fuzz      the property tests on new examples, for MINUTES=10
@@ -47,6 +47,7 @@ lint: setup
 	$(bin)/mypy
 	$(bin)/lint-imports
 	$(bin)/python scripts/docs/check_words.py
+	$(bin)/python scripts/check_budget.py
 
 docs: setup
 	$(bin)/python scripts/docs/write_cli_docs.py
