@@ -116,7 +116,7 @@ def _has_its_numbers(job: Job, before: PreviousDataset, file: File) -> bool:
         before.state.mtime_ns[row],
     ):
         return True
-    for unit in {*_units_of(before, file.path, row).values()} - {None}:
+    for unit in filter(None, {*_units_of(before, file.path, row).values()}):
         try:
             copy = local_copy(path, file.mtime_ns)
             copy = copy_to_read(path, ending_of(file.path, copy), file.mtime_ns)
