@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import click
 
 from shardctl.cli.command import option
 from shardctl.errors import UsageError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 

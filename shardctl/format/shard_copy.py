@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,6 @@ from shardctl.format.shard import (
     normalized,
     shard_schema,
 )
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import StreamedFile, replacing
 from shardctl.system.locations.folder import Folder
 

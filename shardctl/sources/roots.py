@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from shardctl.sources import files
-from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import is_stored, name_of, normal, parent_of
 from shardctl.system.stores import is_url, parts_of
 

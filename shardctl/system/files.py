@@ -12,12 +12,12 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DiskFullError, StorageError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import format_bytes, printable, similar
 
 if os.name == "posix":

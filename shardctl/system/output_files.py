@@ -8,10 +8,10 @@ import errno
 import os
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.errors import StorageError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import PARTIAL
 from shardctl.system.text import printable
 

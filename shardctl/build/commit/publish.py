@@ -26,7 +26,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in
@@ -43,7 +43,6 @@ from shardctl.format.names import (
     shard_name,
 )
 from shardctl.format.tables import ShardTable, read_checksums
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import (
     is_file,
     is_folder,

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -29,7 +29,6 @@ from shardctl.format.on_store.dataset import DatasetOnStore
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.sources.files import in_use
 from shardctl.system.arguments import instance
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, write_atomically
 from shardctl.system.lease import file_lease, store_lease
 from shardctl.system.lease.probing import probe

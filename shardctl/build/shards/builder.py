@@ -4,7 +4,7 @@ is counted."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,6 @@ from shardctl.format.tables import Reject
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.formats import Parsed
 from shardctl.sources.kinds import KINDS
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import HashingFile
 from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
 from shardctl.system.processes.progress_slot import TOGETHER, WHOLE, WorkerProgress

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,6 @@ from shardctl.sources.boxes import (
 )
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
 from shardctl.sources.label_table import some
-from shardctl.system.dataclass import dataclass
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import counted, printable
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Choose
-from shardctl.system.dataclass import dataclass
 
 RecordPlace = tuple[int, int | None]
 """A row of the plan, and the number of a record of it; None for all of them."""

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
@@ -30,7 +30,6 @@ from shardctl.format.names import FILES, MANIFEST, STAGING, UPDATE
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.remote.open import cache_of
 from shardctl.system.arguments import instance, truth, whole_number
-from shardctl.system.dataclass import dataclass
 from shardctl.system.importing import refuse_while_importing
 from shardctl.system.lease import file_lease
 from shardctl.system.lease.file_lease import Waiting

@@ -9,6 +9,7 @@ import pickle
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,6 @@ from shardctl.format.shard import FORMAT_VERSION
 from shardctl.format.tables import MADE_BY
 from shardctl.system.arguments import names as names_of
 from shardctl.system.arguments import whole_number
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.importing import refuse_while_importing
 from shardctl.system.job_folder import JobFolder

@@ -3,6 +3,7 @@ command line."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from shardctl.inspection.content.shards import ShardOverview, column_bytes, desc
 from shardctl.inspection.content.statistics import BLOCKS, IMAGES, Statistics, statistics_of
 from shardctl.loader.notebook import columns_in_notebook, splits_in_notebook
 from shardctl.system.arguments import truth
-from shardctl.system.dataclass import dataclass
 from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked, rows_in_notebook
 from shardctl.system.text import counted, format_bytes
 

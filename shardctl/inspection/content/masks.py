@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.roles import Mask
 from shardctl.inspection.content.blocks import Placed, blocks_and_share, checked_columns
 from shardctl.inspection.content.objects import name_at
-from shardctl.system.dataclass import dataclass
 from shardctl.system.sequences import evenly_spaced
 
 _MOST_CLASS = 4095

@@ -8,7 +8,7 @@ arrays: memory does not grow with the dataset, and no Python object is made of a
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from shardctl.format.roles import Objects
 from shardctl.inspection.content.blocks import Placed, blocks_and_share, checked_columns
 from shardctl.inspection.content.statistics import Distribution, spread_of_counts
 from shardctl.sources.annotations.objects import OUTSIDE_PIXELS
-from shardctl.system.dataclass import dataclass
 from shardctl.system.sequences import evenly_spaced
 
 SMALL, MEDIUM = 32**2, 96**2

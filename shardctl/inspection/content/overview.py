@@ -6,6 +6,7 @@ Shards are read only to count classes, where the manifest does not have their co
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import Reject, ShardTable, count_reasons, read_rejects
 from shardctl.inspection.content.blocks import check_split, shards_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.folder import FolderHere
 
 NO_LABEL = "(no label)"

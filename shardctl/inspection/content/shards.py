@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from shardctl.errors import UsageError
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardEntry, ShardTable
-from shardctl.system.dataclass import dataclass
 from shardctl.system.html import in_notebook, rows_in_notebook
 from shardctl.system.locations.folder import Folder, FolderHere
 from shardctl.system.text import counted, format_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,6 @@ from shardctl.format.token_columns import (
 from shardctl.inspection.content.blocks import Placed, checked_columns, some_blocks
 from shardctl.inspection.content.statistics import Distribution, spread_of_counts
 from shardctl.inspection.content.tokens import Decoder
-from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.folder import Folder
 from shardctl.system.sequences import evenly_spaced
 

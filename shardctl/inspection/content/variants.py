@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from shardctl.format.sample import Sample
 from shardctl.loader.dataset import open_dataset
-from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.folder import Folder
 from shardctl.system.sequences import evenly_spaced
 

@@ -8,7 +8,7 @@ kinds of `verify`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -21,7 +21,6 @@ from shardctl.format.roles import Roles
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardEntry
 from shardctl.inspection.verify.provenance import Provenance
-from shardctl.system.dataclass import dataclass
 from shardctl.system.processes.progress_slot import WorkerProgress
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 MISSING = "missing-file"

@@ -4,6 +4,7 @@ read a block at a time."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,6 @@ from shardctl.format.stored import MOST, Numbers
 from shardctl.inspection.verify.check import Block, Fault, Shard
 from shardctl.inspection.verify.finding import REBUILD
 from shardctl.inspection.verify.provenance import Provenance
-from shardctl.system.dataclass import dataclass
 
 
 class KeyCheck:

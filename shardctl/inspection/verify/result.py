@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from shardctl.inspection.verify.finding import Finding
-from shardctl.system.dataclass import dataclass
 from shardctl.system.html import (
     BAD,
     GOOD,

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -42,7 +43,6 @@ from shardctl.interop.exports.source import Source, digest_of
 from shardctl.interop.exports.staging import Staging, Writer, discard_others, only_writer
 from shardctl.sources.export_description import DESCRIPTION, Description, LooseFacts, SplitFiles
 from shardctl.system import arguments
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, write_atomically
 from shardctl.system.html import in_notebook, lines_in_notebook, rows_in_notebook
 from shardctl.system.options import check_options, declared_in

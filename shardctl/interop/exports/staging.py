@@ -19,6 +19,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,6 @@ from shardctl.interop.exports.destination import entries_below, not_of_export
 from shardctl.interop.exports.loose_files import listed
 from shardctl.interop.exports.name_set import NameSet
 from shardctl.sources.export_description import DESCRIPTION
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import (
     PARTIAL,
     FileFacts,

@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,6 @@ from shardctl.loader.blocks import Batch, Indices
 from shardctl.loader.processes.messages import INLINE, Found, Question, receive_answer
 from shardctl.loader.processes.shared_memory import no_shared_memory
 from shardctl.loader.stream import Stream
-from shardctl.system.dataclass import dataclass
 from shardctl.system.machine import allow_open_files
 from shardctl.system.mmap import SharedPages
 from shardctl.system.processes.channel import Ended, packed, receive, send

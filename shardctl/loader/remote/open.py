@@ -7,6 +7,7 @@ import hashlib
 import os
 import weakref
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,7 +25,6 @@ from shardctl.format.on_store.manifest import missing_dataset, read_manifest
 from shardctl.format.tables import ShardTable
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import (
     FileFacts,
     naming_the_path,

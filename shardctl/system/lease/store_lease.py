@@ -15,7 +15,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from shardctl.errors import (
     BusyError,
@@ -24,7 +24,6 @@ from shardctl.errors import (
     PerhapsBusyError,
     StoreError,
 )
-from shardctl.system.dataclass import dataclass
 from shardctl.system.lease.file_lease import HEARTBEAT_SECONDS, LOOK_SECONDS, STALE_SECONDS, Owner
 from shardctl.system.stores.base import Store
 from shardctl.system.text import printable

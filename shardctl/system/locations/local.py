@@ -7,10 +7,10 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import READ_CHUNK, ordinary
 from shardctl.system.locations.folder import Note
 from shardctl.system.stores.base import Entry

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from shardctl.errors import NoSuchKeyError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.placed_file import PlacedFile
 from shardctl.system.stores import client_of
 from shardctl.system.stores.base import PIECES_AT_ONCE, Entry, Store

@@ -6,9 +6,8 @@ import contextlib
 import os
 import signal
 import subprocess
+from dataclasses import dataclass
 from typing import IO
-
-from shardctl.system.dataclass import dataclass
 
 OUT_OF_MEMORY = 86
 """Exit code of a worker that could get no more memory at a point where no input could be given up

@@ -18,12 +18,12 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardctl import errors
 from shardctl.errors import WorkerError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path
 from shardctl.system.machine import allow_open_files, open_files_left, usable_cores
 from shardctl.system.processes import progress_slot

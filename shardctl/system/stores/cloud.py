@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
-
-from shardctl.system.dataclass import dataclass
 
 Action = Literal["read", "list", "write", "delete", "copy"]
 """What is asked of a store, as messages name it."""

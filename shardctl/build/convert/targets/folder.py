@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.build.commit import generations, publish, staging
@@ -17,7 +18,6 @@ from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import STAGING
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import free_bytes, naming_the_path
 from shardctl.system.job_folder import JOB
 from shardctl.system.lease import file_lease

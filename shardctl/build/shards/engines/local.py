@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardctl.build.shards import WORKER
@@ -16,7 +16,6 @@ from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.build.shards.scan import PrePlanTask, run_task
 from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import SourceGoneError, WorkerError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.machine import usable_cores
 from shardctl.system.processes.death import FATAL_KILLS, OUT_OF_MEMORY_MESSAGE, Death
 from shardctl.system.processes.pool import Limits, OnLine, Pool, Task, most_workers
