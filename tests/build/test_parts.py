@@ -253,6 +253,7 @@ def building(
             process.kill()
 
 
+@pytest.mark.thorough(after=1)
 def test_a_killed_part_is_named_by_merge_and_repeated(here: Path) -> None:
     with building(here, "2/2", 28, 2) as process:  # images 20 to 39, in shards 5 to 9
         process.kill()
@@ -318,6 +319,7 @@ def test_while_a_part_is_built_nothing_else_writes(here: Path) -> None:
     assert sums(here / "out") == sums(here / "whole")
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
 )

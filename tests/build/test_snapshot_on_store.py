@@ -112,6 +112,7 @@ def begin(*processes: subprocess.Popen[str]) -> None:
         process.stdin.flush()
 
 
+@pytest.mark.thorough
 def test_of_two_processes_that_begin_at_once_one_makes_it(
     source: Path, url: str, tmp_path: Path, object_server: ObjectServer
 ) -> None:
@@ -276,6 +277,7 @@ def test_where_nothing_may_be_written_a_dataset_that_is_there_is_opened(
         snapshot(source, url)
 
 
+@pytest.mark.thorough
 def test_the_page_about_it_works_as_it_is_written(
     photos: Path, bucket: str, tmp_path: Path
 ) -> None:
