@@ -26,7 +26,7 @@ from shardctl.format.token_columns import (
     token_rows,
 )
 from shardctl.inspection.content.blocks import all_blocks
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 BLOCK_LENGTHS = (512, 1024, 2048, 4096)
 

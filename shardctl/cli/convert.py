@@ -15,7 +15,7 @@ from shardctl.cli.options import options_of
 from shardctl.cli.output import Output, print_json, printing_to_stderr, progress_options
 from shardctl.format.names import MANIFEST
 from shardctl.system.files import exists
-from shardctl.system.importing import look_in_current_folder
+from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import quick_imports, reuse_memory
 from shardctl.system.text import printable
 from shardctl.transforms.option_headings import HEADINGS
@@ -113,6 +113,6 @@ def _workers_ahead(dst: str, options: dict[str, Any]) -> AbstractContextManager[
     )
     if complete or options["workers"] == 0:
         return nullcontext()
-    from shardctl.system.processes.forkserver_client import forked_early
+    from shardctl.system.processes.forkserver import forked_early
 
     return forked_early(WORKER, options["worker_memory"] or 0)

@@ -121,7 +121,7 @@ def _workers_ahead(workers: int | str) -> AbstractContextManager[None]:
     there are any."""
     if workers in ("auto", 0):
         return nullcontext()
-    from shardctl.system.processes.forkserver_client import forked_early
+    from shardctl.system.processes.forkserver import forked_early
 
     return forked_early(WORKER, 0)
 

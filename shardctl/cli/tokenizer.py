@@ -20,8 +20,8 @@ from shardctl.cli.output import (
     progress_options,
 )
 from shardctl.cli.values import OneOf, WholeNumber
-from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import ByteSize
+from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 

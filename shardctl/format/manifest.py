@@ -36,8 +36,9 @@ from shardctl.format.step_counts import Counts
 from shardctl.format.step_counts import are_counts as are_step_counts
 from shardctl.format.tables import MADE_BY, REPAIR_ADVICE, expect, is_written, write_checksums
 from shardctl.system.files import FileFacts, exists, is_file, near_path, sha256_of
-from shardctl.system.locations.folder import Folder
-from shardctl.system.stores import is_url, refuse_half_url
+from shardctl.system.folders import Folder
+from shardctl.system.locations import is_url
+from shardctl.system.stores import refuse_half_url
 from shardctl.system.stores.base import WRONG_ADVICE
 from shardctl.system.text import counted, printable
 

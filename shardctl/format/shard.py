@@ -22,7 +22,7 @@ from shardctl.errors import DamageError, DatasetError, UsageError, first_line, i
 from shardctl.format.arrays import column_of, dtype_of
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.system.files import HashingFile, check_ordinary
-from shardctl.system.locations.folder import Folder
+from shardctl.system.folders import Folder
 from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS
 from shardctl.system.mmap import map_whole
 from shardctl.system.text import printable

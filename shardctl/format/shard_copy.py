@@ -22,7 +22,7 @@ from shardctl.format.shard import (
     shard_schema,
 )
 from shardctl.system.files import StreamedFile, replacing
-from shardctl.system.locations.folder import Folder
+from shardctl.system.folders import Folder
 
 LEFT_ALONE = 0.5
 """A block that is copied whole leaves one before it that may be as small as this share of a full

@@ -33,7 +33,7 @@ from shardctl.format.tables import (
 )
 from shardctl.format.token_columns import packed_column
 from shardctl.system.files import is_file
-from shardctl.system.locations.folder import Folder, FolderHere
+from shardctl.system.folders import Folder, FolderHere
 from shardctl.system.text import printable
 
 Numbers = npt.NDArray[np.int64]

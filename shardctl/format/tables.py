@@ -22,7 +22,7 @@ from shardctl.format.jpeg_record import JpegRecord
 from shardctl.format.names import CHECKSUMS, PLAN, REJECTS, SHARDS, are_file_names
 from shardctl.format.shard import ShardFacts, field_names
 from shardctl.system.files import naming_the_path, replacing
-from shardctl.system.locations.folder import FolderHere
+from shardctl.system.folders import FolderHere
 from shardctl.system.text import printable
 
 BRING_BACK = "copy the right one into the dataset's folder"

@@ -22,7 +22,7 @@ from shardctl.errors import DatasetError
 from shardctl.format.names import UPDATE
 from shardctl.format.step_counts import Counts
 from shardctl.system.files import FileFacts, HashingFile, replacing
-from shardctl.system.locations.folder import FolderHere, hash_file
+from shardctl.system.folders import FolderHere, hash_file
 
 Numbers = npt.NDArray[np.int64]
 

@@ -22,7 +22,7 @@ from shardctl.sources.files import exists, local_copy
 from shardctl.sources.small_files import read_small
 from shardctl.sources.splits import is_split_name
 from shardctl.system.files import FileFacts, is_file, ordinary, sha256_of
-from shardctl.system.locations.text import folders_above, is_stored, join, path_below
+from shardctl.system.locations import folders_above, is_stored, join, path_below
 
 DESCRIPTION = "shardctl.json"
 FORMAT = "shardctl export"

@@ -32,7 +32,7 @@ from shardctl.sources.types import (
 )
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import HashingReader, ordinary, sha256_of
-from shardctl.system.locations.text import name_of
+from shardctl.system.locations import name_of
 from shardctl.system.text import counted, printable
 
 FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")

@@ -32,7 +32,7 @@ from shardctl.sources.walk import (
     notices_of_left_out,
     place_in_walk,
 )
-from shardctl.system.locations.text import name_of
+from shardctl.system.locations import name_of
 from shardctl.system.machine import usable_cores
 
 THREADS = 16

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from shardctl.sources import files
-from shardctl.system.locations.text import is_stored, name_of, normal, parent_of
-from shardctl.system.stores import is_url, parts_of
+from shardctl.system.locations import is_stored, is_url, name_of, normal, parent_of
+from shardctl.system.stores import parts_of
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.sample import Sample
-from shardctl.system.importing import find_function
+from shardctl.system.packages import find_function
 from shardctl.transforms.base import GroupTransform, SampleTransform, Transform
 from shardctl.transforms.own_code import code_digest, rejection_of, samples_of
 from shardctl.transforms.settings import Table, Text, Whole, setting

@@ -28,11 +28,10 @@ from shardctl.format.dataset_place import open_place
 from shardctl.format.footer import footer_bytes
 from shardctl.format.names import LEASE_KEY
 from shardctl.format.on_store.block_reads import OpenFile, RemoteFile, read_tail
-from shardctl.system.lease.store_lease import hold
-from shardctl.system.locations.folder import hash_file
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder, hash_file
 from shardctl.system.machine import usable_cores
 from shardctl.system.scratch import SCRATCH
+from shardctl.system.store_lease import hold
 from shardctl.system.stores import open_store
 
 BASE = "0123456789ab/"

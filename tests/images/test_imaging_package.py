@@ -20,7 +20,7 @@ import shardctl
 from shardctl.errors import InstallError, Rejection
 from shardctl.format.manifest import Manifest
 from shardctl.images.codecs import backend
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 NAME = f"{'Pillow-SIMD' if '.post' in PIL.__version__ else 'Pillow'} {PIL.__version__}"
 

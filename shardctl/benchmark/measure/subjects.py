@@ -17,7 +17,7 @@ from shardctl.loader.blocks import Batch, zeros
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.loader import Loader
 from shardctl.loader.remote.counts import NAMES as NETWORK_COUNTS
-from shardctl.system.stores import is_url
+from shardctl.system.locations import is_url
 from shardctl.system.text import printable
 
 IN_ORDER = "in-order"

@@ -25,7 +25,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
 from shardctl.images.codecs import backend
 from shardctl.sources.files import list_all
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.transforms.recipe import Recipe
 
 

@@ -20,7 +20,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.transforms.recipe import user_functions
 
 EXAMPLES = 3

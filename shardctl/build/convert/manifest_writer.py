@@ -30,7 +30,7 @@ from shardctl.format.names import PLANNED
 from shardctl.format.tables import ShardTable
 from shardctl.format.update_state import NOTHING_PRUNED
 from shardctl.images.codecs import backend
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.progress import Report
 from shardctl.system.text import counted
 from shardctl.transforms.recipe import Recipe

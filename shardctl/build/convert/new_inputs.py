@@ -28,7 +28,7 @@ from shardctl.format.tables import (
     taken,
 )
 from shardctl.sources.label_table import some
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import counted, printable
 
 Numbers = npt.NDArray[np.int64]

@@ -54,10 +54,10 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, STAGING
 from shardctl.format.tables import Reject, count_reasons, read_rejects
 from shardctl.sources.files import in_use
+from shardctl.system.file_lease import LOOK_SECONDS
 from shardctl.system.files import exists, write_atomically
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
-from shardctl.system.lease.file_lease import LOOK_SECONDS
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.scratch import scratch_folder
 from shardctl.transforms.recipe import refuse_unnamed_functions, user_functions
 

@@ -21,7 +21,7 @@ from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.errors import StorageError
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import format_bytes
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from shardctl.format.tables import (
 )
 from shardctl.format.update_state import NOTHING_PRUNED, Pruned, ShardCounts, writing_update
 from shardctl.system.files import FileFacts, HashingFile, copy_file, replacing, write_atomically
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.made_sample import Shape
 

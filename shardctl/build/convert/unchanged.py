@@ -39,7 +39,7 @@ from shardctl.sources.rechecking import Changed, ChangedError, Listed, Seen, unl
 from shardctl.sources.sidecars import depends_on_others, inputs_among
 from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
 from shardctl.system.files import sha256_of
-from shardctl.system.locations.text import is_stored
+from shardctl.system.locations import is_stored
 from shardctl.transforms.recipe import Recipe
 
 MOST_ADDED = 100_000

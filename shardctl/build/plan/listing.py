@@ -51,8 +51,8 @@ from shardctl.sources.sidecars import DeclaredSplits, inputs_among, refuse_part_
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, suffix_of, walk
 from shardctl.system.files import naming_the_path
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.text import (
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import (
     common,
     is_stored,
     name_of,

@@ -47,7 +47,7 @@ from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.progress import Progress, progress_of
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.sequences import evenly_spaced

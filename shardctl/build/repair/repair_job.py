@@ -46,8 +46,8 @@ from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.roots import SourceRoot, folder_of
 from shardctl.system.files import naming_the_path, replacing
-from shardctl.system.locations.folder import FolderHere
-from shardctl.system.locations.text import normal
+from shardctl.system.folders import FolderHere
+from shardctl.system.locations import normal
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 

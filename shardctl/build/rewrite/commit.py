@@ -53,9 +53,9 @@ from shardctl.format.tables import (
     taken,
 )
 from shardctl.format.update_state import NO_COUNTS, ShardCounts, UpdateState, writing_update
+from shardctl.system import file_lease
 from shardctl.system.files import naming_the_path, refuse_link, replacing
-from shardctl.system.lease import file_lease
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 Flags = npt.NDArray[np.bool_]
 

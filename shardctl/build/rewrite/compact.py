@@ -29,8 +29,8 @@ from shardctl.format.update_state import ShardCounts
 from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.loader.order import Permutation
 from shardctl.system.files import free_bytes
+from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import here_only
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
 from shardctl.system.progress import counting
 from shardctl.system.text import format_bytes, printable

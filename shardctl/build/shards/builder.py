@@ -37,8 +37,12 @@ from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.formats import Parsed
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import HashingFile
-from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
-from shardctl.system.processes.progress_slot import TOGETHER, WHOLE, WorkerProgress
+from shardctl.system.processes.worker_state import (
+    OUT_OF_MEMORY_MESSAGE,
+    TOGETHER,
+    WHOLE,
+    WorkerProgress,
+)
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
 from shardctl.transforms.pipeline.made_sample import MadeSample
 from shardctl.transforms.pipeline.model_batching import ModelBatcher

@@ -40,7 +40,7 @@ from shardctl.sources.boxes import (
 )
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
 from shardctl.sources.label_table import some
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import counted, printable
 
 MOST_CLASSES = 64

@@ -11,7 +11,7 @@ import xxhash
 from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.build.shards.scan import ByteRange, Found, ranges_from
 from shardctl.sources.formats import Misfit, Reading, Unit, check_file, find_format, note_on
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 
 MOST_REJECTS = 1000
 """Rejected records of a unit that are named; the others are counted."""

@@ -16,8 +16,8 @@ from shardctl.images.codecs.deep_gray import GrayRange
 from shardctl.images.codecs.image import Opened, check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
 from shardctl.sources.formats import ranges
-from shardctl.system.locations.text import is_stored
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.locations import is_stored
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.transforms.base import settings_of
 from shardctl.transforms.filter import Filter, judge
 from shardctl.transforms.table import parse_step

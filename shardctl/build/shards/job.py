@@ -46,8 +46,8 @@ from shardctl.sources.image_columns import (
     said_of,
 )
 from shardctl.system.files import naming_the_path, replacing, write_atomically
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
-from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import Recipe
 
 NEW_FOLDER = "new"

@@ -15,7 +15,7 @@ from shardctl.errors import InputError, Rejection, SourceGoneError
 from shardctl.format.names import shard_name
 from shardctl.sources.files import check_on_store
 from shardctl.sources.formats import Unit
-from shardctl.system.locations.text import is_stored
+from shardctl.system.locations import is_stored
 from shardctl.system.text import printable
 
 UNKNOWN_DEVICE = -1

@@ -19,7 +19,7 @@ from shardctl.build.shards.scan import ByteRange, Found, ranges_from, reading_fr
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Misfit, Numbers, Parsed, Reading, Unit, find_format
 from shardctl.system.files import naming_the_path
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 
 Taken = list[tuple[int, Numbers, pa.RecordBatch]]
 """Batches of records: the place of their unit among those given, their numbers (n,) int64, and

@@ -14,9 +14,8 @@ from shardctl.sources.format_table import PLAIN_TEXTS
 from shardctl.sources.formats import Reading, Unit, find_format
 from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
-from shardctl.system.locations.text import is_stored
-from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.locations import is_stored
+from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE, WorkerProgress
 
 
 class PrePlanTask(Protocol):

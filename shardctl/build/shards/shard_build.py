@@ -9,7 +9,7 @@ from shardctl.build.shards.job import Job
 from shardctl.build.shards.planned import ShardPlace
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.images.codecs.image import Opened
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 
 
 @dataclass(frozen=True)

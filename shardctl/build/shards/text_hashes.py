@@ -29,8 +29,8 @@ from shardctl.format.text_bytes import bytes_of
 from shardctl.sources.formats import ColumnMisfit, Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import naming_the_path
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.folders import LocalFolder
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.exact import HASHED, PIECE_BITS
 from shardctl.transforms.duplicates.near import (

@@ -26,7 +26,7 @@ from shardctl.sources.boxes import (
     why_wrong,
 )
 from shardctl.sources.first_values import LOOKED_AT, Kind, kinds_of
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 
 
 def refuse_unmoved(

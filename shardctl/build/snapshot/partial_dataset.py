@@ -31,8 +31,8 @@ from shardctl.loader.options import LoaderOptions
 from shardctl.loader.stream import Selection
 from shardctl.system.arguments import truth, whole_number
 from shardctl.system.files import is_file
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JOB, JobFolder
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import lacks, printable
 from shardctl.version import __version__
 

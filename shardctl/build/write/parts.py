@@ -32,8 +32,8 @@ from shardctl.format.shard import Compression
 from shardctl.format.shard_copy import Copied, Run, copy_shard
 from shardctl.format.tables import ShardEntry
 from shardctl.system.files import naming_the_path, remove_tree, write_atomically
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.channel import Ended
 from shardctl.system.processes.forked_pool import ForkedPool
 from shardctl.system.text import counted, printable

@@ -26,7 +26,7 @@ from shardctl.format.tables import ShardEntry
 from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import is_split_name
 from shardctl.system.files import StreamedFile, naming_the_path
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.sizes import row_size
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shardctl.format.manifest import Manifest
     from shardctl.inspection.content.differences import Differences
     from shardctl.inspection.content.inspection import Inspection
-    from shardctl.inspection.content.shards import ShardOverview
+    from shardctl.inspection.content.overview import ShardOverview
     from shardctl.inspection.content.statistics import Statistics
 
 SHOWN_CLASSES = 12

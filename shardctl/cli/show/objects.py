@@ -12,8 +12,7 @@ from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.format.roles import Objects
-    from shardctl.inspection.content.masks import MaskStatistics
-    from shardctl.inspection.content.objects import ObjectStatistics
+    from shardctl.inspection.content.objects import MaskStatistics, ObjectStatistics
 
 SHOWN_OBJECTS = 50
 SHOWN_CATEGORIES = 12

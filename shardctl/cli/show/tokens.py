@@ -12,7 +12,7 @@ from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.inspection.content.blocks import Piece, StoredSample
-    from shardctl.inspection.content.token_statistics import TokenCount, TokenStatistics
+    from shardctl.inspection.content.tokens import TokenCount, TokenStatistics
 
 SHOWN_TEXT = 300
 """Characters of a text that are shown without -v."""

@@ -22,9 +22,7 @@ from shardctl.format.on_store.block_reads import TAIL, OpenFile, RemoteFile, rea
 from shardctl.format.on_store.listing import Listing
 from shardctl.format.on_store.prefetch import FilePrefetcher
 from shardctl.system.files import naming_the_path, sha256_of
-from shardctl.system.locations.folder import Note
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.stored import StoreFolder
+from shardctl.system.folders import LocalFolder, Note, StoreFolder
 from shardctl.system.machine import usable_cores
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
 from shardctl.system.stores.base import Entry

@@ -19,7 +19,7 @@ from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import ShardEntry, ShardTable
 from shardctl.loader.blocks import python_values
-from shardctl.system.locations.folder import Folder
+from shardctl.system.folders import Folder
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import lacks
 

@@ -45,13 +45,13 @@ from shardctl.sources.export_description import DESCRIPTION, Description, LooseF
 from shardctl.system import arguments
 from shardctl.system.files import FileFacts, write_atomically
 from shardctl.system.html import in_notebook, lines_in_notebook, rows_in_notebook
+from shardctl.system.locations import is_url
 from shardctl.system.options import check_options, declared_in
-from shardctl.system.processes.death import FATAL_KILLS, Death
 from shardctl.system.processes.pool import Limits, Pool, Task
+from shardctl.system.processes.worker_state import FATAL_KILLS, Death
 from shardctl.system.progress import counting
 from shardctl.system.python_names import with_options
 from shardctl.system.sequences import LazySequence
-from shardctl.system.stores import is_url
 from shardctl.system.text import counted, format_bytes, printable
 from shardctl.version import __version__
 

@@ -14,7 +14,7 @@ from shardctl.interop.exports.forms import chosen_export
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import counted
 
 TURNED = "turned"

@@ -22,7 +22,7 @@ from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import REPAIR_ADVICE, ShardEntry
 from shardctl.interop.exports.options import Choice
 from shardctl.loader.where import Where, kept_rows, parse_where
-from shardctl.system.locations.folder import Folder
+from shardctl.system.folders import Folder
 from shardctl.system.text import counted, lacks
 
 KEY = "key"

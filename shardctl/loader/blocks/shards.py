@@ -40,7 +40,7 @@ from shardctl.format.shard import (
 from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.stages import Stages
 from shardctl.loader.remote.counts import NAMES as NETWORK_COUNTS
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import allow_open_files, memory_bytes
 from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.text import lacks, printable

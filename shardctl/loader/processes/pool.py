@@ -33,10 +33,9 @@ from shardctl.loader.processes.shared_memory import no_shared_memory
 from shardctl.loader.stream import Stream
 from shardctl.system.machine import allow_open_files
 from shardctl.system.mmap import SharedPages
-from shardctl.system.processes.channel import Ended, packed, receive, send
-from shardctl.system.processes.death import await_end
-from shardctl.system.processes.interpreter import environment, not_started, start_python
-from shardctl.system.processes.remote_error import raise_again
+from shardctl.system.processes.channel import Ended, packed, raise_again, receive, send
+from shardctl.system.processes.fork import environment, not_started, start_python
+from shardctl.system.processes.worker_state import await_end
 from shardctl.system.startup import NO_THREADS
 
 WORKER = "shardctl.loader.processes.worker"

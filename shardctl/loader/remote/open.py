@@ -33,8 +33,7 @@ from shardctl.system.files import (
     sha256_of,
     write_atomically,
 )
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.stored import StoreFolder
+from shardctl.system.folders import LocalFolder, StoreFolder
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.stores import forget_clients
 from shardctl.system.stores.base import Entry, asked_again

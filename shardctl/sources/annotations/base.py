@@ -18,7 +18,7 @@ from shardctl.format.roles import Role
 from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
 from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.annotations.told_splits import ToldSplits
-from shardctl.system.locations.text import normal
+from shardctl.system.locations import normal
 from shardctl.system.options import Word
 
 _SOURCE = re.compile(

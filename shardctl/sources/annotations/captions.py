@@ -32,7 +32,7 @@ from shardctl.sources.label_table import FILE_COLUMNS, some
 from shardctl.sources.roots import resolved
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.files import ordinary, sha256_of
-from shardctl.system.locations.text import name_of, parent_of
+from shardctl.system.locations import name_of, parent_of
 from shardctl.system.text import printable
 
 SUFFIXES = (".txt", ".json")

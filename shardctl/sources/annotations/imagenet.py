@@ -20,7 +20,7 @@ from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, stem
 from shardctl.sources.files import exists, is_folder, local_copy
 from shardctl.sources.label_table import some
 from shardctl.system.files import read_bytes
-from shardctl.system.locations.text import join, name_of, parent_of
+from shardctl.system.locations import join, name_of, parent_of
 from shardctl.system.text import counted, printable
 
 WORDS = ("LOC_synset_mapping.txt", "synset_words.txt")

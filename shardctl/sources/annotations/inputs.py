@@ -20,7 +20,7 @@ from shardctl.sources.files import exists
 from shardctl.sources.label_table import hash_names, some
 from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.sources.splits import roles_of, split_word
-from shardctl.system.locations.text import (
+from shardctl.system.locations import (
     folders_above,
     follow,
     is_stored,

@@ -19,7 +19,7 @@ from shardctl.sources.label_table import some
 from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import FoundFile, walk
 from shardctl.system.files import ordinary
-from shardctl.system.locations.text import is_stored, join, name_of, parent_of, within
+from shardctl.system.locations import is_stored, join, name_of, parent_of, within
 from shardctl.system.text import composed, counted, format_bytes, printable
 
 LARGEST = 64 << 20

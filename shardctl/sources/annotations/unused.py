@@ -26,7 +26,7 @@ from shardctl.sources.label_table import hash_names
 from shardctl.sources.roots import SourceRoot
 from shardctl.sources.splits import named_as_splits
 from shardctl.sources.walk import FoundFile
-from shardctl.system.locations.text import common, join, parent_of
+from shardctl.system.locations import common, join, parent_of
 from shardctl.system.text import printable
 
 ONE_EACH = (".txt", ".xml")

@@ -40,7 +40,7 @@ from shardctl.sources.files import exists, fetch_all, is_folder
 from shardctl.sources.label_table import some
 from shardctl.sources.roots import resolved
 from shardctl.sources.walk import FoundFile, suffix_of
-from shardctl.system.locations.text import join, name_of, normal, parent_of, path_below
+from shardctl.system.locations import join, name_of, normal, parent_of, path_below
 from shardctl.system.packages import to_install
 from shardctl.system.text import composed, printable
 

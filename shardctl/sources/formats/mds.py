@@ -34,7 +34,7 @@ from shardctl.sources.jsonl import parse_value
 from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile, LeftOut
 from shardctl.system.files import ordinary
-from shardctl.system.locations.text import beside, name_of
+from shardctl.system.locations import beside, name_of
 from shardctl.system.text import printable
 
 MOST_SAMPLES = 1 << 24

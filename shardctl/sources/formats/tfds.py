@@ -27,7 +27,7 @@ from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.found_values import Record, whole_array
 from shardctl.sources.small_files import read_small
 from shardctl.sources.values import Feature
-from shardctl.system.locations.text import beside
+from shardctl.system.locations import beside
 
 FEATURES = "features.json"
 

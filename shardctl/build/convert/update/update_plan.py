@@ -68,7 +68,7 @@ from shardctl.sources.formats import is_json
 from shardctl.sources.label_table import some
 from shardctl.sources.types import Types
 from shardctl.system.files import copy_file
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.progress import Report
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe

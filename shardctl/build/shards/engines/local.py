@@ -17,9 +17,15 @@ from shardctl.build.shards.scan import PrePlanTask, run_task
 from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import SourceGoneError, WorkerError
 from shardctl.system.machine import usable_cores
-from shardctl.system.processes.death import FATAL_KILLS, OUT_OF_MEMORY_MESSAGE, Death
 from shardctl.system.processes.pool import Limits, OnLine, Pool, Task, most_workers
-from shardctl.system.processes.progress_slot import KEYS, TOGETHER, WorkerProgress
+from shardctl.system.processes.worker_state import (
+    FATAL_KILLS,
+    KEYS,
+    OUT_OF_MEMORY_MESSAGE,
+    TOGETHER,
+    Death,
+    WorkerProgress,
+)
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
 
