@@ -23,12 +23,15 @@ from shardctl.benchmark.options import (
     BenchOptions,
 )
 from shardctl.cli.command import command, option, with_same_options
-from shardctl.cli.lines import bad, good
-from shardctl.cli.opening import open_option, open_page, page_path
 from shardctl.cli.options import option_of, options_of
 from shardctl.cli.output import (
     Output,
+    bad,
     check_page,
+    good,
+    open_option,
+    open_page,
+    page_path,
     print_json,
     print_table,
     printing_to_stderr,

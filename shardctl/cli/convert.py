@@ -86,7 +86,7 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
         with quick_imports():
             from shardctl.build.convert import convert as convert_dataset
             from shardctl.build.convert.narration import copied_line
-            from shardctl.cli.show.conversion import ConversionView, print_result, result_record
+            from shardctl.cli.conversion import ConversionView, print_result, result_record
 
             # After the imports, which it has then too: it needs 16 ms for its own, while this
             # process looks for the inputs. It needed 70 ms where both imported everything, and each

@@ -11,20 +11,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.command import command, option
-from shardctl.cli.lines import bad, note
-from shardctl.cli.opening import open_option, open_page, page_path
 from shardctl.cli.output import (
     Output,
+    bad,
     check_outputs,
+    note,
+    open_option,
+    open_page,
+    page_path,
     print_json,
     print_table,
     progress_options,
     shortened,
 )
-from shardctl.cli.show.describe import print_differences, print_overview, print_shard
-from shardctl.cli.show.objects import print_mask_statistics, print_object_statistics, print_objects
-from shardctl.cli.show.tokens import (
+from shardctl.cli.show import (
     SHOWN_TOKENS,
+    print_differences,
+    print_mask_statistics,
+    print_object_statistics,
+    print_objects,
+    print_overview,
+    print_shard,
     print_texts,
     print_token_statistics,
     without_texts,
@@ -246,7 +253,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
 
     Raises UsageError for options that are for datasets.
     """
-    from shardctl.cli.show.foreign import print_foreign, without_bytes
+    from shardctl.cli.show import print_foreign, without_bytes
     from shardctl.interop.foreign.showing import look
 
     drawn = given["images"] is not None or given["html"] is not None or given["open"]

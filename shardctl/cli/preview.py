@@ -12,12 +12,14 @@ import click
 from shardctl.build.options import convert_options
 from shardctl.build.shards import WORKER
 from shardctl.cli.command import command, option, with_same_options
-from shardctl.cli.lines import note
-from shardctl.cli.opening import open_option, open_page, page_path
 from shardctl.cli.options import options_of
 from shardctl.cli.output import (
     Output,
     check_outputs,
+    note,
+    open_option,
+    open_page,
+    page_path,
     print_json,
     print_table,
     printing_to_stderr,

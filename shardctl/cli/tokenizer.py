@@ -10,10 +10,11 @@ import click
 
 from shardctl.build.shared_options import WORKERS
 from shardctl.cli.command import Group, option
-from shardctl.cli.lines import good, note
 from shardctl.cli.options import option_of, reading
 from shardctl.cli.output import (
     Output,
+    good,
+    note,
     output_options,
     print_json,
     printing_to_stderr,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shardctl.cli.command import command, option
-from shardctl.cli.lines import bad, colored, good
-from shardctl.cli.output import Output, print_json, progress_options
+from shardctl.cli.output import Output, bad, colored, good, print_json, progress_options
 from shardctl.cli.values import OneOf
 from shardctl.format.names import MANIFEST
 from shardctl.system.startup import quick_imports
