@@ -41,8 +41,8 @@ import pyarrow as pa
 import simplejpeg
 
 import shardctl
-from shardctl.format.footer import extents_of
 from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.stretches import extents_of
 from shardctl.loader.remote.request_threads import AT_ONCE
 from shardctl.system.stores import open_store
 

@@ -12,11 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, ShardctlError, UsageError
-from shardctl.format.generations import Generation, root_of
-from shardctl.format.manifest import Manifest
+from shardctl.format.manifest import Generation, Manifest, root_of
 from shardctl.format.names import GENERATIONS, MANIFEST
-from shardctl.format.roles import Roles
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Roles, Sample
 from shardctl.format.token_columns import columns_of_blocks
 from shardctl.images.defaults import KEPT_SHARE
 from shardctl.loader.blocks import (

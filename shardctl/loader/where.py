@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import UsageError
-from shardctl.format.list_types import is_list
+from shardctl.format.arrays import is_list
 from shardctl.system.dataclass import dataclass
 from shardctl.system.text import did_you_mean, lacks, printable, similar
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardctl.errors import Rejection, UsageError
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.system.dataclass import dataclass
 from shardctl.system.importing import find_function
 from shardctl.transforms.base import GroupTransform, SampleTransform, Transform

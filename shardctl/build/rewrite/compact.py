@@ -20,7 +20,7 @@ from shardctl.build.options import Options
 from shardctl.build.rewrite.commit import NewShard, RewriteTotals, SourceDataset, commit, rewriting
 from shardctl.build.shards.image_facts import record_of_jpegs
 from shardctl.errors import CONTINUES, StorageError, UsageError, explaining_interrupts
-from shardctl.format.jpeg_record import COUNTS
+from shardctl.format.counts import COUNTS
 from shardctl.format.names import shard_name
 from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied, Run, copy_shard

@@ -15,7 +15,7 @@ import pyarrow as pa
 from PIL import Image
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.list_types import leaf_of
+from shardctl.format.arrays import leaf_of
 from shardctl.format.roles import Mask, Objects, Role, Roles
 from shardctl.images.codecs.image import decode_mask, open_image
 from shardctl.images.defaults import MAX_PIXELS

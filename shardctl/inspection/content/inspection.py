@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.dataset_place import DatasetPlace, open_place, refuse_part_of_dataset
+from shardctl.format.dataset_location import DatasetLocation, open_location, refuse_part_of_dataset
 from shardctl.format.roles import Roles
 from shardctl.inspection.content.overview import Overview, overview
 from shardctl.inspection.content.shards import ShardOverview, column_bytes, describe_shard
@@ -136,7 +136,7 @@ def inspect(
     StoreError, InstallError, and UsageError for an unknown split, or one of a shard.
     """
     truth("stats", stats)
-    with open_place(dst, "blocks") as place:
+    with open_location(dst, "blocks") as place:
         refuse_part_of_dataset(place)
         if not place.lone:
             return inspect_dataset(place, split, stats)
@@ -145,7 +145,7 @@ def inspect(
         return describe_shard(place.folder, place.lone, check=stats)
 
 
-def inspect_dataset(place: DatasetPlace, split: str | None, stats: bool) -> Inspection:
+def inspect_dataset(place: DatasetLocation, split: str | None, stats: bool) -> Inspection:
     """Return what is in a dataset that is open, or in one of its splits. Raises DatasetError,
     UsageError."""
     found = overview(place.folder, split)
@@ -166,7 +166,7 @@ def inspect_dataset(place: DatasetPlace, split: str | None, stats: bool) -> Insp
 
 
 def _objects(
-    place: DatasetPlace, roles: Roles, split: str | None, stats: bool
+    place: DatasetLocation, roles: Roles, split: str | None, stats: bool
 ) -> dict[str, ObjectStatistics]:
     if not roles.objects:
         return {}
@@ -175,7 +175,7 @@ def _objects(
     return object_statistics(place, None if stats else BLOCKS, None if stats else IMAGES, split)
 
 
-def _masks(place: DatasetPlace, roles: Roles, split: str | None) -> dict[str, MaskStatistics]:
+def _masks(place: DatasetLocation, roles: Roles, split: str | None) -> dict[str, MaskStatistics]:
     if all(role.name != "mask" for role in roles.images.values()):
         return {}
     from shardctl.inspection.content.masks import mask_statistics
@@ -184,7 +184,7 @@ def _masks(place: DatasetPlace, roles: Roles, split: str | None) -> dict[str, Ma
 
 
 def _tokens(
-    place: DatasetPlace, roles: Roles, split: str | None, stats: bool
+    place: DatasetLocation, roles: Roles, split: str | None, stats: bool
 ) -> dict[str, TokenStatistics]:
     if not roles.tokens:
         return {}
@@ -193,7 +193,9 @@ def _tokens(
     return token_statistics(place, None if stats else BLOCKS, split)
 
 
-def _variants(place: DatasetPlace, found: Overview, split: str | None) -> VariantStatistics | None:
+def _variants(
+    place: DatasetLocation, found: Overview, split: str | None
+) -> VariantStatistics | None:
     if "variant" not in found.schema:
         return None
     from shardctl.inspection.content.variants import variant_statistics

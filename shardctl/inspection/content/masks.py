@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, Rejection
-from shardctl.format.dataset_place import DatasetPlace
+from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.roles import Mask
 from shardctl.inspection.content.blocks import Placed, blocks_and_share, checked_columns
 from shardctl.inspection.content.objects import name_at
@@ -51,7 +51,7 @@ class MaskStatistics:
 
 
 def mask_statistics(
-    place: DatasetPlace, masks: int, split: str | None = None
+    place: DatasetLocation, masks: int, split: str | None = None
 ) -> dict[str, MaskStatistics]:
     """Count the pixels of each class in up to `masks` masks of each column, evenly spaced, by the
     name of the column.

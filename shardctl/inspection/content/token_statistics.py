@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.dataset_place import DatasetPlace
+from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Tokens
 from shardctl.format.tables import ShardTable
@@ -263,7 +263,7 @@ class _Tally:
 
 
 def token_statistics(
-    place: DatasetPlace, blocks: int | None = None, split: str | None = None
+    place: DatasetLocation, blocks: int | None = None, split: str | None = None
 ) -> dict[str, TokenStatistics]:
     """Count the tokens of up to `blocks` blocks of a dataset, or of a split, by the name of the
     column; None: of all blocks.

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, ShardctlError
+from shardctl.format.dataset_tables import DatasetTables, RecordUnit, checked_column
 from shardctl.format.roles import Roles, Tokens
 from shardctl.format.shard import BlockFile
-from shardctl.format.stored import RecordPlace, StoredDataset, checked_column
 from shardctl.format.tables import REPAIR_ADVICE
 from shardctl.format.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, list_offsets
 from shardctl.inspection.content.blocks import Piece, StoredSample
@@ -177,7 +177,7 @@ def _is_count(number: Any) -> bool:
 
 
 def blocks_of_document(
-    stored: StoredDataset, key: str, places: Iterable[RecordPlace] | None
+    stored: DatasetTables, key: str, places: Iterable[RecordUnit] | None
 ) -> Iterator[tuple[int, int]]:
     """Yield the blocks of packed tokens that have a document: the number of the shard, and the row
     in it.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.loader.dataset import open_dataset
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.folder import Folder

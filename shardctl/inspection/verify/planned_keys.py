@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.format.dataset_tables import MOST, Numbers
 from shardctl.format.names import PLAN
-from shardctl.format.stored import MOST, Numbers
 from shardctl.inspection.verify.check import Block, Fault, Shard
 from shardctl.inspection.verify.finding import REBUILD
 from shardctl.inspection.verify.provenance import Provenance

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from shardctl.format.stored import StoredDataset
+from shardctl.format.dataset_tables import DatasetTables
 
 
 class Provenance:
     """Where the rows of one shard of a dataset come from. Raises DatasetError if the tables
     contradict themselves."""
 
-    def __init__(self, stored: StoredDataset, shard: int) -> None:
+    def __init__(self, stored: DatasetTables, shard: int) -> None:
         # 60 ms to import, and `quick` makes no object of this class.
         from shardctl.transforms.recipe import user_functions
         from shardctl.transforms.samples_per_record import samples_per_record, splits_records

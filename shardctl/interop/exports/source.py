@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError, first_line
-from shardctl.format.dataset_place import DatasetFolder, check_unchanged
+from shardctl.format.dataset_location import DatasetFolder, check_unchanged
+from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, ShardReader
-from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import REPAIR_ADVICE, ShardEntry
 from shardctl.interop.exports.options import Choice
 from shardctl.loader.where import Where, kept_rows, parse_where
@@ -92,7 +92,7 @@ class Source:
 
     def __init__(self, folder: DatasetFolder, choice: Choice) -> None:
         self.folder, self.choice = folder, choice
-        self._stored = StoredDataset(folder)
+        self._stored = DatasetTables(folder)
         self.manifest: Manifest = self._stored.manifest
         names = [facts.name for facts in self.manifest.splits]
         if choice.split is not None and choice.split not in names:

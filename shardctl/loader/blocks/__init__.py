@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, Rejection, UsageError
-from shardctl.format.exact_values import python_values
+from shardctl.format.python_values import python_values
 from shardctl.format.roles import Image, Mask, Objects, Roles
 from shardctl.images.codecs import image
 from shardctl.loader.blocks.batch import BatchReader, columns_of

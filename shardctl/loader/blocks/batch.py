@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, UsageError
-from shardctl.format.exact_values import python_values
+from shardctl.format.python_values import python_values
 from shardctl.format.roles import Mask
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.loader.blocks.block_sources import BlockPlaces, BlockSources, GatherOptions

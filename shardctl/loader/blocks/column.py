@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.arrays import dtype_of
+from shardctl.format.arrays import dtype_of, is_list
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.format.list_types import is_list
 from shardctl.format.roles import Image, Mask, Objects, Plain, Role
 from shardctl.system.dataclass import dataclass
 

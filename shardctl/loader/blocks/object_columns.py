@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.list_types import leaf_of
+from shardctl.format.arrays import leaf_of
 from shardctl.format.roles import Objects
 from shardctl.images.codecs import rle
 from shardctl.images.geometry import Size, View

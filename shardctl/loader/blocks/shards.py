@@ -23,9 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, UsageError
-from shardctl.format.generations import Generation, beside, folder_of
 from shardctl.format.layout import Layout
-from shardctl.format.manifest import Manifest
+from shardctl.format.manifest import Generation, Manifest, beside, folder_of
 from shardctl.format.names import MANIFEST, SHARDS
 from shardctl.format.shard import (
     VERIFY_ADVICE,

@@ -18,9 +18,9 @@ from shardctl.errors import (
     UsageError,
     WrongAnswerError,
 )
+from shardctl.format.dataset_location import missing_dataset, read_manifest
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, SHARDS
-from shardctl.format.on_store.manifest import missing_dataset, read_manifest
 from shardctl.format.tables import ShardTable
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.format.text_bytes import Bytes, bytes_of, texts_from
+from shardctl.format.arrays import Bytes, bytes_of, texts_from
 from shardctl.system.dataclass import dataclass
 
 Numbers = npt.NDArray[np.int64]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.images.codecs.jpeg import JpegFacts
 from shardctl.system.dataclass import dataclass
 from shardctl.transforms.pipeline.functions import Given

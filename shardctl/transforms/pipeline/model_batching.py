@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.system.dataclass import dataclass
 from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
 from shardctl.transforms.pipeline.functions import FailedCallError

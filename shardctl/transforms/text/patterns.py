@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InstallError
-from shardctl.format.text_bytes import bytes_of
+from shardctl.format.arrays import bytes_of
 from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 from shardctl.system.text import unknown

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from shardctl.format.text_bytes import bytes_of
+from shardctl.format.arrays import bytes_of
 from shardctl.system.dataclass import dataclass
 from shardctl.transforms.settings import Flag, Word, setting
 from shardctl.transforms.text.base import TextTransform

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError, UsageError, first_line
-from shardctl.format.text_bytes import bytes_of
+from shardctl.format.arrays import bytes_of
 from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 from shardctl.system.text import printable

@@ -40,6 +40,7 @@ from shardctl.errors import (
     ObjectChangedError,
     StorageError,
 )
+from shardctl.format.dataset_tables import is_path_below
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import (
     BESIDE_SHARDS,
@@ -49,7 +50,6 @@ from shardctl.format.names import (
     STAGING,
     is_shard_name,
 )
-from shardctl.format.stored import is_path_below
 from shardctl.format.tables import ShardTable
 from shardctl.system.files import PARTIAL, write_atomically
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
