@@ -43,7 +43,7 @@ import simplejpeg
 import shardctl
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.stretches import extents_of
-from shardctl.loader.remote.request_threads import AT_ONCE
+from shardctl.loader.blocks.fetching import AT_ONCE
 from shardctl.system.stores import open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))

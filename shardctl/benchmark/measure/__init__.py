@@ -50,7 +50,7 @@ from shardctl.format.roles import Sample
 from shardctl.format.tables import ShardTable, is_written
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.loader.dataset import Dataset
-from shardctl.loader.order import MODES, Permutation
+from shardctl.loader.order import MODES
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.arguments import instance
@@ -59,6 +59,7 @@ from shardctl.system.files import ordinary
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
 from shardctl.system.options import declared_in, taken_arguments
+from shardctl.system.permutation import Permutation
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.python_names import with_options

@@ -16,7 +16,7 @@ from typing import Any
 
 from shardctl.benchmark.measure.meters import count_of
 from shardctl.errors import ConsumerError, ShardctlError, UsageError
-from shardctl.loader.blocks import Batch
+from shardctl.loader.blocks.memory import Batch
 from shardctl.system.dataclass import dataclass
 
 ENOUGH = 0.9

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.loader.blocks import Batch
+from shardctl.loader.blocks.memory import Batch
 from shardctl.system.dataclass import dataclass
 from shardctl.system.machine import usable_core_numbers
 

@@ -27,12 +27,12 @@ from shardctl.format.shard_copy import Copied, Run, copy_shard
 from shardctl.format.tables import PLAN_SCHEMA, Reject, ShardEntry
 from shardctl.format.update_state import ShardCounts
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.loader.order import Permutation
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import free_bytes
 from shardctl.system.locations import here_only
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
+from shardctl.system.permutation import Permutation
 from shardctl.system.progress import counting
 from shardctl.system.text import format_bytes, printable
 

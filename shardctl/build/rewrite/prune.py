@@ -32,7 +32,7 @@ from shardctl.format.shard_copy import Copied, Run, copy_shard
 from shardctl.format.tables import PLAN_SCHEMA, ShardEntry, pruned_reject
 from shardctl.format.update_state import BY_KEY
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.loader.blocks import Shards
+from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.filtering import matching
 from shardctl.loader.stream import Selection
 from shardctl.sources.label_table import hash_names, some

@@ -15,10 +15,10 @@ from shardctl.errors import UsageError
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.manifest import Manifest
+from shardctl.format.python_values import python_values
 from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import ShardEntry, ShardTable
-from shardctl.loader.blocks import python_values
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.folder import Folder
 from shardctl.system.sequences import evenly_spaced

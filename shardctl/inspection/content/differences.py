@@ -20,10 +20,10 @@ from shardctl.format.names import CHECKSUMS, SHARDS
 from shardctl.format.shard import BlockFile
 from shardctl.format.tables import ShardEntry
 from shardctl.loader.dataset import Dataset, open_dataset
-from shardctl.loader.order import mix64
 from shardctl.sources.label_table import hash_names
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.folder import Folder
+from shardctl.system.permutation import mix64
 
 EXAMPLES = 10
 _CHUNK = 256

@@ -22,8 +22,9 @@ from shardctl.format.tables import Reject, ShardEntry, read_rejects
 from shardctl.format.token_columns import packed_column
 from shardctl.inspection.content.blocks import Placed, Shard, StoredSample, all_blocks, is_image
 from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects, plain_objects
-from shardctl.loader.blocks import Column, askable_headers, headers_of
-from shardctl.loader.where import Where, first_line, kept_rows, parse_where, quoted
+from shardctl.loader.blocks.column import Column
+from shardctl.loader.blocks.pictures import askable_headers, headers_of
+from shardctl.loader.condition import Condition, first_line, kept_rows, parse_condition, quoted
 from shardctl.system.files import exists
 from shardctl.system.locations.folder import Folder, FolderHere
 from shardctl.system.text import counted, printable, similar
@@ -278,10 +279,10 @@ def head(place: DatasetLocation, split: str | None, count: int) -> Iterator[Stor
 def matching(place: DatasetLocation, split: str | None, text: str) -> Iterator[StoredSample]:
     """Yield the samples for which a condition holds. Blocks are read one after the other. Raises
     UsageError, DatasetError."""
-    where: Where | None = None
+    where: Condition | None = None
     for block in all_blocks(place, split):
         if where is None:
-            where = parse_where(
+            where = parse_condition(
                 text, _askable(block.reader.layout), block.reader.layout.roles.names
             )
         yield from (block.record(row) for row in _places(where, block))
@@ -297,7 +298,7 @@ def _askable(layout: Layout) -> pa.Schema:
     )
 
 
-def _places(where: Where, block: Placed) -> list[int]:
+def _places(where: Condition, block: Placed) -> list[int]:
     """Return the rows of a block that match a condition."""
     columns = {name: _column(name, block) for name in where.columns}
     table = pa.table({**columns, _PLACE: pa.array(np.arange(block.data.num_rows))})

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from shardctl.format.roles import Objects, Roles
 from shardctl.images.codecs import rle
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.object_columns import (
+from shardctl.loader.blocks.objects import (
     BOX,
     CATEGORY,
     KEYPOINTS,

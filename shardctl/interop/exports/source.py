@@ -21,7 +21,7 @@ from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import REPAIR_ADVICE, ShardEntry
 from shardctl.interop.exports.options import Choice
-from shardctl.loader.where import Where, kept_rows, parse_where
+from shardctl.loader.condition import Condition, kept_rows, parse_condition
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.folder import Folder
 from shardctl.system.text import counted, lacks
@@ -161,11 +161,11 @@ class Source:
         return replace(self.layout, columns=columns, roles=Roles(roles))
 
     @cached_property
-    def where(self) -> Where | None:
+    def where(self) -> Condition | None:
         """The condition on samples, None for all. Raises UsageError."""
         if self.choice.where is None:
             return None
-        return parse_where(self.choice.where, self.layout.columns, self.layout.roles.names)
+        return parse_condition(self.choice.where, self.layout.columns, self.layout.roles.names)
 
     def numbered_shards(self) -> Iterator[tuple[int, ShardEntry]]:
         """Yield the number and the entry of every shard that is exported, in order."""

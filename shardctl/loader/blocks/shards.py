@@ -37,8 +37,8 @@ from shardctl.format.shard import (
     read_file,
 )
 from shardctl.format.tables import ShardTable
+from shardctl.loader.blocks.fetching import NAMES as NETWORK_COUNTS
 from shardctl.loader.blocks.stages import Stages
-from shardctl.loader.remote.counts import NAMES as NETWORK_COUNTS
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import allow_open_files, memory_bytes
@@ -46,7 +46,7 @@ from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.text import lacks, printable
 
 if TYPE_CHECKING:
-    from shardctl.loader.remote.request_threads import Ahead
+    from shardctl.loader.blocks.fetching import Ahead
 
 Indices = npt.NDArray[np.int64]
 

@@ -29,9 +29,8 @@ from shardctl.format.stretches import (
     read_tail,
 )
 from shardctl.format.tables import ShardTable
+from shardctl.loader.blocks.fetching import Ahead, Counts, Fetcher
 from shardctl.loader.remote.cache import About, CachedDataset
-from shardctl.loader.remote.counts import Counts
-from shardctl.loader.remote.request_threads import Ahead, Fetcher
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 from shardctl.system.processes.fork import keep_renewed

@@ -8,10 +8,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from shardctl.system.dataclass import dataclass
 from shardctl.system.processes.fork import keep_renewed
 
 Result = TypeVar("Result")
@@ -308,3 +310,17 @@ def _serve(reference: weakref.ref[Fetcher[Any]], changed: threading.Condition) -
         assert fetcher is not None
         fetcher.serve(found)
         del fetcher, found
+
+
+@dataclass
+class Counts:
+    """What has been done since the dataset was opened. Blocks count at their first use, and again
+    when they are read anew."""
+
+    requests: int = 0
+    network_bytes: int = 0
+    network_blocks: int = 0
+    cached_blocks: int = 0
+
+
+NAMES = tuple(each.name for each in fields(Counts))
