@@ -16,7 +16,7 @@ import pyarrow as pa
 from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.marker import ShardMarker, rows_made
-from shardctl.format.step_counts import Counts, add_counts
+from shardctl.format.counts import Counts, add_counts
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from shardctl.build.convert.estimate import Estimate
 from shardctl.build.convert.result import ConvertResult, PartDone
 from shardctl.build.convert.update.changes import Changes
+from shardctl.format.counts import step_lines
 from shardctl.format.names import REJECTS
-from shardctl.format.step_counts import step_lines
 from shardctl.format.tables import reason_lines
 from shardctl.system.file_lease import STALE_SECONDS
 from shardctl.system.locations import is_url

@@ -10,11 +10,10 @@ import numpy as np
 from shardctl.build.convert.estimate import Estimate
 from shardctl.build.convert.update.changes import Changes
 from shardctl.build.plan.listing import Listing
-from shardctl.format.jpeg_record import jpeg_costs
+from shardctl.format.counts import Counts, jpeg_costs
+from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import REJECTS
-from shardctl.format.step_counts import Counts
-from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import Reject, count_reasons, failures, read_rejects
 from shardctl.images.defaults import KEPT_SHARE
 from shardctl.sources.label_table import hash_names, some
@@ -246,7 +245,7 @@ def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
     """
     if manifest.base or not manifest.has_own_keys or "variant" in dict(manifest.schema):
         return ()
-    stored = StoredDataset(folder)
+    stored = DatasetTables(folder)
     hashes = np.concatenate(
         [NO_KEYS, *(hash_names(keys.to_pylist()) for _, _, keys in stored.blocks_of_keys())]
     )
@@ -263,7 +262,7 @@ def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
     )
 
 
-def _key_number(stored: StoredDataset, number: int) -> str:
+def _key_number(stored: DatasetTables, number: int) -> str:
     """Return the key of a sample, by its number in the dataset."""
     left = number
     for _, _, keys in stored.blocks_of_keys():

@@ -36,7 +36,7 @@ from shardctl.build.shards.probe import Probe
 from shardctl.build.shards.scan import PrePlanTask
 from shardctl.build.shards.unmoved import columns_beside
 from shardctl.errors import InputError, UsageError
-from shardctl.format.dataset_place import DatasetPlace
+from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.names import FILES
 from shardctl.format.roles import Mask, Objects
 from shardctl.format.tables import Reject, read_rejects
@@ -411,7 +411,7 @@ def _with_further(tried: Tried, further: Tried) -> Tried:
 
 def _records(path: Path) -> Iterator[StoredSample]:
     """Yield the samples of a shard, nothing of which lies in its file any more."""
-    for block in all_blocks(DatasetPlace(LocalFolder(path.parent), path.name), None):
+    for block in all_blocks(DatasetLocation(LocalFolder(path.parent), path.name), None):
         for place in range(block.data.num_rows):
             record = block.record(place)
             arrays = {

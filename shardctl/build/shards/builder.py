@@ -27,11 +27,10 @@ from shardctl.build.shards.sample_writer import SampleWriter
 from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.build.shards.shard_totals import ShardTotals, UnitOutcome
 from shardctl.errors import Rejection
-from shardctl.format.exact_values import python_rows
-from shardctl.format.jpeg_record import JpegRecord
-from shardctl.format.sample import Sample
+from shardctl.format.counts import Counts, JpegRecord
+from shardctl.format.python_values import python_rows
+from shardctl.format.roles import Sample
 from shardctl.format.shard import ShardWriter, shard_schema
-from shardctl.format.step_counts import Counts
 from shardctl.format.tables import Reject
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.formats import Parsed

@@ -16,8 +16,7 @@ from shardctl.build.shards.record_images import TableImages, is_nothing
 from shardctl.build.shards.records import key_of, records_of
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.format.roles import Image, Mask, Roles
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Image, Mask, Roles, Sample
 from shardctl.images.codecs.image import Opened, decode_mask
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.frames import Evidence

@@ -25,7 +25,7 @@ from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.build.shards.records import FITTED_RECORDS, read_unit
 from shardctl.build.shards.scan import Found
 from shardctl.errors import Rejection, TypesDifferError, WorkerError
-from shardctl.format.text_bytes import bytes_of
+from shardctl.format.arrays import bytes_of
 from shardctl.sources.formats import ColumnMisfit, Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import naming_the_path

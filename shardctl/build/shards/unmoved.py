@@ -14,8 +14,7 @@ from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.records import records_of
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import Rejection, UsageError
-from shardctl.format.roles import Mask, Objects
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Mask, Objects, Sample
 from shardctl.sources.annotations.objects import ITEMS, OBJECTS
 from shardctl.sources.boxes import (
     beside_images,

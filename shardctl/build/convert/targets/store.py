@@ -40,6 +40,7 @@ from shardctl.errors import (
     ObjectChangedError,
     StorageError,
 )
+from shardctl.format.dataset_tables import is_path_below
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import (
     BESIDE_SHARDS,
@@ -49,7 +50,6 @@ from shardctl.format.names import (
     STAGING,
     is_shard_name,
 )
-from shardctl.format.stored import is_path_below
 from shardctl.format.tables import ShardTable
 from shardctl.system import store_lease
 from shardctl.system.file_lease import PARTS, Waiting, file_of_part, part_of_file

@@ -14,7 +14,7 @@ from shardctl.build.convert.table_writer import done_of
 from shardctl.build.shards.marker import ShardMarker
 from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import DatasetError
-from shardctl.format.jpeg_record import COUNTS, JpegRecord
+from shardctl.format.counts import COUNTS, JpegRecord
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLES

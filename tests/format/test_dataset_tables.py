@@ -18,8 +18,8 @@ from places import place_of
 
 import shardctl
 from shardctl.errors import DatasetError, InputError
+from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.shard import CHECKSUM_KEY, block_checksum
-from shardctl.format.stored import StoredDataset
 from shardctl.inspection.content.differences import differences
 from shardctl.inspection.content.samples import samples_of_key
 from shardctl.inspection.verify.check import Provenance
@@ -77,7 +77,7 @@ def test_every_key_is_found_where_it_stands_with_its_source(lines: Path) -> None
 
 
 def test_the_units_of_a_row_are_those_of_its_file(lines: Path) -> None:
-    stored = StoredDataset(LocalFolder(lines))
+    stored = DatasetTables(LocalFolder(lines))
     ds = shardctl.open(lines)
     for shard, entry in enumerate(stored.shards):
         units = stored.units(shard)
@@ -134,7 +134,7 @@ def rewrite_keys(out: Path, name: str, change: Callable[[list[str]], object]) ->
     ],
 )
 def test_a_key_that_the_plan_does_not_give_is_found(lines: Path, wrong: str | None) -> None:
-    stored = StoredDataset(LocalFolder(lines))
+    stored = DatasetTables(LocalFolder(lines))
     (block,) = read_table(lines / stored.shards.names[0]).combine_chunks().to_batches()
     keys = block["key"].to_pylist()
     path, _, number = keys[-1].partition("#")
@@ -255,10 +255,10 @@ def test_a_plan_that_leads_astray_is_refused(
 ) -> None:
     out = tmp_path / "out"
     shutil.copytree(lines, out)
-    shard = StoredDataset(LocalFolder(out)).shard_of_unit(1)
+    shard = DatasetTables(LocalFolder(out)).shard_of_unit(1)
     edit_unit(out, 1, **{name: value})
     with pytest.raises(DatasetError, match=r"contradicts itself|values that cannot be"):
-        StoredDataset(LocalFolder(out)).units(shard)
+        DatasetTables(LocalFolder(out)).units(shard)
 
 
 def test_a_path_that_leads_out_of_the_source_is_not_followed(dataset: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_path_that_leads_out_of_the_source_is_not_followed(dataset: Path) -> N
     with pytest.raises(DatasetError, match="values that cannot be"):
         samples_of_key(LocalFolder(dataset), "../../etc/passwd")
     with pytest.raises(DatasetError, match="values that cannot be"):
-        StoredDataset(LocalFolder(dataset)).file(0)
+        DatasetTables(LocalFolder(dataset)).file(0)
 
 
 def test_what_labels_say_is_looked_at_before_it_is_compared(photos: Path, tmp_path: Path) -> None:

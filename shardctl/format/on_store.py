@@ -6,6 +6,9 @@ import contextlib
 import errno
 import os
 import threading
+import time
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,19 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError
+from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, ShardctlError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, MANIFEST, SHARDS
-from shardctl.format.on_store.block_reads import TAIL, OpenFile, RemoteFile, read_tail
-from shardctl.format.on_store.listing import Listing
-from shardctl.format.on_store.prefetch import FilePrefetcher
+from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, MANIFEST, SHARDS, is_file_name
+from shardctl.format.stretches import TAIL, OpenFile, RemoteFile, read_tail
 from shardctl.system.files import naming_the_path, sha256_of
 from shardctl.system.folders import LocalFolder, Note, StoreFolder
 from shardctl.system.machine import usable_cores
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
-from shardctl.system.stores.base import Entry
+from shardctl.system.stores.base import Entry, Store
 from shardctl.system.text import printable
 
 Form = Literal["whole", "ends", "blocks"]
@@ -385,3 +387,123 @@ def _on_disk(folder: Path) -> Iterator[None]:
             f"{error}; shards are downloaded to it: set TMPDIR to a folder on a larger disk, or "
             "SHARDCTL_SCRATCH_LIMIT to less"
         ) from error
+
+
+LEAVE_SECONDS = 2.0
+"""How long the end waits for requests that are on their way."""
+
+
+class FilePrefetcher:
+    """Threads that fetch `several` files after each that was read. They end with the process,
+    whatever they wait for."""
+
+    def __init__(
+        self, fetch: Callable[[str], Path], names: Sequence[str], several: int, threads: int
+    ) -> None:
+        self._fetch, self._names, self._several, self._most = fetch, names, several, threads
+        self._requested = bytearray(len(names))
+        self._queue: deque[int] = deque()
+        self._ended = False
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+
+    def note(self, number: int) -> None:
+        """Ask for the files after this one."""
+        with self._changed:
+            self._requested[max(0, number)] = True
+            for following in range(number + 1, min(number + 1 + self._several, len(self._names))):
+                if not self._requested[following]:
+                    self._requested[following] = True
+                    self._queue.append(following)
+            for _ in range(min(len(self._queue), self._most) - len(self._threads)):
+                self._threads.append(
+                    threading.Thread(target=self._work, daemon=True, name="shardctl-prefetch")
+                )
+                self._threads[-1].start()
+            self._changed.notify(len(self._queue))
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ended or self._queue)
+                if self._ended:
+                    return
+                name = self._names[self._queue.popleft()]
+            try:
+                self._fetch(name)
+            except (ShardctlError, OSError):
+                return  # whoever reads the file meets the same, and tells it
+
+    def close(self) -> None:
+        """Fetch no more. What is on its way is waited for, but not for long: after Ctrl-C it may be
+        on its way for a minute."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        until = time.monotonic() + LEAVE_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+LISTING = "listing.arrow"
+
+_SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("version", pa.string())])
+
+
+def write_listing(files: Path, store: Store, base: str) -> None:
+    """List the objects below `base`, a folder with a / at its end or nothing, into a file. Raises
+    StoreError."""
+    with pa.OSFile(str(files / LISTING), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
+        last = ""
+        for page in store.pages(base):
+            rows = []
+            for found in page:
+                name, inside, _ = found.name[len(base) :].partition("/")
+                if is_file_name(name) and (not inside or name != last):  # a folder is one name
+                    rows.append(
+                        {
+                            "name": name,
+                            "size": -1 if inside else found.size,
+                            "version": found.version,
+                        }
+                    )
+                last = name if inside else last
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=_SCHEMA))
+
+
+class Listing:
+    """The list in a file. Names are in the order of the store; a folder has the size -1."""
+
+    def __init__(self, files: Path) -> None:
+        table = (
+            pa.ipc.open_file(pa.memory_map(str(files / LISTING)))
+            .read_all()
+            .sort_by("name")
+            .combine_chunks()
+        )
+        self._names, self._sizes, self._versions = (
+            table[name].combine_chunks() for name in _SCHEMA.names
+        )
+
+    @property
+    def mean_size(self) -> int:
+        """The bytes of an object, on average; 1 at least."""
+        return max(1, int(np.from_dlpack(self._sizes).sum()) // max(1, len(self._sizes)))
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield all names."""
+        return iter(self._names.to_pylist())
+
+    def find(self, name: str) -> Entry | None:
+        """Return the size and version of an object, None if there is none. Its name is that within
+        the folder."""
+        place = bisect_left(
+            range(len(self._names)), name, key=lambda number: self._names[number].as_py()
+        )
+        if (
+            place == len(self._names)
+            or self._names[place].as_py() != name
+            or self._sizes[place].as_py() < 0
+        ):
+            return None
+        return Entry(name, self._sizes[place].as_py(), self._versions[place].as_py())

@@ -45,7 +45,7 @@ _PLAN_NUMBERS = tuple(name for name in PLAN_SCHEMA.names if name != "digest")
 
 
 @dataclass(frozen=True)
-class StoredFile:
+class RawFile:
     """A row of files.arrow: a raw file, `path` below the source with the number `root`; what the
     labels say of it."""
 
@@ -206,7 +206,7 @@ class ShardUnits:
 
 
 @dataclass(frozen=True)
-class RecordPlace:
+class RecordUnit:
     """A unit that has a record: `file` and `unit` from the tables, the `record`'s number (0: the
     file is one record).
 
@@ -214,7 +214,7 @@ class RecordPlace:
     `first_row` to before `end_row`.
     """
 
-    file: StoredFile
+    file: RawFile
     unit: UnitFacts
     record: int
     shard: int
@@ -222,7 +222,7 @@ class RecordPlace:
     end_row: int
 
 
-class StoredDataset:
+class DatasetTables:
     """The dataset in a folder. Nothing is read before it is needed; tables are memory-mapped."""
 
     def __init__(self, folder: FolderHere) -> None:
@@ -277,9 +277,9 @@ class StoredDataset:
             entry, shard, part, self.files.num_rows, self._shuffled, self.folder.shown(PLAN)
         )
 
-    def file(self, number: int) -> StoredFile:
+    def file(self, number: int) -> RawFile:
         """Return a row of files.arrow. Raises DatasetError."""
-        return stored_file(self.files, number, self.folder.shown(FILES))
+        return raw_file(self.files, number, self.folder.shown(FILES))
 
     @cached_property
     def paths(self) -> pa.ChunkedArray:
@@ -306,7 +306,7 @@ class StoredDataset:
         """Return the number of the shard that a row of the plan belongs to."""
         return int(np.searchsorted(self.shards.first_unit, unit, side="right")) - 1
 
-    def source_of(self, file: StoredFile) -> str:
+    def source_of(self, file: RawFile) -> str:
         """Return the path of a raw file when the dataset was made. Raises DatasetError."""
         if file.root >= len(self.manifest.sources):
             raise DatasetError(
@@ -316,7 +316,7 @@ class StoredDataset:
         source = self.manifest.sources[file.root]
         return source if is_file(Path(source)) else f"{source}/{file.path}"
 
-    def file_of_row(self, shard: int, row: int, key: str | None) -> StoredFile | None:
+    def file_of_row(self, shard: int, row: int, key: str | None) -> RawFile | None:
         """Return the file that a row of a shard was made from; None if that is unknown.
 
         Where units were mixed, the row's `key` tells; of a row that was made of several records,
@@ -342,7 +342,7 @@ class StoredDataset:
             or packed_column(self.manifest.roles) is not None
         )
 
-    def _file_of_key(self, files: npt.NDArray[np.int64], key: str | None) -> StoredFile | None:
+    def _file_of_key(self, files: npt.NDArray[np.int64], key: str | None) -> RawFile | None:
         """Return the one of some files that has the record of this key."""
         import pyarrow.compute as pc  # 40 ms that only this needs
 
@@ -354,7 +354,7 @@ class StoredDataset:
         )
         return next((self.file(number) for number in files[there].tolist()), None)
 
-    def find(self, key: str) -> list[RecordPlace]:
+    def find(self, key: str) -> list[RecordUnit]:
         """Return the units that have the record with this key, in the order of the dataset.
 
         None: no file has such a record. Where the records of a unit are in several splits, the unit
@@ -363,7 +363,7 @@ class StoredDataset:
         import pyarrow.compute as pc  # 40 ms that only this needs
 
         paths = self.paths
-        places: list[RecordPlace] = []
+        places: list[RecordUnit] = []
         for path, record in possible_names(key):
             start = 0
             while (at := pc.index(paths.slice(start), path).as_py()) >= 0:
@@ -390,7 +390,7 @@ class StoredDataset:
             return None
         return f"{path}#{min(max(record, low), high)}" if low > 0 else path
 
-    def _of_record(self, number: int, record: int) -> Iterator[RecordPlace]:
+    def _of_record(self, number: int, record: int) -> Iterator[RecordUnit]:
         """Yield the units of a file that have one of its records."""
         file = self.file(number)
         start = 0
@@ -407,7 +407,7 @@ class StoredDataset:
                 if units is None or units[0] != shard:
                     units = shard, self.units(shard)
                 place = row - units[1].entry.first_unit
-                yield RecordPlace(file, units[1][place], record, shard, *units[1].rows_of(place))
+                yield RecordUnit(file, units[1][place], record, shard, *units[1].rows_of(place))
             start += batch.num_rows
 
     def blocks_of_keys(self) -> Iterator[tuple[int, int, pa.Array]]:
@@ -419,7 +419,7 @@ class StoredDataset:
                 yield shard, row, checked_column(file, block)
                 row += rows
 
-    def rows_with(self, key: str, place: RecordPlace) -> list[int]:
+    def rows_with(self, key: str, place: RecordUnit) -> list[int]:
         """Return the rows of a shard that have this key, among those of a place. Reads the blocks
         that may have it."""
         entry = self.shards[place.shard]
@@ -458,7 +458,7 @@ def open_files(folder: FolderHere) -> pa.Table:
     return table
 
 
-def stored_file(files: pa.Table, number: int, shown: str) -> StoredFile:
+def raw_file(files: pa.Table, number: int, shown: str) -> RawFile:
     """Return a row of files.arrow, checked. `shown` is the path of the table, for messages. Raises
     DatasetError."""
     wrong = DatasetError(f"{shown}: holds values that cannot be; {REPAIR_ADVICE}")
@@ -480,7 +480,7 @@ def stored_file(files: pa.Table, number: int, shown: str) -> StoredFile:
         type(value) is int and 0 <= value < MOST for value in numbers
     ):
         raise wrong
-    return StoredFile(number, **row)
+    return RawFile(number, **row)
 
 
 def take(column: pa.ChunkedArray, places: Numbers) -> pa.Array:

@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -308,3 +309,17 @@ def _serve(reference: weakref.ref[Fetcher[Any]], changed: threading.Condition) -
         assert fetcher is not None
         fetcher.serve(found)
         del fetcher, found
+
+
+@dataclass
+class Counts:
+    """What has been done since the dataset was opened. Blocks count at their first use, and again
+    when they are read anew."""
+
+    requests: int = 0
+    network_bytes: int = 0
+    network_blocks: int = 0
+    cached_blocks: int = 0
+
+
+NAMES = tuple(each.name for each in fields(Counts))

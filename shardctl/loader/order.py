@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import UsageError
-from shardctl.loader.order.permutation import Orders, key_of, mix64, permute
 from shardctl.system.arguments import whole_number
+from shardctl.system.permutation import Orders, key_of, mix64, permute
 
 Indices = npt.NDArray[np.int64]
 

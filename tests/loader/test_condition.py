@@ -20,7 +20,7 @@ from places import place_of
 import shardctl
 from shardctl.errors import UsageError
 from shardctl.inspection.content.samples import matching
-from shardctl.loader.where import kept_rows, parse_where
+from shardctl.loader.condition import kept_rows, parse_condition
 
 SCHEMA = pa.schema(
     [
@@ -48,7 +48,7 @@ CLASSES = ("ant", "bee", "cat")
 
 
 def chosen(text: str) -> list[int]:
-    where = parse_where(text, SCHEMA, {"label": CLASSES})
+    where = parse_condition(text, SCHEMA, {"label": CLASSES})
     table = pa.Table.from_pylist(ROWS, schema=SCHEMA)
     kept = kept_rows(table.append_column("place", pa.array(range(len(ROWS)))), where.expression)
     found: list[int] = kept["place"].to_pylist()
@@ -112,7 +112,7 @@ def test_numbers_of_all_types_are_compared_as_in_python(
     table = pa.table(NUMBERS)
     kept = kept_rows(
         table.append_column("place", pa.array(range(5))),
-        parse_where(text, table.schema, {}).expression,
+        parse_condition(text, table.schema, {}).expression,
     )
     assert kept["place"].to_pylist() == [
         place for place, row in enumerate(table.to_pylist()) if eval(text, {}, row)
@@ -127,7 +127,7 @@ def test_numbers_are_computed_with_in_64_bits(text: str) -> None:
     table = pa.table(NUMBERS)
     kept = kept_rows(
         table.append_column("place", pa.array(range(5))),
-        parse_where(text, table.schema, {}).expression,
+        parse_condition(text, table.schema, {}).expression,
     )
     assert kept["place"].to_pylist() == [
         place for place, row in enumerate(table.to_pylist()) if eval(text, {}, row)
@@ -210,7 +210,7 @@ def test_missing_values_meet_no_comparison_and_can_be_asked_for() -> None:
 )
 def test_what_is_no_condition_is_refused_in_a_sentence(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=re.sub(r"[()\[]", r"\\\g<0>", message)) as refused:
-        parse_where(text, SCHEMA, {"label": CLASSES})
+        parse_condition(text, SCHEMA, {"label": CLASSES})
     assert len(str(refused.value)) < 800, (
         "a message repeats no more than the beginning of a condition"
     )
@@ -230,7 +230,7 @@ def test_columns_are_released_by_the_thread_that_asked() -> None:
     """Where another thread is the last to release a numpy array while Python exits, the process is
     aborted."""
     where, released = (
-        parse_where(" or ".join(f"n == {number}" for number in range(200)), SCHEMA, {}),
+        parse_condition(" or ".join(f"n == {number}" for number in range(200)), SCHEMA, {}),
         [],
     )
     for _ in range(50):

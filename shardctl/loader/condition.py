@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import UsageError
-from shardctl.format.list_types import is_list
+from shardctl.format.arrays import is_list
 from shardctl.system.text import did_you_mean, lacks, printable, similar
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -78,7 +78,7 @@ _SHOWN = 200
 
 
 @dataclass(frozen=True)
-class Where:
+class Condition:
     """A condition: the Arrow expression, and the columns that it looks at."""
 
     text: str
@@ -97,9 +97,9 @@ def _would_be_with_two(text: str) -> bool:
     return True
 
 
-def parse_where(
+def parse_condition(
     text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]], option: str = "--where"
-) -> Where:
+) -> Condition:
     """Read a condition on the columns of `schema`. `classes` has, by field of labels, the names of
     its values.
 
@@ -130,7 +130,7 @@ def parse_where(
     except ValueError as error:
         # a number of so many digits that Python refuses to write it into a message
         raise UsageError(f"{option} {quoted(text)} cannot be read: {first_line(error)}") from None
-    where = Where(text, expression, tuple(dict.fromkeys(reader.columns)))
+    where = Condition(text, expression, tuple(dict.fromkeys(reader.columns)))
     _check(where, schema, option)
     return where
 
@@ -154,7 +154,7 @@ def kept_rows(table: pa.Table, expression: pc.Expression) -> pa.Table:
     )
 
 
-def _check(where: Where, schema: pa.Schema, option: str) -> None:
+def _check(where: Condition, schema: pa.Schema, option: str) -> None:
     """Raise UsageError if the condition does not fit the types: found on a table without rows."""
     names = list(where.columns)
     try:
