@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from shardctl.build.commit.staging import begin
 from shardctl.build.convert.columns import known_layout, renamed, without_key
 from shardctl.build.convert.conversion_plan import ConversionPlan, plan_conversion
-from shardctl.build.convert.conversion_progress import ConversionProgress
-from shardctl.build.convert.field_types import with_types
+from shardctl.build.convert.listener import ConversionProgress
+from shardctl.build.convert.planning import with_types
 from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.options import Options, chosen_options
 from shardctl.build.paths import check_sources

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.conversion_plan import SMALLEST_SHARD_ROWS, shards_of
-from shardctl.build.convert.missing_shards import refuse_lost_files
+from shardctl.build.convert.targets import refuse_lost_files
 from shardctl.build.options import Options
 from shardctl.build.rewrite.commit import NewShard, RewriteTotals, SourceDataset, commit, rewriting
 from shardctl.build.shards.image_facts import record_of_jpegs

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.build.convert.update.match import Matching, rows_of
-from shardctl.build.convert.update.previous import PreviousDataset
+from shardctl.build.convert.previous import Matching, PreviousDataset, rows_of
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.job import ANY_UNIT, Job, KnownLine

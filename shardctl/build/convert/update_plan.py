@@ -25,10 +25,8 @@ from shardctl.build.convert.conversion_plan import (
     shards_of,
 )
 from shardctl.build.convert.discover import Discovery
-from shardctl.build.convert.update.changes import Changes
-from shardctl.build.convert.update.match import Matching, match_files
-from shardctl.build.convert.update.previous import PreviousDataset
-from shardctl.build.convert.update.previous_samples import write_reused
+from shardctl.build.convert.listener import Changes
+from shardctl.build.convert.previous import Matching, PreviousDataset, match_files, write_reused
 from shardctl.build.options import Options
 from shardctl.build.plan.labels import (
     LABEL,
@@ -45,11 +43,11 @@ from shardctl.build.plan.plan import (
     Order,
     Planner,
     SplitPlan,
+    Units,
     job_table,
     write_shards,
 )
 from shardctl.build.plan.splits import Splitting, look_inside, split_files
-from shardctl.build.plan.units import Units
 from shardctl.build.shards.costs import Costs
 from shardctl.build.shards.dataset_job import DatasetJob, plan_job
 from shardctl.build.shards.engines.base import Engine
