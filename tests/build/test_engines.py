@@ -17,7 +17,7 @@ from shardctl.build.shards import inputs
 from shardctl.build.shards.engines import local
 from shardctl.build.shards.engines.local import InProcess
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.probe import Probe
+from shardctl.build.shards.scan import Probe
 from shardctl.errors import InstallError, UsageError
 from shardctl.format.names import CHECKSUMS, FILES, PLAN
 from shardctl.system.packages import to_install

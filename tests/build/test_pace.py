@@ -7,7 +7,7 @@ import pytest
 
 from shardctl.build.convert import pace
 from shardctl.build.convert.pace import Pace
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.build.snapshot import log
 
 

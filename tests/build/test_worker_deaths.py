@@ -95,16 +95,16 @@ def test_a_fatal_input_is_found_and_rejected_and_the_rest_is_converted(
 
 UNREADABLE = """
 import ctypes, os
-from shardctl.build.shards import record_units
+from shardctl.build.shards import builder
 
-read = record_units.read_unit
+read = builder.read_unit
 
 def fatal(job, planned, *arguments):
     if planned.file.path == "2.jsonl":
         ctypes.string_at(0)
     return read(job, planned, *arguments)
 
-record_units.read_unit = fatal
+builder.read_unit = fatal
 
 def same(sample):
     return sample

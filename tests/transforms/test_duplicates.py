@@ -23,8 +23,9 @@ from stopping import stopped_at
 
 import shardctl
 from shardctl.build.convert import Listener
-from shardctl.build.shards import image_hashes, task
-from shardctl.build.shards.image_hashes import ImageHashTask, ListedFile
+from shardctl.build.shards import hashes as image_hashes
+from shardctl.build.shards import task
+from shardctl.build.shards.hashes import ImageHashTask, ListedFile
 from shardctl.build.shards.scan import run_task
 from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
 from shardctl.system.processes.progress_slot import WorkerProgress

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardctl.build.convert.estimate import Estimate
 from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.pace import Pace
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.system.progress import Phase, Progress
 
 

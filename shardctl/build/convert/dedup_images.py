@@ -12,7 +12,7 @@ import numpy.typing as npt
 from shardctl.build.convert.discover import Discovery, group
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.units import Units
-from shardctl.build.shards.image_hashes import SILENT, ImageHashTask, ListedFile
+from shardctl.build.shards.hashes import SILENT, ImageHashTask, ListedFile
 from shardctl.build.shards.inputs import OTHERS
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.scan import Found

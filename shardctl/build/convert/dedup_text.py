@@ -20,9 +20,9 @@ from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Order, Planner
 from shardctl.build.plan.units import Units
 from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.hashes import HASHES, SIGNED, TextHashTask
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.scan import Found
-from shardctl.build.shards.text_hashes import HASHES, SIGNED, TextHashTask
 from shardctl.format.names import FILES
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, remove_tree

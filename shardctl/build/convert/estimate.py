@@ -6,8 +6,7 @@ from shardctl.build.convert.update.changes import Changes
 from shardctl.build.plan.labels import LABEL
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import SplitPlan
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import Job
+from shardctl.build.shards.job import DatasetJob, Job
 from shardctl.format.roles import Image
 from shardctl.sources.annotations.counting import annotated_columns
 from shardctl.sources.formats.base import FOLDER

@@ -18,10 +18,9 @@ from shardctl.build.convert.result import count_rejects
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.options import reject_limit
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import Job
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.job import DatasetJob, Job
+from shardctl.build.shards.marker import WorkDone
 from shardctl.errors import DiskFullError, SourceGoneError, StorageError, TooManyRejectsError
 from shardctl.system.files import free_bytes
 from shardctl.system.text import format_bytes, printable

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.update.outcomes import Outcomes
-from shardctl.build.shards.dataset_job import DatasetJob
+from shardctl.build.shards.job import DatasetJob
 from shardctl.build.shards.marker import ShardMarker, rows_made
 from shardctl.format.step_counts import Counts, add_counts
 from shardctl.system.dataclass import dataclass

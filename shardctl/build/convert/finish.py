@@ -21,8 +21,7 @@ from shardctl.build.convert.targets.base import Target, WriteLease
 from shardctl.build.options import check_if_running, reject_limit
 from shardctl.build.part import Part
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.errors import CONTINUES, DatasetError, UnfinishedError, explaining_interrupts
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, STAGING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shardctl.build.convert.estimate import Estimate
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.system.dataclass import dataclass
 
 

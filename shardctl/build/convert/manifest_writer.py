@@ -22,8 +22,7 @@ from shardctl.build.convert.update.known_records import still_pruned
 from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.fingerprint import fingerprint
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.build.shards.marker import ShardMarker
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLANNED

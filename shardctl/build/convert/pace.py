@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 
 NOTHING = WorkDone(0, 0, 0, 0)
 

@@ -38,9 +38,9 @@ from shardctl.build.part import Part
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines import registry
 from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.job import DatasetJob
 from shardctl.build.shards.planned import Root
 from shardctl.errors import (
     BusyError,

@@ -19,7 +19,7 @@ from shardctl.build.convert.update.append import refuse_anew
 from shardctl.build.convert.update.known_records import moved_records
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import Listing
-from shardctl.build.shards.dataset_job import DatasetJob
+from shardctl.build.shards.job import DatasetJob
 from shardctl.errors import StorageError
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder

@@ -43,7 +43,7 @@ from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards.engines import registry
 from shardctl.build.shards.job import NEW_FOLDER
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST

@@ -10,17 +10,20 @@ from typing import Any
 
 from PIL import Image
 
-from shardctl.build.shards.full_scan import FullScanTask
-from shardctl.build.shards.image_hashes import ImageHashTask
+from shardctl.build.shards.hashes import ImageHashTask, TextHashTask
 from shardctl.build.shards.inputs import compare_reads
 from shardctl.build.shards.job import Job
+from shardctl.build.shards.marker import WorkDone
 from shardctl.build.shards.probing import probe_records
-from shardctl.build.shards.record_sampling import RecordSampleTask
-from shardctl.build.shards.retry_hints import RetryHints
-from shardctl.build.shards.scan import PrePlanTask, ScanTask, run_task
+from shardctl.build.shards.scan import (
+    FullScanTask,
+    PrePlanTask,
+    RecordSampleTask,
+    ScanTask,
+    run_task,
+)
+from shardctl.build.shards.shard_build import RetryHints
 from shardctl.build.shards.task import build_shard, try_units
-from shardctl.build.shards.text_hashes import TextHashTask
-from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import Rejection
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.progress_slot import WorkerProgress

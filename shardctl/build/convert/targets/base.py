@@ -9,7 +9,7 @@ from typing import Protocol
 from shardctl.build.convert.execute import Chosen
 from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.convert.update.previous import PreviousDataset
-from shardctl.build.shards.dataset_job import DatasetJob
+from shardctl.build.shards.job import DatasetJob
 from shardctl.format.manifest import Manifest
 from shardctl.system.lease.file_lease import Waiting
 from shardctl.system.locations.local import LocalFolder

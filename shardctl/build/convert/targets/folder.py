@@ -12,8 +12,7 @@ from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.update.outcomes import Outcomes, verify_update
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.paths import check_writable
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import STAGING

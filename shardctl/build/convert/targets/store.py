@@ -24,8 +24,7 @@ from shardctl.build.convert.execute import Chosen
 from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.convert.update.previous import PreviousDataset
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.build.shards.upload import (
     done_folder,
     fetch_file,

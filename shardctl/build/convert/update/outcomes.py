@@ -11,7 +11,7 @@ import numpy as np
 from shardctl.build.commit.generations import link_or_copy
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.dataset_job import DatasetJob
+from shardctl.build.shards.job import DatasetJob
 from shardctl.build.shards.marker import ShardMarker, read_marker
 from shardctl.errors import DatasetError
 from shardctl.format.names import MANIFEST

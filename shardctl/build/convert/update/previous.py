@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.table_writer import done_of
+from shardctl.build.shards.job import RecordReading
 from shardctl.build.shards.marker import ShardMarker
-from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import DatasetError
 from shardctl.format.jpeg_record import COUNTS, JpegRecord
 from shardctl.format.layout import Layout

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.probe import Probe
-from shardctl.build.shards.scan import Found, PrePlanTask
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
+from shardctl.build.shards.scan import Found, PrePlanTask, Probe
 
 Report = Callable[[WorkDone], None]
 

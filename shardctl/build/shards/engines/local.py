@@ -11,10 +11,9 @@ from typing import Any
 from shardctl.build.shards import WORKER
 from shardctl.build.shards.engines.base import Engine, OnFound, Report
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.probe import Probe
-from shardctl.build.shards.retry_hints import RetryHints
-from shardctl.build.shards.scan import PrePlanTask, run_task
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
+from shardctl.build.shards.scan import PrePlanTask, Probe, run_task
+from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import SourceGoneError, WorkerError
 from shardctl.system.dataclass import dataclass
 from shardctl.system.machine import usable_cores

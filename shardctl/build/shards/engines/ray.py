@@ -27,10 +27,9 @@ from shardctl.build.shards.engines.agent import BuildOrder
 from shardctl.build.shards.engines.base import OnFound, Report
 from shardctl.build.shards.engines.local import LocalPool
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.probe import Probe
-from shardctl.build.shards.scan import PrePlanTask
+from shardctl.build.shards.marker import WorkDone
+from shardctl.build.shards.scan import PrePlanTask, Probe
 from shardctl.build.shards.upload import SIGN
-from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import InstallError, ShardctlError, UsageError, WorkerError, first_line
 from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
