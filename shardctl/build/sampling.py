@@ -17,8 +17,7 @@ from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.units import Units
-from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.engines.local import local_engine
+from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.build.shards.scan import ByteRange, Found, RecordSampleTask
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
 from shardctl.sources.files import fetch_all, local_copy

@@ -25,8 +25,7 @@ import shardctl
 from shardctl.build.convert import Listener, discover, table_writer
 from shardctl.build.plan.listing import LabelRule, list_files
 from shardctl.build.shards import builder, scan, task
-from shardctl.build.shards.engines.base import OnFound
-from shardctl.build.shards.engines.local import InProcess
+from shardctl.build.shards.engines.local import InProcess, OnFound
 from shardctl.build.shards.marker import WorkDone
 from shardctl.build.shards.records import read_unit
 from shardctl.build.shards.scan import ScanTask, run_task

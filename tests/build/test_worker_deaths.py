@@ -392,7 +392,7 @@ def test_no_memory_for_a_block_of_many_samples_ends_the_job_and_rejects_none(
     source = images(tmp_path / "in", "0.png", "1.png")
     (at / "no memory").touch()
     with pytest.raises(
-        WorkerError, match=r"4 worker processes in a row ran out of memory .* Use fewer workers"
+        WorkerError, match=r"4 worker processes in a row ran out of memory .* use fewer workers"
     ):
         shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1)
 

@@ -18,7 +18,7 @@ from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import inputs_digest, parts_without_sources
 from shardctl.build.plan.labels import PlanRules
 from shardctl.build.plan.listing import Listing
-from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.engines.local import Engine
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING

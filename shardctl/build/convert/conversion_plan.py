@@ -38,7 +38,7 @@ from shardctl.build.plan.pinned import refuse_other_names
 from shardctl.build.plan.plan import Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import look_inside, split_files
 from shardctl.build.plan.units import Units
-from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.job import Costs, DatasetJob, Job, Lineage, RecordReading, plan_job
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.scan import Probe

@@ -19,7 +19,7 @@ from shardctl.build.plan.labels import Labelling, write_files
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Order, Planner
 from shardctl.build.plan.units import Units
-from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.hashes import HASHES, SIGNED, TextHashTask
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.scan import Found

@@ -18,7 +18,7 @@ from shardctl.build.convert.result import count_rejects
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.options import reject_limit
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.job import DatasetJob, Job
 from shardctl.build.shards.marker import WorkDone
 from shardctl.errors import DiskFullError, SourceGoneError, StorageError, TooManyRejectsError

@@ -9,7 +9,7 @@ from shardctl.build.convert.update.append import Appending
 from shardctl.build.convert.update.compatibility import why_written
 from shardctl.build.plan.fingerprint import fingerprint_parts
 from shardctl.build.plan.listing import KnownFiles, Listing, list_files
-from shardctl.build.shards.engines import registry
+from shardctl.build.shards import engines
 from shardctl.build.shards.planned import Root
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.roots import SourceRoot
@@ -74,7 +74,7 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
 def _bases(conversion: Conversion) -> tuple[Root, ...]:
     """Return the folders of the sources. Their devices count where the workers are on this
     machine."""
-    of = Root.of if registry.is_here(conversion.options.engine) else Root.anywhere
+    of = Root.of if engines.is_here(conversion.options.engine) else Root.anywhere
     return tuple(of(root.base) for root in conversion.request.roots)
 
 

@@ -41,7 +41,7 @@ from shardctl.build.convert.update.known_records import hide_pruned, write_known
 from shardctl.build.convert.update.match import match_files
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.fingerprint import fingerprint
-from shardctl.build.shards.engines import registry
+from shardctl.build.shards import engines
 from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.build.shards.marker import WorkDone
 from shardctl.errors import InputError, TooManyRejectsError
@@ -62,7 +62,7 @@ def run(
     `convert` does."""
     options = request.options
     with in_use(), metered(listener, options.metrics) as metering:
-        engine = registry.start(options.engine, options.workers, options.limits(), metering.on_line)
+        engine = engines.start(options.engine, options.workers, options.limits(), metering.on_line)
         try:
             conversion, result = Conversion.of(request, metering, engine, target, held), None
             while result is None:

@@ -23,7 +23,7 @@ from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.pinned import classes_of
 from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
-from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.job import DatasetJob, Job, KnownLine, Lineage, RecordReading, plan_job
 from shardctl.build.shards.planned import PlannedUnit, Root
 from shardctl.build.shards.rows import of_several

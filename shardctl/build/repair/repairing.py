@@ -46,8 +46,7 @@ from shardctl.build.repair.repair_job import (
     recorded_job,
 )
 from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
-from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.engines.local import local_engine
+from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.build.shards.marker import WorkDone, read_finished, read_marker
 from shardctl.build.write.commit import making_of, write_tables

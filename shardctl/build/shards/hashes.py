@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,7 @@ from shardctl.build.shards.job import Job
 from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.prefetch import ReadRequest, take
 from shardctl.build.shards.records import FITTED_RECORDS, read_unit
-from shardctl.build.shards.scan import Found
+from shardctl.build.shards.scan import Found, PrePlanTask
 from shardctl.errors import Rejection, TypesDifferError, WorkerError
 from shardctl.format.text_bytes import bytes_of
 from shardctl.images.codecs.deep_gray import GrayRange
@@ -33,7 +32,6 @@ from shardctl.system.locations.local import LocalFolder
 from shardctl.system.locations.text import is_stored
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import printable
-from shardctl.transforms.base import settings_of
 from shardctl.transforms.duplicates.exact import HASHED, PIECE_BITS
 from shardctl.transforms.duplicates.near import (
     PERMUTATIONS,
@@ -45,7 +43,6 @@ from shardctl.transforms.duplicates.pieces import Numbers, pieces_of
 from shardctl.transforms.filter import Filter, judge
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, records_of_file
 from shardctl.transforms.records import Records
-from shardctl.transforms.table import parse_step
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 
 DIGEST_BYTES = 16
@@ -75,7 +72,7 @@ class ListedFile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ImageHashTask:
+class ImageHashTask(PrePlanTask):
     """Work on some files: `what` is `bytes` (a hash of them), `decodes` (whether the image does) or
     `picture` (a hash of it).
 
@@ -86,7 +83,6 @@ class ImageHashTask:
     as in scan.py.
     """
 
-    name: ClassVar[str] = "hash"
     files: tuple[ListedFile, ...]
     what: str
     max_pixels: int
@@ -96,27 +92,6 @@ class ImageHashTask:
 
     def __len__(self) -> int:
         return len(self.files)
-
-    def finish(self, found: Found) -> None:
-        """Nothing is left to do."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return {
-            **asdict(self),
-            "filters": list(map(settings_of, self.filters)),
-            "gray16": self.gray16 and str(self.gray16),
-        }
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> ImageHashTask:
-        """Build what `to_json` gave."""
-        files, filters = (
-            tuple(ListedFile(*file) for file in record["files"]),
-            tuple(map(parse_step, record["filters"])),
-        )
-        gray16 = record["gray16"] and GrayRange.parse(record["gray16"])
-        return cls(**{**record, "files": files, "filters": filters, "gray16": gray16})
 
     def reads(self, number: int) -> Sequence[ReadRequest]:
         """Return the object that a file is."""
@@ -177,7 +152,7 @@ the texts."""
 
 
 @dataclass(frozen=True)
-class TextHashTask:
+class TextHashTask(PrePlanTask):
     """Work on `count` units of a job's plan, from `first` on, for the batch step `step` of its
     recipe.
 
@@ -190,7 +165,6 @@ class TextHashTask:
     ended.
     """
 
-    name: ClassVar[str] = "compare"
     folder: str
     number: int
     step: int
@@ -199,15 +173,6 @@ class TextHashTask:
 
     def __len__(self) -> int:
         return self.count
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> TextHashTask:
-        """Build what `to_json` gave."""
-        return cls(**record)
 
     @property
     def path(self) -> Path:

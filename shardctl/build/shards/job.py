@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, field, fields, replace
 from functools import cached_property
@@ -197,12 +195,7 @@ class Job:
     def with_layout(self: J, layout: Layout, fields: pa.Schema | None = None) -> J:
         """Return the same job with another layout, and where they are given with other marks of its
         fields."""
-        job = replace(self, layout=layout, fields=self.fields if fields is None else fields)
-        # see `unpacked`
-        vars(job).update(
-            {name: table for name, table in vars(self).items() if name in ("files", "plan")}
-        )
-        return job
+        return replace(self, layout=layout, fields=self.fields if fields is None else fields)
 
     def with_shards(self: J, starts: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> J:
         """Return the same job with some of its shards, (n,) int64: each has the units from those of
@@ -236,39 +229,12 @@ class Job:
         ):
             writer.write_table(table)
 
-    def packed(self) -> dict[str, Any]:
-        """Return a small job with its tables, and the files of its recipe, as plain data, for a
-        process that cannot see its folder."""
-        tables = {name: _as_text((self.folder / name).read_bytes()) for name in (FILES, PLAN)}
-        return {
-            **self._record(),
-            "tables": tables,
-            "recipe_files": {n: _as_text(d) for n, d in self.recipe.files.items()},
-        }
-
     @property
     def working(self) -> LocalFolder:
         """Its folder, which has the URL that it has where the dataset is on a store."""
         return LocalFolder(
             self.folder, f"{self.url}/{STAGING}/{self.folder.name}" if self.url else ""
         )
-
-    @classmethod
-    def unpacked(cls: type[J], packed: dict[str, Any]) -> J:
-        """Return the job that `packed` gave: it has no folder, no shards, and its tables in
-        memory."""
-        record = dict(packed)
-        tables = {
-            name: pa.ipc.open_file(base64.b64decode(data)).read_all()
-            for name, data in record.pop("tables").items()
-        }
-        with tempfile.TemporaryDirectory() as folder:
-            for name, data in record.pop("recipe_files").items():
-                Path(folder, name).write_bytes(base64.b64decode(data))
-            recipe = Recipe.from_json(record["recipe"], Path(folder))
-        job = cls._of_record(record, Path(os.devnull), recipe)
-        vars(job).update(files=tables[FILES], plan=tables[PLAN])  # as the cached properties do
-        return job
 
     @classmethod
     def load(cls: type[J], folder: LocalFolder, recipe: Recipe | None = None) -> J:
@@ -629,10 +595,6 @@ def objects_of_records(fields: pa.Schema, recipe: Recipe) -> str | None:
 _KEYS = frozenset(f.name for each in (Job, Lineage, Costs) for f in fields(each)) - {"folder"}
 """The keys of job.json. Those of Lineage and Costs are a DatasetJob's, which workers leave
 alone."""
-
-
-def _as_text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
 
 
 @dataclass(frozen=True, kw_only=True)

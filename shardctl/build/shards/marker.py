@@ -22,10 +22,10 @@ class WorkDone:
     """Work done since the last report: records of the plan, samples made, records rejected, and
     bytes read."""
 
-    records: int
-    samples: int
-    rejected: int
-    bytes: int
+    records: int = 0
+    samples: int = 0
+    rejected: int = 0
+    bytes: int = 0
 
     def __add__(self, other: WorkDone) -> WorkDone:
         return WorkDone(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,31 +35,25 @@ from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
 from shardctl.system.processes.progress_slot import WorkerProgress
 
 
-class PrePlanTask(Protocol):
-    """Work on some things, one after the other, that is done before there is a plan. `name` is what
-    a worker knows it by."""
+class PrePlanTask(ABC):
+    """Work on some things, one after the other, that is done before there is a plan."""
 
-    name: ClassVar[str]
-
+    @abstractmethod
     def __len__(self) -> int: ...
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        ...
-
+    @abstractmethod
     def reads(self, number: int) -> Sequence[ReadRequest]:
         """Return the objects on a store that one of them is read from."""
-        ...
 
+    @abstractmethod
     def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
         """Look at one of them; `progress`, which has its number, is told the stage where it is not
         `read`.
 
         Raises Rejection, OSError, MemoryError.
         """
-        ...
 
-    def finish(self, found: Found) -> None:
+    def finish(self, found: Found) -> None:  # noqa: B027 - most have nothing left to do
         """All have been looked at, but for those that are lost: add to what was found in them, if
         there is more."""
 
@@ -95,10 +89,9 @@ class ByteRange:
 
 
 @dataclass(frozen=True)
-class ScanTask:
+class ScanTask(PrePlanTask):
     """Work on some ranges: scan them, or find the types of their fields."""
 
-    name: ClassVar[str] = "scan"
     ranges: tuple[ByteRange, ...]
     reading: Reading
     shuffled: bool
@@ -113,36 +106,6 @@ class ScanTask:
     def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
         """Scan a part, or find the types of its fields."""
         return _scan(self.ranges[number], self)
-
-    def finish(self, found: Found) -> None:
-        """Nothing is left to do."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> ScanTask:
-        """Build what `to_json` gave."""
-        return cls(ranges_from(record), reading_from(record), record["shuffled"])
-
-
-def ranges_from(record: dict[str, Any]) -> tuple[ByteRange, ...]:
-    """Return the ranges of work that is plain data."""
-    units = (tuple(each["unit"]) if each["unit"] else None for each in record["ranges"])
-    return tuple(
-        ByteRange(**{**each, "unit": unit})
-        for each, unit in zip(record["ranges"], units, strict=True)
-    )
-
-
-def reading_from(record: dict[str, Any]) -> Reading:
-    """Return how the records of such work are read."""
-    lists = {
-        name: tuple(record["reading"][name])
-        for name in ("columns", "only", "null_values", "looked")
-    }
-    return Reading(**{**record["reading"], **lists})
 
 
 Found = list[Any]
@@ -192,30 +155,17 @@ MOST_REJECTS = 1000
 
 
 @dataclass(frozen=True)
-class FullScanTask:
+class FullScanTask(PrePlanTask):
     """Work on some units. Found is {"records": …, "rejects": […], "more": …, "note": …} of each.
 
     A reject is [number, error, message], `more` counts those that are not named, `note` is [kind,
     message] or None.
     """
 
-    name: ClassVar[str] = "read through"
     ranges: tuple[ByteRange, ...]
 
     def __len__(self) -> int:
         return len(self.ranges)
-
-    def finish(self, found: Found) -> None:
-        """Nothing is left to do."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> FullScanTask:
-        """Build what `to_json` gave."""
-        return cls(ranges_from(record))
 
     def reads(self, number: int) -> Sequence[ReadRequest]:
         """Return the object that a unit is of."""
@@ -249,7 +199,7 @@ class FullScanTask:
 
 
 @dataclass(frozen=True)
-class RecordSampleTask:
+class RecordSampleTask(PrePlanTask):
     """Work on a unit: its wanted records, as the new Arrow file `out`.
 
     `wanted` are their numbers, increasing, `schema` their columns, as `Types.found` gives them. The
@@ -257,7 +207,6 @@ class RecordSampleTask:
     "reject": …}, the first reject being a sentence or None.
     """
 
-    name: ClassVar[str] = "take"
     byte_range: ByteRange
     reading: Reading
     wanted: tuple[int, ...]
@@ -266,26 +215,6 @@ class RecordSampleTask:
 
     def __len__(self) -> int:
         return 1
-
-    def finish(self, found: Found) -> None:
-        """Nothing is left to do."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        schema = base64.b64encode(self.schema.serialize()).decode()
-        record = {
-            "ranges": [asdict(self.byte_range)],
-            "reading": asdict(self.reading),
-            "schema": schema,
-        }
-        return {**record, "wanted": self.wanted, "out": self.out}
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> RecordSampleTask:
-        """Build what `to_json` gave."""
-        schema = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(record["schema"])))
-        [byte_range] = ranges_from(record)
-        return cls(byte_range, reading_from(record), tuple(record["wanted"]), record["out"], schema)
 
     def reads(self, number: int) -> Sequence[ReadRequest]:
         """Return the object that the unit is of."""
@@ -378,17 +307,3 @@ class Probe:
     frames: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
     examples: tuple[Reject, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return {
-            **vars(self),
-            "layout": self.layout.to_json(),
-            "examples": [vars(example) for example in self.examples],
-        }
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Probe:
-        """Build the probe that `to_json` gave."""
-        examples = tuple(Reject(**example) for example in record["examples"])
-        return cls(**{**record, "layout": Layout.loads(record["layout"]), "examples": examples})

@@ -21,6 +21,6 @@ Made for pool.py:
 
     forkserver.py          The process that workers are forked from.
     forkserver_client.py   The same, as seen by the process that needs workers.
-    worker_loop.py         What a worker does with its tasks, which are lines of JSON.
+    worker_loop.py         What a worker does with its tasks, which are pickled.
     progress_slot.py       What a worker is at, in memory that outlives it.
 """

@@ -2,16 +2,16 @@
 nothing of what tasks are.
 
 Workers are forked from a process of their own that has their modules loaded (forkserver.py), each
-with a socket for its tasks and answers and a pipe for what it prints. They share no lock, nothing
-is pickled, and a worker that dies is seen at once as the end of its socket. The worker's side is
-worker_loop.py.
+with a socket for its tasks and answers, which are pickled, and a pipe for what it prints. They
+share no lock, and a worker that dies is seen at once as the end of its socket. The worker's side
+is worker_loop.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import pickle
 import selectors
 import socket
 import tempfile
@@ -30,10 +30,11 @@ from shardctl.system.processes import progress_slot
 from shardctl.system.processes.death import TAIL_BYTES, Death
 from shardctl.system.processes.forkserver_client import ForkServer, start_server, take_early
 from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_loop import HEAD, end_of, framed
 from shardctl.system.stores.uploads import ENDING_SECONDS
 from shardctl.system.text import counted
 
-Task = dict[str, Any]
+Task = Any
 OnLine = Callable[[str], None]
 """Callback for a line that a worker has printed."""
 
@@ -301,7 +302,7 @@ class _Worker:
             theirs.close()
             os.close(printing)
         os.set_blocking(self.output, False)
-        self._answer = self._line = b""
+        self._answer, self._line = bytearray(), b""
         self._last_line = ""
         self._overtime = self._delivers = False
         self._seen = ((progress_slot.NOWHERE, progress_slot.WHOLE), 0.0)
@@ -312,7 +313,7 @@ class _Worker:
         """Send a task. If the process is gone, the end of its socket will tell."""
         self.task = task
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.channel.sendall(json.dumps(task).encode() + b"\n")
+            self.channel.sendall(framed(task))
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """Yield the answers that have arrived; `gone` is set at the end of the socket."""
@@ -321,9 +322,11 @@ class _Worker:
         except ConnectionResetError:
             data = b""
         self.gone = not data
-        *lines, self._answer = (self._answer + data).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
+        self._answer += data
+        while len(self._answer) >= HEAD and len(self._answer) >= (end := end_of(self._answer)):
+            message = self._answer[HEAD:end]
+            del self._answer[:end]
+            yield pickle.loads(message)
 
     def listen(self) -> bool:
         """Pass on the lines that were printed; False where no more will come. One read empties the

@@ -1,23 +1,22 @@
-"""The worker's side of a pool (pool.py): tasks come in as lines of JSON on a socket, answers go out
-as lines of JSON.
+"""The worker's side of a pool (pool.py): tasks come in on a socket, answers go out, each of them
+pickled, behind its length.
 
-In, a line each: a task, any JSON object; the end of the input means that no more will come. Out, a
-line each: {"progress": ...} any number of times, then {"done": result}, {"failed": [class,
+In: a task; the end of the input means that no more will come. Out: {"progress": ...} any number of times, then {"done": result}, {"failed": [class,
 message]} for a fault that has a name, or {"bug": traceback} for one that has none.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import pickle
 import queue
 import socket
 import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 from shardctl import errors
 from shardctl.system.processes.death import OUT_OF_MEMORY
@@ -35,7 +34,21 @@ LIKELY_VICTIM = 800
 1000, 0 is usual."""
 
 Tell = Callable[[Any], None]
-Handler = Callable[[dict[str, Any], Tell, WorkerProgress], Any]
+Handler = Callable[[Any, Tell, WorkerProgress], Any]
+
+HEAD = 8
+"""Bytes of the length of a task or an answer, which are before it."""
+
+
+def framed(value: object) -> bytes:
+    """Return a task or an answer as it goes through a socket."""
+    data = pickle.dumps(value)
+    return len(data).to_bytes(HEAD, "little") + data
+
+
+def end_of(data: bytes | bytearray) -> int:
+    """Return where the first task or answer ends, from HEAD bytes of it or more."""
+    return HEAD + int.from_bytes(data[:HEAD], "little")
 
 
 def serve(handle: Handler, channel: socket.socket, progress: WorkerProgress, memory: int) -> None:
@@ -45,8 +58,8 @@ def serve(handle: Handler, channel: socket.socket, progress: WorkerProgress, mem
     """
     _limit_memory(memory)
     close_in_forks(channel.fileno())
-    out = channel.makefile("w", encoding="utf-8")
-    orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    out = channel.makefile("wb")
+    orders: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     idle = threading.Event()
     idle.set()
     threading.Thread(target=_listen, args=(channel, orders, idle), daemon=True).start()
@@ -56,11 +69,9 @@ def serve(handle: Handler, channel: socket.socket, progress: WorkerProgress, mem
         _say(out, **answer)
 
 
-def _answer(
-    handle: Handler, task: dict[str, Any], tell: Tell, progress: WorkerProgress
-) -> dict[str, Any]:
+def _answer(handle: Handler, task: bytes, tell: Tell, progress: WorkerProgress) -> dict[str, Any]:
     try:
-        return {"done": handle(task, tell, progress)}
+        return {"done": handle(pickle.loads(task), tell, progress)}
     except errors.ShardctlError as error:
         return {"failed": [type(error).__name__, str(error)]}
     except MemoryError:
@@ -84,23 +95,24 @@ def _limit_memory(limit: int) -> None:
 
 
 def _listen(
-    channel: socket.socket, orders: queue.SimpleQueue[dict[str, Any] | None], idle: threading.Event
+    channel: socket.socket, orders: queue.SimpleQueue[bytes | None], idle: threading.Event
 ) -> None:
     """Pass orders on. If they end during a task, stop at once: the result is not needed any
     more."""
     with (
         contextlib.suppress(ConnectionResetError),
-        channel.makefile("r", encoding="utf-8") as lines,
+        channel.makefile("rb") as stream,
     ):
-        for line in lines:
+        while len(head := stream.read(HEAD)) == HEAD:
+            task = stream.read(end_of(head) - HEAD)
             idle.clear()
-            orders.put(json.loads(line))
+            orders.put(task)
     if not idle.is_set():
         end_uploads()
         os._exit(1)
     orders.put(None)
 
 
-def _say(out: TextIO, **message: Any) -> None:
-    out.write(json.dumps(message) + "\n")
+def _say(out: BinaryIO, **message: Any) -> None:
+    out.write(framed(message))
     out.flush()

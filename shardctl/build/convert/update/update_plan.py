@@ -50,7 +50,7 @@ from shardctl.build.plan.plan import (
 )
 from shardctl.build.plan.splits import Splitting, look_inside, split_files
 from shardctl.build.plan.units import Units
-from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.job import Costs, DatasetJob, Job, Lineage, RecordReading, plan_job
 from shardctl.build.shards.planned import Root
 from shardctl.errors import DatasetError

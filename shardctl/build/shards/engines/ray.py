@@ -24,8 +24,7 @@ from typing import Any
 
 from shardctl.build.plan.fingerprint import deciding_versions
 from shardctl.build.shards.engines.agent import BuildOrder
-from shardctl.build.shards.engines.base import OnFound, Report
-from shardctl.build.shards.engines.local import LocalPool
+from shardctl.build.shards.engines.local import LocalPool, OnFound, Report
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import WorkDone
 from shardctl.build.shards.scan import PrePlanTask, Probe
@@ -235,15 +234,12 @@ def _keeping_handlers() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-NOTHING = WorkDone(0, 0, 0, 0)
-
-
 @dataclass
 class _Flight:
     """A shard that Ray has, what was told of it, and the id of the node that it is on."""
 
     shard: int
-    told: WorkDone = NOTHING
+    told: WorkDone = WorkDone()
     node: str = ""
 
 
@@ -407,7 +403,7 @@ class _Run:
         if "line" in message:
             self._on_line(f"node {node.name}: {message['line']}")
         if "progress" in message:
-            progress = WorkDone(*message["progress"])
+            progress: WorkDone = message["progress"]
             flight.told += progress
             node.records += progress.records
             self._report(progress)
