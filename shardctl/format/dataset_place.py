@@ -14,9 +14,10 @@ from shardctl.errors import DatasetError
 from shardctl.format.footer import MAGIC
 from shardctl.format.names import BESIDE_SHARDS, TABLES
 from shardctl.system.files import is_file, naming_the_path, ordinary
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_url
 from shardctl.system.scratch import scratch_folder
-from shardctl.system.stores import client_of, forget_clients, is_url
+from shardctl.system.stores import client_of, forget_clients
 from shardctl.system.text import printable, size_of
 
 if TYPE_CHECKING:

@@ -8,12 +8,11 @@ batch.
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from shardctl.system.dataclass import dataclass
 
 MAGIC = b"ARROW1"
 END_BYTES = 4 + len(MAGIC)

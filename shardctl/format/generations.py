@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DatasetError
 from shardctl.format.names import GENERATIONS, MANIFEST, STAGING
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import counted
 
 COUNTS = ("images", "progressive", "full_colour")

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -35,10 +35,10 @@ from shardctl.format.shard import FORMAT_VERSION, refuse_other_version
 from shardctl.format.step_counts import Counts
 from shardctl.format.step_counts import are_counts as are_step_counts
 from shardctl.format.tables import MADE_BY, REPAIR_ADVICE, expect, is_written, write_checksums
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, exists, is_file, near_path, sha256_of
-from shardctl.system.locations.folder import Folder
-from shardctl.system.stores import is_url, refuse_half_url
+from shardctl.system.folders import Folder
+from shardctl.system.locations import is_url
+from shardctl.system.stores import refuse_half_url
 from shardctl.system.stores.base import WRONG_ADVICE
 from shardctl.system.text import counted, printable
 

@@ -4,11 +4,9 @@ section 2, `fields`."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
-
-from shardctl.system.dataclass import dataclass
 
 PLAIN_ROLES = ("boxes", "keypoints", "text", "number")
 """Roles of which there is nothing more to say."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from shardctl.system.placed_file import PlacedFile
+from shardctl.system.folders import PlacedFile
 
 
 class HeldFile(PlacedFile):

@@ -45,10 +45,11 @@ from shardctl.loader.options import (
 from shardctl.loader.order import OrderOptions
 from shardctl.loader.stream import DatasetStream, Selection, VariantStream, of_variant
 from shardctl.system.arguments import mapping, names, truth, whole_number
+from shardctl.system.folders import LocalFolder
 from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.locations import is_url
 from shardctl.system.python_names import named_arguments
-from shardctl.system.stores import is_url, refuse_half_url
+from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import counted, format_bytes, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.stored import stored_tokenizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from shardctl.loader.blocks import GatherOptions, Transforms
 from shardctl.loader.order import OrderOptions
 from shardctl.loader.shared_options import THREADS
 from shardctl.system.arguments import real_number, whole_number
-from shardctl.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from shardctl.transforms.image.resize import Resize

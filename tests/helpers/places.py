@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from shardctl.format.dataset_place import DatasetPlace
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 def place_of(path: Path) -> DatasetPlace:

@@ -23,7 +23,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.remote import request_threads
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.scratch import SCRATCH
 from shardctl.system.stores import open_store
 

@@ -29,7 +29,7 @@ from shardctl.build.shards import task
 from shardctl.build.shards.hashes import ImageHashTask, ListedFile
 from shardctl.build.shards.scan import run_task
 from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.transforms.duplicates.pictures import (
     Places,
     distances,

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +52,14 @@ from shardctl.loader.order import MODES, Permutation
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.arguments import instance
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_url
 from shardctl.system.machine import usable_cores
 from shardctl.system.options import declared_in, taken_arguments
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.python_names import with_options
-from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import SamplePipeline
 from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions

@@ -7,7 +7,7 @@ The others keep their names, and so their bytes: the numbers of those that are l
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.shards.job import DatasetJob
 from shardctl.build.shards.marker import ShardMarker, rows_made
 from shardctl.format.step_counts import Counts, add_counts
-from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,9 +18,8 @@ from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import Reject, count_reasons, failures, read_rejects
 from shardctl.images.defaults import KEPT_SHARE
 from shardctl.sources.label_table import hash_names, some
-from shardctl.system.dataclass import dataclass
+from shardctl.system.folders import LocalFolder
 from shardctl.system.html import WARNING, in_notebook, lines_in_notebook, marked, rows_in_notebook
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,8 @@ from shardctl.format.tables import (
     read_rejects,
 )
 from shardctl.format.update_state import NOTHING_PRUNED, Pruned, ShardCounts, writing_update
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, HashingFile, copy_file, replacing, write_atomically
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.made_sample import Shape
 

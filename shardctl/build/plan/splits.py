@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -27,7 +27,6 @@ from shardctl.sources.splits import (
     rank,
     split_word,
 )
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import counted
 
 _NAME_RULE = "the name of a split is made of letters, digits, _ and ."

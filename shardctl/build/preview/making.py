@@ -8,7 +8,7 @@ scratch. So an input that ends its process is a reject here too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,7 @@ from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.progress import Progress, progress_of
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.sequences import evenly_spaced

@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,9 @@ from shardctl.format.tables import (
     taken,
 )
 from shardctl.format.update_state import NO_COUNTS, ShardCounts, UpdateState, writing_update
-from shardctl.system.dataclass import dataclass
+from shardctl.system import file_lease
 from shardctl.system.files import naming_the_path, refuse_link, replacing
-from shardctl.system.lease import file_lease
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 Flags = npt.NDArray[np.bool_]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -28,10 +28,9 @@ from shardctl.format.tables import PLAN_SCHEMA, Reject, ShardEntry
 from shardctl.format.update_state import ShardCounts
 from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.loader.order import Permutation
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import free_bytes
+from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import here_only
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
 from shardctl.system.progress import counting
 from shardctl.system.text import format_bytes, printable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -36,9 +36,8 @@ from shardctl.loader.blocks import Shards
 from shardctl.loader.filtering import matching
 from shardctl.loader.stream import Selection
 from shardctl.sources.label_table import hash_names, some
-from shardctl.system.dataclass import dataclass
+from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import here_only
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
 from shardctl.system.progress import counting
 from shardctl.system.text import printable

@@ -4,6 +4,7 @@ is counted."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +22,7 @@ from shardctl.build.shards.makers import BatchMaker, FunctionMaker, Maker, Model
 from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.previous_samples import PreviousSamples, PreviousUnits
 from shardctl.build.shards.record_images import TableImages
-from shardctl.build.shards.records import (
-    FITTED_RECORDS,
-    RecordChoice,
-    read_unit,
-)
+from shardctl.build.shards.records import FITTED_RECORDS, RecordChoice, read_unit
 from shardctl.build.shards.rows import (
     RejectedRecord,
     RejectWriter,
@@ -45,9 +42,10 @@ from shardctl.format.tables import Reject
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
 from shardctl.sources.kinds import KINDS
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import HashingFile
-from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
+from shardctl.system.processes.worker_state import (
+    OUT_OF_MEMORY_MESSAGE,
+)
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import SamplePipeline
 

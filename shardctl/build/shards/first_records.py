@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -46,8 +46,7 @@ from shardctl.sources.boxes import (
 from shardctl.sources.first_values import LOOKED_AT, Kind, kinds_of
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
 from shardctl.sources.label_table import some
-from shardctl.system.dataclass import dataclass
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import counted, printable
 
 MOST_CLASSES = 64

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,11 +27,10 @@ from shardctl.images.codecs.image import Opened, check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
 from shardctl.sources.formats import ColumnMisfit, Misfit, ranges
 from shardctl.sources.kinds import KINDS
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.text import is_stored
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_stored
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.exact import HASHED, PIECE_BITS
 from shardctl.transforms.duplicates.near import (

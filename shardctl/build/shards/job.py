@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,10 +40,9 @@ from shardctl.sources.image_columns import (
     marked_masks,
     said_of,
 )
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, replacing, write_atomically
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
-from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import Recipe
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,12 @@ from shardctl.format.exact_values import python_rows
 from shardctl.format.sample import Sample
 from shardctl.format.step_counts import Counts
 from shardctl.sources.formats import Parsed
-from shardctl.system.dataclass import dataclass
-from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
-from shardctl.system.processes.progress_slot import TOGETHER, WHOLE, WorkerProgress
+from shardctl.system.processes.worker_state import (
+    OUT_OF_MEMORY_MESSAGE,
+    TOGETHER,
+    WHOLE,
+    WorkerProgress,
+)
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
 from shardctl.transforms.pipeline.made_sample import MadeSample
 from shardctl.transforms.pipeline.model_batching import ModelBatcher

@@ -38,7 +38,7 @@ from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import GroupRule
-from shardctl.system.processes.progress_slot import KEYS, NOWHERE, WHOLE, WorkerProgress
+from shardctl.system.processes.worker_state import KEYS, NOWHERE, WHOLE, WorkerProgress
 from shardctl.transforms.pipeline.batches import (
     check_keys,
     check_labels,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -25,8 +25,7 @@ from shardctl.format.tables import PRUNED, Reject
 from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.loader.order import Permutation
-from shardctl.system.dataclass import dataclass
-from shardctl.system.processes.progress_slot import KEYS, NOWHERE, WorkerProgress
+from shardctl.system.processes.worker_state import KEYS, NOWHERE, WorkerProgress
 from shardctl.transforms.pipeline.made_sample import MadeSample, Shape
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,11 @@ from shardctl.format.layout import Layout
 from shardctl.format.tables import Reject
 from shardctl.sources.companions import copy_to_read
 from shardctl.sources.format_table import PLAIN_TEXTS
-from shardctl.sources.formats import (
-    Misfit,
-    Parsed,
-    Reading,
-    Unit,
-    check_file,
-    find_format,
-    note_on,
-)
+from shardctl.sources.formats import Misfit, Parsed, Reading, Unit, check_file, find_format, note_on
 from shardctl.sources.types import Types
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, ordinary
-from shardctl.system.locations.text import is_stored
-from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.locations import is_stored
+from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE, WorkerProgress
 
 
 class PrePlanTask(ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,8 +14,7 @@ from shardctl.build.shards.planned import ShardPlace
 from shardctl.errors import Rejection
 from shardctl.images.codecs.image import Opened
 from shardctl.sources.formats import Choose
-from shardctl.system.dataclass import dataclass
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 
 RecordPlace = tuple[int, int | None]
 """A row of the plan, and the number of a record of it; None for all of them."""

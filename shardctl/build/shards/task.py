@@ -26,7 +26,7 @@ from shardctl.errors import Rejection
 from shardctl.format.shard import ShardFacts
 from shardctl.format.tables import Reject
 from shardctl.system.files import HashingFile, StreamedFile, naming_the_path, replacing
-from shardctl.system.processes.progress_slot import NOWHERE, WorkerProgress
+from shardctl.system.processes.worker_state import NOWHERE, WorkerProgress
 
 REPORT_SECONDS = 0.5
 """Seconds between progress reports of a task. Every report wakes the parent, which then takes a

@@ -1,4 +1,4 @@
-"""What a worker process of a conversion does (worker_loop.py calls `handle`): it builds shards."""
+"""What a worker process of a conversion does (forkserver.py calls `handle`): it builds shards."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from shardctl.build.shards.job import Job
 from shardctl.build.shards.probing import probe_records
 from shardctl.build.shards.scan import run_task
 from shardctl.build.shards.task import build_shard, try_units
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.system.processes.worker_loop import Tell
+from shardctl.system.folders import LocalFolder
+from shardctl.system.processes.forkserver import Tell
+from shardctl.system.processes.worker_state import WorkerProgress
 
 # the usual formats: loaded once, before workers are forked, and not by each of them
 Image.preinit()

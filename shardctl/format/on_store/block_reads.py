@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.format.footer import extents_of, footer_bytes
-from shardctl.system.placed_file import PlacedFile
+from shardctl.system.folders import PlacedFile
 
 TAIL = 16 << 10
 """Bytes from the end of a shard that are asked for first: the footer of most is in them."""

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -20,11 +21,8 @@ from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, MANIFEST, SHARDS
 from shardctl.format.on_store.block_reads import TAIL, OpenFile, RemoteFile, read_tail
 from shardctl.format.on_store.listing import Listing
 from shardctl.format.on_store.prefetch import FilePrefetcher
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, sha256_of
-from shardctl.system.locations.folder import Note
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.stored import StoreFolder
+from shardctl.system.folders import LocalFolder, Note, StoreFolder
 from shardctl.system.machine import usable_cores
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
 from shardctl.system.stores.base import Entry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -22,8 +23,7 @@ from shardctl.format.tables import ShardEntry
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.order import mix64
 from shardctl.sources.label_table import hash_names
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.folder import Folder
+from shardctl.system.folders import Folder
 
 EXAMPLES = 10
 _CHUNK = 256

@@ -25,7 +25,7 @@ from shardctl.inspection.content.images import facts_of, is_encoded_image, is_ob
 from shardctl.loader.blocks import Column, askable_headers, headers_of
 from shardctl.loader.where import Where, first_line, kept_rows, parse_where, quoted
 from shardctl.system.files import exists
-from shardctl.system.locations.folder import Folder, FolderHere
+from shardctl.system.folders import Folder, FolderHere
 from shardctl.system.text import counted, printable, similar
 
 DERIVED = {

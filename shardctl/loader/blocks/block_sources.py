@@ -4,7 +4,7 @@ into memory."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from shardctl.loader.blocks.locate import InMemory, InPlace, Wanted
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.stages import Stages
 from shardctl.loader.blocks.unreadable import unreadable_blocks
-from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ https://arrow.apache.org/docs/format/Columnar.html
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from shardctl.format.arrays import dtype_of
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.list_types import is_list
 from shardctl.format.roles import Image, Mask, Objects, Plain, Role
-from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ array that is filled up."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.gather import Indices
-from shardctl.system.dataclass import dataclass
 
 Mask = npt.NDArray[np.bool_]
 

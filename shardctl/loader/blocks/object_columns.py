@@ -4,7 +4,7 @@ sample or filled up."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,6 @@ from shardctl.loader.blocks.convert import Views
 from shardctl.loader.blocks.gather import Indices
 from shardctl.loader.blocks.lists import is_missing, numbers_of
 from shardctl.loader.blocks.transforms import Transforms
-from shardctl.system.dataclass import dataclass
 
 Floats = npt.NDArray[np.float64]
 

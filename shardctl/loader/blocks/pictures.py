@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from shardctl.loader.blocks.memory import BatchMemory
 from shardctl.loader.blocks.shards import Indices, Shards
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.loader.blocks.unreadable import name_of, unreadable_sample
-from shardctl.system.dataclass import dataclass
 
 
 class DecodedImageCache:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.object_columns import member_types
 from shardctl.loader.blocks.transforms import Transforms
-from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ documents in each block."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +22,6 @@ from shardctl.loader.blocks.lists import Lists, numbers_of
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.specs import Spec
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import unknown
 
 LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS = (

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
 from shardctl.images.geometry import View
 from shardctl.loader.blocks.column import Column
 from shardctl.system.arguments import caller_level, real_number
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import lacks
 
 if TYPE_CHECKING:

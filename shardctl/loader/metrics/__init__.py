@@ -15,8 +15,7 @@ from typing import Any
 
 from shardctl.errors import InstallError, StorageError, UsageError
 from shardctl.loader.metrics.base import CONVERSION, LOADER, Family, Metric, Sink
-from shardctl.system.files import naming_the_path
-from shardctl.system.output_files import OutputFileType
+from shardctl.system.files import OutputFileType, naming_the_path
 from shardctl.system.packages import to_install
 from shardctl.system.text import printable
 from shardctl.transforms.values import describe

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
-
-from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from shardctl.loader.processes.messages import ALIGNED, INLINE, Found, Place, Qu
 from shardctl.loader.processes.shared_memory import SMALL, SegmentPool, SharedMemory
 from shardctl.loader.stream import Stream
 from shardctl.system.mmap import mended
-from shardctl.system.processes.channel import Ended, receive, send
-from shardctl.system.processes.remote_error import portable
+from shardctl.system.processes.channel import Ended, portable, receive, send
 from shardctl.system.startup import keep_pandas_out_of_arrow, reuse_memory
 
 _IN_PICKLE = 2 << 10

@@ -7,6 +7,7 @@ import hashlib
 import os
 import weakref
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,7 +25,6 @@ from shardctl.format.on_store.manifest import missing_dataset, read_manifest
 from shardctl.format.tables import ShardTable
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import (
     FileFacts,
     naming_the_path,
@@ -33,8 +33,7 @@ from shardctl.system.files import (
     sha256_of,
     write_atomically,
 )
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.stored import StoreFolder
+from shardctl.system.folders import LocalFolder, StoreFolder
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.stores import forget_clients
 from shardctl.system.stores.base import Entry, asked_again

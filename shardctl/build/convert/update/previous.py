@@ -22,8 +22,7 @@ from shardctl.format.shard import ShardFacts
 from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_rejects, taken
 from shardctl.format.update_state import PrunedUnit, UpdateState
 from shardctl.system.files import naming_the_path
-from shardctl.system.locations.folder import Folder, hash_file
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import Folder, LocalFolder, hash_file
 
 Numbers = npt.NDArray[np.int64]
 

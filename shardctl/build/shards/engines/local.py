@@ -4,7 +4,7 @@ processes that an input may kill."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from shardctl.build.shards import WORKER
@@ -13,11 +13,16 @@ from shardctl.build.shards.marker import WorkDone
 from shardctl.build.shards.scan import Found, PrePlanTask, Probe, run_task
 from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import Rejection, SourceGoneError, WorkerError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.machine import usable_cores
-from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE, Death, Deaths
 from shardctl.system.processes.pool import Limits, OnLine, Pool, most_workers
-from shardctl.system.processes.progress_slot import KEYS, TOGETHER, WorkerProgress
+from shardctl.system.processes.worker_state import (
+    KEYS,
+    OUT_OF_MEMORY_MESSAGE,
+    TOGETHER,
+    Death,
+    Deaths,
+    WorkerProgress,
+)
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
 
@@ -137,7 +142,7 @@ class ShardTask:
 
     folder: str
     shard: int | None
-    hints: RetryHints = RetryHints()
+    hints: RetryHints = field(default_factory=RetryHints)
     trial: int | None = None
     on: bool = False
     suspect: tuple[int, int] | None = None

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from shardctl.build.shards.marker import WorkDone
 from shardctl.build.shards.scan import PrePlanTask, Probe
 from shardctl.build.shards.upload import SIGN
 from shardctl.errors import InstallError, ShardctlError, UsageError, WorkerError, first_line
-from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 from shardctl.system.processes.pool import Limits, OnLine, most_workers, raise_faults
 from shardctl.system.text import counted, printable
@@ -239,7 +238,7 @@ class _Flight:
     """A shard that Ray has, what was told of it, and the id of the node that it is on."""
 
     shard: int
-    told: WorkDone = WorkDone()
+    told: WorkDone = field(default_factory=WorkDone)
     node: str = ""
 
 

@@ -18,11 +18,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shardctl.errors import BusyError, StorageError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, refuse_links
 from shardctl.system.machine import boot
 from shardctl.system.text import printable

@@ -12,8 +12,7 @@ import click
 from shardctl.build.convert import ConvertResult, Listener, narration
 from shardctl.build.convert.conversion_progress import ConversionProgress
 from shardctl.build.convert.estimate import Estimate
-from shardctl.cli.lines import good, on_stderr, tell
-from shardctl.cli.output import Output
+from shardctl.cli.output import Output, good, on_stderr, tell
 from shardctl.system.progress import progress_of
 from shardctl.system.text import printable
 

@@ -11,21 +11,42 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardctl.system.schemes import SCHEMES
+from shardctl.errors import UsageError
+from shardctl.system.text import printable
 
-_URL = re.compile(rf"({'|'.join(SCHEMES)})://([^/]+)(?:/(.*))?", re.DOTALL)
+SCHEMES = {"s3": "s3", "gs": "gcs", "az": "azure"}
+"""The module of stores/ that opens the URLs of a scheme: connect(bucket, prefix). The extra with
+its packages has its name."""
+
+URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+
+_STORED = re.compile(rf"({'|'.join(SCHEMES)})://([^/]+)(?:/(.*))?", re.DOTALL)
+
+
+def is_url(text: str | Path) -> bool:
+    """Return whether what a person gave is a URL, of any scheme, and not a path: of these, a store
+    is opened by those in SCHEMES. Raises UsageError for a URL
+    that was made a Path."""
+    if isinstance(text, Path):
+        scheme = text.parts[0] if text.parts else ""
+        if scheme.endswith(":") and scheme[:-1] in SCHEMES:
+            raise UsageError(
+                f"{printable(str(text))}: a Path drops one / of a URL; give the URL as a string"
+            )
+        return False
+    return URL.fullmatch(text) is not None
 
 
 def is_stored(text: str) -> bool:
     """Return whether this is the URL of a bucket of an object store, or of what is in it. No path
     that Path writes is one."""
-    return _URL.match(text) is not None
+    return _STORED.match(text) is not None
 
 
 def split_bucket(text: str) -> tuple[str, str] | None:
     """Return the URL of the bucket that something is in, and its key there, "" for the bucket
     itself; None for a path."""
-    found = _URL.fullmatch(text)
+    found = _STORED.fullmatch(text)
     return None if found is None else (f"{found[1]}://{found[2]}", found[3] or "")
 
 
@@ -131,3 +152,15 @@ def _plain(url: str) -> str:
 def _url(path: str) -> str:
     """Return the URL of such a path."""
     return path[1:].replace("/", "://", 1)
+
+
+def here_only(place: str | Path, command: str) -> Path:
+    """Return the path of a folder, for a command that works on file systems alone. Raises
+    UsageError for a URL."""
+    if is_url(place):
+        raise UsageError(
+            f"{printable(str(place))}: {command} is not supported on a store; copy the dataset to "
+            f"a local folder, {command}"
+            " it there, and copy it back"
+        )
+    return Path(place)
