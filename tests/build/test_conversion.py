@@ -25,7 +25,7 @@ import shardctl
 from shardctl.build.convert import Listener
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards import inputs
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.errors import (
     DatasetError,
     InputError,

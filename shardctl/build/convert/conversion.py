@@ -22,8 +22,8 @@ from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import fingerprint_parts, inputs_digest, parts_without_sources
 from shardctl.build.plan.labels import PlanRules
 from shardctl.build.plan.listing import CHUNK_ROWS, KnownFiles, LabelRule, Listing, list_files
-from shardctl.build.shards.engines import registry
-from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards import engines
+from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.planned import Root
 from shardctl.errors import DatasetError, InputError
 from shardctl.format.manifest import Manifest
@@ -281,7 +281,7 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
 def _bases(conversion: Conversion) -> tuple[Root, ...]:
     """Return the folders of the sources. Their devices count where the workers are on this
     machine."""
-    of = Root.of if registry.is_here(conversion.options.engine) else Root.anywhere
+    of = Root.of if engines.is_here(conversion.options.engine) else Root.anywhere
     return tuple(of(root.base) for root in conversion.request.roots)
 
 

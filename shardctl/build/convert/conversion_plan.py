@@ -43,14 +43,10 @@ from shardctl.build.plan.labels import (
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Planner, SplitPlan, Units, order_units
 from shardctl.build.plan.splits import look_inside, split_files
-from shardctl.build.shards.costs import Costs
-from shardctl.build.shards.dataset_job import DatasetJob, plan_job
-from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import Job
-from shardctl.build.shards.lineage import Lineage
+from shardctl.build.shards.engines.local import Engine
+from shardctl.build.shards.job import Costs, DatasetJob, Job, Lineage, RecordReading, plan_job
 from shardctl.build.shards.planned import Root
-from shardctl.build.shards.probe import Probe
-from shardctl.build.shards.record_reading import RecordReading
+from shardctl.build.shards.scan import Probe
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES
 from shardctl.format.roles import Role

@@ -18,13 +18,19 @@ from shardctl.build.convert.discover import Discovery, group
 from shardctl.build.plan.labels import Labelling, write_files
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Order, Planner, Units
-from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.image_hashes import SILENT, ImageHashTask, ListedFile
+from shardctl.build.shards.engines.local import Engine
+from shardctl.build.shards.hashes import (
+    HASHES,
+    SIGNED,
+    SILENT,
+    ImageHashTask,
+    ListedFile,
+    TextHashTask,
+)
 from shardctl.build.shards.inputs import OTHERS
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.scan import Found
-from shardctl.build.shards.text_hashes import HASHES, SIGNED, TextHashTask
 from shardctl.errors import SourceGoneError
 from shardctl.format.names import FILES
 from shardctl.system.files import naming_the_path, remove_tree

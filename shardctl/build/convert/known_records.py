@@ -18,7 +18,7 @@ from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.job import ANY_UNIT, Job, KnownLine
 from shardctl.build.shards.planned import File, PlannedUnit
-from shardctl.build.shards.reject_writer import of_several
+from shardctl.build.shards.rows import of_several
 from shardctl.errors import Rejection
 from shardctl.format.tables import PRUNED, PRUNED_BY, open_table
 from shardctl.format.update_state import BY_KEY, Pruned, PrunedUnit

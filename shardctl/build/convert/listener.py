@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardctl.build.plan.plan import SplitPlan
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.system.progress import Phase, Progress
 
 

@@ -22,8 +22,7 @@ from shardctl.build.convert.table_writer import TableWriter, WrittenTables
 from shardctl.build.convert.targets import Target
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.build.shards.marker import ShardMarker, read_marker, rows_made
 from shardctl.format.counts import Counts, add_counts
 from shardctl.format.manifest import Manifest

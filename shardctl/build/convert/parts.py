@@ -43,10 +43,9 @@ from shardctl.build.part import Part
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.engines import registry
-from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.shards import engines
+from shardctl.build.shards.engines.local import Engine
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.build.shards.planned import Root
 from shardctl.errors import (
     CONTINUES,
@@ -125,7 +124,7 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
     part = Part.parse(str(request.options.part))
     options, started = request.options, time.monotonic()
     check_sources(request.roots)
-    engine = registry.start(options.engine, options.workers, options.limits(), listener.on_line)
+    engine = engines.start(options.engine, options.workers, options.limits(), listener.on_line)
     try:
         with ExitStack() as stack:
             stack.enter_context(in_use())

@@ -17,8 +17,7 @@ from shardctl.build.convert.previous import PreviousDataset
 from shardctl.build.convert.rejects import NewInputs, refuse_failing
 from shardctl.build.plan.labels import LABEL
 from shardctl.build.plan.listing import Listing
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import Job
+from shardctl.build.shards.job import DatasetJob, Job
 from shardctl.errors import InputError, StorageError, TypesDifferError
 from shardctl.format.roles import Image
 from shardctl.sources.annotations.counting import annotated_columns

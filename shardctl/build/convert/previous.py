@@ -15,9 +15,9 @@ import pyarrow as pa
 from shardctl.build.convert.table_writer import done_of
 from shardctl.build.plan.listing import CHUNK_ROWS, KnownListing, Listing
 from shardctl.build.plan.plan import job_table
+from shardctl.build.shards.job import RecordReading
 from shardctl.build.shards.marker import ShardMarker
 from shardctl.build.shards.previous_samples import REUSED, REUSED_SCHEMA
-from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import column_of
 from shardctl.format.counts import COUNTS, JpegRecord

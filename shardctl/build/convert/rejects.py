@@ -20,7 +20,7 @@ from shardctl.build.convert.previous import Matching, PreviousDataset
 from shardctl.build.options import reject_limit
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.job import NEW_FOLDER, Job
-from shardctl.build.shards.probe import Probe
+from shardctl.build.shards.scan import Probe
 from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRejectsError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, REJECTS

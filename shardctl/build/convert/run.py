@@ -50,11 +50,10 @@ from shardctl.build.convert.targets import Target, WriteLease
 from shardctl.build.options import reject_limit
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.engines import registry
-from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import NEW_FOLDER, Job
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards import engines
+from shardctl.build.shards.engines.local import Engine
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
+from shardctl.build.shards.marker import WorkDone
 from shardctl.errors import (
     BusyError,
     DatasetError,
@@ -84,7 +83,7 @@ def run(
     `convert` does."""
     options = request.options
     with in_use(), metered(listener, options.metrics) as metering:
-        engine = registry.start(options.engine, options.workers, options.limits(), metering.on_line)
+        engine = engines.start(options.engine, options.workers, options.limits(), metering.on_line)
         try:
             conversion, result = Conversion.of(request, metering, engine, target, held), None
             while result is None:

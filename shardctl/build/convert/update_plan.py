@@ -48,13 +48,9 @@ from shardctl.build.plan.plan import (
     write_shards,
 )
 from shardctl.build.plan.splits import Splitting, look_inside, split_files
-from shardctl.build.shards.costs import Costs
-from shardctl.build.shards.dataset_job import DatasetJob, plan_job
-from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import Job
-from shardctl.build.shards.lineage import Lineage
+from shardctl.build.shards.engines.local import Engine
+from shardctl.build.shards.job import Costs, DatasetJob, Job, Lineage, RecordReading, plan_job
 from shardctl.build.shards.planned import Root
-from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import column_of
 from shardctl.format.layout import Layout

@@ -15,8 +15,7 @@ from shardctl.build.commit import generations, publish, staging
 from shardctl.build.convert.previous import PreviousDataset
 from shardctl.build.paths import check_destination, check_writable
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, SHARDS, STAGING

@@ -22,8 +22,7 @@ from pathlib import Path
 from shardctl.build.commit import staging
 from shardctl.build.convert.previous import PreviousDataset
 from shardctl.build.convert.targets import Chosen, Target, WriteLease, kept_shards
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.build.shards.upload import (
     done_folder,
     fetch_file,

@@ -1,35 +1,35 @@
-"""What is found out about records of text before there is a plan, so that duplicates are known:
-hashes or signatures of them.
-
-They are what a step of the recipe gets: all records are read and go through the steps before it.
-What is found is too much for messages, and is written into files of the job's folder.
-"""
+"""What is found out about inputs before there is a plan, so that duplicates are known: hashes of files, of
+pictures, and of texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.build.shards.inputs import read_whole
+from shardctl.build.shards.inputs import NO_ANSWER, read_file, read_whole, requests_of
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.job_units import requests_of
 from shardctl.build.shards.planned import PlannedUnit
-from shardctl.build.shards.prefetch import ReadRequest
+from shardctl.build.shards.prefetch import ReadRequest, take
 from shardctl.build.shards.records import FITTED_RECORDS, read_unit
-from shardctl.build.shards.scan import Found
+from shardctl.build.shards.scan import Found, PrePlanTask
 from shardctl.errors import Rejection, TypesDifferError, WorkerError
 from shardctl.format.arrays import bytes_of
-from shardctl.sources.formats import ColumnMisfit, Misfit
+from shardctl.images.codecs.deep_gray import GrayRange
+from shardctl.images.codecs.image import Opened, check, open_image, upright
+from shardctl.images.codecs.measures import HASH_SIDE, phash
+from shardctl.sources.formats import ColumnMisfit, Misfit, ranges
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_stored
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.exact import HASHED, PIECE_BITS
@@ -40,9 +40,100 @@ from shardctl.transforms.duplicates.near import (
     sketches_of,
 )
 from shardctl.transforms.duplicates.pieces import Numbers, pieces_of
+from shardctl.transforms.filter import Filter, judge
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, records_of_file
 from shardctl.transforms.records import Records
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
+
+DIGEST_BYTES = 16
+"""Bytes of a SHA-256 that are compared. It is no hash for speed: files could be made that have the
+same one of those."""
+
+SILENT = "no-answer"
+"""The error of a file whose disk or server does not answer."""
+
+
+class ListedFile(NamedTuple):
+    """A file as it was listed: the path or the URL by which it is opened, its size in bytes, when
+    it was changed last in ns."""
+
+    opened: str
+    size: int
+    mtime_ns: int
+
+    @property
+    def requests(self) -> Sequence[ReadRequest]:
+        """The object that it is, if it is on a store."""
+        return (
+            (ReadRequest(self.opened, self.size, self.mtime_ns, True),)
+            if is_stored(self.opened)
+            else ()
+        )
+
+
+@dataclass(frozen=True)
+class ImageHashTask(PrePlanTask):
+    """Work on some files: `what` is `bytes` (a hash of them), `decodes` (whether the image does) or
+    `picture` (a hash of it).
+
+    Images that a filter of the recipe rejects are not compared: what is kept for them would be
+    rejected in the end.
+
+    Found is {"hash": number} for each, {"hash": None} for one that cannot be compared, {"fault": …}
+    as in scan.py.
+    """
+
+    files: tuple[ListedFile, ...]
+    what: str
+    max_pixels: int
+    keep_truncated: bool
+    filters: tuple[Filter, ...] = ()
+    gray16: GrayRange | None = None
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def reads(self, number: int) -> Sequence[ReadRequest]:
+        """Return the object that a file is."""
+        return self.files[number].requests
+
+    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
+        """Read a file and hash it. Raises Rejection, OSError."""
+        data = _bytes_of(self.files[number])
+        if self.what == "bytes":
+            return {"hash": int.from_bytes(hashlib.sha256(data).digest()[:DIGEST_BYTES], "big")}
+        progress.enter("decode")
+        opened = open_image(data, self.max_pixels, self.keep_truncated, gray16=self.gray16)
+        judge(self.filters, opened)
+        return {"hash": _HASHES[self.what](opened)}
+
+
+def _decodes(opened: Opened) -> int:
+    check(opened)
+    return 1
+
+
+def _of_picture(opened: Opened) -> int | None:
+    return phash(upright(opened, (HASH_SIDE, HASH_SIDE)))
+
+
+_HASHES: dict[str, Callable[[Opened], int | None]] = {"decodes": _decodes, "picture": _of_picture}
+
+
+def _bytes_of(file: ListedFile) -> bytes:
+    """Return the bytes of a file. Raises Rejection if it is not what was listed, OSError."""
+    try:
+        if is_stored(file.opened):
+            return take(file.opened, file.size, file.mtime_ns)
+        data, status = read_file(file.opened, file.size)
+    except OSError as error:
+        if error.errno in NO_ANSWER:
+            raise Rejection("read", SILENT, f"cannot be read ({error.strerror})") from error
+        raise
+    if status.st_mtime_ns != file.mtime_ns or len(data) != file.size:
+        raise ranges.changed()
+    return data
+
 
 HASHES = "hashes"
 """The folder, in that of the job, of the files that workers write."""
@@ -61,7 +152,7 @@ the texts."""
 
 
 @dataclass(frozen=True)
-class TextHashTask:
+class TextHashTask(PrePlanTask):
     """Work on `count` units of a job's plan, from `first` on, for the batch step `step` of its
     recipe.
 
@@ -74,7 +165,6 @@ class TextHashTask:
     ended.
     """
 
-    name: ClassVar[str] = "compare"
     folder: str
     number: int
     step: int
@@ -83,15 +173,6 @@ class TextHashTask:
 
     def __len__(self) -> int:
         return self.count
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> TextHashTask:
-        """Build what `to_json` gave."""
-        return cls(**record)
 
     @property
     def path(self) -> Path:
