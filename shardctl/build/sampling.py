@@ -20,10 +20,9 @@ from shardctl.build.plan.units import Units
 from shardctl.build.shards.engines.local import local_engine
 from shardctl.build.shards.record_sampling import Taken, take
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
-from shardctl.sources.files import fetch_all, local_copy
+from shardctl.sources.files import SourceRoot, fetch_all, local_copy, resolved
 from shardctl.sources.formats import Numbers
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.sources.types import without_nulls
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import copy_file, naming_the_path

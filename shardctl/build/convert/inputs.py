@@ -11,8 +11,8 @@ from shardctl.build.plan.fingerprint import fingerprint_parts
 from shardctl.build.plan.listing import KnownFiles, Listing, list_files
 from shardctl.build.shards.engines import registry
 from shardctl.build.shards.planned import Root
+from shardctl.sources.files import SourceRoot
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.roots import SourceRoot
 from shardctl.system.dataclass import dataclass
 
 

@@ -21,11 +21,10 @@ from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRej
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, REJECTS
 from shardctl.format.tables import PLAN_SCHEMA, Reject, failures, open_table, read_rejects
-from shardctl.sources.encoding_guess import Guess, guess_encoding
 from shardctl.sources.files import begin_of, local_copy
-from shardctl.sources.formats.encodings import SAMPLE_BYTES
-from shardctl.sources.formats.streams import compression_of, decompressed
-from shardctl.sources.kinds.text import LINES
+from shardctl.sources.formats.content import compression_of, decompressed
+from shardctl.sources.formats.encodings import SAMPLE_BYTES, Guess, guess_encoding
+from shardctl.sources.kinds import LINES
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import (
     PARTIAL,

@@ -17,7 +17,7 @@ from shardctl.build.plan.pinned import read_classes
 from shardctl.build.plan.splits import SplitRule
 from shardctl.errors import UsageError
 from shardctl.sources.annotations import AnnotationRule
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import is_url, refuse_half_url

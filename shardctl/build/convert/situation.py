@@ -11,7 +11,7 @@ from shardctl.build.convert.inputs import Inputs
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.format.manifest import Manifest
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot
 from shardctl.system.dataclass import dataclass
 
 

@@ -15,7 +15,7 @@ from shardctl.errors import Rejection
 from shardctl.images.codecs.deep_gray import GrayRange
 from shardctl.images.codecs.image import Opened, check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
-from shardctl.sources.formats import ranges
+from shardctl.sources.files import changed
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import is_stored
 from shardctl.system.processes.progress_slot import WorkerProgress
@@ -131,5 +131,5 @@ def _bytes_of(file: ListedFile) -> bytes:
             raise Rejection("read", SILENT, f"cannot be read ({error.strerror})") from error
         raise
     if status.st_mtime_ns != file.mtime_ns or len(data) != file.size:
-        raise ranges.changed()
+        raise changed()
     return data

@@ -19,10 +19,17 @@ from shardctl.errors import Rejection
 from shardctl.format.exact_values import python_rows
 from shardctl.format.sample import Sample
 from shardctl.sources.annotations.masks import MASK
-from shardctl.sources.companions import copy_to_read
-from shardctl.sources.endings import ending_of
 from shardctl.sources.files import local_copy
-from shardctl.sources.formats import Choose, Digest, Parsed, Reading, Unit, find_format
+from shardctl.sources.formats import (
+    Choose,
+    Digest,
+    Parsed,
+    Reading,
+    Unit,
+    copy_to_read,
+    ending_of,
+    find_format,
+)
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.label_table import hash_names

@@ -18,14 +18,16 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.format.sample import Sample
 from shardctl.sources.annotations.objects import ITEMS, OBJECTS
 from shardctl.sources.boxes import (
+    LOOKED_AT,
+    Kind,
     beside_images,
     column_of,
     has_values_to_see,
+    kinds_of,
     said_of_unknown,
     ways_out,
     why_wrong,
 )
-from shardctl.sources.first_values import LOOKED_AT, Kind, kinds_of
 from shardctl.system.processes.progress_slot import WorkerProgress
 
 

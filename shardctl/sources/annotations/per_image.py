@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.annotations.inputs import FOLDERS, Inputs, stem
-from shardctl.sources.files import exists, is_folder, local_copy
+from shardctl.sources.files import SourceRoot, exists, is_folder, local_copy
 from shardctl.sources.label_table import some
-from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import FoundFile, walk
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary

@@ -10,7 +10,7 @@ from shardctl.build.convert.targets.base import Target
 from shardctl.build.convert.targets.folder import FolderTarget
 from shardctl.build.paths import check_destination
 from shardctl.errors import UsageError
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import is_url
 

@@ -8,8 +8,8 @@ from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import CHUNK_ROWS, KnownFiles, LabelRule
 from shardctl.build.shards.planned import Root
 from shardctl.errors import InputError
+from shardctl.sources.files import SourceRoot, folder_of
 from shardctl.sources.kinds import Form
-from shardctl.sources.roots import SourceRoot, folder_of
 from shardctl.sources.walk import FoundFile, is_hidden, suffix_of, walk
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.locations.text import path_below, within
