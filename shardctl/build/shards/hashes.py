@@ -25,7 +25,8 @@ from shardctl.format.arrays import bytes_of
 from shardctl.images.codecs.deep_gray import GrayRange
 from shardctl.images.codecs.image import Opened, check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
-from shardctl.sources.formats import ColumnMisfit, Misfit, ranges
+from shardctl.sources.files import changed
+from shardctl.sources.formats import ColumnMisfit, Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
@@ -131,7 +132,7 @@ def _bytes_of(file: ListedFile) -> bytes:
             raise Rejection("read", SILENT, f"cannot be read ({error.strerror})") from error
         raise
     if status.st_mtime_ns != file.mtime_ns or len(data) != file.size:
-        raise ranges.changed()
+        raise changed()
     return data
 
 

@@ -18,12 +18,11 @@ from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.errors import InputError, UsageError
 from shardctl.format.names import MANIFEST, SHARDS, STAGING
 from shardctl.format.shard import INFO_KEY
-from shardctl.sources.endings import ending_of, without_compression
+from shardctl.sources.files import SourceRoot
 from shardctl.sources.format_table import CONTAINER_SUFFIXES, FORMAT_NAMES, PLAIN_TEXTS
-from shardctl.sources.formats import Reading
+from shardctl.sources.formats import Reading, ending_of, without_compression
 from shardctl.sources.formats.arrow import FILE_MAGIC
 from shardctl.sources.kinds import KINDS, Form
-from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import check_ordinary, is_file
 from shardctl.system.processes.pool import Limits
