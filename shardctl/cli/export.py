@@ -17,8 +17,7 @@ from shardctl.cli.options import option_of, options_of, values_of
 from shardctl.cli.output import Output, print_json, print_table, progress_options, shortened
 from shardctl.cli.values import OneOf
 from shardctl.interop.exports import WORKER
-from shardctl.interop.exports.options import Choice, FormSettings
-from shardctl.interop.exports.table import EXPORTS, made_of
+from shardctl.interop.exports.options import EXPORTS, Choice, FormSettings, made_of
 from shardctl.system.files import free_bytes
 from shardctl.system.options import declared_in
 from shardctl.system.startup import quick_imports

@@ -22,6 +22,7 @@ from shardctl.images.geometry import (
     Box,
     Displacement,
     Matrix,
+    Patch,
     Size,
     Stage,
     Warp,
@@ -32,7 +33,6 @@ from shardctl.images.geometry import (
     moving,
     scaling,
 )
-from shardctl.images.patch import Patch
 from shardctl.images.polygons import Polygons
 from shardctl.system.dataclass import dataclass
 

@@ -9,7 +9,8 @@ from itertools import islice
 from typing import Literal
 
 from shardctl.errors import Rejection
-from shardctl.images.codecs.image import SNIFF_BYTES, is_image, open_image
+from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
+from shardctl.images.codecs.image import open_image
 from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
 
 LOOKED_AT = 32

@@ -11,7 +11,7 @@ from shardctl.cli.output import print_table, shortened
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.interop.foreign.showing import ForeignOverview
+    from shardctl.interop.foreign import ForeignOverview
 
 SHOWN_FAULTS = 10
 

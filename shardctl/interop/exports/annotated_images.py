@@ -23,20 +23,20 @@ from shardctl.interop.exports.base import (
     ExportPart,
     PartResult,
     Progress,
+    batches,
     form_of_raw,
+    suffix_of,
 )
-from shardctl.interop.exports.file_names import (
+from shardctl.interop.exports.loose_files import (
     IMAGE_SUFFIXES,
     MARK,
+    NameSet,
     folded,
     plain_stem,
+    repeated,
     safe_name,
     stem_of,
 )
-from shardctl.interop.exports.images import suffix_of
-from shardctl.interop.exports.loose_files import repeated
-from shardctl.interop.exports.name_set import NameSet
-from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
 from shardctl.system.dataclass import dataclass

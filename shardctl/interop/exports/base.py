@@ -1,5 +1,5 @@
 """What an export is: it says how each column is written and what is lost, and writes the parts of a
-dataset."""
+dataset. What forms have in common: columns, images, and the samples of a part."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, UsageError
-from shardctl.format.json_values import check_type
+from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.format.json_values import check_type, json_text
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.format.roles import Role
+from shardctl.format.roles import Mask, Objects, Role
 from shardctl.format.stored import is_path_below
-from shardctl.interop.exports.arrays import has_gaps
-from shardctl.interop.exports.images import Recoding, suffixes_in
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
@@ -302,3 +301,220 @@ def refuse_choices(source: Source, to: str) -> None:
     odd = next((option for option, value in given.items() if value), None)
     if odd is not None:
         raise UsageError(f"{odd} does not go with {to}, which has bare tokens and no columns")
+
+
+def is_packed(type_: pa.DataType) -> bool:
+    """Return whether a type is a tensor, or a list of one length, of numbers."""
+    if not isinstance(type_, pa.FixedShapeTensorType) and not pa.types.is_fixed_size_list(type_):
+        return False
+    return is_number(type_.value_type)
+
+
+def is_number(type_: pa.DataType) -> bool:
+    """Return whether a type is one of numbers that numpy has too."""
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
+
+
+def has_gaps(array: pa.Array) -> bool:
+    """Return whether a value is missing inside a column of lists or tensors."""
+    storage = array.storage if isinstance(array.type, pa.FixedShapeTensorType) else array
+    return bool(storage.flatten().null_count)
+
+
+def arrays_of(array: pa.Array) -> list[Any]:
+    """Return the rows of a column of tensors, or of lists of one length, none of which is
+    missing."""
+    if isinstance(array.type, pa.FixedShapeTensorType):
+        return pixels_of(array)
+    size = array.type.list_size
+    return list(
+        np.asarray(array.values.slice(array.offset * size, len(array) * size)).reshape(
+            len(array), size
+        )
+    )
+
+
+def pixels_of(array: pa.Array) -> list[Any]:
+    """Return the arrays in a column of tensors, without a copy; None for a missing one."""
+    size = array.type.storage_type.list_size
+    storage = array.storage
+    flat = storage.values.slice(storage.offset * size, len(array) * size)
+    if flat.null_count:
+        raise InputError("a tensor lacks some of its numbers")
+    rows = np.asarray(flat).reshape(len(array), *array.type.shape)
+    if not array.null_count:
+        return list(rows)
+    return [
+        row if valid else None
+        for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)
+    ]
+
+
+_SUFFIXES = (
+    (b"\xff\xd8\xff", "jpg"),
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"GIF8", "gif"),
+    (b"BM", "bmp"),
+    (b"II*\0", "tiff"),
+    (b"MM\0*", "tiff"),
+    (b"\0\0\0\x0cjP  ", "jp2"),
+    (b"qoif", "qoi"),
+    (b"\0\0\1\0", "ico"),
+    *((b"P%d" % number, suffix) for number, suffix in enumerate(("pbm", "pgm", "ppm") * 2, 1)),
+)
+OTHER = "img"
+"""The suffix of an image of a format that its first bytes do not tell."""
+
+
+def suffix_of(data: bytes | memoryview) -> str:
+    """Return the suffix of an encoded image by its first bytes, without a dot: jpg, png, webp, …;
+    `img` if they do not tell."""
+    start = bytes(data[:12])
+    for magic, suffix in _SUFFIXES:
+        if start.startswith(magic):
+            return suffix
+    if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
+        return "webp"
+    return "avif" if start[4:12] in (b"ftypavif", b"ftypavis") else OTHER
+
+
+def suffixes_in(array: pa.Array) -> set[str]:
+    """Return the suffixes of the images in a column of encoded images."""
+    return {suffix_of(memoryview(data.as_buffer())) for data in array.field(0) if data.is_valid}
+
+
+@dataclass(frozen=True)
+class Recoding:
+    """How raw images are stored: `keep` as arrays, `png`, or `jpeg:Q`. Masks are never JPEG, which
+    changes numbers."""
+
+    name: str
+
+    @classmethod
+    def parse(cls, text: str | None) -> Recoding | None:
+        """Read a choice, None for none. Raises UsageError."""
+        if text is None:
+            return None
+        name, _, quality = text.partition(":")
+        if text in ("keep", "png"):
+            return cls(text)
+        if name == "jpeg" and (
+            text == "jpeg"
+            or (quality.isascii() and quality.isdecimal() and 1 <= int(quality) <= 100)
+        ):
+            return cls(f"jpeg:{int(quality or 90)}")
+        raise UsageError(
+            f"--store {text!r} is not known; use keep, png or jpeg:QUALITY, with a quality of 1 to "
+            "100"
+        )
+
+    def form_of(self, type_: pa.DataType, role: Role | None) -> str:
+        """Return the form in which a column of raw images is written: `png`, `jpeg:Q`, or `value`
+        for arrays as they are."""
+        if self.name == "keep" or type_.value_type not in (pa.uint8(), pa.uint16()):
+            return "value"
+        return "png" if isinstance(role, Mask) else self.name
+
+
+def upright(array: pa.Array, is_mask: bool) -> tuple[pa.Array, int]:
+    """Return a column of encoded images without those that EXIF turns, and how many these were:
+    their pixels are turned.
+
+    Not every reader looks at EXIF, and what is marked in an image fits it upright. Raises
+    InputError for a broken image.
+    """
+    from shardctl.images.codecs.image import decode_mask, mask_png, without_turn
+
+    made = dict[int, bytes]()
+    for row, data in enumerate(array.field("bytes")):
+        if (given := data.as_py()) is None:
+            continue
+        try:
+            if (turned := without_turn(given)) is not None:
+                made[row] = mask_png(decode_mask(given), given) if is_mask else turned
+        except Rejection as fault:
+            raise InputError(f"an image {fault.message}") from fault
+    if not made:
+        return array, 0
+    rows = array.to_pylist()
+    for row, found in made.items():
+        rows[row]["bytes"] = found
+    return pa.array(rows, array.type), len(made)
+
+
+def encoder(form: str) -> Callable[[pa.Array], pa.Array]:
+    """Return what encodes a column of raw images: as `png` or `jpeg:Q`."""
+    # Pillow, which datasets without images do not need
+    from shardctl.images.codecs.image import ImageEncoding
+
+    store = ImageEncoding.parse(form)
+
+    def encode(array: pa.Array) -> pa.Array:
+        """Encode every image: struct<bytes, path>, the path missing. Raises InputError for one that
+        cannot be."""
+        try:
+            encoded = [
+                None if pixels is None else store.encode(pixels) for pixels in pixels_of(array)
+            ]
+        except Rejection as fault:
+            raise InputError(f"an image {fault.message}") from fault
+        children = [pa.array(encoded, pa.binary()), pa.nulls(len(encoded), pa.string())]
+        missing = (
+            pa.array([each is None for each in encoded], pa.bool_()) if None in encoded else None
+        )
+        return pa.StructArray.from_arrays(children, fields=list(ENCODED_IMAGE), mask=missing)
+
+    return encode
+
+
+def batches(
+    source: Source, fields: Sequence[Field], part: ExportPart, progress: Progress
+) -> Iterator[pa.RecordBatch]:
+    """Yield the samples of a part, with a column for each of `fields`, in their order and under
+    their `written` names.
+
+    A column of form `json` has JSON text, one of `png` or `jpeg:Q` encoded images; all others have
+    the type of the dataset. Encoded images beside objects or masks are upright as they are stored:
+    `turned` of the source counts those that EXIF turned. No batch is empty. Raises DatasetError for
+    a damaged block, InputError for an image that cannot be encoded.
+    """
+    roles = source.exported.roles
+    marked = any(isinstance(roles.get(field.name), Objects | Mask) for field in fields)
+    turned = roles.images if marked else ()
+    converters = [
+        _upright(source, field) if field.name in turned else _converter(field.form)
+        for field in fields
+    ]
+    for number in part.shards:
+        for block, read in source.blocks(source.shard(number)):
+            if block.num_rows:
+                columns = [
+                    convert(block.column(field.name))
+                    for field, convert in zip(fields, converters, strict=True)
+                ]
+                yield pa.record_batch(columns, names=[field.written for field in fields])
+            progress(read)
+
+
+def _upright(source: Source, field: Field) -> Callable[[pa.Array], pa.Array]:
+    written, is_mask = (
+        _converter(field.form),
+        isinstance(source.exported.roles.get(field.name), Mask),
+    )
+    if not source.exported.columns.field(field.name).type.equals(ENCODED_IMAGE):
+        return written
+
+    def convert(array: pa.Array) -> pa.Array:
+        made, turned = upright(array, is_mask)
+        source.turned += turned
+        return written(made)
+
+    return convert
+
+
+def _converter(form: str) -> Callable[[pa.Array], pa.Array]:
+    if form == "json":
+        return json_text
+    if form == "png" or form.startswith("jpeg:"):
+        return encoder(form)
+    return lambda array: array

@@ -41,7 +41,7 @@ from shardctl.interop.exports.annotated_images import (
 from shardctl.interop.exports.base import Column, ColumnEncoding, ExportPart, PartResult, Progress
 from shardctl.interop.exports.loose_files import writing
 from shardctl.interop.exports.source import Source
-from shardctl.sources.annotations.coco.categories import mirrored_points
+from shardctl.sources.annotations.coco.file import mirrored_points
 from shardctl.sources.annotations.objects import ITEMS
 from shardctl.sources.export_description import Field
 from shardctl.system.dataclass import dataclass

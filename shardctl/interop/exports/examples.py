@@ -3,25 +3,45 @@ that is not there.
 
 The messages (tensorflow/core/example/example.proto and feature.proto) are so plain that they are
 written here, byte by byte: each implementation of protobuf has features in an order of its own, and
-the same samples are to give the same bytes.
+the same samples are to give the same bytes. They lie in TFRecords (no TensorFlow is needed), or in
+files of Google's package array_record.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.errors import UsageError
+from shardctl.errors import InstallError, StorageError, UsageError, first_line
 from shardctl.format.list_types import is_list, leaf_of
 from shardctl.format.token_columns import list_offsets
-from shardctl.interop.exports.arrays import is_number, is_packed
-from shardctl.interop.exports.base import Column, ColumnEncoding, Export, form_of_raw
+from shardctl.interop.exports.base import (
+    Column,
+    ColumnEncoding,
+    Export,
+    ExportPart,
+    PartResult,
+    Progress,
+    batches,
+    form_of_raw,
+    is_number,
+    is_packed,
+)
+from shardctl.interop.exports.compressed import SUFFIXES, check_compression, compressing
+from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
+from shardctl.sources.formats.tfrecord import HEAD, TAIL, crc32c, masked
+from shardctl.system.dataclass import dataclass
+from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, sha256_of
+from shardctl.system.packages import to_install
+from shardctl.system.text import printable
 
 PATH = "/path"
 """What the name of the feature ends with that has the path of an image, where that is not the
@@ -323,3 +343,112 @@ def varints(numbers: Any) -> tuple[bytes, Any]:
         ).view(np.uint8) << 7
     kept = np.arange(most, dtype=np.uint8) < sizes[:, None]
     return rows[kept].tobytes(), np.append(0, np.cumsum(sizes, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class TfRecord(ExampleExport):
+    """A TFRecord file for each shard, plain or gzip."""
+
+    compression: str = "none"
+    name: ClassVar[str] = "tfrecord"
+
+    def check(self, source: Source) -> None:
+        """Raise UsageError for a compression that TensorFlow does not read, InstallError if a
+        package is missing."""
+        check_compression(self.name, self.compression)
+        crc32c()
+
+    def write(
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        part: ExportPart,
+        folder: Path,
+        progress: Progress,
+    ) -> PartResult:
+        """Write one file; none if no sample was chosen of the shard."""
+        name = f"{part.name}.tfrecord{SUFFIXES[self.compression]}"
+        samples, facts = write_records(
+            batches(source, fields, part, progress), fields, folder / name
+        )
+        return PartResult(samples, {name: facts} if samples else {})
+
+
+def write_records(
+    given: Iterator[pa.RecordBatch], fields: Sequence[Field], path: Path
+) -> tuple[int, FileFacts]:
+    """Write samples into a file, which may have none, and return how many they are and what the
+    file is."""
+    checksum = crc32c()
+    samples = 0
+    with replacing(path, StreamedFile) as sink, compressing(sink, path) as stream:
+        for batch in given:
+            for data in serialized(batch, fields):
+                length = len(data).to_bytes(8, "little")
+                head = HEAD.pack(len(data), masked(checksum(length)))
+                stream.write(b"".join((head, data, TAIL.pack(masked(checksum(data))))))
+            samples += batch.num_rows
+    return samples, sink.facts
+
+
+OPTIONS = {"none": "group_size:1,uncompressed", "zstd": "group_size:1,zstd:3"}
+"""What each compression is to the package."""
+
+
+@dataclass(frozen=True)
+class ArrayRecord(ExampleExport):
+    """An ArrayRecord file for each shard. Encoded images do not get smaller by compression, and are
+    read faster without."""
+
+    compression: str = "none"
+    name: ClassVar[str] = "array-record"
+
+    def check(self, source: Source) -> None:
+        """Raise UsageError for a compression that there is not, InstallError if the package is
+        missing."""
+        if self.compression not in OPTIONS:
+            raise UsageError(
+                f"--compression {self.compression!r} is not one of {', '.join(OPTIONS)}, which "
+                "array-record has"
+            )
+        _module()
+
+    def write(
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        part: ExportPart,
+        folder: Path,
+        progress: Progress,
+    ) -> PartResult:
+        """Write one file; none if no sample was chosen of the shard."""
+        name = f"{part.split}-{part.number:05d}-of-{part.of:05d}.array_record"
+        unfinished = folder / f"{name}.unfinished"
+        samples = 0
+        with naming_the_path(folder / name):
+            try:
+                writer = _module().ArrayRecordWriter(str(unfinished), OPTIONS[self.compression])
+                for batch in batches(source, fields, part, progress):
+                    for data in serialized(batch, fields):
+                        writer.write(data)
+                    samples += batch.num_rows
+                writer.close()
+            except RuntimeError as error:  # the package's own
+                raise StorageError(
+                    f"{printable(str(folder / name))}: cannot be written ({first_line(error)})"
+                ) from error
+            with open(unfinished, "rb+") as file:
+                os.fsync(file.fileno())
+            facts = FileFacts(unfinished.stat().st_size, sha256_of(unfinished))
+            unfinished.rename(folder / name)
+        return PartResult(samples, {name: facts} if samples else {})
+
+
+def _module() -> Any:
+    try:
+        from array_record.python import array_record_module
+    except ImportError:
+        raise InstallError(
+            f"ArrayRecord needs the package array_record: pip install {to_install('array-record')}"
+        ) from None
+    return array_record_module

@@ -28,9 +28,7 @@ from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import write_checksums
 from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.base import ExportPart, FileList, PartResult
-from shardctl.interop.exports.destination import check_destination
-from shardctl.interop.exports.forms import chosen_export
-from shardctl.interop.exports.job import ExportJob
+from shardctl.interop.exports.job import ExportJob, chosen_export
 from shardctl.interop.exports.losses import (
     PlannedField,
     accepted_losses,
@@ -39,7 +37,13 @@ from shardctl.interop.exports.losses import (
 )
 from shardctl.interop.exports.options import Choice, FormSettings
 from shardctl.interop.exports.source import Source, digest_of
-from shardctl.interop.exports.staging import Staging, Writer, discard_others, only_writer
+from shardctl.interop.exports.staging import (
+    Staging,
+    Writer,
+    check_destination,
+    discard_others,
+    only_writer,
+)
 from shardctl.sources.export_description import DESCRIPTION, Description, LooseFacts, SplitFiles
 from shardctl.system import arguments
 from shardctl.system.dataclass import dataclass

@@ -27,22 +27,23 @@ from shardctl.interop.exports.base import (
     ExportPart,
     PartResult,
     Progress,
+    batches,
     check_json,
     form_of_raw,
+    suffix_of,
 )
-from shardctl.interop.exports.file_names import (
+from shardctl.interop.exports.loose_files import (
     IMAGE_SUFFIXES,
     MARK,
     TEXT_SUFFIXES,
+    NameSet,
     class_folders,
     folded,
     plain_stem,
+    repeated,
     safe_name,
+    writing,
 )
-from shardctl.interop.exports.images import suffix_of
-from shardctl.interop.exports.loose_files import repeated, writing
-from shardctl.interop.exports.name_set import NameSet
-from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
 from shardctl.sources.label_table import some

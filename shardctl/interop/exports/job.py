@@ -1,22 +1,29 @@
 """What a worker is told: the dataset, what was chosen of it, the form, its settings and the
-columns."""
+columns; and the worker process, in which worker_loop.py calls `handle`."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from shardctl.errors import DatasetError, UsageError
 from shardctl.format.dataset_place import DatasetFolder, from_json, to_json
 from shardctl.interop.exports.base import Export, ExportPart, PartResult, Progress
-from shardctl.interop.exports.forms import chosen_export
-from shardctl.interop.exports.options import Choice
+from shardctl.interop.exports.options import EXPORTS, Choice, FormSettings
 from shardctl.interop.exports.source import Source
+from shardctl.interop.exports.staging import Staging
 from shardctl.sources.export_description import Field
 from shardctl.system.dataclass import dataclass
+from shardctl.system.job_folder import JobFolder
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.text import counted
+from shardctl.system.options import declared_in
+from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_loop import Tell
+from shardctl.system.text import counted, did_you_mean, unknown
 
 TURNED = "turned"
 """The fact of a part that counts the images that were turned."""
@@ -92,3 +99,48 @@ class ExportJob:
             if turned
             else said
         )
+
+
+def chosen_export(to: str, settings: dict[str, Any]) -> Export:
+    """Return the export of a name with its settings. Raises UsageError for an unknown name or
+    setting."""
+    if to not in EXPORTS:
+        raise UsageError(unknown("the form of an export", to, EXPORTS))
+    module, _, name = EXPORTS[to].export.partition(":")
+    class_: Any = getattr(importlib.import_module(f"shardctl.interop.exports.{module}"), name)
+    known = [field.name for field in fields(class_)]
+    odd = next((name for name in settings if name not in known), None)
+    if odd is not None:
+        has = f"{did_you_mean(odd, known) or ';'} it has {', '.join(known)}" if known else ""
+        declared = declared_in(FormSettings)
+        shown = declared[odd].spelled(odd) if odd in declared else odd
+        raise UsageError(f"{shown} is not for an export to {to}{has}")
+    export: Export = class_(**settings)
+    return export
+
+
+def handle(task: dict[str, Any], tell: Tell, _progress: WorkerProgress) -> Any:
+    """Write the part with the number `part` of the export in the folder `folder`, and return what
+    was written.
+
+    Raises DatasetError if the dataset is not in the `state` for which the export was planned.
+    """
+    staging = Staging(Path(task["folder"]))
+    job = _job(staging.job, task["state"], task["version"])
+    part = job.parts[task["part"]]
+    written = job.write(part, staging.files, tell)
+    staging.mark_done(part, written)
+    return written.to_json()
+
+
+@lru_cache(maxsize=1)
+def _job(folder: JobFolder, state: str, _version: int) -> ExportJob:
+    """Return the job, which is read once for all parts of an export. Raises DatasetError if its
+    dataset is another one."""
+    job = ExportJob.from_json(folder.record())
+    # moved away, and another one put in its place, since the export was planned
+    if job.source.state != state:
+        raise DatasetError(
+            f"{job.source.shown}: was changed while it was exported; run the same command again"
+        )
+    return job

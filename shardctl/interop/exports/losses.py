@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from shardctl.errors import UsageError
 from shardctl.format.json_values import check_type
-from shardctl.interop.exports.base import Column, ColumnEncoding, Export
-from shardctl.interop.exports.images import Recoding
+from shardctl.interop.exports.base import Column, ColumnEncoding, Export, Recoding
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 from shardctl.system.dataclass import dataclass

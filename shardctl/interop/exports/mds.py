@@ -23,7 +23,6 @@ import xxhash
 from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import dtype_of
 from shardctl.format.json_values import json_text
-from shardctl.interop.exports.arrays import arrays_of, is_number, is_packed
 from shardctl.interop.exports.base import (
     Column,
     ColumnEncoding,
@@ -31,10 +30,13 @@ from shardctl.interop.exports.base import (
     ExportPart,
     PartResult,
     Progress,
+    arrays_of,
+    batches,
     check_json,
     form_of_raw,
+    is_number,
+    is_packed,
 )
-from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 from shardctl.system.dataclass import dataclass

@@ -24,9 +24,9 @@ from shardctl.interop.exports.base import (
     ExportPart,
     PartResult,
     Progress,
+    batches,
     form_of_raw,
 )
-from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 from shardctl.system.dataclass import dataclass

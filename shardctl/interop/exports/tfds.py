@@ -19,7 +19,6 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import dtype_of
 from shardctl.format.list_types import is_list
 from shardctl.format.roles import Label, Mask, Objects, Role
-from shardctl.interop.exports.arrays import is_packed
 from shardctl.interop.exports.base import (
     Column,
     ColumnEncoding,
@@ -27,20 +26,22 @@ from shardctl.interop.exports.base import (
     ExportPart,
     PartResult,
     Progress,
+    batches,
     form_of_raw,
+    is_packed,
+    suffixes_in,
 )
 from shardctl.interop.exports.examples import (
     STRUCT,
     WITH_PATHS,
+    TfRecord,
     form_of,
     form_of_images,
     is_bytes,
     loss_of,
+    write_records,
 )
-from shardctl.interop.exports.images import suffixes_in
-from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
-from shardctl.interop.exports.tfrecord import TfRecord, write_records
 from shardctl.sources.export_description import Field
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, write_atomically

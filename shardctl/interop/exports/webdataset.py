@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from shardctl.format.json_values import dumps, to_json
 from shardctl.format.keys import DistinctNames, extension_part, member_key
-from shardctl.interop.exports.arrays import arrays_of, is_packed
 from shardctl.interop.exports.base import (
     Column,
     ColumnEncoding,
@@ -32,13 +31,15 @@ from shardctl.interop.exports.base import (
     ExportPart,
     PartResult,
     Progress,
+    arrays_of,
+    batches,
     check_json,
     form_of_raw,
+    is_packed,
+    suffix_of,
 )
 from shardctl.interop.exports.compressed import SUFFIXES, check_compression, compressing
-from shardctl.interop.exports.file_names import IMAGE_SUFFIXES
-from shardctl.interop.exports.images import suffix_of
-from shardctl.interop.exports.rows import batches
+from shardctl.interop.exports.loose_files import IMAGE_SUFFIXES
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
 from shardctl.system.dataclass import dataclass

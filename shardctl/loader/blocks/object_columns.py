@@ -15,7 +15,7 @@ from shardctl.errors import DatasetError
 from shardctl.format.list_types import leaf_of
 from shardctl.format.roles import Objects
 from shardctl.images.codecs import rle
-from shardctl.images.geometry import Size, View
+from shardctl.images.geometry import Patch, Size, View
 from shardctl.images.object_geometry import (
     KeepRule,
     Motion,
@@ -27,7 +27,6 @@ from shardctl.images.object_geometry import (
     scaled_boxes,
     visible_columns,
 )
-from shardctl.images.patch import Patch
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.convert import Views

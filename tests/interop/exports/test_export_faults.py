@@ -18,7 +18,6 @@ from restoring import restored
 
 import shardctl
 from shardctl.errors import BusyError, DatasetError, StorageError, UsageError
-from shardctl.interop.exports import worker
 from shardctl.interop.exports.exporting import Parts
 from shardctl.interop.exports.job import ExportJob
 from shardctl.interop.exports.options import Choice
@@ -181,7 +180,7 @@ def test_a_worker_writes_nothing_of_another_dataset_than_the_planned_one(tmp_pat
     with pytest.raises(
         DatasetError, match="was changed while it was exported; run the same command again"
     ):
-        worker.handle(task, lambda samples: None, None)  # type: ignore[arg-type]
+        job.handle(task, lambda samples: None, None)  # type: ignore[arg-type]
     assert list(staging.folder.glob("done/*")) == list(staging.folder.glob("files/*")) == []
 
 

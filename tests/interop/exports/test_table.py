@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from shardctl.errors import UsageError
-from shardctl.interop.exports.array_record import OPTIONS
 from shardctl.interop.exports.base import Export
 from shardctl.interop.exports.compressed import SUFFIXES
-from shardctl.interop.exports.forms import chosen_export
-from shardctl.interop.exports.options import FormSettings
+from shardctl.interop.exports.examples import OPTIONS
+from shardctl.interop.exports.job import chosen_export
+from shardctl.interop.exports.options import EXPORTS, FormSettings
 from shardctl.interop.exports.parquet import COMPRESSIONS
-from shardctl.interop.exports.table import EXPORTS
 from shardctl.interop.exports.token_files import TokenExport
 from shardctl.interop.exports.yolo import TASKS
 
