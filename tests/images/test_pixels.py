@@ -40,10 +40,6 @@ PILLOW: dict[str, tuple[Callable[..., Image.Image], Callable[..., Image.Image]]]
         pixels.sharpness,
         lambda image, factor: ImageEnhance.Sharpness(image).enhance(factor),
     ),
-    "blend": (
-        lambda image, factor: pixels.blend(ImageOps.mirror(image), image, factor),
-        lambda image, factor: Image.blend(ImageOps.mirror(image), image, factor),
-    ),
     "autocontrast": (
         lambda image, _: pixels.autocontrast(image),
         lambda image, _: ImageOps.autocontrast(image),
