@@ -24,8 +24,7 @@ from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.interop.exports.exporting import ExportPlan, ExportResult
-    from shardctl.interop.exports.losses import PlannedField
+    from shardctl.interop.exports.exporting import ExportPlan, ExportResult, PlannedField
 
 
 _FORMS = "\n".join(

@@ -74,7 +74,7 @@ def tensor(image: Image.Image) -> Any:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def pixels(made: Any) -> Any:
+def pixels_of(made: Any) -> Any:
     return made.permute(1, 2, 0).numpy().astype(int)
 
 
@@ -82,7 +82,7 @@ def pixels(made: Any) -> Any:
 def test_hue_is_within_1_of_that_of_a_tensor(turn: float, v2: Any) -> None:
     for seed, size in enumerate(SIZES):
         image = picture(seed, *size)
-        theirs = pixels(v2.functional.adjust_hue(tensor(image), turn))
+        theirs = pixels_of(v2.functional.adjust_hue(tensor(image), turn))
         assert np.abs(values(pixels.hue(image, turn)) - theirs).max() <= 1
 
 
@@ -105,7 +105,7 @@ def test_gaussian_noise_has_the_same_distribution(v2: Any) -> None:
     image = Image.new("RGB", (300, 300), (60, 128, 250))
     ours = values(pixels.gaussian_noise(image, np.random.default_rng(1), 0.02, 0.1))
     torch.manual_seed(1)
-    theirs = pixels(v2.functional.gaussian_noise(tensor(image), 0.02, 0.1))
+    theirs = pixels_of(v2.functional.gaussian_noise(tensor(image), 0.02, 0.1))
     for channel in range(3):
         counts = [
             np.bincount(each[..., channel].reshape(-1), minlength=256) for each in (ours, theirs)

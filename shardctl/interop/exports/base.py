@@ -3,8 +3,10 @@ dataset. What forms have in common: columns, images, and the samples of a part."
 
 from __future__ import annotations
 
+import gzip
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, field
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +24,7 @@ from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
 from shardctl.system.dataclass import dataclass
-from shardctl.system.files import FileFacts
+from shardctl.system.files import FileFacts, HashingFile, naming_the_path, write_atomically
 
 Progress = Callable[[int], None]
 """Is told how many more samples are done."""
@@ -41,6 +43,60 @@ class ExportPart:
     shards: tuple[int, ...]
     number: int
     of: int
+
+
+@dataclass(frozen=True)
+class Work(ExportPart):
+    """A part that is being written: the columns `fields` of some samples, below `folder`."""
+
+    source: Source
+    fields: Sequence[Field]
+    folder: Path
+    progress: Progress
+
+    def path(self, name: str) -> Path:
+        """Return where a file is written, in a folder that is there. Raises StorageError."""
+        return path_below(self.folder, name)
+
+    def batches(self, fields: Sequence[Field] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the samples, with a column for each of the fields, in their order and under their
+        `written` names.
+
+        A column of form `json` has JSON text, one of `png` or `jpeg:Q` encoded images; all others
+        have the type of the dataset. Encoded images beside objects or masks are upright as they are
+        stored: `turned` of the source counts those that EXIF turned. No batch is empty. Raises
+        DatasetError for a damaged block, InputError for an image that cannot be encoded.
+        """
+        fields, roles = fields or self.fields, self.source.exported.roles
+        marked = any(isinstance(roles.get(field.name), Objects | Mask) for field in fields)
+        converters = [
+            self._converter(field, marked and field.name in roles.images) for field in fields
+        ]
+        for number in self.shards:
+            for block, read in self.source.blocks(self.source.shard(number)):
+                if block.num_rows:
+                    columns = [
+                        convert(block.column(field.name))
+                        for field, convert in zip(fields, converters, strict=True)
+                    ]
+                    yield pa.record_batch(columns, names=[field.written for field in fields])
+                self.progress(read)
+
+    def _converter(self, field: Field, is_turned: bool) -> Callable[[pa.Array], pa.Array]:
+        exported = self.source.exported
+        is_encoded = exported.columns.field(field.name).type.equals(ENCODED_IMAGE)
+        is_mask = isinstance(exported.roles.get(field.name), Mask)
+        encode = encoder(field.form) if field.form.startswith(("png", "jpeg:")) else None
+
+        def convert(array: pa.Array) -> pa.Array:
+            if is_turned and is_encoded:
+                array, turned = upright(array, is_mask)
+                self.source.turned += turned
+            if field.form == "json":
+                return json_text(array)
+            return array if encode is None else encode(array)
+
+        return convert
 
 
 @dataclass(frozen=True)
@@ -90,6 +146,40 @@ class PartResult:
         return {**self.files, **self.pieces}
 
 
+Written = Sequence[tuple[ExportPart, PartResult]]
+"""All parts in order, and what was written of each."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """An export of which all parts are written, below `folder`."""
+
+    source: Source
+    fields: Sequence[Field]
+    folder: Path
+    parts: Written
+
+    def of_splits(self) -> Iterator[tuple[str, list[PartResult]]]:
+        """Yield every split, and what was written of it."""
+        for split in self.source.splits:
+            yield split, [each for part, each in self.parts if part.split == split]
+
+    def write(self, files: Mapping[str, bytes]) -> dict[str, FileFacts]:
+        """Write files, and return what they are. Raises StorageError."""
+        return {
+            name: FileFacts(len(data), write_atomically(path_below(self.folder, name), data))
+            for name, data in files.items()
+        }
+
+
+def path_below(folder: Path, name: str) -> Path:
+    """Return where a file is, in a folder that is there. Raises StorageError."""
+    path = folder / name
+    with naming_the_path(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 @dataclass(frozen=True)
 class ColumnEncoding:
     """How a form writes a column: under the name `written`, as `form`.
@@ -113,7 +203,6 @@ class Column:
         self.name, self.target = name, source.written_names[name]
         self.type: pa.DataType = source.exported.columns.field(name).type
         self.role: Role | None = source.exported.roles.get(name)
-        self.store = source.choice.store
 
     @property
     def is_image(self) -> bool:
@@ -129,6 +218,17 @@ class Column:
             isinstance(self.type, pa.FixedShapeTensorType)
             and self.name in self.source.exported.roles.images
         )
+
+    def image_form(self, raw: str = "png") -> str | None:
+        """Return the form in which images are written: `image`, or for raw ones what the user
+        chose, else `raw`. None: it has no images, or they are written as arrays. Raises
+        UsageError."""
+        if self.is_image:
+            return "image"
+        store = store_of(self.source.choice.store) or raw
+        if not self.is_raw_image or store == "keep" or self.type.value_type not in _PIXELS:
+            return None
+        return "png" if isinstance(self.role, Mask) else store
 
     @property
     def is_main_image(self) -> bool:
@@ -183,21 +283,21 @@ class Export(ABC):
 
     name: ClassVar[str]
 
-    @abstractmethod
     def check(self, source: Source) -> None:
         """Raise InputError or UsageError if the dataset does not have what this form needs. Nothing
         is written yet."""
+        return
 
     @abstractmethod
-    def place(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written; None: not at all, which is no loss (`notes` says so)."""
 
-    def place_as_json(self, column: Column) -> ColumnEncoding | None:
+    def encoding_as_json(self, column: Column) -> ColumnEncoding | None:
         """Say how a column that the form cannot hold is written as JSON text; None: the form has no
         place for such text."""
         return ColumnEncoding(column.target, "json")
 
-    def place_of_rest(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of_rest(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written without what the form cannot hold of it; None: it is left out
         as a whole."""
         return None
@@ -207,29 +307,15 @@ class Export(ABC):
         return parts_by_shard(source)
 
     @abstractmethod
-    def write(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        part: ExportPart,
-        folder: Path,
-        progress: Progress,
-    ) -> PartResult:
-        """Write the files of a part below `folder`, complete or absent each: see `replacing`. They
-        depend on nothing else.
+    def write(self, work: Work) -> PartResult:
+        """Write the files of a part, complete or absent each: see `replacing`. They depend on
+        nothing else.
 
-        `fields` are the columns that are written. A file that is not in what is returned is
-        removed: one without samples, for instance. Raises DatasetError for a damaged block,
-        InputError, StorageError.
+        A file that is not in what is returned is removed: one without samples, for instance. Raises
+        DatasetError for a damaged block, InputError, StorageError.
         """
 
-    def finish(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        folder: Path,
-        written: Sequence[tuple[ExportPart, PartResult]],
-    ) -> dict[str, FileFacts]:
+    def finish(self, done: Done) -> dict[str, FileFacts]:
         """Write the files that need all parts, such as indexes, and return them."""
         return {}
 
@@ -247,18 +333,10 @@ class Export(ABC):
         written."""
         return ()
 
-    def notes_of(
-        self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
-    ) -> tuple[str, ...]:
+    def notes_of(self, done: Done) -> tuple[str, ...]:
         """Return sentences about what was written, known only when all parts are. The pieces are
         still there."""
         return ()
-
-
-def form_of_raw(column: Column, default: str = "png") -> str:
-    """Return the form in which a column of raw images is written: as the user chose, else as
-    `default`. Raises UsageError."""
-    return (Recoding.parse(column.store) or Recoding(default)).form_of(column.type, column.role)
 
 
 def check_json(column: Column) -> None:
@@ -313,6 +391,16 @@ def is_packed(type_: pa.DataType) -> bool:
 def is_number(type_: pa.DataType) -> bool:
     """Return whether a type is one of numbers that numpy has too."""
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
+
+
+def is_bytes(type_: pa.DataType) -> bool:
+    """Return whether values of a type are strings or bytes."""
+    return bool(
+        pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+    )
 
 
 def has_gaps(array: pa.Array) -> bool:
@@ -383,37 +471,20 @@ def suffixes_in(array: pa.Array) -> set[str]:
     return {suffix_of(memoryview(data.as_buffer())) for data in array.field(0) if data.is_valid}
 
 
-@dataclass(frozen=True)
-class Recoding:
-    """How raw images are stored: `keep` as arrays, `png`, or `jpeg:Q`. Masks are never JPEG, which
-    changes numbers."""
+_PIXELS = (pa.uint8(), pa.uint16())
 
-    name: str
 
-    @classmethod
-    def parse(cls, text: str | None) -> Recoding | None:
-        """Read a choice, None for none. Raises UsageError."""
-        if text is None:
-            return None
-        name, _, quality = text.partition(":")
-        if text in ("keep", "png"):
-            return cls(text)
-        if name == "jpeg" and (
-            text == "jpeg"
-            or (quality.isascii() and quality.isdecimal() and 1 <= int(quality) <= 100)
-        ):
-            return cls(f"jpeg:{int(quality or 90)}")
-        raise UsageError(
-            f"--store {text!r} is not known; use keep, png or jpeg:QUALITY, with a quality of 1 to "
-            "100"
-        )
-
-    def form_of(self, type_: pa.DataType, role: Role | None) -> str:
-        """Return the form in which a column of raw images is written: `png`, `jpeg:Q`, or `value`
-        for arrays as they are."""
-        if self.name == "keep" or type_.value_type not in (pa.uint8(), pa.uint16()):
-            return "value"
-        return "png" if isinstance(role, Mask) else self.name
+def store_of(text: str | None) -> str | None:
+    """Return how raw images are stored by a choice: `keep`, `png` or `jpeg:Q`. Masks are never
+    JPEG, which changes numbers. Raises UsageError."""
+    if text is None or text in ("keep", "png"):
+        return text
+    name, _, quality = text.partition(":")
+    if name == "jpeg" and (
+        text == name or (quality.isascii() and quality.isdecimal() and 1 <= int(quality) <= 100)
+    ):
+        return f"jpeg:{int(quality or 90)}"
+    raise UsageError(f"--store {text!r} is not keep, png or jpeg:QUALITY, with 1 to 100")
 
 
 def upright(array: pa.Array, is_mask: bool) -> tuple[pa.Array, int]:
@@ -467,54 +538,20 @@ def encoder(form: str) -> Callable[[pa.Array], pa.Array]:
     return encode
 
 
-def batches(
-    source: Source, fields: Sequence[Field], part: ExportPart, progress: Progress
-) -> Iterator[pa.RecordBatch]:
-    """Yield the samples of a part, with a column for each of `fields`, in their order and under
-    their `written` names.
+COMPRESSED = {"none": "", "gzip": ".gz"}
+"""Compressions of whole files, and what they put behind their names."""
 
-    A column of form `json` has JSON text, one of `png` or `jpeg:Q` encoded images; all others have
-    the type of the dataset. Encoded images beside objects or masks are upright as they are stored:
-    `turned` of the source counts those that EXIF turned. No batch is empty. Raises DatasetError for
-    a damaged block, InputError for an image that cannot be encoded.
-    """
-    roles = source.exported.roles
-    marked = any(isinstance(roles.get(field.name), Objects | Mask) for field in fields)
-    turned = roles.images if marked else ()
-    converters = [
-        _upright(source, field) if field.name in turned else _converter(field.form)
-        for field in fields
-    ]
-    for number in part.shards:
-        for block, read in source.blocks(source.shard(number)):
-            if block.num_rows:
-                columns = [
-                    convert(block.column(field.name))
-                    for field, convert in zip(fields, converters, strict=True)
-                ]
-                yield pa.record_batch(columns, names=[field.written for field in fields])
-            progress(read)
+GZIP_LEVEL = 6
 
 
-def _upright(source: Source, field: Field) -> Callable[[pa.Array], pa.Array]:
-    written, is_mask = (
-        _converter(field.form),
-        isinstance(source.exported.roles.get(field.name), Mask),
-    )
-    if not source.exported.columns.field(field.name).type.equals(ENCODED_IMAGE):
-        return written
-
-    def convert(array: pa.Array) -> pa.Array:
-        made, turned = upright(array, is_mask)
-        source.turned += turned
-        return written(made)
-
-    return convert
-
-
-def _converter(form: str) -> Callable[[pa.Array], pa.Array]:
-    if form == "json":
-        return json_text
-    if form == "png" or form.startswith("jpeg:"):
-        return encoder(form)
-    return lambda array: array
+@contextmanager
+def compressing(sink: HashingFile, path: Path) -> Iterator[Any]:
+    """Yield what to write to, by the name of the file. No name and no time get into what gzip
+    writes."""
+    if path.suffix != COMPRESSED["gzip"]:
+        yield sink
+        return
+    with gzip.GzipFile(
+        filename="", mode="wb", compresslevel=GZIP_LEVEL, fileobj=sink, mtime=0
+    ) as stream:
+        yield stream

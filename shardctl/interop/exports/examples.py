@@ -23,18 +23,17 @@ from shardctl.errors import InstallError, StorageError, UsageError, first_line
 from shardctl.format.list_types import is_list, leaf_of
 from shardctl.format.token_columns import list_offsets
 from shardctl.interop.exports.base import (
+    COMPRESSED,
     Column,
     ColumnEncoding,
     Export,
-    ExportPart,
     PartResult,
-    Progress,
-    batches,
-    form_of_raw,
+    Work,
+    compressing,
+    is_bytes,
     is_number,
     is_packed,
 )
-from shardctl.interop.exports.compressed import SUFFIXES, check_compression, compressing
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 from shardctl.sources.formats.tfrecord import HEAD, TAIL, crc32c, masked
@@ -66,31 +65,14 @@ Content = Callable[[int], "bytes | None"]
 """Returns the content of the list of a row; None where its value is missing."""
 
 
-def is_bytes(type_: pa.DataType) -> bool:
-    """Return whether values of a type are strings or bytes."""
-    return any(
-        fits(type_)
-        for fits in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-        )
-    )
-
-
 class ExampleExport(Export):
     """An export whose records are Examples."""
 
-    def place(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of(self, column: Column) -> ColumnEncoding | None:
         """Say which feature a column becomes. Raises UsageError if another one has the name of the
         paths of its images."""
-        if column.is_image:
-            return ColumnEncoding(column.target, form_of_images(column))
-        if column.is_raw_image:
-            form = form_of_raw(column)
-            if form != "value":
-                return ColumnEncoding(column.target, form)
+        if (form := form_of_images(column)) is not None:
+            return ColumnEncoding(column.target, form)
         return ColumnEncoding(column.target, form_of(column), loss_of(column))
 
 
@@ -172,11 +154,11 @@ def _flat(array: pa.Array) -> pa.Array:
     return storage.flatten() if is_list(storage.type) else storage
 
 
-def form_of_images(column: Column) -> str:
-    """Return the form of a column of encoded images. Raises UsageError if another column has the
-    name of their paths."""
-    if not column.has_own_paths:
-        return "image"
+def form_of_images(column: Column) -> str | None:
+    """Return the form of a column of images, None for any other. Raises UsageError if another
+    column has the name of their paths."""
+    if not column.is_image or not column.has_own_paths:
+        return column.image_form()
     name = column.target + PATH
     if name in column.source.written_names.values():
         raise UsageError(
@@ -353,24 +335,13 @@ class TfRecord(ExampleExport):
     name: ClassVar[str] = "tfrecord"
 
     def check(self, source: Source) -> None:
-        """Raise UsageError for a compression that TensorFlow does not read, InstallError if a
-        package is missing."""
-        check_compression(self.name, self.compression)
+        """Raise InstallError if a package is missing."""
         crc32c()
 
-    def write(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        part: ExportPart,
-        folder: Path,
-        progress: Progress,
-    ) -> PartResult:
+    def write(self, work: Work) -> PartResult:
         """Write one file; none if no sample was chosen of the shard."""
-        name = f"{part.name}.tfrecord{SUFFIXES[self.compression]}"
-        samples, facts = write_records(
-            batches(source, fields, part, progress), fields, folder / name
-        )
+        name = f"{work.name}.tfrecord{COMPRESSED[self.compression]}"
+        samples, facts = write_records(work.batches(), work.fields, work.folder / name)
         return PartResult(samples, {name: facts} if samples else {})
 
 
@@ -404,43 +375,30 @@ class ArrayRecord(ExampleExport):
     name: ClassVar[str] = "array-record"
 
     def check(self, source: Source) -> None:
-        """Raise UsageError for a compression that there is not, InstallError if the package is
-        missing."""
-        if self.compression not in OPTIONS:
-            raise UsageError(
-                f"--compression {self.compression!r} is not one of {', '.join(OPTIONS)}, which "
-                "array-record has"
-            )
+        """Raise InstallError if the package is missing."""
         _module()
 
-    def write(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        part: ExportPart,
-        folder: Path,
-        progress: Progress,
-    ) -> PartResult:
+    def write(self, work: Work) -> PartResult:
         """Write one file; none if no sample was chosen of the shard."""
-        name = f"{part.split}-{part.number:05d}-of-{part.of:05d}.array_record"
-        unfinished = folder / f"{name}.unfinished"
+        name = f"{work.split}-{work.number:05d}-of-{work.of:05d}.array_record"
+        unfinished = work.folder / f"{name}.unfinished"
         samples = 0
-        with naming_the_path(folder / name):
+        with naming_the_path(work.folder / name):
             try:
                 writer = _module().ArrayRecordWriter(str(unfinished), OPTIONS[self.compression])
-                for batch in batches(source, fields, part, progress):
-                    for data in serialized(batch, fields):
+                for batch in work.batches():
+                    for data in serialized(batch, work.fields):
                         writer.write(data)
                     samples += batch.num_rows
                 writer.close()
             except RuntimeError as error:  # the package's own
                 raise StorageError(
-                    f"{printable(str(folder / name))}: cannot be written ({first_line(error)})"
+                    f"{printable(str(work.folder / name))}: cannot be written ({first_line(error)})"
                 ) from error
             with open(unfinished, "rb+") as file:
                 os.fsync(file.fileno())
             facts = FileFacts(unfinished.stat().st_size, sha256_of(unfinished))
-            unfinished.rename(folder / name)
+            unfinished.rename(work.folder / name)
         return PartResult(samples, {name: facts} if samples else {})
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from shardctl.interop.exports.base import ExportPart, FileList
+from shardctl.interop.exports.base import FileList, Work
 from shardctl.system.files import FileFacts, HashingFile, naming_the_path, replacing
 
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*~]')
@@ -135,29 +135,24 @@ AT_ONCE = 64 << 10
 """Bytes of a list that are written together."""
 
 
-def write_file(path: Path, data: bytes) -> FileFacts:
-    """Write a file. It counts only when its part is done, so that it needs no temporary name."""
-    with naming_the_path(path):
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(data)
-    return FileFacts(len(data), hashlib.sha256(data).hexdigest())
-
-
 class LooseFiles:
     """Writes files below the folder of an export, and their list. What there is, is known when the
     block of `writing` ends."""
 
-    def __init__(self, folder: Path, piece: str, sink: HashingFile) -> None:
-        self._folder, self._piece, self._sink = folder, piece, sink
+    def __init__(self, work: Work, piece: str, sink: HashingFile) -> None:
+        self._work, self._piece, self._sink = work, piece, sink
         self._lines = bytearray()
         self._files = self._bytes = 0
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file. Raises StorageError."""
-        facts = write_file(self._folder / name, data)
-        self._lines += f"{facts.sha256} {facts.bytes} {name}\n".encode()
+        """Write a file. It counts only when its part is done, so that it needs no temporary name.
+        Raises StorageError."""
+        path = self._work.path(name)
+        with naming_the_path(path):
+            path.write_bytes(data)
+        self._lines += f"{hashlib.sha256(data).hexdigest()} {len(data)} {name}\n".encode()
         self._files += 1
-        self._bytes += facts.bytes
+        self._bytes += len(data)
         if len(self._lines) >= AT_ONCE:
             self.flush()
 
@@ -178,12 +173,12 @@ class LooseFiles:
 
 
 @contextmanager
-def writing(folder: Path, part: ExportPart, within: str) -> Iterator[LooseFiles]:
-    """Yield what writes the loose files of a part below `folder`, and their list in `within`; at
-    the end they are on disk."""
-    piece = f"{within}/{MARK}{part.name}.files"  # no other name begins so
-    with replacing(folder / piece) as sink:
-        loose = LooseFiles(folder, piece, sink)
+def writing(work: Work, within: str) -> Iterator[LooseFiles]:
+    """Yield what writes the loose files of a part, and their list in `within`; at the end they are
+    on disk."""
+    piece = f"{within}/{MARK}{work.name}.files"  # no other name begins so
+    with replacing(work.path(piece)) as sink:
+        loose = LooseFiles(work, piece, sink)
         yield loose
         loose.flush()
     os.sync()  # all files at once: to wait for the disk after each would take most of the time

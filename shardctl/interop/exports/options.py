@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from shardctl.errors import UsageError
 from shardctl.system import arguments
 from shardctl.system.dataclass import dataclass
 from shardctl.system.options import Off, OptionType, Text, Word, option
-from shardctl.system.text import unknown
 
 
 class ExportFormat(NamedTuple):
@@ -152,15 +150,6 @@ class NewNames(OptionType):
             Text().check(column, new)
 
 
-class OnLoss(Word):
-    """What becomes of a column that a form cannot hold: an error, JSON text, or it is left out."""
-
-    def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for anything but these words."""
-        if value not in self.words:
-            raise UsageError(unknown(name, value, self.words))
-
-
 @dataclass(frozen=True)
 class Choice:
     """What the user chose: one split or all (None), some columns, other names for them, a condition
@@ -196,7 +185,7 @@ class Choice:
         metavar="keep|png|jpeg:Q",
     )
     on_loss: str = option(
-        OnLoss("fail", "json", "drop"),
+        Word("fail", "json", "drop"),
         "fail",
         "Columns that the form cannot hold: an error, JSON text, or left out. "
         f"{' and '.join(made_of('objects'))} have no JSON"

@@ -16,7 +16,6 @@ from making import box, coco_file, converted, photos, samples
 
 from shardctl.sources.annotations import json_parts
 from shardctl.sources.annotations.coco import reading
-from shardctl.sources.annotations.coco import reading as plain
 from shardctl.sources.annotations.coco.file import OBJECT_COLUMNS, CocoFile
 from shardctl.sources.annotations.objects import Others
 
