@@ -34,7 +34,7 @@ from shardctl.errors import (
 )
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
-from shardctl.interop.foreign.shards import is_foreign
+from shardctl.interop.foreign import is_foreign
 from shardctl.loader.dataset import open_dataset
 from shardctl.sources.files import SourceRoot
 from shardctl.system.folders import LocalFolder

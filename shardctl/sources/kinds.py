@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.roles import Sample
-from shardctl.images.codecs import image
+from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
 from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
 from shardctl.sources.export_description import described
 from shardctl.sources.files import begin_of
@@ -146,7 +146,7 @@ class ImageKind:
         if file.fault:
             return Form.UNKNOWN
         try:
-            return one if image.is_image(begin_of(file.opened, image.SNIFF_BYTES)) else Form.NOTHING
+            return one if is_image(begin_of(file.opened, SNIFF_BYTES)) else Form.NOTHING
         except OSError:
             return Form.UNKNOWN
 

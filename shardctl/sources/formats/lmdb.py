@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from shardctl.errors import Rejection
-from shardctl.images.codecs.image import SNIFF_BYTES, is_image
+from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
 from shardctl.sources.files import changed
 from shardctl.sources.formats.base import (
     RECORD_BYTES,
