@@ -25,7 +25,7 @@ from shardctl.loader.dataset import Dataset as _snapshot_Dataset
 from shardctl.loader.dataset import open_dataset as open
 from shardctl.loader.metrics.watching import watch as watch
 from shardctl.loader.mix import mix as mix
-from shardctl.transforms.own_code import transform as transform
+from shardctl.transforms.custom import transform as transform
 from shardctl.version import __version__ as __version__
 
 __all__ = ["__version__", "advise", "bench", "compact", "convert", "export", "finish", "inspect", "mix", "open", "prune", "repair", "snapshot", "train_tokenizer", "transform", "verify", "watch", "write"]

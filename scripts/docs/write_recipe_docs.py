@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.recipe_files.schema import recipe_schema
+from shardctl.transforms.recipe_files.checking import recipe_schema
 from shardctl.transforms.settings import default_of, first_line, settings_in
 from shardctl.transforms.table import TRANSFORMS
 

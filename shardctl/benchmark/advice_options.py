@@ -25,9 +25,7 @@ from shardctl.system.options import (
     option,
     option_as,
 )
-from shardctl.transforms.option_headings import FIELDS, READING
-from shardctl.transforms.recipe_options import RecipeOptions
-from shardctl.transforms.shortcuts import STEP_OPTIONS
+from shardctl.transforms.recipe_options import FIELDS, READING, STEP_OPTIONS, RecipeOptions
 
 if TYPE_CHECKING:
     from shardctl.benchmark.network import Network

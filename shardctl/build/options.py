@@ -39,17 +39,17 @@ from shardctl.system.options import (
     taken_arguments,
 )
 from shardctl.system.text import format_bytes
-from shardctl.transforms.option_headings import (
+from shardctl.transforms.recipe_options import (
     LABELS,
     OUTPUT,
     REJECTS,
     RUNNING,
     SPLITS,
+    STEP_OPTIONS,
     STORAGE,
     TARGET,
+    RecipeOptions,
 )
-from shardctl.transforms.recipe_options import RecipeOptions
-from shardctl.transforms.shortcuts import STEP_OPTIONS
 
 if TYPE_CHECKING:
     from shardctl.system.processes.pool import Limits

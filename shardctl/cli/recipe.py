@@ -16,7 +16,7 @@ from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
-from shardctl.transforms.recipe_files.ready import MARK, ready_recipes, ready_text
+from shardctl.transforms.recipe_files.reading import MARK, ready_recipes, ready_text
 
 if TYPE_CHECKING:
     from shardctl.transforms.recipe import Recipe
@@ -202,7 +202,7 @@ def schema(output: Output) -> None:
       #:schema ./recipe.schema.json        <- the first line of recipe.toml
     """
     with quick_imports():
-        from shardctl.transforms.recipe_files.schema import recipe_schema
+        from shardctl.transforms.recipe_files.checking import recipe_schema
 
     click.echo(json.dumps(recipe_schema(), indent=None if output.as_json else 2))
 

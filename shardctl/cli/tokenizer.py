@@ -168,7 +168,7 @@ def show(file: str, output: Output) -> None:
     Exit codes: 0 done, 2 wrong usage, 3 no such file, or not a tokenizer.
     """
     with quick_imports():
-        from shardctl.transforms.tokenizers.showing import describe
+        from shardctl.transforms.tokenizers.table import describe
 
     found = describe(file)
     if output.as_json:

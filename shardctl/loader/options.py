@@ -18,7 +18,7 @@ from shardctl.system.arguments import real_number, whole_number
 from shardctl.system.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from shardctl.transforms.image.resize import Resize
+    from shardctl.transforms.image.views import Resize
 
 REMAINDERS = ("uneven", "pad", "drop")
 MOST_PROCESSES = 256
@@ -188,7 +188,7 @@ def resize_step(resize: Any) -> Resize | None:
     """Return the same transform as in a conversion, where width comes before height."""
     if resize is None:
         return None
-    from shardctl.transforms.image.resize import Resize  # 20 ms, which most loaders never need
+    from shardctl.transforms.image.views import Resize  # 20 ms, which most loaders never need
 
     size = _size("resize", resize)
     step: Resize = Resize.parse(size=size if isinstance(size, int) else size[::-1])

@@ -30,17 +30,18 @@ from shardctl.system.options import declared_in
 from shardctl.system.text import printable, unknown
 from shardctl.transforms.base import (
     BatchTransform,
+    Filter,
     GroupTransform,
     ImageTransform,
     SampleTransform,
     Transform,
 )
 from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS, DuplicateRule
-from shardctl.transforms.filter import Filter
 from shardctl.transforms.recipe_options import (
     FORMATS,
     FRAMES,
     KINDS,
+    STEP_OPTIONS,
     TRUNCATED,
     UNDECIDED,
     RecipeOptions,
@@ -63,7 +64,6 @@ from shardctl.transforms.settings import (
     setting_as,
     settings_in,
 )
-from shardctl.transforms.shortcuts import STEP_OPTIONS
 from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, Steps
 from shardctl.transforms.text.base import TextFilter, TextStep
 from shardctl.transforms.text.deduplicate import Deduplicate

@@ -11,59 +11,29 @@ from shardctl.transforms.base import Transform, settings_of
 from shardctl.transforms.settings import Report, SettingError, SettingType, raise_it
 
 _MODULES = {
-    "image.resize": ("resize", "letterbox", "pad"),
-    "image.crop": ("crop", "random_crop", "random_resized_crop", "five_crop", "ten_crop"),
-    "image.flip": ("hflip", "vflip"),
-    "image.warp": (
-        "rotate",
-        "random_rotation",
-        "affine",
-        "random_affine",
-        "shear",
-        "perspective",
-        "random_perspective",
-    ),
-    "image.elastic": ("elastic",),
-    "image.colour": (
-        *(
-            "adjust_brightness",
-            "adjust_contrast",
-            "adjust_saturation",
-            "adjust_hue",
-            "color_jitter",
-            "photometric_distort",
-        ),
-        *("grayscale", "channel_permutation", "channel_dropout"),
-    ),
-    "image.tones": ("autocontrast", "equalize", "posterize", "solarize", "invert"),
-    "image.blur": ("gaussian_blur", "adjust_sharpness"),
-    "image.noise": ("gaussian_noise", "salt_and_pepper", "jpeg"),
-    "image.erasing": ("erase", "random_erasing"),
-    "image.automatic": ("rand_augment", "trivial_augment", "auto_augment", "aug_mix"),
-    "image.composite": ("choice", "maybe", "sequence"),
-    "image.filters": (
-        "filter_size",
-        "filter_aspect",
-        "filter_area",
-        "filter_blur",
-        "filter_uniform",
-        "filter_date",
-    ),
-    "text.unicode": ("normalize", "lower_case", "control_characters"),
-    "text.whitespace": ("whitespace",),
-    "text.html": ("html",),
-    "text.patterns": ("redact", "replace"),
-    "text.deduplicate": ("deduplicate",),
-    "text.stop_words": ("stop_words", "filter_stop_words"),
-    "text.segment": ("segment",),
-    "text.length": ("filter_length",),
-    "text.gopher": ("filter_gopher", "filter_gopher_repetition"),
-    "text.c4": ("filter_c4",),
-    "text.fineweb": ("filter_fineweb",),
-    "text.tokens": ("tokenize",),
-    "text.chat": ("tokenize_chat",),
-    "text.pack": ("pack",),
-    "custom": ("custom", "model"),
+    "image.views": """resize letterbox pad crop random_crop random_resized_crop five_crop ten_crop
+        hflip vflip""",
+    "image.warp": """rotate random_rotation affine random_affine shear perspective
+        random_perspective elastic""",
+    "image.colour": """adjust_brightness adjust_contrast adjust_saturation adjust_hue color_jitter
+        photometric_distort grayscale channel_permutation channel_dropout autocontrast equalize
+        posterize solarize invert""",
+    "image.noise": "gaussian_blur adjust_sharpness gaussian_noise salt_and_pepper jpeg",
+    "image.erasing": "erase random_erasing",
+    "image.automatic": "rand_augment trivial_augment auto_augment aug_mix",
+    "image.composite": "choice maybe sequence",
+    "image.filters": """filter_size filter_aspect filter_area filter_blur filter_uniform
+        filter_date""",
+    "text.cleaning": "normalize lower_case control_characters whitespace html",
+    "text.patterns": "redact replace",
+    "text.deduplicate": "deduplicate",
+    "text.stop_words": "stop_words filter_stop_words segment",
+    "text.filters": """filter_length filter_gopher filter_gopher_repetition filter_c4
+        filter_fineweb""",
+    "text.tokens": "tokenize",
+    "text.chat": "tokenize_chat",
+    "text.pack": "pack",
+    "custom": "custom model",
 }
 """The modules of this package, and the names of the steps in each, in the order of the
 documentation."""
@@ -79,7 +49,7 @@ class Table(MutableMapping[str, type[Transform]]):
 
     def __init__(self) -> None:
         self._known: dict[str, type[Transform] | str] = {
-            name: module for module, names in _MODULES.items() for name in names
+            name: module for module, names in _MODULES.items() for name in names.split()
         }
 
     def __getitem__(self, name: str) -> type[Transform]:

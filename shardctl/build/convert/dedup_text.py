@@ -28,7 +28,16 @@ from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, format_bytes
-from shardctl.transforms.duplicates.exact import DROPPED, HASHED, PIECE_BITS, add_hashes, repeated
+from shardctl.transforms.duplicates.exact import (
+    CHUNK_BYTES,
+    DROPPED,
+    HASHED,
+    PIECE_BITS,
+    Rows,
+    Runs,
+    add_hashes,
+    repeated,
+)
 from shardctl.transforms.duplicates.near import (
     BANDED,
     Components,
@@ -38,7 +47,6 @@ from shardctl.transforms.duplicates.near import (
     dropped_by,
 )
 from shardctl.transforms.duplicates.pieces import DOCUMENT
-from shardctl.transforms.duplicates.runs import CHUNK_BYTES, Rows, Runs
 from shardctl.transforms.duplicates.table import Numbers, add_dropped, write_table
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate

@@ -40,11 +40,11 @@ from shardctl.system.dataclass import dataclass
 from shardctl.system.files import HashingFile
 from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
 from shardctl.system.processes.progress_slot import TOGETHER, WHOLE, WorkerProgress
+from shardctl.transforms.base import HeldMemoryError, Records
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
-from shardctl.transforms.pipeline.made_sample import MadeSample
+from shardctl.transforms.pipeline.functions import MadeSample
 from shardctl.transforms.pipeline.model_batching import ModelBatcher
 from shardctl.transforms.pipeline.samples import SamplePipeline
-from shardctl.transforms.records import HeldMemoryError, Records
 
 
 class RecordMaker(Maker):

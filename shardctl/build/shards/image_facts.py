@@ -12,7 +12,7 @@ import pyarrow as pa
 from shardctl.format.jpeg_record import JpegRecord
 from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
-from shardctl.transforms.pipeline.made_sample import Shape
+from shardctl.transforms.pipeline.functions import Shape
 
 
 def record_of_jpegs(jpegs: Sequence[JpegFacts | None]) -> JpegRecord:

@@ -19,8 +19,7 @@ from shardctl.sources.formats import ranges
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import is_stored
 from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.transforms.base import settings_of
-from shardctl.transforms.filter import Filter, judge
+from shardctl.transforms.base import Filter, judge, settings_of
 from shardctl.transforms.table import parse_step
 
 DIGEST_BYTES = 16

@@ -14,7 +14,7 @@ from shardctl.format.shard import ShardFacts
 from shardctl.format.step_counts import Counts
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import replacing
-from shardctl.transforms.pipeline.made_sample import Shape
+from shardctl.transforms.pipeline.functions import Shape
 
 MARKER_SCHEMA = pa.schema(
     [

@@ -20,7 +20,7 @@ from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import open_table
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
-from shardctl.transforms.pipeline.made_sample import Shape
+from shardctl.transforms.pipeline.functions import Shape
 
 Numbers = npt.NDArray[np.int64]
 

@@ -13,7 +13,7 @@ from shardctl.format.shard import ShardWriter
 from shardctl.images.codecs.jpeg import JpegFacts
 from shardctl.loader.order import Permutation
 from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.transforms.pipeline.made_sample import MadeSample
+from shardctl.transforms.pipeline.functions import MadeSample
 
 SHUFFLED_BYTES = 32 << 20
 """Bytes of records that are in memory together where the records of a shard are shuffled."""

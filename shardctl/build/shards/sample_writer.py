@@ -14,7 +14,7 @@ from shardctl.build.shards.shard_totals import MOST_SHAPES, ShardTotals, UnitOut
 from shardctl.errors import DatasetError
 from shardctl.format.shard_copy import objects_of
 from shardctl.system.processes.progress_slot import NOWHERE
-from shardctl.transforms.pipeline.made_sample import MadeSample
+from shardctl.transforms.pipeline.functions import MadeSample
 
 
 class SampleWriter:

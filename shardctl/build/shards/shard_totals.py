@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from shardctl.format.layout import Layout
 from shardctl.system.dataclass import dataclass
-from shardctl.transforms.pipeline.made_sample import MadeSample, Shape
+from shardctl.transforms.pipeline.functions import MadeSample, Shape
 
 MOST_SHAPES = 2
 """Different shapes of images that are kept of a shard: two show that they differ."""

@@ -33,6 +33,7 @@ from shardctl.system.files import naming_the_path
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import printable
+from shardctl.transforms.base import Records
 from shardctl.transforms.duplicates.exact import HASHED, PIECE_BITS
 from shardctl.transforms.duplicates.near import (
     PERMUTATIONS,
@@ -42,7 +43,6 @@ from shardctl.transforms.duplicates.near import (
 )
 from shardctl.transforms.duplicates.pieces import Numbers, pieces_of
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, records_of_file
-from shardctl.transforms.records import Records
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 
 HASHES = "hashes"

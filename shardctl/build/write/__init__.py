@@ -58,7 +58,7 @@ from shardctl.system.lease import file_lease
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
-from shardctl.transforms.own_code import code_digest
+from shardctl.transforms.custom import code_digest
 from shardctl.transforms.values import describe
 from shardctl.version import __version__
 

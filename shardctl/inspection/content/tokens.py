@@ -21,7 +21,7 @@ from shardctl.format.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, list_
 from shardctl.inspection.content.blocks import Piece, StoredSample
 from shardctl.system.locations.folder import Folder, FolderHere
 from shardctl.transforms.tokenizers.base import Tokenizer
-from shardctl.transforms.tokenizers.stored import stored_tokenizer
+from shardctl.transforms.tokenizers.table import stored_tokenizer
 
 BEGINNING = 48
 """Tokens of a document whose text is shown beside it: a line."""

@@ -22,7 +22,7 @@ from shardctl.system.dataclass import dataclass
 from shardctl.system.text import lacks
 
 if TYPE_CHECKING:
-    from shardctl.transforms.image.resize import Resize
+    from shardctl.transforms.image.views import Resize
 
 Shape = tuple[int, ...]
 

@@ -6,12 +6,11 @@ from typing import ClassVar
 
 from PIL import Image
 
-from shardctl.images.pixels import colour
+from shardctl.images.pixels import colour, tables
 from shardctl.images.pixels.backends import BACKENDS, adjust
 from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import PixelTransform, Rng, between, drawn
-from shardctl.transforms.image.chance import SometimesPixels
-from shardctl.transforms.image.draws import jitter, order, whole
+from shardctl.transforms.image.draws import SometimesPixels, jitter, order, whole
 from shardctl.transforms.settings import PROBABILITY, Number, Span, Whole, Word, setting
 
 _FACTOR = Number(0.0, 100.0)
@@ -198,3 +197,65 @@ class ChannelDropout(SometimesPixels):
         """Draw a channel."""
         assert rng is not None, "a random step is handed a generator"
         return colour.drop_channels(image, (whole(rng, 0, 2),), self.value)
+
+
+@dataclass(frozen=True)
+class Autocontrast(SometimesPixels):
+    """Stretch each channel so that its lowest value becomes 0 and its highest 255."""
+
+    name: ClassVar[str] = "autocontrast"
+    p: float = setting(PROBABILITY, 0.5, _CHANCE)
+
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+        """Stretch."""
+        return tables.autocontrast(image)
+
+
+@dataclass(frozen=True)
+class Equalize(SometimesPixels):
+    """Spread the values of each channel evenly over 0 to 255."""
+
+    name: ClassVar[str] = "equalize"
+    p: float = setting(PROBABILITY, 0.5, _CHANCE)
+
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+        """Spread."""
+        return tables.equalize(image)
+
+
+@dataclass(frozen=True)
+class Posterize(SometimesPixels):
+    """Keep the highest bits of each value."""
+
+    name: ClassVar[str] = "posterize"
+    bits: int = setting(Whole(0, 8), doc="How many bits are kept.")
+    p: float = setting(PROBABILITY, 0.5, _CHANCE)
+
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+        """Cut the lower bits off."""
+        return tables.posterize(image, self.bits)
+
+
+@dataclass(frozen=True)
+class Solarize(SometimesPixels):
+    """Invert the values at and above a threshold."""
+
+    name: ClassVar[str] = "solarize"
+    threshold: float = setting(Number(0.0, 256.0), doc="The lowest value that is inverted.")
+    p: float = setting(PROBABILITY, 0.5, _CHANCE)
+
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+        """Invert the brighter values."""
+        return tables.solarize(image, self.threshold)
+
+
+@dataclass(frozen=True)
+class Invert(SometimesPixels):
+    """Replace each value v by 255 - v."""
+
+    name: ClassVar[str] = "invert"
+    p: float = setting(PROBABILITY, 0.5, _CHANCE)
+
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+        """Invert."""
+        return tables.invert(image)

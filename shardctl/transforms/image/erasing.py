@@ -10,8 +10,7 @@ from shardctl.images.geometry import BLACK, Colour
 from shardctl.images.pixels import erasing
 from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import PixelTransform, Rng
-from shardctl.transforms.image.chance import SometimesPixels
-from shardctl.transforms.image.draws import rectangle
+from shardctl.transforms.image.draws import SometimesPixels, rectangle
 from shardctl.transforms.settings import PROBABILITY, Fill, Number, SettingType, Span, setting
 
 _RANDOM = "random"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from shardctl.images.codecs.image import Opened
 from shardctl.images.codecs.measures import blur_score, taken_at, uniformity
 from shardctl.system.dataclass import dataclass
-from shardctl.transforms.filter import Decoded, Filter
+from shardctl.transforms.base import Decoded, Filter
 from shardctl.transforms.settings import (
     Number,
     Optional,

@@ -20,8 +20,7 @@ from shardctl.format.sample import Sample
 from shardctl.format.text_bytes import bytes_of
 from shardctl.sources.formats import Misfit, Numbers
 from shardctl.system.dataclass import dataclass
-from shardctl.transforms.base import BatchTransform
-from shardctl.transforms.records import BatchRun, Records
+from shardctl.transforms.base import BatchRun, BatchTransform, Records
 
 
 def make_keys(path: str, numbers: Numbers) -> pa.Array:

@@ -14,8 +14,7 @@ from shardctl.errors import InputError, Rejection
 from shardctl.format.sample import Sample
 from shardctl.system.dataclass import dataclass
 from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
-from shardctl.transforms.pipeline.functions import FailedCallError
-from shardctl.transforms.pipeline.made_sample import MadeSample
+from shardctl.transforms.pipeline.functions import FailedCallError, MadeSample
 from shardctl.transforms.pipeline.samples import Prepared, SamplePipeline
 
 

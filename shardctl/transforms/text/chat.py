@@ -22,7 +22,7 @@ from shardctl.format.token_columns import LOSS_MASK, TOKENS
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import read_named
 from shardctl.system.text import printable
-from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
+from shardctl.transforms.base import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Flag, Optional, SettingError, Text, setting
 from shardctl.transforms.text.chat_forms import (
     JSON_FIELDS,
@@ -35,7 +35,7 @@ from shardctl.transforms.text.chat_forms import (
     pair,
     why_no_chat,
 )
-from shardctl.transforms.text.tokenizing import TokenStep
+from shardctl.transforms.text.tokens import TokenStep
 from shardctl.transforms.tokenizers.base import Placed, Placing, joined
 from shardctl.transforms.tokenizers.huggingface import TEMPLATE
 from shardctl.transforms.tokenizers.templates import CHATML, MARKS, Template, Written, text_in

@@ -17,8 +17,7 @@ from shardctl.format.tables import REPAIR_ADVICE, open_table
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
-from shardctl.transforms.base import BatchTransform
-from shardctl.transforms.duplicates.limits import LEAST_SIMILARITY, SIMILARITY
+from shardctl.transforms.base import BatchRun, BatchTransform, NothingHeld, Records, RejectRow
 from shardctl.transforms.duplicates.pieces import (
     DOCUMENT,
     LINE,
@@ -26,9 +25,8 @@ from shardctl.transforms.duplicates.pieces import (
     pieces_of,
     without_pieces,
 )
-from shardctl.transforms.duplicates.rule import DuplicateRule
+from shardctl.transforms.duplicates.rule import LEAST_SIMILARITY, SIMILARITY, DuplicateRule
 from shardctl.transforms.duplicates.table import Dropped, DuplicatesTable
-from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Number, SettingError, Word, setting
 from shardctl.transforms.text.base import require_text, texts_of, with_texts
 

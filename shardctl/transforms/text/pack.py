@@ -27,8 +27,14 @@ from shardctl.format.token_columns import (
 )
 from shardctl.system.dataclass import dataclass
 from shardctl.system.text import format_bytes, printable
-from shardctl.transforms.base import BatchTransform
-from shardctl.transforms.records import BatchRun, HeldMemoryError, NothingHeld, Records, RejectRow
+from shardctl.transforms.base import (
+    BatchRun,
+    BatchTransform,
+    HeldMemoryError,
+    NothingHeld,
+    Records,
+    RejectRow,
+)
 from shardctl.transforms.settings import Optional, SettingError, SettingType, Whole, Word, setting
 
 MOST_TOKEN = 2**32 - 1

@@ -16,8 +16,7 @@ from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 from shardctl.system.text import unknown
 from shardctl.transforms.settings import Names, Number, SettingError, Text, Word, setting
-from shardctl.transforms.text.base import Fault, Report, TextStep, TextTransform
-from shardctl.transforms.text.packages import version_of
+from shardctl.transforms.text.base import Fault, Report, TextStep, TextTransform, version_of
 
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _HEX = r"[0-9A-Fa-f]{1,4}"
