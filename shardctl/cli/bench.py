@@ -25,7 +25,7 @@ from shardctl.benchmark.options import (
 from shardctl.cli.command import command, option, with_same_options
 from shardctl.cli.lines import bad, good
 from shardctl.cli.opening import open_option, open_page, page_path
-from shardctl.cli.options import option_of, options_of
+from shardctl.cli.options import OneOf, option_of, options_of
 from shardctl.cli.output import (
     Output,
     check_page,
@@ -34,7 +34,6 @@ from shardctl.cli.output import (
     printing_to_stderr,
     progress_options,
 )
-from shardctl.cli.values import OneOf
 from shardctl.errors import UsageError
 from shardctl.loader.metrics_option import METRICS
 from shardctl.system.importing import look_in_current_folder

@@ -13,9 +13,8 @@ import click
 from shardctl.build.shared_options import WORKERS
 from shardctl.cli.command import WIDTH, command, option
 from shardctl.cli.lines import note
-from shardctl.cli.options import option_of, options_of, values_of
+from shardctl.cli.options import OneOf, option_of, options_of, values_of
 from shardctl.cli.output import Output, print_json, print_table, progress_options, shortened
-from shardctl.cli.values import OneOf
 from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.options import Choice, FormSettings
 from shardctl.interop.exports.table import EXPORTS, made_of

@@ -14,6 +14,7 @@ from shardctl.cli.lines import warn
 from shardctl.cli.output import Output, output_options, print_json, print_table
 from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
+from shardctl.system.options import declared_in
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe_files.reading import MARK, ready_recipes, ready_text
@@ -146,7 +147,7 @@ def steps(name: str | None, output: Output) -> None:
 
     `shardctl help recipes` says more about them.
     """
-    from shardctl.transforms.settings import default_of, first_line, settings_in
+    from shardctl.transforms.settings import first_line
     from shardctl.transforms.table import TRANSFORMS, unknown_step
 
     if name is not None and name not in TRANSFORMS:
@@ -158,9 +159,9 @@ def steps(name: str | None, output: Output) -> None:
         else:
             print_table(rows)
         return
-    fields = settings_in(TRANSFORMS[name])
+    fields = declared_in(TRANSFORMS[name])
     settings = [
-        {"name": key, "default": default_of(field), "does": field.metadata["doc"]}
+        {"name": key, "default": field.written_default, "does": field.help}
         for key, field in fields.items()
     ]
     does = first_line(TRANSFORMS[name])

@@ -11,7 +11,7 @@ import click
 from shardctl.build.shared_options import WORKERS
 from shardctl.cli.command import Group, option
 from shardctl.cli.lines import good, note
-from shardctl.cli.options import option_of, reading
+from shardctl.cli.options import OneOf, option_of, reading
 from shardctl.cli.output import (
     Output,
     output_options,
@@ -19,7 +19,6 @@ from shardctl.cli.output import (
     printing_to_stderr,
     progress_options,
 )
-from shardctl.cli.values import OneOf, WholeNumber
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import ByteSize
 from shardctl.system.startup import quick_imports
@@ -60,7 +59,7 @@ def tokenizer() -> None:
 )
 @option(
     "--vocab-size",
-    type=WholeNumber(),
+    type=click.INT,
     default=32_768,
     show_default=True,
     metavar="N",

@@ -9,8 +9,8 @@ import click
 
 from shardctl.cli.command import command, option
 from shardctl.cli.lines import bad, colored, good
+from shardctl.cli.options import OneOf
 from shardctl.cli.output import Output, print_json, progress_options
-from shardctl.cli.values import OneOf
 from shardctl.format.names import MANIFEST
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable

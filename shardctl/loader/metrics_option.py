@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardctl.system.options import Anything, Many, Option
+from shardctl.system.options import Many, Option, ValueType
 
 
 def _check_targets(targets: Sequence[str | Path]) -> None:
@@ -17,7 +17,7 @@ def _check_targets(targets: Sequence[str | Path]) -> None:
 
 
 METRICS = Option(
-    Many(Anything("str | Path")),
+    Many(ValueType("str | Path")),
     (),
     "Write figures every few seconds: FILE.jsonl (JSON lines), FILE.prom (Prometheus), http:PORT "
     "(Prometheus, on this"

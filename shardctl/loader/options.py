@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardctl.errors import UsageError
-from shardctl.images.object_geometry import CENTRE
+from shardctl.images.defaults import CENTRE
 from shardctl.loader.blocks import GatherOptions, Transforms
 from shardctl.loader.order import OrderOptions
 from shardctl.loader.shared_options import THREADS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -21,7 +21,6 @@ from shardctl.format.sample import Sample
 from shardctl.images.codecs.image import Opened, upright
 from shardctl.images.codecs.measures import SHARPNESS_SIDE
 from shardctl.images.geometry import Look, Size
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import SettingError, Settings, shown_beside
 

@@ -9,6 +9,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -18,11 +19,11 @@ import numpy as np
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.sample import Sample
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import read_bytes, read_named
 from shardctl.system.importing import find_function
+from shardctl.system.options import Text, Whole, setting
 from shardctl.transforms.base import GroupTransform, SampleTransform, Transform
-from shardctl.transforms.settings import Table, Text, Whole, setting
+from shardctl.transforms.settings import Table
 from shardctl.transforms.values import describe
 
 MESSAGE_CHARACTERS = 500
@@ -230,7 +231,7 @@ class Custom(SampleTransform):
     """
 
     name: ClassVar[str] = "custom"
-    target: str = setting(Text(), doc="MODULE:FUNCTION.")
+    target: str = setting(Text(), help="MODULE:FUNCTION.")
 
     def loaded(self, folder: Path | None = None) -> Transform:
         """Import the function, to be sure that it can be called. A class becomes a model. Raises
@@ -321,7 +322,7 @@ class Model(GroupTransform):
     """
 
     name: ClassVar[str] = "model"
-    target: str = setting(Text(), doc="MODULE:CLASS.")
+    target: str = setting(Text(), help="MODULE:CLASS.")
     batch: int = setting(Whole(1, 65536), 32, "Most samples in a call.")
     arguments: str = setting(Table(), "{}", "A table with the keywords for the class.")
 

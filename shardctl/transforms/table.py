@@ -6,9 +6,10 @@ from collections.abc import Iterator, MutableMapping
 from importlib import import_module
 from typing import Any
 
+from shardctl.system.options import ValueType
 from shardctl.system.text import unknown
 from shardctl.transforms.base import Transform, settings_of
-from shardctl.transforms.settings import Report, SettingError, SettingType, raise_it
+from shardctl.transforms.settings import SettingError, each_of, raise_any
 
 _MODULES = {
     "image.views": """resize letterbox pad crop random_crop random_resized_crop five_crop ten_crop
@@ -89,38 +90,17 @@ LISTING = "shardctl recipe steps"
 
 
 def parse_step(given: Any) -> Transform:
-    """Return a step from its name and its settings. Raises SettingError, whose key is the setting
-    that is wrong."""
-    step = checked_step(given, raise_it)
-    assert step is not None, "what is wrong was raised"
-    return step
-
-
-def checked_step(given: Any, report: Report) -> Transform | None:
-    """Return a step from its name and its settings; None if something is wrong, after telling
-    `report` of all that is."""
+    """Return a step from its name and its settings. Raises SettingError with all that is wrong;
+    the key of each is the setting."""
     if not isinstance(given, dict):
-        report(
-            SettingError(
-                "a step is a table with its name and its settings, each under its own [[transform]]"
-            )
-        )
-        return None
+        raise SettingError("a step is a table with its name and its settings: [[transform]]")
     name = given.get("name")
     if name is None:
-        report(
-            SettingError(
-                f'a step needs its name, for instance name = "resize"; `{LISTING}` lists all '
-                f"{len(TRANSFORMS)}"
-            )
-        )
-    elif not isinstance(name, str) or name not in TRANSFORMS:
-        report(SettingError(unknown_step(name), "name"))
-    else:
-        return TRANSFORMS[name].checked(
-            {key: value for key, value in given.items() if key != "name"}, report
-        )
-    return None
+        raise SettingError(f'a step needs its name, such as name = "resize"; see `{LISTING}`')
+    if not isinstance(name, str) or name not in TRANSFORMS:
+        raise SettingError(unknown_step(name), "name")
+    settings = {key: value for key, value in given.items() if key != "name"}
+    return TRANSFORMS[name].parse(**settings)
 
 
 def unknown_step(name: Any) -> str:
@@ -128,35 +108,22 @@ def unknown_step(name: Any) -> str:
     return unknown("step", name, TRANSFORMS, LISTING)
 
 
-class Steps(SettingType[tuple[Transform, ...]]):
+class Steps(ValueType):
     """A list of steps, each with its `name` and its settings."""
 
     def read(self, value: Any) -> tuple[Transform, ...]:
-        """Return the steps. Raises SettingError at the first that is wrong."""
-        steps = self.checked(value, "steps", raise_it)
-        assert steps is not None, "what is wrong was raised"
-        return steps
-
-    def checked(self, value: Any, name: str, report: Report) -> tuple[Transform, ...] | None:
-        """Return the steps; None if one is wrong, after telling `report` of all that is."""
+        """Return the steps. Raises SettingError with all that is wrong."""
         if not isinstance(value, list | tuple):
-            brackets = f"; write [[{name}]] with two brackets" if isinstance(value, dict) else ""
-            report(
-                SettingError(
-                    f'{name} must be a list of steps, as in [{{name = "hflip"}}, '
-                    f'{{name = "vflip"}}]{brackets}'
-                )
-            )
-            return None
-        steps = []
+            raise ValueError("must be a list of steps: [[transform]] with two brackets")
+        steps: list[Transform] = []
+        errors: list[SettingError] = []
         for number, given in enumerate(value):
-            errors: list[SettingError] = []
-            step = checked_step(given, errors.append)
-            for error in errors:
-                report(error.within(number))
-            if step is not None:
-                steps.append(step)
-        return tuple(steps) if len(steps) == len(value) else None
+            try:
+                steps.append(parse_step(given))
+            except SettingError as error:
+                errors += each_of(error.within(number))
+        raise_any(errors)
+        return tuple(steps)
 
     def write(self, value: tuple[Transform, ...]) -> list[dict[str, Any]]:
         """Return the steps as a recipe has them."""

@@ -22,7 +22,7 @@ from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
-from shardctl.transforms.recipe import user_functions
+from shardctl.transforms.stored_recipe import user_functions
 
 EXAMPLES = 3
 """Inputs that are named of those that came, went or changed."""

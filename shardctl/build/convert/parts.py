@@ -60,7 +60,7 @@ from shardctl.system.job_folder import JobFolder
 from shardctl.system.lease.file_lease import LOOK_SECONDS
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.scratch import scratch_folder
-from shardctl.transforms.recipe import refuse_unnamed_functions, user_functions
+from shardctl.transforms.stored_recipe import refuse_unnamed_functions, user_functions
 
 PARTED = "parted.json"
 """The file in the folder of a job that is built in parts: see Parted."""

@@ -43,7 +43,7 @@ from shardctl.system.files import FileFacts
 from shardctl.system.locations.folder import Folder, FolderHere, hash_file, is_regular_file
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
-from shardctl.transforms.samples_per_record import samples_per_record
+from shardctl.transforms.stored_recipe import samples_per_record
 from shardctl.version import __version__
 
 LOST_PART = ""

@@ -81,7 +81,8 @@ from shardctl.system.locations.folder import FolderHere
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.pool import Limits
 from shardctl.system.text import counted, printable
-from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.stored_recipe import refuse_unnamed_functions
 
 SOURCE_TABLES = frozenset((FILES, PLAN, REJECTS))
 """The tables that are made from the sources; the others are made from the shards and these."""

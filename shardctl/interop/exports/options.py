@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from shardctl.errors import UsageError
 from shardctl.interop.exports.table import made_of, that_have, words_of
 from shardctl.system import arguments
 from shardctl.system.dataclass import dataclass
-from shardctl.system.options import Off, OptionType, Text, Word, option
-from shardctl.system.text import unknown
+from shardctl.system.options import Off, Text, ValueType, Word, option
 
 
-class Columns(OptionType):
+class Columns(ValueType):
     """Names of columns: with commas between them on the command line, a list in Python."""
 
-    def read(self, given: str) -> list[str]:
+    def of_text(self, given: str) -> list[str]:
         """Return the names."""
         return [name.strip() for name in given.split(",") if name.strip()]
 
@@ -26,12 +24,12 @@ class Columns(OptionType):
         arguments.names(name, value)
 
 
-class NewNames(OptionType):
+class NewNames(ValueType):
     """Other names of columns: COLUMN=NAME, several times, on the command line, a dict in Python."""
 
     repeats = True
 
-    def read(self, given: tuple[str, ...]) -> dict[str, str]:
+    def of_text(self, given: tuple[str, ...]) -> dict[str, str]:
         """Return the new names by the old ones. Raises ValueError."""
         pairs = [value.partition("=") for value in given]
         odd = next(
@@ -52,15 +50,6 @@ class NewNames(OptionType):
         """Raise UsageError for anything but a dict of strings."""
         for column, new in arguments.mapping(name, value).items():
             Text().check(column, new)
-
-
-class OnLoss(Word):
-    """What becomes of a column that a form cannot hold: an error, JSON text, or it is left out."""
-
-    def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for anything but these words."""
-        if value not in self.words:
-            raise UsageError(unknown(name, value, self.words))
 
 
 @dataclass(frozen=True)
@@ -98,7 +87,7 @@ class Choice:
         metavar="keep|png|jpeg:Q",
     )
     on_loss: str = option(
-        OnLoss("fail", "json", "drop"),
+        Word("fail", "json", "drop"),
         "fail",
         "Columns that the form cannot hold: an error, JSON text, or left out. "
         f"{' and '.join(made_of('objects'))} have no JSON"

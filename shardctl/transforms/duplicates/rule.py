@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from shardctl.errors import UsageError
-from shardctl.system.dataclass import dataclass
 
 DISTANCE, MOST_DISTANCE = 7, 16
 """How many of 64 bits may differ in the hashes of images that are alike: by default, and at

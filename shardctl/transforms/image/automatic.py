@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from PIL import Image
 from shardctl.images.geometry import BLACK, Colour, Matrix, Size
 from shardctl.images.pixels import blur, colour, tables
 from shardctl.images.pixels.blending import mix
-from shardctl.system.dataclass import dataclass
+from shardctl.system.options import Flag, Number, Whole, Word, setting
 from shardctl.transforms.base import ImageTransform, Rng
 from shardctl.transforms.image.draws import whole
 from shardctl.transforms.image.warp import (
@@ -26,7 +27,7 @@ from shardctl.transforms.image.warp import (
     warp_whole,
 )
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.settings import Fill, Flag, Number, SettingError, Whole, Word, setting
+from shardctl.transforms.settings import Fill, SettingError
 
 Operation = tuple[str, float]
 """A name and a magnitude: an offset of x per row (`shear_x`), pixels (`translate_x`), degrees
@@ -395,9 +396,7 @@ class AutoAugment(_Policy):
     """
 
     name: ClassVar[str] = "auto_augment"
-    policy: str = setting(
-        Word(tuple(POLICIES)), "imagenet", "The dataset that the pairs were found on."
-    )
+    policy: str = setting(Word(*POLICIES), "imagenet", "The dataset that the pairs were found on.")
     interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
     fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from PIL import Image
 
 from shardctl.images.pixels import colour, tables
 from shardctl.images.pixels.backends import BACKENDS, adjust
-from shardctl.system.dataclass import dataclass
+from shardctl.system.options import Number, Whole, Word, setting
 from shardctl.transforms.base import PixelTransform, Rng, between, drawn
 from shardctl.transforms.image.draws import SometimesPixels, jitter, order, whole
-from shardctl.transforms.settings import PROBABILITY, Number, Span, Whole, Word, setting
+from shardctl.transforms.settings import PROBABILITY, Span
 
 _FACTOR = Number(0.0, 100.0)
 _AROUND_1 = Span(0.0, 100.0, alone="around", centre=1.0)
 _TURN = Span(-0.5, 0.5, alone="around")
-_BACKEND = Word(BACKENDS)
+_BACKEND = Word(*BACKENDS)
 _BY = "What computes it: numpy, or pillow (the hue as torchvision does it to Pillow images)."
 _CHANCE = "Probability of doing it."
 
@@ -37,7 +38,7 @@ class AdjustBrightness(_Adjusted):
     """Blend with black."""
 
     name: ClassVar[str] = "adjust_brightness"
-    factor: float = setting(_FACTOR, doc="0: black. 1: the image itself. 2: twice as bright.")
+    factor: float = setting(_FACTOR, help="0: black. 1: the image itself. 2: twice as bright.")
     p: float = setting(PROBABILITY, 1.0, _CHANCE)
     backend: str = setting(_BACKEND, "numpy", _BY)
 
@@ -47,7 +48,7 @@ class AdjustContrast(_Adjusted):
     """Blend with the mean grey of the image."""
 
     name: ClassVar[str] = "adjust_contrast"
-    factor: float = setting(_FACTOR, doc="0: grey. 1: the image itself. 2: twice the contrast.")
+    factor: float = setting(_FACTOR, help="0: grey. 1: the image itself. 2: twice the contrast.")
     p: float = setting(PROBABILITY, 1.0, _CHANCE)
     backend: str = setting(_BACKEND, "numpy", _BY)
 
@@ -57,7 +58,7 @@ class AdjustSaturation(_Adjusted):
     """Blend with the grey image."""
 
     name: ClassVar[str] = "adjust_saturation"
-    factor: float = setting(_FACTOR, doc="0: grey. 1: the image itself. 2: twice as colourful.")
+    factor: float = setting(_FACTOR, help="0: grey. 1: the image itself. 2: twice as colourful.")
     p: float = setting(PROBABILITY, 1.0, _CHANCE)
     backend: str = setting(_BACKEND, "numpy", _BY)
 
@@ -69,7 +70,7 @@ class AdjustHue(_Adjusted):
     name: ClassVar[str] = "adjust_hue"
     factor: float = setting(
         Number(-0.5, 0.5),
-        doc="Part of the circle of colours: 0.5 and -0.5 give the opposite colours.",
+        help="Part of the circle of colours: 0.5 and -0.5 give the opposite colours.",
     )
     p: float = setting(PROBABILITY, 1.0, _CHANCE)
     backend: str = setting(_BACKEND, "numpy", _BY)
@@ -228,7 +229,7 @@ class Posterize(SometimesPixels):
     """Keep the highest bits of each value."""
 
     name: ClassVar[str] = "posterize"
-    bits: int = setting(Whole(0, 8), doc="How many bits are kept.")
+    bits: int = setting(Whole(0, 8), help="How many bits are kept.")
     p: float = setting(PROBABILITY, 0.5, _CHANCE)
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
@@ -241,7 +242,7 @@ class Solarize(SometimesPixels):
     """Invert the values at and above a threshold."""
 
     name: ClassVar[str] = "solarize"
-    threshold: float = setting(Number(0.0, 256.0), doc="The lowest value that is inverted.")
+    threshold: float = setting(Number(0.0, 256.0), help="The lowest value that is inverted.")
     p: float = setting(PROBABILITY, 0.5, _CHANCE)
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:

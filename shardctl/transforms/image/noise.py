@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from PIL import Image
 
 from shardctl.images.pixels import artefacts, blur, noise
-from shardctl.system.dataclass import dataclass
+from shardctl.system.options import Number, Whole, Word, setting
 from shardctl.transforms.base import PixelTransform, Rng, between
 from shardctl.transforms.image.draws import SometimesPixels, whole
-from shardctl.transforms.settings import (
-    PROBABILITY,
-    Number,
-    Optional,
-    SettingError,
-    Span,
-    Whole,
-    WholeSpan,
-    Word,
-    setting,
-)
+from shardctl.transforms.settings import PROBABILITY, SettingError, Span, WholeSpan
 
 
 @dataclass(frozen=True)
@@ -70,7 +61,7 @@ class Jpeg(PixelTransform):
     """Encode as a JPEG (4:2:0) and decode again."""
 
     name: ClassVar[str] = "jpeg"
-    quality: tuple[int, int] = setting(WholeSpan(1, 100), doc="1 to 100, or [lowest, highest].")
+    quality: tuple[int, int] = setting(WholeSpan(1, 100), help="1 to 100, or [lowest, highest].")
 
     @property
     def random(self) -> bool:
@@ -92,12 +83,12 @@ class GaussianBlur(PixelTransform):
 
     name: ClassVar[str] = "gaussian_blur"
     kernel_size: int | None = setting(
-        Optional(Whole(1, 1001)), None, "Pixels, odd, that it is cut to. Left out: all that count."
+        Whole(1, 1001), None, "Pixels, odd, that it is cut to. Left out: all that count."
     )
     sigma: tuple[float, float] = setting(
         Span(0.0, 100.0, above=True, alone="fixed"), (0.1, 2.0), "Standard deviation in pixels."
     )
-    backend: str = setting(Word(("numpy",)), "numpy", "What computes it.")
+    backend: str = setting(Word("numpy"), "numpy", "What computes it.")
 
     def __post_init__(self) -> None:
         if self.kernel_size is not None and self.kernel_size % 2 == 0:
@@ -119,7 +110,7 @@ class AdjustSharpness(SometimesPixels):
 
     name: ClassVar[str] = "adjust_sharpness"
     factor: float = setting(
-        Number(0.0, 100.0), doc="0: smoothed. 1: the image itself. 2: sharpened."
+        Number(0.0, 100.0), help="0: smoothed. 1: the image itself. 2: sharpened."
     )
     p: float = setting(PROBABILITY, 0.5, "Probability of doing it.")
 

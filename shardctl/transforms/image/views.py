@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 from shardctl.images.geometry import BLACK, Colour, Look, Pad, Size, cover, fit
-from shardctl.system.dataclass import dataclass
+from shardctl.system.options import Whole, Word, setting
 from shardctl.transforms.base import ImageTransform, Rng, ViewTransform, drawn
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.settings import (
-    PROBABILITY,
-    Fill,
-    Optional,
-    Sides,
-    Span,
-    Whole,
-    Word,
-    setting,
-)
+from shardctl.transforms.settings import PROBABILITY, Fill, Sides, Span
 
 
 @dataclass(frozen=True)
@@ -27,9 +19,9 @@ class Resize(ViewTransform):
     not kept."""
 
     name: ClassVar[str] = "resize"
-    size: int | Size = setting(Sides(), doc="The side in pixels, or WIDTHxHEIGHT.")
+    size: int | Size = setting(Sides(), help="The side in pixels, or WIDTHxHEIGHT.")
     side: str = setting(
-        Word(("short", "long")), "short", "Which side one number is meant for.", later=True
+        Word("short", "long"), "short", "Which side one number is meant for.", omit_default=True
     )
 
     def view(self, look: Look, rng: Rng) -> Look:
@@ -58,7 +50,7 @@ class Letterbox(ImageTransform):
     both sides of it."""
 
     name: ClassVar[str] = "letterbox"
-    size: Size = setting(Sides(pair=True), doc="WIDTHxHEIGHT, or one number for a square.")
+    size: Size = setting(Sides(pair=True), help="WIDTHxHEIGHT, or one number for a square.")
     fill: Colour = setting(Fill(), (114, 114, 114), "Colour of the margin.")
 
     def apply(self, picture: Picture, rng: Rng) -> None:
@@ -82,7 +74,7 @@ class Padding(ImageTransform):
     name: ClassVar[str] = "pad"
     margin: int = setting(Whole(0, 16384), 0, "Pixels on each side.")
     size: Size | None = setting(
-        Optional(Sides(pair=True)),
+        Sides(pair=True),
         None,
         "WIDTHxHEIGHT that the canvas has at least; the image is at its centre.",
     )
@@ -126,7 +118,7 @@ class Crop(ViewTransform):
     covers it."""
 
     name: ClassVar[str] = "crop"
-    size: Size = setting(Sides(pair=True), doc="WIDTHxHEIGHT, or one number for a square.")
+    size: Size = setting(Sides(pair=True), help="WIDTHxHEIGHT, or one number for a square.")
 
     def view(self, look: Look, rng: Rng) -> Look:
         """Cut out the centre."""
@@ -147,7 +139,7 @@ class RandomCrop(ImageTransform):
     """
 
     name: ClassVar[str] = "random_crop"
-    size: Size = setting(Sides(pair=True), doc="WIDTHxHEIGHT, or one number for a square.")
+    size: Size = setting(Sides(pair=True), help="WIDTHxHEIGHT, or one number for a square.")
     padding: int = setting(Whole(0, 16384), 0, "Pixels that are put around the image first.")
     fill: Colour = setting(Fill(), BLACK, "Colour of what is put around it.")
 
@@ -188,7 +180,7 @@ class RandomResizedCrop(ViewTransform):
     """
 
     name: ClassVar[str] = "random_resized_crop"
-    size: Size = setting(Sides(pair=True), doc="WIDTHxHEIGHT, or one number for a square.")
+    size: Size = setting(Sides(pair=True), help="WIDTHxHEIGHT, or one number for a square.")
     scale: tuple[float, float] = setting(
         Span(0.0, 1.0, above=True), (0.08, 1.0), "Share of the area."
     )
@@ -240,7 +232,7 @@ class FiveCrop(ViewTransform):
     centre."""
 
     name: ClassVar[str] = "five_crop"
-    size: Size = setting(Sides(pair=True), doc="WIDTHxHEIGHT, or one number for a square.")
+    size: Size = setting(Sides(pair=True), help="WIDTHxHEIGHT, or one number for a square.")
 
     @property
     def samples(self) -> int:

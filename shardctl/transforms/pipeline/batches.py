@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from shardctl.format.roles import Role
 from shardctl.format.sample import Sample
 from shardctl.format.text_bytes import bytes_of
 from shardctl.sources.formats import Misfit, Numbers
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import BatchRun, BatchTransform, Records
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +25,6 @@ from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.finishing import finish_annotations
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.annotations.objects import ANNOTATED
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import Rng, judge
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.pipeline.deferred_objects import Annotated, DeferredObjects, Marked

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.images.geometry import Size
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.recipe import Recipe
@@ -74,8 +74,7 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
         raise no_such_recipe(path) from None
     except OSError as error:
         raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
-    errors: list[SettingError] = []
-    recipe = Recipe.checked(file.recipe, errors.append)
+    recipe, errors = Recipe.examined(file.recipe)
     if recipe is not None and imports:
         for place, step in enumerate(recipe.transforms):
             try:

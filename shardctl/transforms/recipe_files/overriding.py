@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 from shardctl.errors import UsageError
 from shardctl.sources.format_table import FORMAT_NAMES
-from shardctl.system.options import declared_in
 from shardctl.system.text import printable
 from shardctl.transforms.recipe_files.reading import end_of_value
-from shardctl.transforms.recipe_options import SHORTCUTS, STEP_OPTIONS, RecipeOptions
+from shardctl.transforms.recipe_options import RECIPE_OPTIONS, SHORTCUTS, STEP_OPTIONS
 from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, unknown_step
 
 if sys.version_info >= (3, 11):
@@ -26,7 +25,7 @@ else:
 def recipe_with_options(
     recipe: Mapping[str, Any] | str | Path | None, given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Join a recipe, or the file of one, and options: those of RecipeOptions and STEP_OPTIONS that
+    """Join a recipe, or the file of one, and options: those of RECIPE_OPTIONS and STEP_OPTIONS that
     are given, by their names.
 
     An option wins. Raises UsageError.
@@ -41,7 +40,7 @@ def recipe_with_options(
         joined = load_recipe(Path(recipe))
     else:
         joined = dict(recipe)
-    joined |= {key: given[key] for key in declared_in(RecipeOptions) if given.get(key) is not None}
+    joined |= {key: given[key] for key in RECIPE_OPTIONS if given.get(key) is not None}
     if joined.get("kind") in FORMAT_NAMES:
         joined |= {"kind": "auto", "format": joined["kind"]}
     tokenizes_chats = _has_step(joined, "tokenize_chat")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import InputError, UsageError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import near_path, read_named
 from shardctl.system.text import printable, similar
 from shardctl.transforms.recipe import Recipe
@@ -353,8 +353,7 @@ def load_recipe(path: Path) -> dict[str, Any]:
         raise no_such_recipe(path) from None
     except OSError as error:
         raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
-    errors: list[SettingError] = []
-    Recipe.values(file.recipe, errors.append)
+    _, errors = Recipe.values(file.recipe)
     if errors:
         more = (
             f" (and {len(errors) - 1} more: shardctl recipe check {shown})"

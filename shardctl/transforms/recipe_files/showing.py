@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
-from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import KEYS, Recipe
-from shardctl.transforms.settings import SettingError
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,7 @@ def show_recipe(root: Path) -> ShownRecipe:
         )
     if not manifest.sources:
         raise DatasetError(f"{shown}: was written from Python (shardctl.write), with no recipe")
-    errors: list[SettingError] = []
-    Recipe.checked(recipe, errors.append)
+    _, errors = Recipe.examined(recipe)
     options = tuple(_options(manifest.settings))
     header = [
         f"The recipe of {shown}, made {printable(manifest.created)} by shardctl "

@@ -6,6 +6,7 @@ They follow the tables of Unicode that Python has, so that what they make depend
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,9 +16,8 @@ import pyarrow as pa
 
 from shardctl.errors import InstallError
 from shardctl.format.text_bytes import Bytes, Places, bytes_of
-from shardctl.system.dataclass import dataclass
+from shardctl.system.options import Flag, Whole, Word, setting
 from shardctl.system.packages import to_install
-from shardctl.transforms.settings import Flag, Whole, Word, setting
 from shardctl.transforms.text.base import TextTransform, unidata, version_of
 from shardctl.transforms.text.characters import NEWLINE, is_ascii, texts_of_kept
 from shardctl.transforms.text.words import Words
@@ -36,7 +36,7 @@ class Normalize(TextTransform):
 
     name: ClassVar[str] = "normalize"
     unicode: str = setting(
-        Word(FORMS),
+        Word(*FORMS),
         "NFC",
         "NFC: composed. NFD: decomposed. NFKC, NFKD: and without compatibility characters, as ﬁ or "
         "full width.",

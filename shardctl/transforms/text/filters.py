@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,20 +16,9 @@ from shardctl.errors import InputError, Rejection
 from shardctl.format.roles import Role
 from shardctl.format.text_bytes import Places, TextBytes, texts_from
 from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
-from shardctl.system.dataclass import dataclass
+from shardctl.system.options import Flag, Number, Whole, setting
 from shardctl.transforms.base import BatchRun, BatchTransform, EachBatch, Records, RejectRow
-from shardctl.transforms.settings import (
-    PROBABILITY,
-    Flag,
-    Names,
-    Number,
-    Numbers,
-    Optional,
-    SettingError,
-    Whole,
-    setting,
-    shown_beside,
-)
+from shardctl.transforms.settings import PROBABILITY, Names, Numbers, SettingError, shown_beside
 from shardctl.transforms.text.base import (
     Fault,
     Report,
@@ -108,7 +97,7 @@ class RuleFilter(TextFilter):
         return broken_by(self.rules(texts))
 
 
-LIMIT = Optional(Whole(0, 2**40))
+LIMIT = Whole(0, 2**40)
 
 
 @dataclass(frozen=True)

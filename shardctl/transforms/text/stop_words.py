@@ -4,6 +4,7 @@ package stopwordsiso."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -13,24 +14,15 @@ import pyarrow as pa
 
 from shardctl.errors import InstallError
 from shardctl.format.text_bytes import Places, bytes_of, texts_from
-from shardctl.system.dataclass import dataclass
+from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import to_install
-from shardctl.transforms.settings import (
-    PROBABILITY,
-    Flag,
-    Names,
-    Optional,
-    SettingError,
-    Text,
-    Word,
-    setting,
-)
+from shardctl.transforms.settings import PROBABILITY, Names, SettingError
 from shardctl.transforms.text.base import TextTransform, unidata, version_of
 from shardctl.transforms.text.characters import Mask, parts_of_words, spaces, texts_of_kept
 from shardctl.transforms.text.filters import Rule, RuleFilter
 from shardctl.transforms.text.words import shares
 
-LANGUAGE = setting(Text(), doc="The language, by its code of ISO 639-1: en, de, zh, …")
+LANGUAGE = setting(Text(), help="The language, by its code of ISO 639-1: en, de, zh, …")
 ALSO = setting(Names(), (), "More words that count as stop words.")
 INSIDE = (b"'", "’".encode())
 """What may be inside of a word, between two letters: don't."""
@@ -85,8 +77,8 @@ class FilterStopWords(RuleFilter):
 
     name: ClassVar[str] = "filter_stop_words"
     language: str = LANGUAGE
-    min_share: float | None = setting(Optional(PROBABILITY), None, "Least share of the words.")
-    max_share: float | None = setting(Optional(PROBABILITY), None, "Largest share of the words.")
+    min_share: float | None = setting(PROBABILITY, None, "Least share of the words.")
+    max_share: float | None = setting(PROBABILITY, None, "Largest share of the words.")
     also: tuple[str, ...] = ALSO
 
     def __post_init__(self) -> None:
@@ -223,7 +215,7 @@ class Segment(TextTransform):
     """
 
     name: ClassVar[str] = "segment"
-    language: str = setting(Word(LANGUAGES), "zh", "The language.")
+    language: str = setting(Word(*LANGUAGES), "zh", "The language.")
     new_words: bool = setting(
         Flag(), True, "Find words that are not in the dictionary too (a hidden Markov model)."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -16,10 +16,10 @@ from shardctl.errors import InputError, Rejection
 from shardctl.format.roles import Role, Tokens
 from shardctl.format.text_bytes import bytes_of
 from shardctl.format.token_columns import TOKENS
-from shardctl.system.dataclass import dataclass
+from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.text import format_bytes, printable
 from shardctl.transforms.base import BatchRun, BatchTransform, NothingHeld, Records, RejectRow
-from shardctl.transforms.settings import Flag, Optional, SettingError, Text, Word, setting
+from shardctl.transforms.settings import SettingError
 from shardctl.transforms.text.base import TEXT, require_text, texts_of
 from shardctl.transforms.text.chat_forms import form_of
 from shardctl.transforms.tokenizers.base import (
@@ -44,31 +44,29 @@ class TokenStep(BatchTransform):
 
     tokenizer: str = setting(
         Text(),
-        doc="bytes, a tokenizer.json or a folder with one, a SentencePiece .model, a .txt of "
+        help="bytes, a tokenizer.json or a folder with one, a SentencePiece .model, a .txt of "
         "words, tiktoken:ENCODING:FILE.",
     )
     engine: str = setting(
-        Word(CHOICES),
+        Word(*CHOICES),
         AUTO,
         "By what a tokenizer.json is done. auto: the fastest that gives the same tokens as "
         "tokenizers.",
     )
     eos: str | None = setting(
-        Optional(Text()), None, "Token that ends a document. Default: as the tokenizer says."
+        Text(), None, "Token that ends a document. Default: as the tokenizer says."
     )
-    pad: str | None = setting(
-        Optional(Text()), None, "Token that fills up. Default: as the tokenizer says."
-    )
+    pad: str | None = setting(Text(), None, "Token that fills up. Default: as the tokenizer says.")
     dtype: str = setting(
-        Word(("auto", "uint16", "uint32")),
+        Word("auto", "uint16", "uint32"),
         "auto",
         "Type of the tokens. auto: uint16 for up to 65,536 different ones.",
     )
     digest: str | None = setting(
-        Optional(Text()),
+        Text(),
         None,
         "SHA-256 of the tokenizer's files, in the recipe of a dataset.",
-        later=True,
+        omit_default=True,
     )
 
     def loaded(self: S, folder: Path | None = None) -> S:

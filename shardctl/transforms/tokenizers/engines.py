@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import resource
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, product
 from pathlib import Path
@@ -21,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, first_line
-from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import installed_version
 from shardctl.transforms.tokenizers.base import Encoded, Tokenizer, joined
 from shardctl.transforms.tokenizers.tiktoken import encode_by, open_core

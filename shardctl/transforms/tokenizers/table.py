@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.names import is_file_name
 from shardctl.format.roles import Roles
 from shardctl.format.token_columns import main_tokens
-from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.folder import FolderHere
 from shardctl.system.text import printable
 from shardctl.transforms.tokenizers import huggingface, plain, sentencepiece, tiktoken
