@@ -16,8 +16,7 @@ import pyarrow as pa
 from PIL import Image
 
 from shardctl.errors import Rejection
-from shardctl.format.roles import Role
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Role, Sample
 from shardctl.images.codecs.image import Opened, upright
 from shardctl.images.codecs.measures import SHARPNESS_SIDE
 from shardctl.images.geometry import Look, Size

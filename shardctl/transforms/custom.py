@@ -18,10 +18,10 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from shardctl.errors import Rejection, UsageError
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.system.files import read_bytes, read_named
-from shardctl.system.importing import find_function
 from shardctl.system.options import Text, Whole, setting
+from shardctl.system.packages import find_function
 from shardctl.transforms.base import GroupTransform, SampleTransform, Transform
 from shardctl.transforms.settings import Table
 from shardctl.transforms.values import describe

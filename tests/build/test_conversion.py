@@ -35,7 +35,7 @@ from shardctl.errors import (
     UsageError,
 )
 from shardctl.format.tables import open_table, read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.sequences import evenly_spaced
 
 RANDOM = {

@@ -39,7 +39,7 @@ from shardctl.errors import (
     UnfinishedError,
     UsageError,
 )
-from shardctl.system.lease.store_lease import LeaseTiming
+from shardctl.system.store_lease import LeaseTiming
 from shardctl.system.stores import open_store
 from shardctl.system.stores.base import Store
 from shardctl.system.stores.objects import Objects

@@ -34,7 +34,7 @@ from shardctl.errors import (
     WorkerError,
 )
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.stores import open_store
 from shardctl.version import __version__
 

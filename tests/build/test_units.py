@@ -38,8 +38,8 @@ from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.roots import SourceRoot
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.folders import LocalFolder
+from shardctl.system.processes.worker_state import WorkerProgress
 
 GOOD, BAD, BLANK = "good", "bad", "blank"
 

@@ -22,7 +22,7 @@ from shardctl.build.shards import inputs
 from shardctl.errors import InputError, SourceGoneError, WorkerError
 from shardctl.format.shard import ShardWriter
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 @pytest.fixture(scope="module")

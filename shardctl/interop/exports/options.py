@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardctl.interop.exports.table import made_of, that_have, words_of
 from shardctl.system import arguments
-from shardctl.system.dataclass import dataclass
 from shardctl.system.options import Off, Text, ValueType, Word, option
 
 

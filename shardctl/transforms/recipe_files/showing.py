@@ -12,7 +12,7 @@ from typing import Any
 
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import KEYS, Recipe
 

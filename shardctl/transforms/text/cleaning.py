@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InstallError
-from shardctl.format.text_bytes import Bytes, Places, bytes_of
+from shardctl.format.arrays import Bytes, Places, bytes_of
 from shardctl.system.options import Flag, Whole, Word, setting
 from shardctl.system.packages import to_install
 from shardctl.transforms.text.base import TextTransform, unidata, version_of

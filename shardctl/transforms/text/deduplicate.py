@@ -15,7 +15,7 @@ from shardctl.errors import DatasetError, Rejection
 from shardctl.format.names import DUPLICATES, FILES
 from shardctl.format.roles import Role
 from shardctl.format.tables import REPAIR_ADVICE, open_table
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.options import Number, Word, setting
 from shardctl.system.text import printable
 from shardctl.transforms.base import BatchRun, BatchTransform, NothingHeld, Records, RejectRow

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
+from shardctl.format.arrays import Places, TextBytes, texts_from
 from shardctl.format.roles import Role
-from shardctl.format.text_bytes import Places, TextBytes, texts_from
 from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
 from shardctl.system.options import Flag, Number, Whole, setting
 from shardctl.transforms.base import BatchRun, BatchTransform, EachBatch, Records, RejectRow

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InstallError
-from shardctl.format.text_bytes import Places, bytes_of, texts_from
+from shardctl.format.arrays import Places, bytes_of, texts_from
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import to_install
 from shardctl.transforms.settings import PROBABILITY, Names, SettingError
