@@ -50,7 +50,7 @@ from shardctl.system.python_names import named_arguments
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import counted, format_bytes, lacks, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
-from shardctl.transforms.tokenizers.stored import stored_tokenizer
+from shardctl.transforms.tokenizers.table import stored_tokenizer
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc

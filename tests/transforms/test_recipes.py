@@ -21,15 +21,13 @@ import shardctl
 from shardctl.cli.convert import convert as convert_command
 from shardctl.errors import UsageError
 from shardctl.format.manifest import Manifest
+from shardctl.sources.format_table import RECORDS
 from shardctl.system.folders import LocalFolder
-from shardctl.transforms.recipe import KEYS, RECORDS, Recipe
-from shardctl.transforms.recipe_files.checking import check_recipe
-from shardctl.transforms.recipe_files.places import nearest_place, places
-from shardctl.transforms.recipe_files.reading import load_recipe
-from shardctl.transforms.recipe_files.schema import recipe_schema
-from shardctl.transforms.recipe_files.showing import show_recipe
-from shardctl.transforms.recipe_files.step_text import parse_step_option
-from shardctl.transforms.recipe_files.writing import recipe_toml
+from shardctl.transforms.recipe import KEYS, Recipe
+from shardctl.transforms.recipe_files.checking import check_recipe, recipe_schema
+from shardctl.transforms.recipe_files.overriding import parse_step_option
+from shardctl.transforms.recipe_files.reading import load_recipe, nearest_place, places
+from shardctl.transforms.recipe_files.showing import recipe_toml, show_recipe
 from shardctl.transforms.settings import SettingError, settings_in
 from shardctl.transforms.table import TRANSFORMS, parse_step
 

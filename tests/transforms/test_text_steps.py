@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl.errors import InputError, InstallError, Rejection, UsageError
 from shardctl.system.packages import to_install
-from shardctl.transforms.records import Records
+from shardctl.transforms.base import Records
 from shardctl.transforms.table import TRANSFORMS, parse_step
 from shardctl.transforms.text.base import TextStep
 from shardctl.transforms.text.patterns import PATTERNS

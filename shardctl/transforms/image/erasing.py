@@ -9,15 +9,15 @@ from PIL import Image
 
 from shardctl.images import pixels
 from shardctl.images.geometry import BLACK, Colour
+from shardctl.system.options import Number, ValueType, setting
 from shardctl.transforms.base import PixelTransform, Rng
-from shardctl.transforms.image.chance import SometimesPixels
-from shardctl.transforms.image.draws import rectangle
-from shardctl.transforms.settings import PROBABILITY, Fill, Number, SettingType, Span, setting
+from shardctl.transforms.image.draws import SometimesPixels, rectangle
+from shardctl.transforms.settings import PROBABILITY, Fill, Span
 
 _RANDOM = "random"
 
 
-class Value(SettingType["Colour | None"]):
+class Value(ValueType):
     """A colour, or `random` (None): each value is drawn."""
 
     def read(self, value: Any) -> Colour | None:
@@ -53,10 +53,10 @@ class Erase(PixelTransform):
     """Paint over a given rectangle."""
 
     name: ClassVar[str] = "erase"
-    left: float = setting(Number(0.0, 1.0), doc="Where it begins, as a share of the width.")
-    top: float = setting(Number(0.0, 1.0), doc="Where it begins, as a share of the height.")
-    width: float = setting(Number(0.0, 1.0), doc="As a share of that of the image.")
-    height: float = setting(Number(0.0, 1.0), doc="As a share of that of the image.")
+    left: float = setting(Number(0.0, 1.0), help="Where it begins, as a share of the width.")
+    top: float = setting(Number(0.0, 1.0), help="Where it begins, as a share of the height.")
+    width: float = setting(Number(0.0, 1.0), help="As a share of that of the image.")
+    height: float = setting(Number(0.0, 1.0), help="As a share of that of the image.")
     value: Colour | None = setting(Value(), BLACK, _VALUE)
 
     @property
