@@ -854,7 +854,7 @@ def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path: P
         ),
         (
             {"transform": [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "deduplicate"}]},
-            "deduplicate must come before tokenize, whose tokens are those of the whole text",
+            "deduplicate must come before tokenize",
         ),
     ],
 )

@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.roles import Mask
-from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
+from shardctl.images.defaults import CENTRE, KEPT_SHARE, MAX_PIXELS
 from shardctl.images.geometry import View
-from shardctl.images.object_geometry import CENTRE
 from shardctl.loader.blocks.column import Column
 from shardctl.system.arguments import caller_level, real_number, whole_number
 from shardctl.system.text import lacks
