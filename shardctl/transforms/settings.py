@@ -115,7 +115,7 @@ class WholeSpan(Whole):
             low, high = 1, 0
         if low > high:
             raise ValueError(
-                f"must be a whole number, or two that rise, from {self.low} to {self.high}"
+                f"must be one whole number, or two rising ones, from {self.low} to {self.high}"
             )
         return low, high
 

@@ -997,4 +997,4 @@ def test_a_recipe_for_texts_is_described_as_one(cli: Any, tmp_path: Path) -> Non
     recipe.write_text('[[transform]]\nname = "hflip"\n[[transform]]\nname = "lower_case"\n')
     ran = cli("recipe", "check", recipe)
     assert ran.code == 1
-    assert "hflip is for images, and lower_case for text and tables" in ran.out + ran.err
+    assert "hflip is for images, and lower_case for text" in ran.out + ran.err

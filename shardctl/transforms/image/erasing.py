@@ -1,39 +1,32 @@
 """Rectangles that are painted over. What is marked in the image stays."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
 from PIL import Image
-
+from dataclasses import dataclass
 from shardctl.images import pixels
-from shardctl.images.geometry import BLACK, Colour
-from shardctl.system.options import Number, ValueType, setting
-from shardctl.transforms.base import PixelTransform, Rng
-from shardctl.transforms.image.draws import SometimesPixels, rectangle
-from shardctl.transforms.settings import PROBABILITY, Fill, Span
+from shardctl.images.geometry import (BLACK, Colour)
+from shardctl.system.options import (Number, setting)
+from shardctl.transforms.base import (PixelTransform, Rng)
+from shardctl.transforms.image.draws import (SometimesPixels, rectangle)
+from shardctl.transforms.settings import (Fill, PROBABILITY, Span)
+from typing import (Any, ClassVar)
 
-_RANDOM = "random"
 
-
-class Value(ValueType):
+class Value(Fill):
     """A colour, or `random` (None): each value is drawn."""
 
-    def read(self, value: Any) -> Colour | None:
+    absent = "random"
+
+    def read(self, value: Any) -> Any:
         """Return the colour."""
         try:
-            return None if value == _RANDOM else Fill().read(value)
+            return None if value == self.absent else super().read(value)
         except ValueError as error:
-            raise ValueError(f"{error}, or {_RANDOM!r}") from None
-
-    def write(self, value: Colour | None) -> Any:
-        """Return the colour, or `random`."""
-        return _RANDOM if value is None else Fill().write(value)
+            raise ValueError(f"{error}, or {self.absent!r}") from None
 
     def schema(self) -> dict[str, Any]:
         """Return the schema of a colour, and of that word."""
-        return {"anyOf": [*Fill().schema()["anyOf"], {"const": _RANDOM}]}
+        return {"anyOf": [*super().schema()["anyOf"], {"const": self.absent}]}
 
 
 _VALUE = "Colour of the rectangle, or random: each value is drawn evenly from 0 to 255."
