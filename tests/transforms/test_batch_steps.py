@@ -2,25 +2,28 @@
 depend on files of their own."""
 
 from __future__ import annotations
+
 import json
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pytest
-import shardctl
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import shardctl
 from shardctl.errors import InputError
 from shardctl.format.counts import step_lines
 from shardctl.format.tables import read_rejects
 from shardctl.system.folders import LocalFolder
-from shardctl.system.options import (Text, setting)
+from shardctl.system.options import Text, setting
 from shardctl.transforms.pipeline.batches import make_keys
 from shardctl.transforms.table import TRANSFORMS
-from shardctl.transforms.text.base import (Fault, TextFilter, TextTransform)
-from typing import (Any, ClassVar)
+from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
 
 
 @dataclass(frozen=True)

@@ -2,31 +2,35 @@
 the schema says the same."""
 
 from __future__ import annotations
+
 import copy
 import json
-import jsonschema
-import pytest
 import re
 import runpy
-import shardctl
 import sys
-from conftest import examples
-from hypothesis import (given, strategies as st)
 from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardctl
 from shardctl.cli.convert import convert as convert_command
 from shardctl.errors import UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.sources.format_table import RECORDS
 from shardctl.system.folders import LocalFolder
 from shardctl.system.options import declared_in
-from shardctl.transforms.recipe import (KEYS, Recipe)
-from shardctl.transforms.recipe_files.checking import (check_recipe, recipe_schema)
+from shardctl.transforms.recipe import KEYS, Recipe
+from shardctl.transforms.recipe_files.checking import check_recipe, recipe_schema
 from shardctl.transforms.recipe_files.overriding import parse_step_option
-from shardctl.transforms.recipe_files.reading import (load_recipe, nearest_place, places)
-from shardctl.transforms.recipe_files.showing import (recipe_toml, show_recipe)
+from shardctl.transforms.recipe_files.reading import load_recipe, nearest_place, places
+from shardctl.transforms.recipe_files.showing import recipe_toml, show_recipe
 from shardctl.transforms.settings import SettingError
-from shardctl.transforms.table import (TRANSFORMS, parse_step)
-from typing import Any
+from shardctl.transforms.table import TRANSFORMS, parse_step
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -2,28 +2,31 @@
 accounted for."""
 
 from __future__ import annotations
+
 import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import re
-import shardctl
-from PIL import Image
-from collections.abc import (Iterable, Iterator, Mapping)
-from dataclasses import dataclass
 from image_files import images
-from pathlib import Path
-from shardctl.errors import (InputError, UsageError)
+from PIL import Image
+
+import shardctl
+from shardctl.errors import InputError, UsageError
 from shardctl.format.roles import Role
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import image
 from shardctl.inspection.content.samples import samples_of_key
 from shardctl.system.folders import LocalFolder
-from shardctl.system.options import (Whole, setting)
-from shardctl.transforms.base import (BatchTransform, Records, RejectRow, settings_of)
-from shardctl.transforms.table import (TRANSFORMS, parse_step)
-from typing import (Any, ClassVar)
+from shardctl.system.options import Whole, setting
+from shardctl.transforms.base import BatchTransform, Records, RejectRow, settings_of
+from shardctl.transforms.table import TRANSFORMS, parse_step
 
 FUNCTIONS = """
 def words(sample):
