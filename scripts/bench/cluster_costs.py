@@ -35,13 +35,13 @@ class Measured:
     commit_unit: float = 0.39e-6
     """Commit.run: of each shard, and of each unit."""
     listed: float = 98_000.0
-    """Files per second that are listed and planned: docs/dev/measurements/convert.md, "Listing" (10
+    """Files per second that are listed and planned: docs/dev/measurements.md, "Listing" (10
     million files)."""
     listed_memory: float = 107.0
     """Memory of the parent by file while it lists (the same section)."""
     counted: float = 4.87e9 / 1.8
     """Bytes per second in which lines are cut and counted (page cache):
-    docs/dev/measurements/text.md, "100 million lines"."""
+    docs/dev/measurements.md, "100 million lines"."""
     ray_task: float = 0.0012
     """Seconds of Ray's driver for each task: a prototype with three nodes on one machine (Ray 2.60,
     2026-11-21)."""
@@ -80,7 +80,7 @@ BLOCK = 4 * MIB
 """Bytes of an uncompressed block: docs/format.md."""
 
 PHOTO = 110e3
-"""Bytes of a photo: docs/dev/measurements/convert.md, "Beside a bare loop"."""
+"""Bytes of a photo: docs/dev/measurements.md, "Beside a bare loop"."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The headers of tar files: ustar, GNU and pax.
 
 Own code where the standard library has some: tarfile takes 20 µs for a header, and samples have
-many, with pax twice as many. This takes 2 µs (docs/dev/measurements/formats.md), and reads what
+many, with pax twice as many. This takes 2 µs (docs/dev/measurements.md), and reads what
 tarfile reads: tests/sources/formats/test_webdataset.py compares them.
 """
 
