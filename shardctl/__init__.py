@@ -50,7 +50,7 @@ _PUBLIC = {
     "train_tokenizer": ("shardctl.build.train_tokenizer", "train_tokenizer"),
     "transform": ("shardctl.transforms.own_code", "transform"),
     "verify": ("shardctl.inspection.verify.verification", "verify"),
-    "watch": ("shardctl.loader.metrics.watching", "watch"),
+    "watch": ("shardctl.loader.watching", "watch"),
     "write": ("shardctl.build.write", "write"),
 }
 """Where each public function is. Editors and type checkers read `__init__.pyi`, which is written

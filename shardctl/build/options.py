@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardctl.build.shards.engines import registry
 from shardctl.build.shared_options import IF_RUNNING, WORKERS
 from shardctl.errors import UsageError
-from shardctl.loader.metrics_option import METRICS
+from shardctl.loader.options import METRICS
 from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
-from shardctl.system.dataclass import dataclass
 from shardctl.system.options import (
     Anything,
     ByteSize,

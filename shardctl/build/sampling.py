@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,8 @@ from shardctl.sources.formats import Numbers
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.sources.types import without_nulls
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import copy_file, naming_the_path
-from shardctl.system.locations.text import is_stored, name_of
+from shardctl.system.locations import is_stored, name_of
 from shardctl.system.processes.pool import Limits
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable

@@ -2,15 +2,12 @@
 blocks where they can be."""
 
 from __future__ import annotations
-
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import field
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
-
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
 from shardctl.format.shard import (
@@ -21,9 +18,8 @@ from shardctl.format.shard import (
     normalized,
     shard_schema,
 )
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import StreamedFile, replacing
-from shardctl.system.locations.folder import Folder
+from shardctl.system.folders import Folder
 
 LEFT_ALONE = 0.5
 """A block that is copied whole leaves one before it that may be as small as this share of a full

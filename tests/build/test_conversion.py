@@ -35,7 +35,7 @@ from shardctl.errors import (
     UsageError,
 )
 from shardctl.format.tables import open_table, read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.sequences import evenly_spaced
 
 RANDOM = {
@@ -253,6 +253,7 @@ def test_an_unfinished_conversion_by_other_versions_is_refused_and_named(
     assert (result.status, result.samples) == ("created", 3)
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "change",
     [{"more": 1}, {"roots": [{"path": "/", "device": 1, "more": 2}]}, {"recipe": {"new": 1}}],
@@ -831,6 +832,7 @@ def test_changed_code_is_another_conversion(tmp_path: Path) -> None:
         shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
 
 
+@pytest.mark.thorough
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     """Seen from outside: the pipe that the parent and all its workers hold closes when the last of
     them is gone."""

@@ -14,7 +14,7 @@ import shardctl
 from shardctl.build.convert import finish, manifest_writer
 from shardctl.format.names import MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
 from shardctl.format.tables import ShardTable, read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 GOOD, SHORT = "x" * 60 + "\n", "short\n"
 MIN = {"record": "line", "transform": [{"name": "filter_length", "min_chars": 50}]}
@@ -35,6 +35,7 @@ def numbers(out: Path) -> list[int]:
     return [int(name[-11:-6]) for name in names]
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
     ("pattern", "there"),
     [
@@ -141,6 +142,7 @@ def test_a_split_without_samples_keeps_one(cli: Any, tmp_path: Path) -> None:
     assert cli("verify", tmp_path / "out").code == 0
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("append", [False, True])
 def test_an_update_keeps_their_names_and_goes_on(cli: Any, tmp_path: Path, append: bool) -> None:
     (tmp_path / "in").mkdir()
@@ -192,6 +194,7 @@ def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(
     assert numbers(tmp_path / "out") == [2, 4]
 
 
+@pytest.mark.thorough
 def test_a_merge_that_is_killed_at_any_moment_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,8 +38,8 @@ from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.roots import SourceRoot
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.folders import LocalFolder
+from shardctl.system.processes.worker_state import WorkerProgress
 
 GOOD, BAD, BLANK = "good", "bad", "blank"
 
@@ -435,7 +435,7 @@ def of_other_types(file: Path) -> None:
     file.write_bytes(b'{"n": "word", "more": 1}\n' * 100)
 
 
-@pytest.mark.thorough(after=3)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("change", [gone, shorter, of_other_types])
 @pytest.mark.parametrize("form", ["jsonl", "jsonl.gz", "parquet"])
 def test_a_file_that_changes_before_it_is_read_costs_its_own_records(

@@ -22,7 +22,7 @@ from shardctl.build.shards import inputs
 from shardctl.errors import InputError, SourceGoneError, WorkerError
 from shardctl.format.shard import ShardWriter
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 @pytest.fixture(scope="module")
@@ -430,6 +430,7 @@ def test_a_function_that_hangs_is_refused_after_a_few_inputs(
         shardctl.convert(source, tmp_path / "out", recipe=steps, workers=1, input_timeout=0.2)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("tables")
 def test_a_record_that_becomes_too_large_costs_itself_alone(tmp_path: Path) -> None:
     """Memory runs out where its block is written, among many others; it is not among those that are

@@ -31,7 +31,7 @@ from shardctl.errors import InputError, SourceGoneError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import read_rejects
 from shardctl.sources.formats import RECORD_BYTES
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 SMALL = {
     "kind": "image",

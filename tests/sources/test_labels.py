@@ -27,7 +27,7 @@ from shardctl.sources.boxes import NUMBER_NAMES, PLACE_NAMES, Shown, beside_imag
 from shardctl.sources.first_values import kinds_of
 from shardctl.sources.splits import ROLES
 from shardctl.sources.types import Types
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 def images(root: Path, count: int) -> Path:

@@ -27,7 +27,7 @@ from shardctl.build.shards import image_hashes, task
 from shardctl.build.shards.image_hashes import ImageHashTask, ListedFile
 from shardctl.build.shards.scan import run_task
 from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.transforms.duplicates.pictures import (
     Places,
     distances,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
 from functools import cached_property
 
 from shardctl.build.convert.listener import Listener
@@ -24,8 +25,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
 from shardctl.images.codecs import backend
 from shardctl.sources.files import list_all
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.transforms.recipe import Recipe
 
 

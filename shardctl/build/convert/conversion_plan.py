@@ -4,7 +4,7 @@ the cost."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +55,6 @@ from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import null_label_notice
 from shardctl.sources.label_table import SPLIT_COLUMN, some
 from shardctl.sources.types import UNNAMED, Types, separator_in, without_nulls
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import copy_file
 from shardctl.system.progress import Report
 from shardctl.system.text import counted, printable

@@ -4,7 +4,7 @@ facts, with no files."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -14,7 +14,6 @@ from shardctl.build.plan.fingerprint import difference, differing_parts, fingerp
 from shardctl.errors import DatasetError, ShardctlError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 UPDATING = "-update"

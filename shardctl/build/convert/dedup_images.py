@@ -4,7 +4,7 @@ workers do not matter."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from shardctl.build.shards.inputs import OTHERS
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.scan import Found
 from shardctl.errors import SourceGoneError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, printable
 from shardctl.transforms.duplicates.pictures import (

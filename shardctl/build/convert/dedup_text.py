@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,7 +24,6 @@ from shardctl.build.shards.job import Job
 from shardctl.build.shards.scan import Found
 from shardctl.build.shards.text_hashes import HASHES, SIGNED, TextHashTask
 from shardctl.format.names import FILES
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, format_bytes

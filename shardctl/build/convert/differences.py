@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLANNED
-from shardctl.system.dataclass import dataclass
 
 SHOWN = 3
 """How many settings the message of a refusal names."""

@@ -7,7 +7,7 @@ import contextlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -37,7 +37,6 @@ from shardctl.sources.kinds.text import too_large
 from shardctl.sources.label_table import DELIMITED_SUFFIXES
 from shardctl.sources.types import Types, separator_in
 from shardctl.sources.walk import suffix_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.progress import Report
 from shardctl.system.sequences import LazySequence, evenly_spaced
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from shardctl.build.convert.update.changes import Changes
 from shardctl.build.plan.labels import LABEL
 from shardctl.build.plan.listing import Listing
@@ -11,7 +13,6 @@ from shardctl.build.shards.job import Job
 from shardctl.format.roles import Image
 from shardctl.sources.annotations.counting import annotated_columns
 from shardctl.sources.formats.base import FOLDER
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 SPARE_DISK = 1.05

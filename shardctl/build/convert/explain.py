@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.transforms.recipe import user_functions
 
 EXAMPLES = 3

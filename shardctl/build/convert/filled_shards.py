@@ -7,7 +7,7 @@ The others keep their names, and so their bytes: the numbers of those that are l
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,7 @@ import pyarrow as pa
 from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.marker import ShardMarker, rows_made
-from shardctl.format.step_counts import Counts, add_counts
-from shardctl.system.dataclass import dataclass
+from shardctl.format.counts import Counts, add_counts
 
 
 @dataclass(frozen=True)

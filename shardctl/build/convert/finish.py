@@ -26,12 +26,12 @@ from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.errors import CONTINUES, DatasetError, UnfinishedError, explaining_interrupts
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, STAGING
+from shardctl.system.file_lease import Waiting
 from shardctl.system.files import exists
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
-from shardctl.system.lease.file_lease import Waiting
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.locations import is_url
 from shardctl.system.progress import Phase, Progress, Report, progress_of
-from shardctl.system.stores import is_url
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.build.convert.conversion import Conversion
@@ -13,7 +14,6 @@ from shardctl.build.shards.engines import registry
 from shardctl.build.shards.planned import Root
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.roots import SourceRoot
-from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

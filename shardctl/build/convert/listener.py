@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from shardctl.build.convert.estimate import Estimate
 from shardctl.build.shards.work_done import WorkDone
-from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

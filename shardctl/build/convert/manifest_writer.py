@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime
 import platform
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,7 @@ from shardctl.format.names import PLANNED
 from shardctl.format.tables import ShardTable
 from shardctl.format.update_state import NOTHING_PRUNED
 from shardctl.images.codecs import backend
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.progress import Report
 from shardctl.system.text import counted
 from shardctl.transforms.recipe import Recipe

@@ -10,7 +10,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import SHARDS
 from shardctl.format.tables import ShardTable
 from shardctl.system.files import naming_the_path
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
 
 

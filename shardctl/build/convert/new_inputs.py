@@ -4,6 +4,7 @@ dataset they may be few."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,7 @@ from shardctl.format.tables import (
     taken,
 )
 from shardctl.sources.label_table import some
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import counted, printable
 
 Numbers = npt.NDArray[np.int64]

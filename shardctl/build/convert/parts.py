@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -54,11 +54,10 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, STAGING
 from shardctl.format.tables import Reject, count_reasons, read_rejects
 from shardctl.sources.files import in_use
-from shardctl.system.dataclass import dataclass
+from shardctl.system.file_lease import LOOK_SECONDS
 from shardctl.system.files import exists, write_atomically
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
-from shardctl.system.lease.file_lease import LOOK_SECONDS
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.scratch import scratch_folder
 from shardctl.transforms.recipe import refuse_unnamed_functions, user_functions
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,7 @@ from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.errors import StorageError
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import format_bytes
 
 if TYPE_CHECKING:

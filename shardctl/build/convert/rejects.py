@@ -38,8 +38,8 @@ from shardctl.system.files import (
     replacing,
     sha256_of,
 )
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.text import is_stored
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_stored
 from shardctl.system.text import counted, printable
 
 COPIES = ".shardctl-copies"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,17 +10,15 @@ import numpy as np
 from shardctl.build.convert.estimate import Estimate
 from shardctl.build.convert.update.changes import Changes
 from shardctl.build.plan.listing import Listing
-from shardctl.format.jpeg_record import jpeg_costs
+from shardctl.format.counts import Counts, jpeg_costs
+from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import REJECTS
-from shardctl.format.step_counts import Counts
-from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import Reject, count_reasons, failures, read_rejects
 from shardctl.images.defaults import KEPT_SHARE
 from shardctl.sources.label_table import hash_names, some
-from shardctl.system.dataclass import dataclass
+from shardctl.system.folders import LocalFolder
 from shardctl.system.html import WARNING, in_notebook, lines_in_notebook, marked, rows_in_notebook
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -247,7 +245,7 @@ def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
     """
     if manifest.base or not manifest.has_own_keys or "variant" in dict(manifest.schema):
         return ()
-    stored = StoredDataset(folder)
+    stored = DatasetTables(folder)
     hashes = np.concatenate(
         [NO_KEYS, *(hash_names(keys.to_pylist()) for _, _, keys in stored.blocks_of_keys())]
     )
@@ -264,7 +262,7 @@ def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
     )
 
 
-def _key_number(stored: StoredDataset, number: int) -> str:
+def _key_number(stored: DatasetTables, number: int) -> str:
     """Return the key of a sample, by its number in the dataset."""
     left = number
     for _, _, keys in stored.blocks_of_keys():

@@ -47,10 +47,10 @@ from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST
-from shardctl.inspection.verify.check_processes import checks_ahead
+from shardctl.inspection.verify.verification import checks_ahead
 from shardctl.loader.metrics import CONVERSION, EVERY_SECONDS, Sink, sinks_at, tell
 from shardctl.sources.files import in_use
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.pool import Pool
 from shardctl.system.scratch import scratch_folder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from shardctl.build.commit.staging import unfinished
 from shardctl.build.convert.conversion import Conversion
@@ -12,7 +13,6 @@ from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.format.manifest import Manifest
 from shardctl.sources.roots import SourceRoot
-from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -37,9 +38,8 @@ from shardctl.sources.kinds.image import KNOWN_SUFFIXES
 from shardctl.sources.rechecking import Changed, ChangedError, Listed, Seen, unlisted_files
 from shardctl.sources.sidecars import depends_on_others, inputs_among
 from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import sha256_of
-from shardctl.system.locations.text import is_stored
+from shardctl.system.locations import is_stored
 from shardctl.transforms.recipe import Recipe
 
 MOST_ADDED = 100_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.label_table import LabelTable, some
 from shardctl.sources.splits import GroupRule, named_as_splits
 from shardctl.sources.types import Types, disputed, in_order
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import replacing
 from shardctl.system.text import composed, counted, printable
 from shardctl.transforms.recipe import Recipe

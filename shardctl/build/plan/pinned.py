@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from shardctl.build.plan.listing import Listing
 from shardctl.errors import InputError
-from shardctl.format.dataset_place import open_place
+from shardctl.format.dataset_location import open_location
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Mask, Objects, Role, Roles
 from shardctl.sources.annotations.objects import OBJECTS
@@ -31,7 +31,7 @@ def read_classes(place: str) -> tuple[str, ...]:
     """
     shown = f"--classes {printable(place)}"
     if is_folder(place):
-        with open_place(place) as opened:
+        with open_location(place) as opened:
             names = classes_of(Manifest.load(opened.whole).roles)
     else:
         try:

@@ -4,13 +4,13 @@ records are cut into."""
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Cut
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.duplicates.pictures import Repeats
 
 Numbers = npt.NDArray[np.int64]

@@ -1,13 +1,10 @@
 """A preview as a page, and as a contact sheet."""
 
 from __future__ import annotations
-
 import base64
 import bisect
-from collections.abc import Iterator, Sequence
-
 import numpy as np
-
+from collections.abc import Iterator, Sequence
 from shardctl.build.preview.facts import (
     SampleFacts,
     captions_of,
@@ -28,6 +25,7 @@ from shardctl.inspection.pages.page import (
     absolute,
     command,
     figures,
+    fix,
     page,
     paragraph,
     section,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -45,10 +45,9 @@ from shardctl.format.tables import (
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.roots import SourceRoot, folder_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, replacing
-from shardctl.system.locations.folder import FolderHere
-from shardctl.system.locations.text import normal
+from shardctl.system.folders import FolderHere
+from shardctl.system.locations import normal
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 

@@ -66,8 +66,9 @@ from shardctl.format.tables import (
     read_rejects,
 )
 from shardctl.format.update_state import NOTHING_PRUNED, Pruned, UpdateState
-from shardctl.inspection.verify.finding import UNREADABLE
+from shardctl.inspection.verify.result import UNREADABLE
 from shardctl.inspection.verify.tables import check_manifest
+from shardctl.system import file_lease
 from shardctl.system.files import (
     FileFacts,
     copy_file,
@@ -76,9 +77,7 @@ from shardctl.system.files import (
     sync_folder,
     write_atomically,
 )
-from shardctl.system.lease import file_lease
-from shardctl.system.locations.folder import FolderHere
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import FolderHere, LocalFolder
 from shardctl.system.processes.pool import Limits
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions

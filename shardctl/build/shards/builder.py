@@ -4,7 +4,7 @@ is counted."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -27,19 +27,21 @@ from shardctl.build.shards.sample_writer import SampleWriter
 from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.build.shards.shard_totals import ShardTotals, UnitOutcome
 from shardctl.errors import Rejection
-from shardctl.format.exact_values import python_rows
-from shardctl.format.jpeg_record import JpegRecord
-from shardctl.format.sample import Sample
+from shardctl.format.counts import Counts, JpegRecord
+from shardctl.format.python_values import python_rows
+from shardctl.format.roles import Sample
 from shardctl.format.shard import ShardWriter, shard_schema
-from shardctl.format.step_counts import Counts
 from shardctl.format.tables import Reject
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.formats import Parsed
 from shardctl.sources.kinds import KINDS
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import HashingFile
-from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
-from shardctl.system.processes.progress_slot import TOGETHER, WHOLE, WorkerProgress
+from shardctl.system.processes.worker_state import (
+    OUT_OF_MEMORY_MESSAGE,
+    TOGETHER,
+    WHOLE,
+    WorkerProgress,
+)
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
 from shardctl.transforms.pipeline.made_sample import MadeSample
 from shardctl.transforms.pipeline.model_batching import ModelBatcher

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from shardctl.build.shards.lineage import Lineage
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.record_reading import RecordReading
 from shardctl.format.layout import Layout
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.recipe import Recipe
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,7 @@ from shardctl.build.shards.record_images import TableImages, is_nothing
 from shardctl.build.shards.records import key_of, records_of
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.format.roles import Image, Mask, Roles
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Image, Mask, Roles, Sample
 from shardctl.images.codecs.image import Opened, decode_mask
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.frames import Evidence
@@ -40,8 +39,7 @@ from shardctl.sources.boxes import (
 )
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
 from shardctl.sources.label_table import some
-from shardctl.system.dataclass import dataclass
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import counted, printable
 
 MOST_CLASSES = 64

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import xxhash
@@ -11,8 +11,7 @@ import xxhash
 from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.build.shards.scan import ByteRange, Found, ranges_from
 from shardctl.sources.formats import Misfit, Reading, Unit, check_file, find_format, note_on
-from shardctl.system.dataclass import dataclass
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 
 MOST_REJECTS = 1000
 """Rejected records of a unit that are named; the others are counted."""

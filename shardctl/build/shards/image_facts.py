@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.counts import JpegRecord
 from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.transforms.pipeline.made_sample import Shape

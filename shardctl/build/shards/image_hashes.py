@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from shardctl.build.shards.inputs import NO_ANSWER, read_file
@@ -16,9 +16,8 @@ from shardctl.images.codecs.deep_gray import GrayRange
 from shardctl.images.codecs.image import Opened, check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
 from shardctl.sources.formats import ranges
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.text import is_stored
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.locations import is_stored
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.transforms.base import settings_of
 from shardctl.transforms.filter import Filter, judge
 from shardctl.transforms.table import parse_step

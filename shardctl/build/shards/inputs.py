@@ -20,8 +20,8 @@ from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.errors import Rejection, SourceGoneError
 from shardctl.sources.files import read_part, size_of
 from shardctl.sources.formats import RECORD_BYTES, ranges
-from shardctl.system.locations.text import is_stored
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.locations import is_stored
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import format_bytes, printable
 
 NO_ANSWER = frozenset(

@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,8 +29,7 @@ from shardctl.errors import DatasetError, Rejection
 from shardctl.format.arrays import rows_at
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES, PLAN, SHARDS, STAGING, is_file_name
-from shardctl.format.roles import Objects
-from shardctl.format.sample import RESERVED_FIELDS
+from shardctl.format.roles import RESERVED_FIELDS, Objects
 from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
@@ -45,10 +44,9 @@ from shardctl.sources.image_columns import (
     marked_masks,
     said_of,
 )
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, replacing, write_atomically
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
-from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import Recipe
 
 NEW_FOLDER = "new"

@@ -11,7 +11,7 @@ from shardctl.build.shards.job import Job
 from shardctl.build.shards.mask_files import mask_path
 from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.prefetch import ReadRequest
-from shardctl.system.locations.text import is_stored
+from shardctl.system.locations import is_stored
 
 
 def prefetched_units(job: Job, units: Iterable[PlannedUnit]) -> Iterable[PlannedUnit]:

@@ -3,9 +3,8 @@ by."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
-
-from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.reject_writer import RejectedRecord
 from shardctl.build.shards.retry_hints import BuildAgain
 from shardctl.build.shards.shard_totals import UnitOutcome
-from shardctl.format.sample import Sample
-from shardctl.format.step_counts import Counts
+from shardctl.format.counts import Counts
+from shardctl.format.roles import Sample
 from shardctl.sources.formats import Parsed
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
 from shardctl.build.shards.job import Job
-from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.counts import Counts, JpegRecord
 from shardctl.format.shard import ShardFacts
-from shardctl.format.step_counts import Counts
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import replacing
 from shardctl.transforms.pipeline.made_sample import Shape
 

@@ -8,7 +8,7 @@ from shardctl.build.shards.inputs import digest_of, read_beside
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.planned import PlannedUnit
 from shardctl.sources.annotations.masks import MASK_FILE
-from shardctl.system.locations.text import follow
+from shardctl.system.locations import follow
 
 
 def mask_path(job: Job, planned: PlannedUnit) -> str | None:

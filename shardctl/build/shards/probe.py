@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardctl.format.layout import Layout
 from shardctl.format.tables import Reject
-from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.errors import Rejection
 from shardctl.sources.formats import CHOSEN, Choose, ColumnMisfit, Misfit, Numbers
-from shardctl.system.processes.progress_slot import KEYS, NOWHERE, WHOLE, WorkerProgress
+from shardctl.system.processes.worker_state import KEYS, NOWHERE, WHOLE, WorkerProgress
 
 
 class RecordChoice:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from shardctl.build.plan.splits import Draw
-from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

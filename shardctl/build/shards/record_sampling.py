@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,9 +18,8 @@ from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.build.shards.scan import ByteRange, Found, ranges_from, reading_from
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Misfit, Numbers, Parsed, Reading, Unit, find_format
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 
 Taken = list[tuple[int, Numbers, pa.RecordBatch]]
 """Batches of records: the place of their unit among those given, their numbers (n,) int64, and

@@ -21,7 +21,7 @@ from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.build.shards.shard_totals import UnitOutcome
 from shardctl.errors import Rejection, TypesDifferError
 from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
-from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
+from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE
 from shardctl.system.text import printable
 
 

@@ -16,8 +16,8 @@ from shardctl.build.shards.mask_files import read_mask
 from shardctl.build.shards.planned import File, PlannedUnit
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import Rejection
-from shardctl.format.exact_values import python_rows
-from shardctl.format.sample import Sample
+from shardctl.format.python_values import python_rows
+from shardctl.format.roles import Sample
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.companions import copy_to_read
 from shardctl.sources.endings import ending_of
@@ -27,7 +27,7 @@ from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import GroupRule
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.transforms.pipeline.batches import (
     check_keys,
     check_labels,

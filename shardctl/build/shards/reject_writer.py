@@ -10,7 +10,7 @@ from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.build.shards.shard_totals import ShardTotals, UnitOutcome
 from shardctl.errors import Rejection
 from shardctl.format.tables import PRUNED, Reject
-from shardctl.system.processes.progress_slot import KEYS
+from shardctl.system.processes.worker_state import KEYS
 
 RejectedRecord = tuple[int, Rejection]
 """The number of a record, and why it is rejected."""

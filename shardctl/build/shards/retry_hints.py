@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Choose
-from shardctl.system.dataclass import dataclass
 
-RecordPlace = tuple[int, int | None]
+RecordUnit = tuple[int, int | None]
 """A row of the plan, and the number of a record of it; None for all of them."""
 
 
@@ -29,12 +28,12 @@ class RetryHints:
     damaged, or cannot be read.
     """
 
-    lost: Mapping[RecordPlace, Rejection] = field(default_factory=dict)
+    lost: Mapping[RecordUnit, Rejection] = field(default_factory=dict)
     careful: frozenset[int] = frozenset()
     unfit: frozenset[int] = frozenset()
     anew: bool = False
 
-    def with_lost(self, lost: Mapping[RecordPlace, Rejection]) -> RetryHints:
+    def with_lost(self, lost: Mapping[RecordUnit, Rejection]) -> RetryHints:
         """Return the same hints, and that these are lost too."""
         return replace(self, lost={**self.lost, **lost})
 

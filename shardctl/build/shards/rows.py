@@ -11,8 +11,8 @@ import xxhash
 
 from shardctl.format.shard import ShardWriter
 from shardctl.images.codecs.jpeg import JpegFacts
-from shardctl.loader.order import Permutation
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.permutation import Permutation
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.transforms.pipeline.made_sample import MadeSample
 
 SHUFFLED_BYTES = 32 << 20

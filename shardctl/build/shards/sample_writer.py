@@ -13,7 +13,7 @@ from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.build.shards.shard_totals import MOST_SHAPES, ShardTotals, UnitOutcome
 from shardctl.errors import DatasetError
 from shardctl.format.shard_copy import objects_of
-from shardctl.system.processes.progress_slot import NOWHERE
+from shardctl.system.processes.worker_state import NOWHERE
 from shardctl.transforms.pipeline.made_sample import MadeSample
 
 

@@ -4,7 +4,7 @@ of their fields."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol
 
 from shardctl.build.shards.prefetch import ReadRequest, prefetched
@@ -13,11 +13,9 @@ from shardctl.sources.companions import copy_to_read
 from shardctl.sources.format_table import PLAIN_TEXTS
 from shardctl.sources.formats import Reading, Unit, find_format
 from shardctl.sources.types import Types
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
-from shardctl.system.locations.text import is_stored
-from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.locations import is_stored
+from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE, WorkerProgress
 
 
 class PrePlanTask(Protocol):

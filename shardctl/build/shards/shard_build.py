@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.planned import ShardPlace
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.images.codecs.image import Opened
-from shardctl.system.dataclass import dataclass
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.format.layout import Layout
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.pipeline.made_sample import MadeSample, Shape
 
 MOST_SHAPES = 2

@@ -8,7 +8,7 @@ What is found is too much for messages, and is written into files of the job's f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,13 +25,12 @@ from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.build.shards.records import FITTED_RECORDS, read_unit
 from shardctl.build.shards.scan import Found
 from shardctl.errors import Rejection, TypesDifferError, WorkerError
-from shardctl.format.text_bytes import bytes_of
+from shardctl.format.arrays import bytes_of
 from shardctl.sources.formats import ColumnMisfit, Misfit
 from shardctl.sources.kinds import KINDS
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.folders import LocalFolder
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.exact import HASHED, PIECE_BITS
 from shardctl.transforms.duplicates.near import (

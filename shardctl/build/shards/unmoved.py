@@ -14,8 +14,7 @@ from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.records import records_of
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import Rejection, UsageError
-from shardctl.format.roles import Mask, Objects
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Mask, Objects, Sample
 from shardctl.sources.annotations.objects import ITEMS, OBJECTS
 from shardctl.sources.boxes import (
     beside_images,
@@ -26,7 +25,7 @@ from shardctl.sources.boxes import (
     why_wrong,
 )
 from shardctl.sources.first_values import LOOKED_AT, Kind, kinds_of
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 
 
 def refuse_unmoved(

@@ -1,4 +1,4 @@
-"""What a worker process of a conversion does (worker_loop.py calls `handle`): it builds shards."""
+"""What a worker process of a conversion does (forkserver.py calls `handle`): it builds shards."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from shardctl.build.shards.task import build_shard, try_units
 from shardctl.build.shards.text_hashes import TextHashTask
 from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import Rejection
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.system.processes.worker_loop import Tell
+from shardctl.system.folders import LocalFolder
+from shardctl.system.processes.forkserver import Tell
+from shardctl.system.processes.worker_state import WorkerProgress
 
 PRE_PLAN_TASKS: dict[str, Callable[[dict[str, Any]], PrePlanTask]] = {
     ScanTask.name: ScanTask.from_json,

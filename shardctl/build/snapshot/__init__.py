@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
@@ -29,14 +29,13 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, STAGING, UPDATE
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.remote.open import cache_of
+from shardctl.system import file_lease
 from shardctl.system.arguments import instance, truth, whole_number
-from shardctl.system.dataclass import dataclass
-from shardctl.system.importing import refuse_while_importing
-from shardctl.system.lease import file_lease
-from shardctl.system.lease.file_lease import Waiting
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.file_lease import Waiting
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_url
+from shardctl.system.packages import refuse_while_importing
 from shardctl.system.python_names import with_options
-from shardctl.system.stores import is_url
 
 if TYPE_CHECKING:
     from shardctl.build.convert.targets.store import StoreTarget

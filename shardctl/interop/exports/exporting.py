@@ -1,18 +1,15 @@
 """Writing a dataset in another form, whole or not at all."""
 
 from __future__ import annotations
-
 import contextlib
+import pyarrow as pa
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-
 from shardctl.build.shared_options import WORKERS
 from shardctl.errors import (
     CONTINUES,
@@ -23,7 +20,7 @@ from shardctl.errors import (
     WorkerError,
     explaining_interrupts,
 )
-from shardctl.format.dataset_place import open_place
+from shardctl.format.dataset_location import open_location
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import write_checksums
 from shardctl.interop.exports import WORKER
@@ -42,18 +39,18 @@ from shardctl.interop.exports.source import Source, digest_of
 from shardctl.interop.exports.staging import Staging, Writer, discard_others, only_writer
 from shardctl.sources.export_description import DESCRIPTION, Description, LooseFacts, SplitFiles
 from shardctl.system import arguments
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, write_atomically
 from shardctl.system.html import in_notebook, lines_in_notebook, rows_in_notebook
+from shardctl.system.locations import is_url
 from shardctl.system.options import check_options, declared_in
-from shardctl.system.processes.death import FATAL_KILLS, Death
 from shardctl.system.processes.pool import Limits, Pool, Task
+from shardctl.system.processes.worker_state import Death, FATAL_KILLS
 from shardctl.system.progress import counting
 from shardctl.system.python_names import with_options
 from shardctl.system.sequences import LazySequence
-from shardctl.system.stores import is_url
 from shardctl.system.text import counted, format_bytes, printable
 from shardctl.version import __version__
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -180,7 +177,7 @@ def export(
             "folder, and copy it"
         )
     listener = _Listener(progress, on_note, on_plan)
-    with open_place(dst) as place:
+    with open_location(dst) as place:
         return _export(
             Source(place.whole, choice), Path(out), to, settings, replaces, workers, listener
         )
@@ -274,7 +271,7 @@ def plan_export(
     Raises UsageError, InputError and DatasetError.
     """
     choice = _choice(split, columns, rename, where, store, on_loss)
-    with open_place(dst, "blocks") as place:
+    with open_location(dst, "blocks") as place:
         job, planned = _planned(Source(place.whole, choice), to, settings)
         return _plan_of(job, planned)
 

@@ -4,18 +4,17 @@ columns."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shardctl.format.dataset_place import DatasetFolder, from_json, to_json
+from shardctl.format.dataset_location import DatasetFolder, from_json, to_json
 from shardctl.interop.exports.base import Export, ExportPart, PartResult, Progress
 from shardctl.interop.exports.forms import chosen_export
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import counted
 
 TURNED = "turned"

@@ -13,6 +13,7 @@ import json
 import struct
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -22,7 +23,7 @@ import xxhash
 
 from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import dtype_of
-from shardctl.format.json_values import json_text
+from shardctl.format.python_values import json_text
 from shardctl.interop.exports.arrays import arrays_of, is_number, is_packed
 from shardctl.interop.exports.base import (
     Column,
@@ -37,7 +38,6 @@ from shardctl.interop.exports.base import (
 from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import (
     FileFacts,
     StreamedFile,

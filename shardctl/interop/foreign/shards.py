@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,7 +26,6 @@ from shardctl.sources.formats.arrow import FILE_MAGIC
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import suffix_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import check_ordinary, is_file
 from shardctl.system.processes.pool import Limits
 from shardctl.system.scratch import scratch_folder

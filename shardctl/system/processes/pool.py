@@ -4,7 +4,7 @@ nothing of what tasks are.
 Workers are forked from a process of their own that has their modules loaded (forkserver.py), each
 with a socket for its tasks and answers and a pipe for what it prints. They share no lock, nothing
 is pickled, and a worker that dies is seen at once as the end of its socket. The worker's side is
-worker_loop.py.
+`serve` in forkserver.py.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardctl import errors
 from shardctl.errors import WorkerError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path
 from shardctl.system.machine import allow_open_files, open_files_left, usable_cores
-from shardctl.system.processes import progress_slot
-from shardctl.system.processes.death import TAIL_BYTES, Death
-from shardctl.system.processes.forkserver_client import ForkServer, start_server, take_early
-from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.system.stores.uploads import ENDING_SECONDS
+from shardctl.system.processes import worker_state
+from shardctl.system.processes.forkserver import ForkServer, start_server, take_early
+from shardctl.system.processes.worker_state import TAIL_BYTES, Death, WorkerProgress
+from shardctl.system.stores.base import ENDING_SECONDS
 from shardctl.system.text import counted
 
 Task = dict[str, Any]
@@ -293,7 +292,7 @@ class _Worker:
         with tempfile.TemporaryFile() as progress:
             with naming_the_path(Path(tempfile.gettempdir())):
                 # a hole in a full file system would end in a SIGBUS
-                os.pwrite(progress.fileno(), bytes(progress_slot.SIZE), 0)
+                os.pwrite(progress.fileno(), bytes(worker_state.SIZE), 0)
             self._progress = WorkerProgress.shared(progress.fileno())
             self.channel, theirs = socket.socketpair()
             self.output, printing = os.pipe()
@@ -304,7 +303,7 @@ class _Worker:
         self._answer = self._line = b""
         self._last_line = ""
         self._overtime = self._delivers = False
-        self._seen = ((progress_slot.NOWHERE, progress_slot.WHOLE), 0.0)
+        self._seen = ((worker_state.NOWHERE, worker_state.WHOLE), 0.0)
         self.task: Task | None = None
         self.gone = False
 
@@ -346,7 +345,7 @@ class _Worker:
         if self.task is None or place != self._seen[0]:
             self._seen = (place, now)
         elif (
-            place[0] != progress_slot.NOWHERE
+            place[0] != worker_state.NOWHERE
             and now - self._seen[1] > seconds
             and not self._overtime
         ):
@@ -358,7 +357,7 @@ class _Worker:
         code = self._server.wait(self._number)
         self.listen()
         words = self._line.decode("utf-8", "replace").strip() or self._last_line
-        place = self._progress.place if self._progress.place != progress_slot.NOWHERE else None
+        place = self._progress.place if self._progress.place != worker_state.NOWHERE else None
         # it never began, or ended with the process that it was forked from: no input did that
         if code is None:
             code, said = self._server.death()
@@ -366,7 +365,7 @@ class _Worker:
         self._close()
         record = (
             self._progress.record
-            if place is not None and self._progress.record != progress_slot.WHOLE
+            if place is not None and self._progress.record != worker_state.WHOLE
             else None
         )
         return Death(code, self._overtime, place, self._progress.stage, words, record)

@@ -11,8 +11,8 @@ from shardctl.build.convert.targets.folder import FolderTarget
 from shardctl.build.paths import check_destination
 from shardctl.errors import UsageError
 from shardctl.sources.roots import SourceRoot
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.stores import is_url
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_url
 
 
 def open_target(dst: str | Path, roots: Sequence[SourceRoot]) -> AbstractContextManager[Target]:

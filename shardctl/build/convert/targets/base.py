@@ -11,8 +11,8 @@ from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.format.manifest import Manifest
-from shardctl.system.lease.file_lease import Waiting
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.file_lease import Waiting
+from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.pool import Pool
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.build.commit import generations, publish, staging
@@ -17,12 +18,11 @@ from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import STAGING
-from shardctl.system.dataclass import dataclass
+from shardctl.system import file_lease
+from shardctl.system.file_lease import Lease, Waiting
 from shardctl.system.files import free_bytes, naming_the_path
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JOB
-from shardctl.system.lease import file_lease
-from shardctl.system.lease.file_lease import Lease, Waiting
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.pool import Pool
 from shardctl.system.text import printable
 

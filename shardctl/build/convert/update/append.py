@@ -11,8 +11,8 @@ from shardctl.errors import InputError
 from shardctl.sources.kinds import Form
 from shardctl.sources.roots import SourceRoot, folder_of
 from shardctl.sources.walk import FoundFile, is_hidden, suffix_of, walk
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.text import path_below, within
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import path_below, within
 from shardctl.system.text import printable
 
 Place = tuple[int, str]

@@ -29,7 +29,7 @@ from shardctl.sources.files import local_copy
 from shardctl.sources.formats import Misfit, Unit, find_format
 from shardctl.sources.label_table import some
 from shardctl.system.files import replacing
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import counted, printable
 
 Numbers = npt.NDArray[np.int64]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -14,8 +15,7 @@ from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import CHUNK_ROWS, KnownListing, Listing
 from shardctl.format.tables import open_table
 from shardctl.sources.label_table import hash_names
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -4,6 +4,7 @@ else as their markers do."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.marker import ShardMarker, read_marker
 from shardctl.errors import DatasetError
 from shardctl.format.names import MANIFEST
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path
 from shardctl.system.processes.pool import Pool
 from shardctl.system.text import printable

@@ -14,7 +14,7 @@ from shardctl.build.convert.table_writer import done_of
 from shardctl.build.shards.marker import ShardMarker
 from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import DatasetError
-from shardctl.format.jpeg_record import COUNTS, JpegRecord
+from shardctl.format.counts import COUNTS, JpegRecord
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLES
@@ -22,8 +22,7 @@ from shardctl.format.shard import ShardFacts
 from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_rejects, taken
 from shardctl.format.update_state import PrunedUnit, UpdateState
 from shardctl.system.files import naming_the_path
-from shardctl.system.locations.folder import Folder, hash_file
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import Folder, LocalFolder, hash_file
 
 Numbers = npt.NDArray[np.int64]
 

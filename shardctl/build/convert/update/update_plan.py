@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -63,13 +63,12 @@ from shardctl.format.layout import Layout
 from shardctl.format.names import FILES, PLAN, number_of_shard, shard_name
 from shardctl.format.roles import Label
 from shardctl.format.tables import UNIT_FIELDS, open_table
-from shardctl.loader.order import Permutation
 from shardctl.sources.formats import is_json
 from shardctl.sources.label_table import some
 from shardctl.sources.types import Types
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import copy_file
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
+from shardctl.system.permutation import Permutation
 from shardctl.system.progress import Report
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,8 @@ from shardctl.build.shards.job import Job
 from shardctl.build.shards.upload import SIGN, fetch_job
 from shardctl.errors import InstallError, ShardctlError, StorageError
 from shardctl.format.names import STAGING
-from shardctl.system.dataclass import dataclass
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.pool import Limits
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable

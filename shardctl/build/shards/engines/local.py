@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardctl.build.shards import WORKER
@@ -16,11 +16,16 @@ from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.build.shards.scan import PrePlanTask, run_task
 from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import SourceGoneError, WorkerError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.machine import usable_cores
-from shardctl.system.processes.death import FATAL_KILLS, OUT_OF_MEMORY_MESSAGE, Death
 from shardctl.system.processes.pool import Limits, OnLine, Pool, Task, most_workers
-from shardctl.system.processes.progress_slot import KEYS, TOGETHER, WorkerProgress
+from shardctl.system.processes.worker_state import (
+    FATAL_KILLS,
+    KEYS,
+    OUT_OF_MEMORY_MESSAGE,
+    TOGETHER,
+    Death,
+    WorkerProgress,
+)
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
 

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from shardctl.build.shards.scan import PrePlanTask
 from shardctl.build.shards.upload import SIGN
 from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import InstallError, ShardctlError, UsageError, WorkerError, first_line
-from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 from shardctl.system.processes.pool import Limits, OnLine, most_workers, raise_faults
 from shardctl.system.text import counted, printable

@@ -4,10 +4,10 @@ imported when it starts."""
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
-from shardctl.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from shardctl.build.shards.engines.base import Engine
