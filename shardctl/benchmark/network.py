@@ -8,9 +8,11 @@ docs/dev/measurements.md.
 """
 
 from __future__ import annotations
+
 import math
 import re
 from dataclasses import dataclass
+
 from shardctl.benchmark.measure.consumers import ENOUGH
 from shardctl.benchmark.measure.result import KEEPS_UP, STARVES
 from shardctl.build.convert.conversion_plan import FEWEST_SHARDS, SHARD_BYTES

@@ -2,8 +2,8 @@
 exit code."""
 
 from __future__ import annotations
+
 import atexit
-import click
 import contextlib
 import importlib
 import io
@@ -13,10 +13,13 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from shardctl.cli.command import Group, WIDTH
+from typing import NoReturn, TextIO
+
+import click
+
+from shardctl.cli.command import WIDTH, Group
 from shardctl.cli.output import as_typed, color_choice, complain, hint
 from shardctl.errors import ShardctlError
-from typing import NoReturn, TextIO
 
 INTERRUPTED = 130
 FLUSH_FAILED = 120

@@ -2,11 +2,9 @@
 docs/format.md, section 3."""
 
 from __future__ import annotations
+
 import json
-import numpy as np
 import os
-import pyarrow as pa
-import xxhash
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -14,6 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
 from shardctl.errors import DamageError, DatasetError, UsageError, first_line, is_of_bytes
 from shardctl.format.arrays import column_of, dtype_of
 from shardctl.format.layout import ENCODED_IMAGE, Layout
@@ -23,7 +27,6 @@ from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS
 from shardctl.system.mmap import map_whole
 from shardctl.system.text import printable
 from shardctl.version import __version__
-from typing import Any
 
 FORMAT_VERSION = 2
 """Raised when a reader of the old version could misread the new one."""

@@ -2,12 +2,15 @@
 blocks where they can be."""
 
 from __future__ import annotations
-import numpy as np
-import pyarrow as pa
+
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
 from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
 from shardctl.format.shard import (

@@ -2,14 +2,18 @@
 recipe_files/."""
 
 from __future__ import annotations
+
 import math
-import numpy as np
-import pyarrow as pa
-import xxhash
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
 from shardctl.errors import UsageError
 from shardctl.format.shard import Compression
 from shardctl.images.codecs.deep_gray import GrayRange
@@ -30,26 +34,26 @@ from shardctl.transforms.base import (
     SampleTransform,
     Transform,
 )
-from shardctl.transforms.duplicates.rule import DuplicateRule, KEEP_ALL, OF_IMAGES, OF_TEXTS
+from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS, DuplicateRule
 from shardctl.transforms.filter import Filter
 from shardctl.transforms.recipe_options import (
     FORMATS,
     FRAMES,
     KINDS,
-    RecipeOptions,
     TRUNCATED,
     UNDECIDED,
+    RecipeOptions,
 )
 from shardctl.transforms.settings import (
+    PROBABILITY,
     Auto,
     Names,
     Optional,
-    PROBABILITY,
     Parsed,
     Report,
     SettingError,
-    SettingType,
     Settings,
+    SettingType,
     Text,
     Whole,
     Word,
@@ -59,10 +63,9 @@ from shardctl.transforms.settings import (
     settings_in,
 )
 from shardctl.transforms.shortcuts import STEP_OPTIONS
-from shardctl.transforms.table import Steps, TOKEN_STEPS, TRANSFORMS
+from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, Steps
 from shardctl.transforms.text.base import TextFilter, TextStep
 from shardctl.transforms.text.deduplicate import Deduplicate
-from typing import Any, ClassVar
 
 FIELD_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),

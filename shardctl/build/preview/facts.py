@@ -2,10 +2,14 @@
 sample."""
 
 from __future__ import annotations
+
 import json
-import numpy as np
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
 from shardctl.build.preview.making import Preview, Tried
 from shardctl.images.object_geometry import CENTRE
 from shardctl.inspection.content.blocks import StoredSample
@@ -13,7 +17,6 @@ from shardctl.inspection.content.images import facts_of, is_encoded_image, is_ob
 from shardctl.system.text import counted, format_bytes
 from shardctl.transforms.base import Transform
 from shardctl.transforms.settings import Span, first_line
-from typing import Any
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,13 @@
 """A preview as a page, and as a contact sheet."""
 
 from __future__ import annotations
+
 import base64
 import bisect
-import numpy as np
 from collections.abc import Iterator, Sequence
+
+import numpy as np
+
 from shardctl.build.preview.facts import (
     SampleFacts,
     captions_of,
@@ -25,7 +28,6 @@ from shardctl.inspection.pages.page import (
     absolute,
     command,
     figures,
-    fix,
     page,
     paragraph,
     section,

@@ -7,30 +7,33 @@ twice the pixels that the output needs (`draft`), and the crop is resampled stra
 """
 
 from __future__ import annotations
+
 import io
 import math
-import numpy as np
-import numpy.typing as npt
 import os
 import re
 import struct
 import sys
 import threading
 import warnings
-from PIL import Image, ImageFile, JpegImagePlugin, UnidentifiedImageError
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageFile, JpegImagePlugin, UnidentifiedImageError
+
 from shardctl.errors import Rejection, UsageError, is_of_bytes
 from shardctl.images.codecs import backend
-from shardctl.images.codecs.deep_gray import GrayRange, MODES, lost_extent, to_8_bits
+from shardctl.images.codecs.deep_gray import MODES, GrayRange, lost_extent, to_8_bits
 from shardctl.images.codecs.formats import COMMON_FORMATS, FORMATS, lacks_library, other_formats
 from shardctl.images.codecs.jpeg import JpegHeader, decode_lossless, decodes_whole, jpeg_header
 from shardctl.images.codecs.resampling import least_scale, resampled, resampled_mask
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Look, Size, View
-from typing import Any
 
 Pixels = npt.NDArray[np.uint8]
 """(height, width, 3) uint8, RGB."""

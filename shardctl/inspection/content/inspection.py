@@ -2,9 +2,13 @@
 command line."""
 
 from __future__ import annotations
-import numpy as np
+
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.dataset_location import DatasetLocation, open_location, refuse_part_of_dataset
 from shardctl.format.roles import Roles, Sample
@@ -23,7 +27,6 @@ from shardctl.system.folders import Folder
 from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked, rows_in_notebook
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import counted, format_bytes
-from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shardctl.inspection.content.objects import MaskStatistics, ObjectStatistics

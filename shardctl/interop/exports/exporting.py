@@ -1,8 +1,8 @@
 """Writing a dataset in another form, whole or not at all."""
 
 from __future__ import annotations
+
 import contextlib
-import pyarrow as pa
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
 from shardctl.build.shared_options import WORKERS
 from shardctl.errors import (
     CONTINUES,
@@ -44,13 +48,12 @@ from shardctl.system.html import in_notebook, lines_in_notebook, rows_in_noteboo
 from shardctl.system.locations import is_url
 from shardctl.system.options import check_options, declared_in
 from shardctl.system.processes.pool import Limits, Pool, Task
-from shardctl.system.processes.worker_state import Death, FATAL_KILLS
+from shardctl.system.processes.worker_state import FATAL_KILLS, Death
 from shardctl.system.progress import counting
 from shardctl.system.python_names import with_options
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, format_bytes, printable
 from shardctl.version import __version__
-from typing import Any
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ for 150 kB rows, and ten times for 4 kB rows (docs/dev/measurements.md).
 """
 
 from __future__ import annotations
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 Indices = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
