@@ -23,8 +23,8 @@ from shardctl.interop.exports.exporting import ExportPlan as _export_ExportPlan
 from shardctl.interop.exports.exporting import ExportResult as _export_ExportResult
 from shardctl.loader.dataset import Dataset as _snapshot_Dataset
 from shardctl.loader.dataset import open_dataset as open
-from shardctl.loader.watching import watch as watch
 from shardctl.loader.mix import mix as mix
+from shardctl.loader.watching import watch as watch
 from shardctl.transforms.own_code import transform as transform
 from shardctl.version import __version__ as __version__
 
