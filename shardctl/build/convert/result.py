@@ -53,18 +53,12 @@ class PartDone:
 class ConvertResult:
     """The result of a conversion.
 
-    `status` is created, resumed, updated, up-to-date, planned (a dry run), or built (a part). The
-    numbers of a part are about its own shards, and `part` names it.
-
-    `samples`, `shards` and `bytes` are about the whole dataset. `samples_per_s` counts only the
-    samples that this run made, without an earlier run that it resumed. `reasons` counts the rejects
-    by stage and error, `examples` has one of each; `copied` is the number of rejected inputs that
-    were copied. `notices` are decisions and other information; `warnings` should be checked before
-    the dataset is used. `estimate` is the estimate of a dry run. `jpeg` counts JPEG images with
-    kept original bytes, and how many of them take longer to decode; else it is None. `steps` counts
-    the records that each step of text and tables changed or rejected; None without such steps.
-    `changes` says how a dataset was brought up to date, None for a new one. `explanation` is the
-    answer to `explain`.
+    `status` is created, resumed, updated, up-to-date, planned (a dry run), or built (a part, whose
+    numbers are about its own shards). `samples_per_s` counts only the samples of this run.
+    `reasons` counts the rejects by stage and error, `examples` has one of each. Check `warnings`
+    before you use the dataset. `jpeg` counts JPEG images with their original bytes, and how many of
+    them take longer to decode. `steps` has the counts of each step of text and tables. `changes`
+    says how a dataset was brought up to date, `explanation` is the answer to `explain`.
     """
 
     status: str

@@ -83,7 +83,7 @@ def captions_of(record: StoredSample) -> list[str]:
 
 
 def record_of(preview: Preview) -> dict[str, Any]:
-    """Return a preview as plain data (docs/json.md)."""
+    """Return a preview as plain data (docs/json.schema.json)."""
     return {
         "total": preview.total,
         "samples": preview.samples,

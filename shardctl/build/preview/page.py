@@ -28,7 +28,6 @@ from shardctl.inspection.pages.page import (
     absolute,
     command,
     figures,
-    fix,
     page,
     paragraph,
     section,
@@ -44,6 +43,7 @@ from shardctl.inspection.pages.pictures import (
     thumbnail,
 )
 from shardctl.system.html import Html, table, text
+from shardctl.system.messages import entry_for
 from shardctl.system.text import counted, format_bytes
 
 SIDE = 448
@@ -238,8 +238,8 @@ def _row(tried: Tried) -> Html:
 def _reject(tried: Tried) -> str:
     if tried.reject is None:
         return ""
-    advice = fix(tried.reject.message).text
-    what = f"<br>What to do: {advice}" if advice else ""
+    entry = entry_for(tried.reject.message)
+    what = f"<br>What to do: {text(entry.do)}" if entry else ""
     said = f'<b class="bad">{text(reject_in_words(tried))}</b><br>{text(tried.reject.message)}'
     return f'<p class="reject">{said}{what}</p>'
 

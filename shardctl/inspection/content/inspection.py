@@ -185,8 +185,8 @@ class Inspection(Overview):
         )
 
     def record(self) -> dict[str, Any]:
-        """Return everything as plain data, as `shardctl inspect --json` prints it: docs/json.md has
-        the keys."""
+        """Return everything as plain data, as `shardctl inspect --json` prints it:
+        docs/json.schema.json has the keys."""
         record = {**super().record(), "statistics": self.statistics.record()}
         for name, found in (
             ("objects", self.objects),
