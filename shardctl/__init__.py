@@ -48,9 +48,9 @@ _PUBLIC = {
     "repair": ("shardctl.build.repair", "repair"),
     "snapshot": ("shardctl.build.snapshot", "snapshot"),
     "train_tokenizer": ("shardctl.build.train_tokenizer", "train_tokenizer"),
-    "transform": ("shardctl.transforms.own_code", "transform"),
+    "transform": ("shardctl.transforms.custom", "transform"),
     "verify": ("shardctl.inspection.verify.verification", "verify"),
-    "watch": ("shardctl.loader.metrics.watching", "watch"),
+    "watch": ("shardctl.loader.watching", "watch"),
     "write": ("shardctl.build.write", "write"),
 }
 """Where each public function is. Editors and type checkers read `__init__.pyi`, which is written

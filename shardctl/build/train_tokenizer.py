@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,8 @@ from shardctl.errors import (
 )
 from shardctl.format.names import MANIFEST
 from shardctl.loader.dataset import Dataset, open_dataset
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot
 from shardctl.system.arguments import instance, whole_number
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, write_atomically
 from shardctl.system.options import Many, Text
 from shardctl.system.packages import to_install

@@ -10,6 +10,7 @@ Coordinates are those of the corners of pixels, as in geometry.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -17,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.format.roles import Objects
-from shardctl.images.defaults import KEPT_SHARE
+from shardctl.images.defaults import CENTRE, KEPT_SHARE
 from shardctl.images.geometry import (
     Box,
     Displacement,
     Matrix,
+    Patch,
     Size,
     Stage,
     Warp,
@@ -32,14 +34,9 @@ from shardctl.images.geometry import (
     moving,
     scaling,
 )
-from shardctl.images.patch import Patch
 from shardctl.images.polygons import Polygons
-from shardctl.system.dataclass import dataclass
 
 Numbers = npt.NDArray[np.float64]
-
-CENTRE = "center"
-"""Keep an object if the centre of its box is still in the image."""
 
 _ROUNDING = 1e-9
 """How far a share may be off by the rounding of numbers."""

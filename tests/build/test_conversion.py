@@ -25,7 +25,7 @@ import shardctl
 from shardctl.build.convert import Listener
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards import inputs
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.errors import (
     DatasetError,
     InputError,
@@ -35,7 +35,7 @@ from shardctl.errors import (
     UsageError,
 )
 from shardctl.format.tables import open_table, read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.sequences import evenly_spaced
 
 RANDOM = {

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 import shardctl
 from shardctl.errors import TooManyRejectsError
-from shardctl.sources.encoding_guess import guess_encoding
+from shardctl.sources.formats.encodings import guess_encoding
 
 CHINESE = "今天的天气很好，我们一起去公园看看。她说这是最近一个月里最好的一天，大家都很高兴。"
 TRADITIONAL = "今天的天氣很好，我們一起去公園看看。她說這是最近一個月裡最好的一天，大家都很高興。"
@@ -130,7 +130,7 @@ def test_the_encoding_is_said_of_all_forms_of_text(tmp_path: Path, name: str, da
     (tmp_path / name).write_bytes(data)
     with pytest.raises(
         TooManyRejectsError,
-        match=r"1 of 1 input .* looks like GBK \(Chinese\): add encoding='gb18030'",
+        match=r"1 of the 1 input .* looks like GBK \(Chinese\): add encoding='gb18030'",
     ):
         shardctl.convert(tmp_path / name, tmp_path / "out", workers=0)
     assert (
@@ -416,7 +416,7 @@ def test_utf_16_without_a_mark_is_no_utf_8(
     )
     data = (objects if "json" in name else rows).encode(encoding)
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    with pytest.raises(TooManyRejectsError, match=rf"1 of 1 input .*add encoding='{encoding}'"):
+    with pytest.raises(TooManyRejectsError, match=rf"1 of the 1 input .*add encoding='{encoding}'"):
         shardctl.convert(tmp_path / name, tmp_path / "out", {"record": record}, workers=0)
     recipe = {"record": record, "encoding": encoding}
     assert shardctl.convert(tmp_path / name, tmp_path / "out", recipe, workers=0).rejected == 0

@@ -21,7 +21,7 @@ import shardctl
 from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError, DiskFullError, StorageError, TooManyRejectsError
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 RANDOM = {"name": "random_resized_crop", "size": 24}
 

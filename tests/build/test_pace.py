@@ -7,7 +7,7 @@ import pytest
 
 from shardctl.build.convert import listener as progress
 from shardctl.build.convert.listener import Pace
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.build.snapshot import log
 
 

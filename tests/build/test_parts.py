@@ -26,7 +26,7 @@ from image_files import images
 import shardctl
 from shardctl.build.convert import discover
 from shardctl.build.part import Part
-from shardctl.cli.show.conversion import print_result
+from shardctl.cli.conversion import print_result
 from shardctl.errors import (
     BusyError,
     DatasetError,
@@ -449,7 +449,7 @@ def test_a_part_that_finds_other_types_says_what_to_do(
 
 
 def test_if_running_fail_does_not_wait_for_the_plan(photos: Path, tmp_path: Path) -> None:
-    from shardctl.system.lease import file_lease
+    from shardctl.system import file_lease
 
     with (
         file_lease.hold(tmp_path / "out" / ".shardctl", None),

@@ -21,7 +21,7 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.names import SHARDS
 from shardctl.format.tables import ShardTable, read_checksums, read_rejects
 from shardctl.system.files import sha256_of
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 def convert(source: Path, out: Path, **options: Any) -> Any:

@@ -25,7 +25,7 @@ from object_server import ObjectServer
 import shardctl
 from shardctl.build.convert import Listener
 from shardctl.build.shards.engines.agent import Agent, BuildOrder
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.errors import (
     InstallError,
     SourceGoneError,
@@ -34,7 +34,7 @@ from shardctl.errors import (
     WorkerError,
 )
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.stores import open_store
 from shardctl.version import __version__
 

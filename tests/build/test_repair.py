@@ -28,7 +28,7 @@ from shardctl.build.repair import Listener, manifest
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import image
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 SHARD, OTHER = "train-00002.arrow", "train-00005.arrow"
 

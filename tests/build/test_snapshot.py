@@ -39,7 +39,7 @@ from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError, InputError, TooManyRejectsError, UsageError
 from shardctl.format.tables import ShardTable
 from shardctl.sources import rechecking
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 def generations(out: Path) -> int:

@@ -27,8 +27,8 @@ import shardctl
 from shardctl.build.convert.targets import store as destination
 from shardctl.build.snapshot import OnAStore
 from shardctl.errors import DatasetError, InputError, StorageError, UsageError
-from shardctl.system.lease import store_lease
-from shardctl.system.lease.store_lease import LeaseTiming
+from shardctl.system import store_lease
+from shardctl.system.store_lease import LeaseTiming
 from shardctl.system.stores import open_store
 
 RECIPE: dict[str, Any] = {"store": "raw", "transform": [{"name": "resize", "size": "24x24"}]}

@@ -25,12 +25,12 @@ import shardctl
 from shardctl.build.commit import publish
 from shardctl.build.convert import ConvertResult, Listener, conversion, run
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.format.generations import kept_generations
+from shardctl.format.manifest import kept_generations
 from shardctl.format.names import SHARDS, UPDATE
 from shardctl.format.tables import ShardTable, read_checksums, read_rejects
 from shardctl.sources import rechecking
 from shardctl.system.files import sha256_of
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
 

@@ -25,7 +25,7 @@ from written_samples import pixels, plain
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError, WorkerError
 from shardctl.format.tables import ShardTable
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 Sample = dict[str, Any]
 

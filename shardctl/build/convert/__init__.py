@@ -15,7 +15,7 @@ from shardctl.build.convert.targets import open_target
 from shardctl.build.options import convert_options
 from shardctl.errors import CONTINUES, explaining_interrupts
 from shardctl.system.arguments import instance
-from shardctl.system.importing import refuse_while_importing
+from shardctl.system.packages import refuse_while_importing
 from shardctl.system.progress import progress_of
 from shardctl.system.python_names import with_options
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -21,20 +22,18 @@ from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import fingerprint_parts, inputs_digest, parts_without_sources
 from shardctl.build.plan.labels import PlanRules
 from shardctl.build.plan.listing import CHUNK_ROWS, KnownFiles, LabelRule, Listing, list_files
-from shardctl.build.shards.engines import registry
-from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards import engines
+from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.planned import Root
 from shardctl.errors import DatasetError, InputError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
 from shardctl.images.codecs import backend
-from shardctl.sources.files import list_all
+from shardctl.sources.files import SourceRoot, folder_of, list_all
 from shardctl.sources.kinds import KINDS, Form
-from shardctl.sources.roots import SourceRoot, folder_of
 from shardctl.sources.walk import FoundFile, is_hidden, suffix_of, walk
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.text import path_below, within
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import path_below, within
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 
@@ -213,7 +212,7 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs:
     manifest, roots, known = conversion.manifest(), request.roots, None
     existing = "" if manifest is None else manifest.files[CHECKSUMS].sha256
     # their devices count where the workers are on this machine
-    base_of = Root.of if registry.is_here(options.engine) else Root.anywhere
+    base_of = Root.of if engines.is_here(options.engine) else Root.anywhere
     bases = tuple(base_of(root.base) for root in roots)
     if options.append and manifest is not None:
         if (written := why_written(conversion.folder.text, manifest)) is not None:

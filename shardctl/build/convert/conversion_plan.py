@@ -4,7 +4,7 @@ the cost."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,14 +43,10 @@ from shardctl.build.plan.labels import (
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Planner, SplitPlan, Units, order_units
 from shardctl.build.plan.splits import Splitting, look_inside, split_files
-from shardctl.build.shards.costs import Costs
-from shardctl.build.shards.dataset_job import DatasetJob, plan_job
-from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import Job
-from shardctl.build.shards.lineage import Lineage
+from shardctl.build.shards.engines.local import Engine
+from shardctl.build.shards.job import Costs, DatasetJob, Job, Lineage, RecordReading, plan_job
 from shardctl.build.shards.planned import Root
-from shardctl.build.shards.probe import Probe
-from shardctl.build.shards.record_reading import RecordReading
+from shardctl.build.shards.scan import Probe
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES
 from shardctl.format.roles import Role
@@ -60,7 +56,6 @@ from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import null_label_notice
 from shardctl.sources.label_table import SPLIT_COLUMN, some
 from shardctl.sources.types import UNNAMED, Types, without_nulls
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import copy_file
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, NamedTuple
 
@@ -27,10 +27,9 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, PLANNED
 from shardctl.format.tables import is_written, open_checked_table
 from shardctl.format.update_state import UpdateState
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
-from shardctl.transforms.recipe import user_functions
+from shardctl.transforms.stored_recipe import user_functions
 
 UPDATING = "-update"
 """What the name of the folder of a job ends with that brings a dataset up to date."""

@@ -7,7 +7,7 @@ import contextlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,11 +17,10 @@ import pyarrow as pa
 
 from shardctl.build.plan.listing import Listing, idle_roots, refuse_idle, why_nothing
 from shardctl.build.plan.plan import Units, UnitsInMaking
-from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.scan import ByteRange, Found, ScanTask
 from shardctl.errors import InputError, Rejection
-from shardctl.sources.endings import ending_of
-from shardctl.sources.files import begin_of
+from shardctl.sources.files import begin_of, changed
 from shardctl.sources.formats import (
     DETECT,
     PIECE_BYTES,
@@ -30,12 +29,11 @@ from shardctl.sources.formats import (
     Format,
     Numbers,
     Reading,
+    ending_of,
     find_format,
 )
-from shardctl.sources.formats.ranges import changed
-from shardctl.sources.kinds.text import too_large
+from shardctl.sources.kinds import too_large
 from shardctl.sources.types import Types
-from shardctl.system.dataclass import dataclass
 from shardctl.system.progress import Report
 from shardctl.system.sequences import LazySequence, evenly_spaced
 

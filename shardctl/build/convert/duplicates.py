@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,20 +19,34 @@ from shardctl.build.notices import notice
 from shardctl.build.plan.labels import Labelling, write_files
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Order, Planner, Units
-from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.image_hashes import SILENT, ImageHashTask, ListedFile
+from shardctl.build.shards.engines.local import Engine
+from shardctl.build.shards.hashes import (
+    HASHES,
+    SIGNED,
+    SILENT,
+    ImageHashTask,
+    ListedFile,
+    TextHashTask,
+)
 from shardctl.build.shards.inputs import OTHERS
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.scan import Found
-from shardctl.build.shards.text_hashes import HASHES, SIGNED, TextHashTask
 from shardctl.errors import SourceGoneError
 from shardctl.format.names import FILES
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, format_bytes, printable
-from shardctl.transforms.duplicates.exact import DROPPED, HASHED, PIECE_BITS, add_hashes, repeated
+from shardctl.transforms.duplicates.exact import (
+    CHUNK_BYTES,
+    DROPPED,
+    HASHED,
+    PIECE_BITS,
+    Rows,
+    Runs,
+    add_hashes,
+    repeated,
+)
 from shardctl.transforms.duplicates.near import (
     BANDED,
     Components,
@@ -49,7 +63,6 @@ from shardctl.transforms.duplicates.pictures import (
     first_of_similar,
 )
 from shardctl.transforms.duplicates.pieces import DOCUMENT
-from shardctl.transforms.duplicates.runs import CHUNK_BYTES, Rows, Runs
 from shardctl.transforms.duplicates.table import Numbers, add_dropped, write_table
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate

@@ -6,13 +6,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardctl.build.plan.plan import SplitPlan
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.loader.metrics import CONVERSION, EVERY_SECONDS, sinks_at, tell
-from shardctl.system.dataclass import dataclass
 from shardctl.system.progress import Phase, Progress
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,17 +23,15 @@ from shardctl.build.convert.targets import Target
 from shardctl.build.notices import notice
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.build.shards.marker import ShardMarker, read_marker, rows_made
+from shardctl.format.counts import Counts, add_counts
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLANNED
-from shardctl.format.step_counts import Counts, add_counts
 from shardctl.format.tables import ShardTable
 from shardctl.format.update_state import NOTHING_PRUNED
 from shardctl.images.codecs import backend
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.progress import Report
 from shardctl.system.text import counted
 from shardctl.transforms.recipe import Recipe

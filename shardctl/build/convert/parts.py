@@ -13,7 +13,7 @@ import json
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -42,10 +42,9 @@ from shardctl.build.part import Part
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.engines import registry
-from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.shards import engines
+from shardctl.build.shards.engines.local import Engine
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.build.shards.planned import Root
 from shardctl.errors import (
     CONTINUES,
@@ -62,15 +61,15 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
 from shardctl.format.tables import count_reasons, read_rejects
 from shardctl.sources.files import in_use
-from shardctl.system.dataclass import dataclass
+from shardctl.system.file_lease import LOOK_SECONDS, Waiting
 from shardctl.system.files import exists, write_atomically
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
-from shardctl.system.lease.file_lease import LOOK_SECONDS, Waiting
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.locations import is_url
 from shardctl.system.progress import Phase, Progress, Report, progress_of
-from shardctl.system.stores import is_url
 from shardctl.system.text import counted, printable
-from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions, user_functions
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.stored_recipe import refuse_unnamed_functions, user_functions
 
 PARTED = "parted.json"
 """The file in the folder of a job that is built in parts: see Parted."""
@@ -120,7 +119,7 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
     part, options = Part.parse(str(request.options.part)), request.options
     started = time.monotonic()
     check_sources(request.roots)
-    engine = registry.start(options.engine, options.workers, options.limits(), listener.on_line)
+    engine = engines.start(options.engine, options.workers, options.limits(), listener.on_line)
     try:
         with ExitStack() as stack:
             stack.enter_context(in_use())

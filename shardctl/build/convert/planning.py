@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,14 +17,12 @@ from shardctl.build.convert.previous import Matching, PreviousDataset, match_fil
 from shardctl.build.convert.rejects import refuse_failing
 from shardctl.build.plan.labels import LABEL, write_files
 from shardctl.build.plan.listing import Listing
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import Job
+from shardctl.build.shards.job import DatasetJob, Job
 from shardctl.errors import InputError, StorageError, TypesDifferError
 from shardctl.format.names import FILES
 from shardctl.format.roles import Image
 from shardctl.sources.annotations.counting import annotated_columns
 from shardctl.sources.formats.base import FOLDER
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import format_bytes, printable
 
 if TYPE_CHECKING:

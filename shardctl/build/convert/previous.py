@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -14,12 +15,12 @@ import pyarrow as pa
 from shardctl.build.convert.table_writer import done_of
 from shardctl.build.plan.listing import CHUNK_ROWS, KnownListing, Listing
 from shardctl.build.plan.plan import job_table
+from shardctl.build.shards.job import RecordReading
 from shardctl.build.shards.marker import ShardMarker
 from shardctl.build.shards.previous_samples import REUSED, REUSED_SCHEMA
-from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import column_of
-from shardctl.format.jpeg_record import COUNTS, JpegRecord
+from shardctl.format.counts import COUNTS, JpegRecord
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLES
@@ -34,10 +35,8 @@ from shardctl.format.tables import (
 )
 from shardctl.format.update_state import PrunedUnit, UpdateState
 from shardctl.sources.label_table import hash_names
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path
-from shardctl.system.locations.folder import Folder, hash_file
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import Folder, LocalFolder, hash_file
 from shardctl.transforms.recipe import Recipe
 
 Numbers = npt.NDArray[np.int64]

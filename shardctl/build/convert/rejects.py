@@ -20,7 +20,7 @@ from shardctl.build.notices import notice
 from shardctl.build.options import reject_limit
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.job import NEW_FOLDER, Job
-from shardctl.build.shards.probe import Probe
+from shardctl.build.shards.scan import Probe
 from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRejectsError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, REJECTS
@@ -34,11 +34,10 @@ from shardctl.format.tables import (
     read_rejects,
     taken,
 )
-from shardctl.sources.encoding_guess import guess_encoding
 from shardctl.sources.files import begin_of, local_copy
-from shardctl.sources.formats.encodings import SAMPLE_BYTES
-from shardctl.sources.formats.streams import compression_of, decompressed
-from shardctl.sources.kinds.text import LINES
+from shardctl.sources.formats.content import compression_of, decompressed
+from shardctl.sources.formats.encodings import SAMPLE_BYTES, guess_encoding
+from shardctl.sources.kinds import LINES
 from shardctl.sources.label_table import some
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import (
@@ -52,8 +51,8 @@ from shardctl.system.files import (
     replacing,
     sha256_of,
 )
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.text import is_stored
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_stored
 from shardctl.system.text import counted, printable
 
 COPIES = ".shardctl-copies"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,16 +20,14 @@ from shardctl.build.convert.rejects import (
 from shardctl.build.notices import notice
 from shardctl.build.plan.fingerprint import VERSIONS, fingerprint, version_changes
 from shardctl.build.plan.listing import Listing
-from shardctl.format.jpeg_record import jpeg_costs
+from shardctl.format.counts import Counts, jpeg_costs
+from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
-from shardctl.format.step_counts import Counts
-from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import Reject, count_reasons, failures, read_rejects
 from shardctl.images.defaults import KEPT_SHARE
 from shardctl.sources.label_table import hash_names, some
-from shardctl.system.dataclass import dataclass
+from shardctl.system.folders import LocalFolder
 from shardctl.system.html import WARNING, in_notebook, lines_in_notebook, marked, rows_in_notebook
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import counted, format_bytes, printable
 
 NO_KEYS = np.zeros(0, np.uint64)
@@ -52,18 +50,12 @@ class PartDone:
 class ConvertResult:
     """The result of a conversion.
 
-    `status` is created, resumed, updated, up-to-date, planned (a dry run), or built (a part). The
-    numbers of a part are about its own shards, and `part` names it.
-
-    `samples`, `shards` and `bytes` are about the whole dataset. `samples_per_s` counts only the
-    samples that this run made, without an earlier run that it resumed. `reasons` counts the rejects
-    by stage and error, `examples` has one of each; `copied` is the number of rejected inputs that
-    were copied. `notices` are decisions and other information; `warnings` should be checked before
-    the dataset is used. `estimate` is the estimate of a dry run. `jpeg` counts JPEG images with
-    kept original bytes, and how many of them take longer to decode; else it is None. `steps` counts
-    the records that each step of text and tables changed or rejected; None without such steps.
-    `changes` says how a dataset was brought up to date, None for a new one. `explanation` is the
-    answer to `explain`.
+    `status` is created, resumed, updated, up-to-date, planned (a dry run), or built (a part, whose
+    numbers are about its own shards). `samples_per_s` counts only the samples of this run.
+    `reasons` counts the rejects by stage and error, `examples` has one of each. Check `warnings`
+    before you use the dataset. `jpeg` counts JPEG images with their original bytes, and how many of
+    them take longer to decode. `steps` has the counts of each step of text and tables. `changes`
+    says how a dataset was brought up to date, `explanation` is the answer to `explain`.
     """
 
     status: str
@@ -222,7 +214,7 @@ def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
     """
     if manifest.base or not manifest.has_own_keys or "variant" in dict(manifest.schema):
         return ()
-    stored = StoredDataset(folder)
+    stored = DatasetTables(folder)
     hashes = np.concatenate(
         [NO_KEYS, *(hash_names(keys.to_pylist()) for _, _, keys in stored.blocks_of_keys())]
     )

@@ -14,13 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from shardctl.build.commit import generations, publish
-from shardctl.build.commit.staging import (
-    begin,
-    finished_shards,
-    go_on,
-    refuse_to_lose,
-    unfinished,
-)
+from shardctl.build.commit.staging import begin, finished_shards, go_on, refuse_to_lose, unfinished
 from shardctl.build.convert.conversion import Conversion, Inputs, discover
 from shardctl.build.convert.conversion_plan import ConversionPlan
 from shardctl.build.convert.decision import (
@@ -48,11 +42,10 @@ from shardctl.build.convert.targets import Chosen, Target, WriteLease
 from shardctl.build.options import reject_limit
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.engines import registry
-from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import NEW_FOLDER, Job
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards import engines
+from shardctl.build.shards.engines.local import Engine
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
+from shardctl.build.shards.marker import WorkDone
 from shardctl.errors import (
     BusyError,
     DatasetError,
@@ -64,11 +57,10 @@ from shardctl.errors import (
 )
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST
-from shardctl.inspection.verify.check_processes import checks_ahead
-from shardctl.sources.files import in_use
-from shardctl.sources.roots import SourceRoot
+from shardctl.inspection.verify.verification import checks_ahead
+from shardctl.sources.files import SourceRoot, in_use
 from shardctl.system.files import free_bytes, write_atomically
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.pool import Pool
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import format_bytes, printable
@@ -83,7 +75,7 @@ def run(
     `convert` does."""
     options = request.options
     with in_use(), metered(listener, options.metrics) as metering:
-        engine = registry.start(options.engine, options.workers, options.limits(), metering.on_line)
+        engine = engines.start(options.engine, options.workers, options.limits(), metering.on_line)
         try:
             conversion = Conversion(request, metering, engine, target, held)
             return with_inputs(conversion, lambda inputs: _convert(conversion, inputs))

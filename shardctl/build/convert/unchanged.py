@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -32,14 +33,12 @@ from shardctl.format.update_state import UpdateState
 from shardctl.sources.annotations.nested_records import refuse_nested_records
 from shardctl.sources.annotations.unused import Images, Unused, warnings_of_unused
 from shardctl.sources.export_description import may_be_of_export
-from shardctl.sources.kinds import KINDS, Form
-from shardctl.sources.kinds.image import KNOWN_SUFFIXES
+from shardctl.sources.kinds import KINDS, KNOWN_SUFFIXES, Form
 from shardctl.sources.rechecking import Changed, ChangedError, Listed, Seen, unlisted_files
 from shardctl.sources.sidecars import depends_on_others, inputs_among
 from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import sha256_of
-from shardctl.system.locations.text import is_stored
+from shardctl.system.locations import is_stored
 from shardctl.transforms.recipe import Recipe
 
 MOST_ADDED = 100_000

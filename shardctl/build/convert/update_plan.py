@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,7 @@ from shardctl.build.convert.conversion_plan import Material, layout_before_funct
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.listener import Changes
 from shardctl.build.convert.previous import Matching, PreviousDataset, match_files, write_reused
-from shardctl.build.plan.labels import (
-    LABEL,
-    Labelling,
-    job_files_schema,
-    label_files,
-    write_files,
-)
+from shardctl.build.plan.labels import LABEL, Labelling, job_files_schema, label_files, write_files
 from shardctl.build.plan.listing import CHUNK_ROWS
 from shardctl.build.plan.plan import (
     JOB_PLAN_SCHEMA,
@@ -38,24 +32,20 @@ from shardctl.build.plan.plan import (
     write_shards,
 )
 from shardctl.build.plan.splits import Draw, Splitting, look_inside
-from shardctl.build.shards.costs import Costs
-from shardctl.build.shards.dataset_job import DatasetJob, plan_job
-from shardctl.build.shards.lineage import Lineage
+from shardctl.build.shards.job import Costs, DatasetJob, Lineage, RecordReading, plan_job
 from shardctl.build.shards.planned import Root
-from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import column_of
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES, PLAN, number_of_shard, shard_name
 from shardctl.format.roles import Label
 from shardctl.format.tables import UNIT_FIELDS, open_table
-from shardctl.loader.order import Permutation
 from shardctl.sources.formats import is_json
 from shardctl.sources.label_table import some
 from shardctl.sources.types import Types
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import copy_file
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
+from shardctl.system.permutation import Permutation
 from shardctl.system.text import printable
 from shardctl.transforms.text.deduplicate import Deduplicate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from shardctl.build.plan.listing import CHUNK_ROWS, LabelRule, Listing
 from shardctl.build.plan.splits import SplitRule, Splitting, export_of
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import column_of, rows_at
-from shardctl.format.dataset_place import open_place
+from shardctl.format.dataset_location import open_location
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Mask, Objects, Role, Roles
 from shardctl.format.tables import FILE_FIELDS
@@ -31,7 +31,6 @@ from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.label_table import LABEL_COLUMN, LabelTable, some
 from shardctl.sources.splits import GroupRule, named_as_splits
 from shardctl.sources.types import Types, disputed, in_order
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import read_named, replacing
 from shardctl.system.text import composed, counted, first_repeated, printable
 from shardctl.transforms.recipe import Recipe
@@ -432,7 +431,7 @@ def read_classes(place: str) -> tuple[str, ...]:
     """
     shown = f"--classes {printable(place)}"
     if is_folder(place):
-        with open_place(place) as opened:
+        with open_location(place) as opened:
             names = classes_of(Manifest.load(opened.whole).roles)
     else:
         try:

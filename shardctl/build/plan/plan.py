@@ -6,6 +6,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,9 @@ from shardctl.errors import Rejection
 from shardctl.format.arrays import column_of, dtype_of
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import UNIT_FIELDS
-from shardctl.loader.order import Permutation
 from shardctl.sources.formats import Cut
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import replacing
+from shardctl.system.permutation import Permutation
 from shardctl.system.sequences import evenly_spaced
 from shardctl.transforms.duplicates.pictures import Repeats
 

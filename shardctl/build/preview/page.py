@@ -19,8 +19,8 @@ from shardctl.build.preview.facts import (
     storing_in_words,
 )
 from shardctl.build.preview.making import Preview, Tried
+from shardctl.images.codecs.drawing import contact_sheet, enlarge, small_file
 from shardctl.images.codecs.image import Pixels
-from shardctl.images.codecs.sheet import contact_sheet, enlarge, small_file
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import facts_of
 from shardctl.inspection.pages import charts
@@ -42,8 +42,8 @@ from shardctl.inspection.pages.pictures import (
     marks,
     thumbnail,
 )
-from shardctl.inspection.pages.rejects import fix
 from shardctl.system.html import Html, table, text
+from shardctl.system.messages import entry_for
 from shardctl.system.text import counted, format_bytes
 
 SIDE = 448
@@ -238,8 +238,8 @@ def _row(tried: Tried) -> Html:
 def _reject(tried: Tried) -> str:
     if tried.reject is None:
         return ""
-    advice = fix(tried.reject.message).text
-    what = f"<br>What to do: {advice}" if advice else ""
+    entry = entry_for(tried.reject.message)
+    what = f"<br>What to do: {text(entry.do)}" if entry else ""
     said = f'<b class="bad">{text(reject_in_words(tried))}</b><br>{text(tried.reject.message)}'
     return f'<p class="reject">{said}{what}</p>'
 

@@ -12,6 +12,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from pathlib import Path
@@ -22,19 +23,16 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, Rejection
-from shardctl.sources.files import local_copy
+from shardctl.sources.files import local_copy, read_small
 from shardctl.sources.formats.base import RECORD_BYTES, Numbers, Reading
 from shardctl.sources.formats.beside import MOST_BYTES, is_beside, is_name, json_in, of_export
 from shardctl.sources.formats.columns import Version, version_of
-from shardctl.sources.formats.containers import Declared, Frame, too_large
 from shardctl.sources.formats.content import Content
-from shardctl.sources.formats.found_values import Record, whole_array
+from shardctl.sources.formats.found_values import Declared, Frame, Record, too_large, whole_array
 from shardctl.sources.jsonl import parse_value
-from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile, LeftOut
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
-from shardctl.system.locations.text import beside, name_of
+from shardctl.system.locations import beside, name_of
 from shardctl.system.text import printable
 
 MOST_SAMPLES = 1 << 24

@@ -15,20 +15,19 @@ from shardctl.build.commit import generations, publish, staging
 from shardctl.build.convert.previous import PreviousDataset
 from shardctl.build.paths import check_destination, check_writable
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, SHARDS, STAGING
 from shardctl.format.tables import ShardTable
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot
+from shardctl.system import file_lease
+from shardctl.system.file_lease import Waiting
 from shardctl.system.files import free_bytes, naming_the_path
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JOB
-from shardctl.system.lease import file_lease
-from shardctl.system.lease.file_lease import Waiting
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.locations import is_url
 from shardctl.system.processes.pool import Pool
-from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 
 Chosen = npt.NDArray[np.bool_]

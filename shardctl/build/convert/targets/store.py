@@ -22,8 +22,7 @@ from pathlib import Path
 from shardctl.build.commit import staging
 from shardctl.build.convert.previous import PreviousDataset
 from shardctl.build.convert.targets import Chosen, Target, WriteLease, kept_shards
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.build.shards.upload import (
     done_folder,
     fetch_file,
@@ -38,6 +37,7 @@ from shardctl.errors import (
     ObjectChangedError,
     StorageError,
 )
+from shardctl.format.dataset_tables import is_path_below
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import (
     BESIDE_SHARDS,
@@ -47,17 +47,15 @@ from shardctl.format.names import (
     STAGING,
     is_shard_name,
 )
-from shardctl.format.stored import is_path_below
 from shardctl.format.tables import ShardTable
+from shardctl.system import store_lease
+from shardctl.system.file_lease import PARTS, Waiting, file_of_part, part_of_file
 from shardctl.system.files import PARTIAL, write_atomically
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
-from shardctl.system.lease import store_lease
-from shardctl.system.lease.file_lease import PARTS, Waiting, file_of_part, part_of_file
-from shardctl.system.lease.probing import PROBES, probe, probe_with
-from shardctl.system.lease.store_lease import Lease
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.pool import Pool
 from shardctl.system.scratch import scratch_folder
+from shardctl.system.store_lease import PROBES, Lease, probe, probe_with
 from shardctl.system.stores import client_of, forget_clients
 from shardctl.system.stores.base import Entry, Store
 from shardctl.system.text import printable
