@@ -67,6 +67,8 @@ _SENTENCES = {
     # the header of a CSV file begins with a comma
     "unnamed-column": "the first column has no name, as pandas writes its index: it is kept as the "
     "field {name}; --fields names those to keep",
+    # a CSV file whose only name has a mark that may separate several
+    "one-column": "there is one column, {column}; if it is several, use --delimiter {mark}",
     # --encoding detect
     "encodings": "encodings that were detected: {found}; --encoding names one for all",
     # --duplicates, or a step deduplicate

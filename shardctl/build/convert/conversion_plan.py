@@ -55,7 +55,7 @@ from shardctl.sources.formats import DETECT, is_json
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import null_label_notice
 from shardctl.sources.label_table import SPLIT_COLUMN, some
-from shardctl.sources.types import UNNAMED, Types, without_nulls
+from shardctl.sources.types import UNNAMED, Types, separator_in, without_nulls
 from shardctl.system.files import copy_file
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
@@ -289,6 +289,8 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
         listing.notices += types.notices("field", {f.name for f in fields or () if is_json(f)})
+        if (only := types.only_column()) and (mark := separator_in([only])):
+            listing.notices.append(notice("one-column", column=printable(only), mark=mark))
         if types.has_unnamed():
             listing.notices.append(notice("unnamed-column", name=UNNAMED))
         listing.notices += names_left_out(types, probe.layout, recipe)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.table_writer import done_of
-from shardctl.build.plan.listing import CHUNK_ROWS, KnownListing, Listing
+from shardctl.build.plan.listing import CHUNK_ROWS, Listing
 from shardctl.build.plan.plan import job_table
 from shardctl.build.shards.job import RecordReading
 from shardctl.build.shards.marker import ShardMarker
@@ -228,8 +228,8 @@ class Matching:
 def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Matching:
     """Compare a listing with the dataset that is there. `files` is the table that a job would have
     of the listing."""
-    if isinstance(listing, KnownListing) and listing.dataset == before.digest:
-        rows = listing.before
+    if listing.rows_before is not None and listing.rows_before[0] == before.digest:
+        rows = listing.rows_before[1]
     else:
         rows = rows_before(before.files, listing)
     now = open_table(LocalFolder(files.parent), files.name)
