@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.build.commit import publish
-from shardctl.build.convert.known_records import hide_pruned, lines_by_key
+from shardctl.build.convert.earlier_rejects import hide_pruned, lines_by_key
 from shardctl.build.convert.table_writer import TableWriter, WrittenTables, write_final_files
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
