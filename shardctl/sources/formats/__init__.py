@@ -97,7 +97,11 @@ def find_format(suffix: str, reading: Reading, shuffled: bool = False) -> Format
     return form
 
 
-_CARRIERS = {Family.CONTAINER: "framed:Framed", Family.ROWS: "numbered:Numbered"}
+_CARRIERS = {
+    Family.CONTAINER: "framed:Framed",
+    Family.ROWS: "numbered:Numbered",
+    Family.ENTRIES: "framed:OneByOne",
+}
 """What reads the formats of a family. Others read their files themselves."""
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import reduce
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -293,8 +293,6 @@ NOTHING_DECLARED = Declared(pa.schema([]), {})
 
 class ContainerFormat(Protocol):
     """A format of such files: it opens one."""
-
-    name: ClassVar[str]
 
     def is_plain(self, start: bytes) -> bool:
         """Tell of the beginning of a file that looks compressed whether it is not."""

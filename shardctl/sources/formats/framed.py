@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import closing
-from typing import Any, ClassVar, NamedTuple
+from contextlib import AbstractContextManager, closing
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +15,24 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.sources.export_description import RESTORED, described
 from shardctl.sources.files import changed
-from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
+from shardctl.sources.formats.base import (
+    UNIT_BYTES,
+    Choose,
+    Cut,
+    Digest,
+    Format,
+    Parsed,
+    Reading,
+    Unit,
+    plain_fault,
+)
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, Version, version_of
 from shardctl.sources.formats.content import Content, open_content
 from shardctl.sources.formats.export_reader import Restored
 from shardctl.sources.formats.found_values import (
     Container,
     ContainerFormat,
+    Declared,
     Frame,
     Record,
     parsed_records,
@@ -31,23 +43,12 @@ from shardctl.sources.splits import split_parts
 from shardctl.sources.types import Types
 
 
-class Framed:
+class Framed(Format):
     """Reads the records of a container. A plain file is cut between any of them; a compressed one
     is read in one go."""
 
-    types_can_be_sampled: ClassVar[bool] = True
-
     def __init__(self, form: ContainerFormat, unit_bytes: int = UNIT_BYTES) -> None:
         self._form, self._unit_bytes = form, unit_bytes
-
-    @property
-    def name(self) -> str:
-        """The name of the format."""
-        return self._form.name
-
-    def pieces(self, size: int) -> list[tuple[int, int]]:
-        """Return the whole file: where a record begins depends on those before it."""
-        return [(0, size)]
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units, [offset, size, records, (stage, error, message) of the reject or None];
@@ -64,11 +65,7 @@ class Framed:
 
     def join(self, scans: list[Any], size: int) -> list[Cut] | None:
         """Return the units."""
-        cuts = scans[0]["cuts"]
-        return [
-            Cut(start, length, records, Rejection(*fault) if fault else None)
-            for start, length, records, fault in cuts
-        ]
+        return super().join([scan["cuts"] for scan in scans], size)
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the fields of a unit's records, found part by part, as far as they
@@ -117,6 +114,97 @@ class Framed:
             opened.close()
 
 
+class Entries(Protocol):
+    """The records of an open file that a package gives one by one; `count` is how many there
+    are."""
+
+    count: int
+
+    @property
+    def declared(self) -> Declared:
+        """What files beside this one say of the fields of its records."""
+        ...
+
+    def edges(self, size: int) -> list[int]:
+        """Return at which records the units of a file of `size` bytes begin, from 0, and the
+        end."""
+
+    def records(
+        self, first: int, wanted: list[bool], digest: Digest | None
+    ) -> Iterator[tuple[int, Record | Rejection | None]]:
+        """Yield the size of each record from number `first` on, counted from 1, and what it is;
+        None for one that is not wanted. Raises Rejection."""
+
+
+class EntryFormat(Protocol):
+    """A format of such files: it opens one for a block."""
+
+    def open(self, path: str, reading: Reading) -> AbstractContextManager[Entries]:
+        """Return the records of a file. Raises OSError, Rejection."""
+
+
+class OneByOne(Format):
+    """Reads the records of such a format. What it costs to read one is not known, and taken for the
+    same."""
+
+    def __init__(self, form: EntryFormat) -> None:
+        self._form = form
+
+    def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
+        """Return the units."""
+        with self._form.open(path, reading) as entries:
+            edges, count = entries.edges(size) if entries.count else [], entries.count
+        places = [edge * size // count for edge in edges]
+        return [
+            [start, end - start, after - first]
+            for (start, end), (first, after) in zip(pairwise(places), pairwise(edges), strict=True)
+        ]
+
+    def types(self, path: str, unit: Unit, reading: Reading) -> Types:
+        """Return the types of the fields of a unit's records, part by part."""
+        with self._form.open(path, reading) as entries:
+            parts = self._parts(entries, unit, None, None)
+            records = ([record for _, record in part.records] for part in parts)
+            return types_beside(entries.declared, reading, records)
+
+    def read(
+        self,
+        path: str,
+        unit: Unit,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+        digest: Digest,
+    ) -> Iterator[Parsed]:
+        """Yield the records of a unit. The digest is of what the package gives."""
+        with self._form.open(path, reading) as entries:
+            for part in self._parts(entries, unit, choose, digest):
+                yield parsed_records(part.records, part.rejects, schema)
+
+    def _parts(
+        self, entries: Entries, unit: Unit, choose: Choose | None, digest: Digest | None
+    ) -> Iterator[_Part]:
+        """Yield the records of a unit, some at a time. Raises Rejection if a part of it cannot be
+        read."""
+        end = min(unit.first - 1 + unit.records, entries.count)
+        if end < unit.first <= unit.first - 1 + unit.records:
+            raise changed()
+        numbers = np.arange(unit.first, end + 1)
+        wanted = np.ones(len(numbers), bool) if choose is None else choose(numbers)
+        part, size = _Part([], [], 0), 0
+        records = entries.records(unit.first, wanted.tolist(), digest)
+        for number, (length, found) in enumerate(records, unit.first):
+            size += length
+            if isinstance(found, Rejection):
+                part.rejects.append((number, found))
+            elif found is not None:
+                part.records.append((number, found))
+            if size >= BATCH_BYTES or len(part.records) >= BATCH_ROWS:
+                yield part
+                part, size = _Part([], [], 0), 0
+        yield part
+
+
 class _Cuts:
     """The units of a file, as they are found."""
 
@@ -136,7 +224,7 @@ class _Cuts:
         if alone or (self._end - self._start >= self._unit_bytes and not self._is_compressed):
             self._finish_unit()
         if alone:
-            self._cuts.append([frame.offset, frame.end - frame.offset, 1, _plain(frame.fault)])
+            self._cuts.append([frame.offset, frame.end - frame.offset, 1, plain_fault(frame.fault)])
             return
         if not self._records:
             self._start = frame.offset
@@ -158,14 +246,10 @@ class _Cuts:
         if not self._cuts:
             raise counted
         if self._cuts[-1][3] is None:
-            return [*self._cuts, [self._size, 0, 1, _plain(counted)]]
-        if self._cuts[-1][3] == _plain(fault):
-            self._cuts[-1][3] = _plain(counted)
+            return [*self._cuts, [self._size, 0, 1, plain_fault(counted)]]
+        if self._cuts[-1][3] == plain_fault(fault):
+            self._cuts[-1][3] = plain_fault(counted)
         return self._cuts
-
-
-def _plain(fault: Rejection | None) -> tuple[str, str, str] | None:
-    return None if fault is None else (fault.stage, fault.error, fault.message)
 
 
 def _container(form: ContainerFormat, content: Content, path: str, reading: Reading) -> Container:
@@ -281,4 +365,4 @@ _KEPT: KeptOpen[_Opened] = KeptOpen()
 
 
 def _key(form: ContainerFormat, path: str, reading: Reading) -> tuple[str, str, Version, Reading]:
-    return form.name, path, version_of(path), reading
+    return type(form).__name__, path, version_of(path), reading

@@ -7,7 +7,7 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator
 from functools import reduce
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from shardctl.sources.formats.base import (
     Choose,
     Cut,
     Digest,
+    Format,
     Head,
     Numbers,
     Parsed,
@@ -48,12 +49,11 @@ from shardctl.system.files import ordinary
 from shardctl.system.text import format_bytes
 
 
-class JsonStream:
+class JsonStream(Format):
     """A file is one unit. Its records are those that JsonDocument finds in the same text in a plain
     file."""
 
-    name: ClassVar[str] = "json"
-    types_can_be_sampled: ClassVar[bool] = False
+    types_can_be_sampled = False
 
     def __init__(
         self,
@@ -64,10 +64,6 @@ class JsonStream:
         self._longest = record_bytes
         self._block = block_bytes
         self._part = part_bytes
-
-    def pieces(self, size: int) -> list[tuple[int, int]]:
-        """Return the file as one piece."""
-        return [(0, size)]
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Read a file to its end. `fault` is why it is not read further: stage, error and message,
@@ -273,7 +269,7 @@ _WORDS = (
 """What messages say of a line, and what they say of an element."""
 
 
-class JsonDocument:
+class JsonDocument(Format):
     """Files of JSON. The elements of an array are its records; an object outside of arrays is one
     record.
 
@@ -284,8 +280,7 @@ class JsonDocument:
     from which byte on.
     """
 
-    name: ClassVar[str] = "json"
-    types_can_be_sampled: ClassVar[bool] = False
+    types_can_be_sampled = False
 
     def __init__(
         self,

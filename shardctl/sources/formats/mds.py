@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -85,8 +85,6 @@ class _NotReadError(Exception):
 
 class Mds:
     """Opens MDS shards."""
-
-    name: ClassVar[str] = "mds"
 
     def is_plain(self, start: bytes) -> bool:
         """Return whether this is a number of samples and the beginning of the first one, which

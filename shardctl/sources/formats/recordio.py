@@ -8,12 +8,11 @@ number is stored in several parts.
 from __future__ import annotations
 
 import struct
-from typing import ClassVar
 
 import numpy as np
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import RECORD_BYTES, Reading
+from shardctl.sources.formats.base import RECORD_BYTES, Reading, not_this
 from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import (
     NOTHING_DECLARED,
@@ -39,8 +38,6 @@ MOST_NUMBERS = 1 << 16
 class RecordIO:
     """Opens RecordIO files."""
 
-    name: ClassVar[str] = "recordio"
-
     def is_plain(self, start: bytes) -> bool:
         """Return False: a record begins with the same number always."""
         return False
@@ -64,11 +61,7 @@ class RecordIOFile:
     def begin(self) -> int:
         """Return 0. Raises Rejection if the file does not begin as such files do."""
         if self.content.at(0, 4) != struct.pack("<I", MAGIC):
-            message = (
-                "it is not a RecordIO file, although its name says so, or damaged at its "
-                "beginning; get it again"
-            )
-            raise self.content.fault or Rejection("read", "not-recordio", message)
+            raise self.content.fault or not_this("a RecordIO file", "not-recordio")
         return 0
 
     def frame(self, offset: int) -> Frame | None:

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, BinaryIO, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from shardctl.sources.formats.base import (
     Choose,
     Cut,
     Digest,
+    Format,
     Misfit,
     Parsed,
     Reading,
@@ -104,7 +105,7 @@ _SHORT_RECORD = 64
 """Bytes of a record as where to look for a few of them first."""
 
 
-class Sequential:
+class Sequential(Format):
     """A text format in files that are compressed (told by the name), in another encoding, or both;
     or plain, in one go.
 
@@ -112,8 +113,6 @@ class Sequential:
     follow each other in it are read without beginning anew, where the same process reads them in
     their order. Plain files in UTF-8 are cut between any records.
     """
-
-    name: ClassVar[str] = "sequential"
 
     def __init__(
         self,
@@ -123,18 +122,10 @@ class Sequential:
         record_bytes: int = RECORD_BYTES,
     ) -> None:
         self.text = text
+        self.types_can_be_sampled = text.types_can_be_sampled
         self.part_bytes = part_bytes
         self.chunk_bytes = chunk_bytes
         self.record_bytes = record_bytes
-
-    @property
-    def types_can_be_sampled(self) -> bool:
-        """As of the text format."""
-        return self.text.types_can_be_sampled
-
-    def pieces(self, size: int) -> list[tuple[int, int]]:
-        """Return the file as one piece."""
-        return [(0, size)]
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> dict[str, Any]:
         """Read a file to its end. `encoding` is the one it is in, `bytes` the size of its text in
@@ -372,11 +363,8 @@ class _Records:
         """
         limit = format_bytes(self._record_bytes)
         if not _ends_at_line_feeds(self._text):
-            hint = " (is a quote not closed?)" if self._text.name == "csv" else ""
             message = (
-                f"a record of more than {limit}{hint}; it and what follows it in the file "
-                "is "
-                "not read"
+                f"a record of more than {limit}; it and what follows it in the file is not read"
             )
             self.fault = Rejection("read", "too-large", message)
             self._ended, self._buffer = True, b""
@@ -552,7 +540,7 @@ _KEPT: KeptOpen[_Records] = KeptOpen()
 def _key(form: Sequential, path: str, reading: Reading) -> tuple[Any, ...]:
     found = os.stat(path)  # noqa: PTH116 (called for every unit)
     return (
-        form.text.name,
+        type(form.text),
         form.part_bytes,
         path,
         found.st_ino,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -64,8 +64,6 @@ def begins(start: bytes) -> bool:
 
 class TFRecord:
     """Opens TFRecord files. Raises InstallError if a package is missing."""
-
-    name: ClassVar[str] = "tfrecord"
 
     def __init__(self) -> None:
         from shardctl.sources.formats.tfrecord import example_parser

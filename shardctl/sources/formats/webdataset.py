@@ -12,7 +12,7 @@ import re
 import tarfile
 import warnings
 from tokenize import TokenError
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 from zlib import adler32
 
 import xxhash
@@ -277,8 +277,6 @@ class _Member(NamedTuple):
 
 class WebDataset:
     """Opens tar files."""
-
-    name: ClassVar[str] = "webdataset"
 
     def is_plain(self, start: bytes) -> bool:
         """Return whether this looks like zlib data, which nobody makes of a tar: it is the name of
