@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from shardctl.errors import Rejection, first_line
-from shardctl.sources.export_description import RESTORED, described
-from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Reading, check_magic
+from shardctl.sources.formats.base import UNIT_BYTES, Digest, check_magic
 from shardctl.sources.formats.columns import damaged
-from shardctl.sources.formats.export_reader import declared_by, restored
-from shardctl.sources.formats.found_values import NOTHING_DECLARED, Declared, Record, too_large
-from shardctl.sources.formats.tfds import FEATURES, Features
+from shardctl.sources.formats.found_values import Record
 from shardctl.sources.formats.tfrecord import example_parser
 from shardctl.system.text import printable
 
@@ -38,6 +35,8 @@ class ArrayRecord:
     """Opens ArrayRecord files. Raises ImportError if the package is missing, InstallError if what
     reads an Example is."""
 
+    has_features = True
+
     def __init__(self) -> None:
         from array_record.python import array_record_module
 
@@ -45,7 +44,7 @@ class ArrayRecord:
         self._parse = example_parser()
 
     @contextmanager
-    def open(self, path: str, _reading: Reading) -> Iterator[Examples]:
+    def open(self, path: str) -> Iterator[Examples]:
         """Open a file for the block. Raises OSError, Rejection."""
         check_magic(path, MAGIC, 0, "an ArrayRecord file", "not-array-record")
         try:
@@ -55,60 +54,36 @@ class ArrayRecord:
         except (RuntimeError, ValueError) as error:
             raise _damaged("the file", error) from None
         try:
-            yield Examples(reader, self._parse, path)
+            yield Examples(reader, self._parse)
         finally:
             with suppress(RuntimeError):  # what was wrong has been said
                 reader.close()
 
 
 class Examples:
-    """The records of an open file, and what files beside it say of them: shardctl.json of an
-    export, or features.json of TFDS."""
+    """The records of an open file."""
 
-    def __init__(self, reader: Any, parse: Callable[[bytes], Record], path: str) -> None:
+    def __init__(self, reader: Any, parse: Callable[[bytes], Record]) -> None:
         self._reader, self._parse = reader, parse
         self.count = int(reader.num_records())
-        export = described(path)
-        self._export = export if export is not None and export.to in RESTORED else None
-        self._features = None if self._export else Features.beside(Path(path).with_name(FEATURES))
 
     def edges(self, size: int) -> list[int]:
         """Return units of about 1 MiB."""
         each = max(1, min(self.count, UNIT_BYTES * self.count // max(1, size)))
         return [*range(0, self.count, each), self.count]
 
-    @property
-    def declared(self) -> Declared:
-        """The types of the fields, and the names of classes."""
-        if self._export is not None:
-            return declared_by(self._export)
-        if self._features is None:
-            return NOTHING_DECLARED
-        return Declared(self._features.types, self._features.classes)
-
     def records(
-        self, first: int, wanted: list[bool], digest: Digest | None
-    ) -> Iterator[tuple[int, Record | Rejection | None]]:
+        self, first: int, digest: Digest | None
+    ) -> Iterator[tuple[int, Callable[[], Record]]]:
         """Yield the records from a number on."""
-        for number, is_wanted in enumerate(wanted, first):
+        for number in range(first, self.count + 1):
             try:
                 data: bytes = self._reader.read([number - 1])[0]
             except (RuntimeError, ValueError, IndexError) as error:
                 raise _damaged(f"record {number}", error) from None
             if digest is not None:
                 digest.update(data)
-            yield len(data), self._fields(data) if is_wanted else None
-
-    def _fields(self, data: bytes) -> Record | Rejection:
-        if len(data) > RECORD_BYTES:
-            return too_large(len(data))
-        try:
-            record = self._parse(data)
-            if self._export is not None:
-                return restored(record, self._export)
-            return record if self._features is None else self._features.decoded(record)
-        except Rejection as rejection:
-            return rejection
+            yield len(data), partial(self._parse, data)
 
 
 def _damaged(what: str, error: Exception) -> Rejection:

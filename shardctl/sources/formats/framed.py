@@ -4,9 +4,10 @@ TFRecord, MDS, RecordIO."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from shardctl.errors import Rejection
 from shardctl.sources.export_description import RESTORED, described
 from shardctl.sources.files import changed
 from shardctl.sources.formats.base import (
+    RECORD_BYTES,
     UNIT_BYTES,
     Choose,
     Cut,
@@ -27,18 +29,20 @@ from shardctl.sources.formats.base import (
     plain_fault,
 )
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, Version, version_of
-from shardctl.sources.formats.content import Content, open_content
-from shardctl.sources.formats.export_reader import Restored
+from shardctl.sources.formats.content import open_content
+from shardctl.sources.formats.export_reader import ExportDecoder
 from shardctl.sources.formats.found_values import (
-    Container,
+    NOTHING_DECLARED,
     ContainerFormat,
     Declared,
     Frame,
     Record,
     parsed_records,
+    too_large,
     types_beside,
 )
 from shardctl.sources.formats.sequential import KeptOpen, with_count
+from shardctl.sources.formats.tfds import FEATURES, Features
 from shardctl.sources.splits import split_parts
 from shardctl.sources.types import Types
 
@@ -71,7 +75,7 @@ class Framed(Format):
         """Return the types of the fields of a unit's records, found part by part, as far as they
         can be read."""
         with closing(_Opened(self._form, path, reading)) as opened:
-            declared = opened.container.declared
+            declared = opened.declared
         parts = self._parts(path, unit, reading, None, None)
         return types_beside(
             declared, reading, ([record for _, record in part.records] for part in parts)
@@ -120,26 +124,25 @@ class Entries(Protocol):
 
     count: int
 
-    @property
-    def declared(self) -> Declared:
-        """What files beside this one say of the fields of its records."""
-        ...
-
     def edges(self, size: int) -> list[int]:
         """Return at which records the units of a file of `size` bytes begin, from 0, and the
         end."""
 
     def records(
-        self, first: int, wanted: list[bool], digest: Digest | None
-    ) -> Iterator[tuple[int, Record | Rejection | None]]:
-        """Yield the size of each record from number `first` on, counted from 1, and what it is;
-        None for one that is not wanted. Raises Rejection."""
+        self, first: int, digest: Digest | None
+    ) -> Iterator[tuple[int, Callable[[], Record]]]:
+        """Yield the size of each record from number `first` on, counted from 1, and what gives its
+        fields, or raises Rejection. Raises Rejection."""
+        ...
 
 
 class EntryFormat(Protocol):
-    """A format of such files: it opens one for a block."""
+    """A format of such files: it opens one for a block. `has_features`: a features.json of TFDS
+    beside a file says more of its records."""
 
-    def open(self, path: str, reading: Reading) -> AbstractContextManager[Entries]:
+    has_features: bool
+
+    def open(self, path: str) -> AbstractContextManager[Entries]:
         """Return the records of a file. Raises OSError, Rejection."""
 
 
@@ -152,7 +155,7 @@ class OneByOne(Format):
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units."""
-        with self._form.open(path, reading) as entries:
+        with self._form.open(path) as entries:
             edges, count = entries.edges(size) if entries.count else [], entries.count
         places = [edge * size // count for edge in edges]
         return [
@@ -162,10 +165,10 @@ class OneByOne(Format):
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the fields of a unit's records, part by part."""
-        with self._form.open(path, reading) as entries:
-            parts = self._parts(entries, unit, None, None)
-            records = ([record for _, record in part.records] for part in parts)
-            return types_beside(entries.declared, reading, records)
+        decoder = _decoder_beside(path, self._form.has_features)
+        parts = self._parts(path, unit, None, None)
+        records = ([record for _, record in part.records] for part in parts)
+        return types_beside(decoder.declared if decoder else NOTHING_DECLARED, reading, records)
 
     def read(
         self,
@@ -177,32 +180,41 @@ class OneByOne(Format):
         digest: Digest,
     ) -> Iterator[Parsed]:
         """Yield the records of a unit. The digest is of what the package gives."""
-        with self._form.open(path, reading) as entries:
-            for part in self._parts(entries, unit, choose, digest):
-                yield parsed_records(part.records, part.rejects, schema)
+        for part in self._parts(path, unit, choose, digest):
+            yield parsed_records(part.records, part.rejects, schema)
 
     def _parts(
-        self, entries: Entries, unit: Unit, choose: Choose | None, digest: Digest | None
+        self, path: str, unit: Unit, choose: Choose | None, digest: Digest | None
     ) -> Iterator[_Part]:
         """Yield the records of a unit, some at a time. Raises Rejection if a part of it cannot be
         read."""
-        end = min(unit.first - 1 + unit.records, entries.count)
-        if end < unit.first <= unit.first - 1 + unit.records:
-            raise changed()
-        numbers = np.arange(unit.first, end + 1)
-        wanted = np.ones(len(numbers), bool) if choose is None else choose(numbers)
-        part, size = _Part([], [], 0), 0
-        records = entries.records(unit.first, wanted.tolist(), digest)
-        for number, (length, found) in enumerate(records, unit.first):
-            size += length
-            if isinstance(found, Rejection):
-                part.rejects.append((number, found))
-            elif found is not None:
-                part.records.append((number, found))
-            if size >= BATCH_BYTES or len(part.records) >= BATCH_ROWS:
-                yield part
-                part, size = _Part([], [], 0), 0
-        yield part
+        decoder = _decoder_beside(path, self._form.has_features)
+        with self._form.open(path) as entries:
+            end = min(unit.first - 1 + unit.records, entries.count)
+            if end < unit.first <= unit.first - 1 + unit.records:
+                raise changed()
+            numbers = np.arange(unit.first, end + 1)
+            wanted = np.ones(len(numbers), bool) if choose is None else choose(numbers)
+            part, size = _Part([], [], 0), 0
+            entry = entries.records(unit.first, digest)
+            for number, is_wanted, (length, fields) in zip(
+                numbers.tolist(), wanted.tolist(), entry, strict=False
+            ):
+                size += length
+                if is_wanted:
+                    try:
+                        if length > RECORD_BYTES:
+                            raise too_large(length)
+                        record = fields()
+                        part.records.append(
+                            (number, decoder.decoded(record) if decoder else record)
+                        )
+                    except Rejection as rejection:
+                        part.rejects.append((number, rejection))
+                if size >= BATCH_BYTES or len(part.records) >= BATCH_ROWS:
+                    yield part
+                    part, size = _Part([], [], 0), 0
+            yield part
 
 
 class _Cuts:
@@ -252,12 +264,25 @@ class _Cuts:
         return self._cuts
 
 
-def _container(form: ContainerFormat, content: Content, path: str, reading: Reading) -> Container:
-    """Return the records of a file: those of the dataset that it was exported from, if it was."""
+class Decoder(Protocol):
+    """What a file beside one says of its records: shardctl.json of an export, features.json of
+    TFDS."""
+
+    @property
+    def declared(self) -> Declared:
+        """The types of the fields, and the names of classes."""
+        ...
+
+    def decoded(self, record: Record) -> Record:
+        """Return the fields that a record stands for. Raises Rejection."""
+        ...
+
+
+def _decoder_beside(path: str, has_features: bool) -> Decoder | None:
     export = described(path)
-    if export is None or export.to not in RESTORED:
-        return form.open(content, path, reading)
-    return Restored(form.open(content, path, Reading()), export)
+    if export is not None and export.to in RESTORED:
+        return ExportDecoder(export)
+    return Features.beside(Path(path).with_name(FEATURES)) if has_features else None
 
 
 class _Part(NamedTuple):
@@ -279,12 +304,19 @@ class _Opened:
         self.passed = 0
         self._ended = False
         try:
-            self.container = _container(form, content, path, reading)
+            self._decoder = _decoder_beside(path, form.has_features)
+            all_fields = isinstance(self._decoder, ExportDecoder)
+            self.container = form.open(content, path, Reading() if all_fields else reading)
             begin = self.container.begin()
         except BaseException:
             content.close()
             raise
         self.offset = begin if self.is_compressed else max(begin, start)
+
+    @property
+    def declared(self) -> Declared:
+        """What the file itself, or one beside it, says of the fields of its records."""
+        return (self._decoder or self.container).declared
 
     def frames(self) -> Iterator[Frame]:
         """Yield the records from here on."""
@@ -347,7 +379,9 @@ class _Opened:
                     digest.update(data)
                 if is_wanted:
                     try:
-                        records.append((number, self.container.fields(frame, data)))
+                        record = self.container.fields(frame, data)
+                        decoder = self._decoder
+                        records.append((number, decoder.decoded(record) if decoder else record))
                     except Rejection as rejection:
                         rejects.append((number, rejection))
             self.offset = frame.end

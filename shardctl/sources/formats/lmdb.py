@@ -9,16 +9,17 @@ worker ends then.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from shardctl.errors import Rejection
 from shardctl.images.codecs.image import SNIFF_BYTES, is_image
-from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Reading, check_magic
+from shardctl.sources.formats.base import UNIT_BYTES, Digest, check_magic
 from shardctl.sources.formats.columns import damaged
-from shardctl.sources.formats.found_values import NOTHING_DECLARED, Record, too_large
+from shardctl.sources.formats.found_values import Record
 from shardctl.sources.values import Feature
 from shardctl.system.text import printable
 
@@ -39,13 +40,15 @@ LOOKED_AT = 64
 class Lmdb:
     """Opens LMDB files. Raises ImportError if the package is missing."""
 
+    has_features = False
+
     def __init__(self) -> None:
         import lmdb
 
         self._lmdb = lmdb
 
     @contextmanager
-    def open(self, path: str, _reading: Reading) -> Iterator[Pairs]:
+    def open(self, path: str) -> Iterator[Pairs]:
         """Open a file for the block. Nothing is written, not even a lock. Raises OSError,
         Rejection."""
         check_magic(path, MAGIC, MAGIC_AT, "an LMDB file", "not-lmdb")
@@ -100,8 +103,6 @@ class Lmdb:
 class Pairs:
     """The keys and values of an open file, and their `count`."""
 
-    declared = NOTHING_DECLARED
-
     def __init__(self, transaction: Any) -> None:
         self._transaction = transaction
         self.count = int(transaction.stat()["entries"])
@@ -114,12 +115,12 @@ class Pairs:
         return [self.count * unit // units for unit in range(units + 1)]
 
     def records(
-        self, first: int, wanted: list[bool], digest: Digest | None
-    ) -> Iterator[tuple[int, Record | Rejection | None]]:
+        self, first: int, digest: Digest | None
+    ) -> Iterator[tuple[int, Callable[[], Record]]]:
         """Yield the records from a number on."""
         cursor = self._transaction.cursor()
         keys = islice(cursor.iternext(keys=True, values=False), first - 1, None)
-        for number, is_wanted in enumerate(wanted, first):
+        for number in range(first, self.count + 1):
             key = next(keys, None)
             if key is None:
                 why = "it is not there, and the file says that it has more"
@@ -129,20 +130,15 @@ class Pairs:
                 for name, value in values.items():
                     digest.update(b"%d %d\n%b" % (len(name), len(value), name.encode()))
                     digest.update(value)
-            yield sum(map(len, values.values())), _fields(values) if is_wanted else None
+            yield sum(map(len, values.values())), partial(_fields, values)
 
 
-def _fields(values: dict[str, Any]) -> Record | Rejection:
-    try:
-        return {name: Feature([_read(name, value)]) for name, value in values.items()}
-    except Rejection as rejection:
-        return rejection
+def _fields(values: dict[str, Any]) -> Record:
+    return {name: Feature([_read(name, value)]) for name, value in values.items()}
 
 
 def _read(name: str, value: Any) -> bytes:
     """Return the bytes of a value. Raises Rejection."""
-    if len(value) > RECORD_BYTES:
-        raise too_large(len(value))
     data = bytes(value)
     if data[:1] == b"\x80" and data[1:2] in (b"\2", b"\3", b"\4", b"\5") and data.endswith(b"."):
         message = f"its {name} is a pickle, which can run any code; write an image, text or JSON"
