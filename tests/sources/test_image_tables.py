@@ -2,36 +2,33 @@
 themselves."""
 
 from __future__ import annotations
-
 import csv
 import datetime
 import gzip
 import io
 import json
-import os
-import shutil
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-from typing import Any
-
 import numpy as np
+import os
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from damage import flip
-from PIL import Image
-from pyarrow import feather, parquet
-from stopping import stopped_at
-
 import shardctl
-from shardctl.build.shards import builder, task
+import shutil
+from PIL import Image
+from collections.abc import Callable
+from damage import flip
+from functools import partial
+from pathlib import Path
+from pyarrow import (feather, parquet)
+from shardctl.build.shards import (builder, task)
 from shardctl.build.shards.records import read_unit
-from shardctl.errors import InputError, SourceGoneError, UsageError
+from shardctl.errors import (InputError, SourceGoneError, UsageError)
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import read_rejects
 from shardctl.sources.formats import RECORD_BYTES
 from shardctl.system.folders import LocalFolder
+from stopping import stopped_at
+from typing import Any
 
 SMALL = {
     "kind": "image",
@@ -585,11 +582,12 @@ def test_a_large_row_group_is_read_in_parts(
 ) -> None:
     """Batches are cut by bytes: photos of a few MB are not thousands at a time."""
     from shardctl.sources.formats import Reading, Unit
-    from shardctl.sources.formats.parquet import ParquetFile
+    from shardctl.sources.formats.numbered import Numbered
+    from shardctl.sources.formats.parquet import Parquet
 
     found = pa.table({"image": pa.array([os.urandom(1 << 20) for _ in range(24)], pa.binary())})
     parquet.write_table(found, tmp_path / "t.parquet")
-    form = ParquetFile()
+    form = Numbered(Parquet())
     (cut,) = form.join([form.scan(str(tmp_path / "t.parquet"), 0, 0, Reading())], 0) or []
     unit = Unit(cut.offset, cut.size, 0, 1, 24)
     import xxhash

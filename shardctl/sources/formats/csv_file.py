@@ -1,49 +1,22 @@
 """CSV files in UTF-8 that can be sought: cut in parallel pieces, exactly."""
 
 from __future__ import annotations
-
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, ClassVar
-
 import numpy as np
 import numpy.typing as npt
+import os
 import pyarrow as pa
-
+from collections.abc import Iterator
+from dataclasses import (dataclass, field)
+from functools import lru_cache
 from shardctl.errors import Rejection
-from shardctl.sources.files import changed, fill
-from shardctl.sources.formats.base import (
-    PIECE_BYTES,
-    RECORD_BYTES,
-    UNIT_BYTES,
-    Choose,
-    Cut,
-    Digest,
-    Head,
-    Misfit,
-    Numbers,
-    Parsed,
-    Reading,
-    Unit,
-)
-from shardctl.sources.formats.columns import Version, version_of
-from shardctl.sources.formats.csv import (
-    HEAD_BYTES,
-    NEWLINE,
-    QUOTE,
-    Delimited,
-    State,
-    are_all_counted,
-    counted_quotes,
-    find_records,
-    line_ends,
-    unclosed,
-)
+from shardctl.sources.files import (changed, fill)
+from shardctl.sources.formats.base import (Choose, Cut, Digest, Format, Head, Misfit, Numbers, PIECE_BYTES, Parsed, RECORD_BYTES, Reading, UNIT_BYTES, Unit)
+from shardctl.sources.formats.columns import (Version, version_of)
+from shardctl.sources.formats.csv import (Delimited, HEAD_BYTES, NEWLINE, QUOTE, State, are_all_counted, counted_quotes, find_records, line_ends, unclosed)
 from shardctl.sources.formats.lines import range_of
 from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
+from typing import Any
 
 
 @lru_cache(64)
@@ -58,7 +31,7 @@ def _head(path: str, form: Delimited, reading: Reading) -> Head:
 
 
 @dataclass(frozen=True)
-class DelimitedFile:
+class DelimitedFile(Format):
     """CSV files in UTF-8 that can be sought: cut on a grid of `cell` bytes, in pieces of `piece`
     bytes.
 
@@ -70,12 +43,6 @@ class DelimitedFile:
     form: Delimited = field(default_factory=Delimited)
     cell: int = UNIT_BYTES
     piece: int = PIECE_BYTES
-    types_can_be_sampled: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        """The name of the format."""
-        return self.form.name
 
     def pieces(self, size: int) -> list[tuple[int, int]]:
         """Return the ranges (offset, size) of a file of `size` bytes that can be scanned apart from

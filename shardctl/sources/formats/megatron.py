@@ -8,25 +8,22 @@ NAME.bin (i64), and the sequences at which documents begin (i64).
 """
 
 from __future__ import annotations
-
+import numpy as np
+import numpy.typing as npt
 import os
+import pyarrow as pa
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, ClassVar
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
 from shardctl.errors import Rejection
-from shardctl.sources.files import fill, read_range
-from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Numbers, Unit
-from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_range
-from shardctl.sources.formats.numbered import DType, batch_of
+from shardctl.sources.files import (fill, read_range)
+from shardctl.sources.formats.base import (Digest, Numbers, RECORD_BYTES, UNIT_BYTES, Unit)
+from shardctl.sources.formats.columns import (BATCH_BYTES, BATCH_ROWS, hash_range)
+from shardctl.sources.formats.numbered import (DType, Rows, batch_of)
 from shardctl.system.files import ordinary
-from shardctl.system.text import format_bytes, printable
+from shardctl.system.text import (format_bytes, printable)
+from typing import BinaryIO
 
 MAGIC = b"MMIDIDX\0\0"
 TOKENS = ".bin"
@@ -64,8 +61,6 @@ class _Run:
 class Megatron:
     """Opens an index with its tokens."""
 
-    name: ClassVar[str] = "megatron"
-
     def open(self, path: str) -> Sequences:
         """Return the sequences. Raises OSError; Rejection if the index is damaged, or there are no
         tokens beside it."""
@@ -78,7 +73,7 @@ class Megatron:
             raise
 
 
-class Sequences:
+class Sequences(Rows):
     """The sequences of an index, and the file that has their tokens."""
 
     def __init__(self, index: BinaryIO, tokens: str) -> None:
