@@ -7,12 +7,14 @@ of the format is found.
 """
 
 from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from shardctl.images.defaults import (OTHER_SUFFIXES, SUFFIXES)
-from shardctl.system.packages import to_install
 from typing import NamedTuple
+
+from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
+from shardctl.system.packages import to_install
 
 
 class Family(Enum):

@@ -2,33 +2,36 @@
 themselves."""
 
 from __future__ import annotations
+
 import csv
 import datetime
 import gzip
 import io
 import json
-import numpy as np
 import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-import shardctl
-import shutil
-from PIL import Image
-from collections.abc import Callable
 from damage import flip
-from functools import partial
-from pathlib import Path
-from pyarrow import (feather, parquet)
-from shardctl.build.shards import (builder, task)
+from PIL import Image
+from pyarrow import feather, parquet
+from stopping import stopped_at
+
+import shardctl
+from shardctl.build.shards import builder, task
 from shardctl.build.shards.records import read_unit
-from shardctl.errors import (InputError, SourceGoneError, UsageError)
+from shardctl.errors import InputError, SourceGoneError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import read_rejects
 from shardctl.sources.formats import RECORD_BYTES
 from shardctl.system.folders import LocalFolder
-from stopping import stopped_at
-from typing import Any
 
 SMALL = {
     "kind": "image",

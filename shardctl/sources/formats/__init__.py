@@ -1,21 +1,52 @@
 """Formats of files that hold many records: small siblings behind one protocol."""
 
 from __future__ import annotations
+
 import contextlib
 import os
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from functools import (cache, lru_cache)
+from functools import cache, lru_cache
 from importlib import import_module
-from shardctl.errors import (InstallError, Rejection)
-from shardctl.images.defaults import (OTHER_SUFFIXES, SUFFIXES)
-from shardctl.sources.files import (copy_of_begin, exists, local_copy, present_copy)
-from shardctl.sources.format_table import (CONTAINER_SUFFIXES, Family, INPUT_FORMATS, InputFormat, PLAIN_TEXTS, TABLE_SUFFIXES, TEXT_SUFFIXES, format_of)
-from shardctl.sources.formats.base import (CHOSEN, Choose, ColumnMisfit, Cut, DETECT, Digest, Format, GIVEN, JSON, Misfit, Numbers, PIECE_BYTES, Parsed, RECORD_BYTES, Reading, TextFormat, UNIT_BYTES, Unit, is_json)
-from shardctl.sources.walk import (COMPRESSED, suffix_of)
-from shardctl.system.locations import (follow, is_stored, parent_of, split_bucket)
 from typing import Any
+
+from shardctl.errors import InstallError, Rejection
+from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
+from shardctl.sources.files import copy_of_begin, exists, local_copy, present_copy
+from shardctl.sources.format_table import (
+    CONTAINER_SUFFIXES,
+    INPUT_FORMATS,
+    PLAIN_TEXTS,
+    TABLE_SUFFIXES,
+    TEXT_SUFFIXES,
+    Family,
+    InputFormat,
+    format_of,
+)
+from shardctl.sources.formats.base import (
+    CHOSEN,
+    DETECT,
+    GIVEN,
+    JSON,
+    PIECE_BYTES,
+    RECORD_BYTES,
+    UNIT_BYTES,
+    Choose,
+    ColumnMisfit,
+    Cut,
+    Digest,
+    Format,
+    Misfit,
+    Numbers,
+    Parsed,
+    Reading,
+    TextFormat,
+    Unit,
+    is_json,
+)
+from shardctl.sources.walk import COMPRESSED, suffix_of
+from shardctl.system.locations import follow, is_stored, parent_of, split_bucket
 
 SHUFFLED_UNIT_BYTES = 128 << 10
 """About how many bytes of a file of lines are a unit where records are shuffled: the neighbours of

@@ -2,20 +2,23 @@
 read them."""
 
 from __future__ import annotations
+
 import codecs
 import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from abc import (ABC, abstractmethod)
-from collections.abc import (Callable, Iterable, Iterator)
-from dataclasses import dataclass
+
 from shardctl.errors import Rejection
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.sources.format_table import FRAME
 from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
-from typing import (Any, NamedTuple, Protocol)
 
 UNIT_BYTES = 1 << 20
 """About how many bytes of a file that can be cut anywhere are one unit. Parsing 1 MiB at a time is

@@ -2,22 +2,38 @@
 change, nothing unchecked."""
 
 from __future__ import annotations
+
 import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
-import os
 import pyarrow as pa
-from collections.abc import (Callable, Iterable, Iterator)
-from pathlib import Path
+
 from shardctl.errors import Rejection
 from shardctl.format.arrays import is_list
 from shardctl.sources.files import fill
-from shardctl.sources.formats.base import (CHOSEN, Choose, ColumnMisfit, Digest, Misfit, Numbers, Parsed, RECORD_BYTES, Reading, is_given, is_json, json_texts)
+from shardctl.sources.formats.base import (
+    CHOSEN,
+    RECORD_BYTES,
+    Choose,
+    ColumnMisfit,
+    Digest,
+    Misfit,
+    Numbers,
+    Parsed,
+    Reading,
+    is_given,
+    is_json,
+    json_texts,
+)
 from shardctl.sources.formats.found_values import too_large
-from shardctl.sources.types import (Types, without_nulls)
+from shardctl.sources.types import Types, without_nulls
 from shardctl.system.files import ordinary
-from shardctl.system.text import (first_repeated, printable)
-from typing import Any
+from shardctl.system.text import first_repeated, printable
 
 BATCH_ROWS = 4096
 """Rows of a batch at most."""

@@ -2,19 +2,22 @@
 its beginning."""
 
 from __future__ import annotations
+
 import bz2
 import lzma
 import os
 import struct
 import zlib
-import zstandard
-from collections.abc import (Callable, Iterator)
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
+from typing import Any, BinaryIO, Protocol
+
+import zstandard
+
 from shardctl.errors import Rejection
 from shardctl.system.files import ordinary
-from types import ModuleType
-from typing import (Any, BinaryIO, Protocol)
 
 CHUNK_BYTES = 1 << 20
 """The most bytes that are decompressed at a time."""

@@ -2,24 +2,39 @@
 docs/inputs.md has the rules."""
 
 from __future__ import annotations
+
 import codecs
 import csv
 import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import re
-from collections.abc import Sequence
-from dataclasses import (dataclass, replace)
-from functools import lru_cache
+
 from shardctl.errors import Rejection
 from shardctl.format.arrays import bytes_of
-from shardctl.sources.formats.base import (Choose, Head, Misfit, Numbers, Parsed, Reading, TextFormat, UNIT_BYTES, is_json, json_texts, refuse_wide)
+from shardctl.sources.formats.base import (
+    UNIT_BYTES,
+    Choose,
+    Head,
+    Misfit,
+    Numbers,
+    Parsed,
+    Reading,
+    TextFormat,
+    is_json,
+    json_texts,
+    refuse_wide,
+)
 from shardctl.sources.formats.columns import check_columns
-from shardctl.sources.formats.lines import (chosen_lines, is_utf8)
-from shardctl.sources.types import (Types, UNNAMED, WRITTEN, separator_in, without_nulls)
-from shardctl.system.text import (first_repeated, printable)
-from typing import Any
+from shardctl.sources.formats.lines import chosen_lines, is_utf8
+from shardctl.sources.types import UNNAMED, WRITTEN, Types, separator_in, without_nulls
+from shardctl.system.text import first_repeated, printable
 
 HEAD_BYTES = UNIT_BYTES
 """The longest header that is read: a longer one is a quote that is not closed, or no CSV."""

@@ -1,22 +1,50 @@
 """CSV files in UTF-8 that can be sought: cut in parallel pieces, exactly."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
-import os
 import pyarrow as pa
-from collections.abc import Iterator
-from dataclasses import (dataclass, field)
-from functools import lru_cache
+
 from shardctl.errors import Rejection
-from shardctl.sources.files import (changed, fill)
-from shardctl.sources.formats.base import (Choose, Cut, Digest, Format, Head, Misfit, Numbers, PIECE_BYTES, Parsed, RECORD_BYTES, Reading, UNIT_BYTES, Unit)
-from shardctl.sources.formats.columns import (Version, version_of)
-from shardctl.sources.formats.csv import (Delimited, HEAD_BYTES, NEWLINE, QUOTE, State, are_all_counted, counted_quotes, find_records, line_ends, unclosed)
+from shardctl.sources.files import changed, fill
+from shardctl.sources.formats.base import (
+    PIECE_BYTES,
+    RECORD_BYTES,
+    UNIT_BYTES,
+    Choose,
+    Cut,
+    Digest,
+    Format,
+    Head,
+    Misfit,
+    Numbers,
+    Parsed,
+    Reading,
+    Unit,
+)
+from shardctl.sources.formats.columns import Version, version_of
+from shardctl.sources.formats.csv import (
+    HEAD_BYTES,
+    NEWLINE,
+    QUOTE,
+    Delimited,
+    State,
+    are_all_counted,
+    counted_quotes,
+    find_records,
+    line_ends,
+    unclosed,
+)
 from shardctl.sources.formats.lines import range_of
 from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
-from typing import Any
 
 
 @lru_cache(64)

@@ -2,21 +2,25 @@
 column is."""
 
 from __future__ import annotations
+
 import base64
 import json
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
-from collections.abc import Callable
+
 from shardctl.errors import Rejection
 from shardctl.format.arrays import dtype_of
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.names import key_of_member
-from shardctl.sources.export_description import (Description, Field)
-from shardctl.sources.formats.found_values import (Declared, JsonForm, Record)
-from shardctl.sources.formats.webdataset import (IMAGES, KEY as MEMBERS_KEY)
+from shardctl.sources.export_description import Description, Field
+from shardctl.sources.formats.found_values import Declared, JsonForm, Record
+from shardctl.sources.formats.webdataset import IMAGES
+from shardctl.sources.formats.webdataset import KEY as MEMBERS_KEY
 from shardctl.sources.values import Feature
 from shardctl.system.text import printable
-from typing import Any
 
 
 class ExportDecoder:

@@ -2,25 +2,37 @@
 arrays and features."""
 
 from __future__ import annotations
+
 import json
 import math
-import numpy as np
-import pyarrow as pa
-from abc import (ABC, abstractmethod)
-from collections.abc import (Iterator, Sequence)
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
 from shardctl.errors import Rejection
-from shardctl.format.arrays import (dtype_of, is_list, leaf_of)
+from shardctl.format.arrays import dtype_of, is_list, leaf_of
 from shardctl.format.python_values import from_json
-from shardctl.sources.formats.base import (Misfit, Parsed, RECORD_BYTES, Reading, is_given, is_json, json_texts, without_columns)
+from shardctl.sources.formats.base import (
+    RECORD_BYTES,
+    Misfit,
+    Parsed,
+    Reading,
+    is_given,
+    is_json,
+    json_texts,
+    without_columns,
+)
 from shardctl.sources.formats.content import Content
-from shardctl.sources.formats.jsonl import (fitted_column, fitted_value, refuse_new_fields)
-from shardctl.sources.types import (Types, without_nulls)
+from shardctl.sources.formats.jsonl import fitted_column, fitted_value, refuse_new_fields
+from shardctl.sources.types import Types, without_nulls
 from shardctl.sources.values import Feature
-from shardctl.system.text import (format_bytes, printable)
-from typing import (Any, NamedTuple)
+from shardctl.system.text import format_bytes, printable
 
 Record = dict[str, Any]
 """The fields of a record: None, bool, int, float, str, bytes, lists and dicts of these, numpy

@@ -1,22 +1,40 @@
 """Lines of JSON: parsed by Arrow, and line by line where Arrow cannot or would change a value."""
 
 from __future__ import annotations
+
 import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import re
-from collections.abc import (Callable, Iterator, Sequence)
-from functools import reduce
-from itertools import pairwise
+
 from shardctl.errors import Rejection
 from shardctl.format.arrays import is_list
-from shardctl.sources.formats.base import (CHOSEN, Choose, Head, Misfit, Numbers, OTHER_ENCODING, Parsed, Reading, TextFormat, count_byte, is_given, is_json, json_texts, without_columns)
-from shardctl.sources.formats.lines import (chosen_lines, is_utf8, line_ends)
-from shardctl.sources.jsonl import (EXACT_IN_FLOAT, MOST_LEVELS, parse_line)
-from shardctl.sources.types import (Types, without_nulls)
+from shardctl.sources.formats.base import (
+    CHOSEN,
+    OTHER_ENCODING,
+    Choose,
+    Head,
+    Misfit,
+    Numbers,
+    Parsed,
+    Reading,
+    TextFormat,
+    count_byte,
+    is_given,
+    is_json,
+    json_texts,
+    without_columns,
+)
+from shardctl.sources.formats.lines import chosen_lines, is_utf8, line_ends
+from shardctl.sources.jsonl import EXACT_IN_FLOAT, MOST_LEVELS, parse_line
+from shardctl.sources.types import Types, without_nulls
 from shardctl.system.text import printable
-from typing import Any
 
 BOM = b"\xef\xbb\xbf"
 

@@ -7,20 +7,23 @@ content of the folder from another.
 """
 
 from __future__ import annotations
+
 import os
-import pyarrow as pa
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from shardctl.errors import (InputError, Rejection)
-from shardctl.sources.formats.base import (Digest, Unit)
-from shardctl.sources.formats.columns import (BATCH_BYTES, BATCH_ROWS, FAULTS, damaged, plain_schema)
-from shardctl.sources.formats.numbered import (Rows, batch_of, cuts_of)
-from shardctl.sources.walk import FoundFile
-from shardctl.system.locations import (is_stored, name_of, parent_of)
-from shardctl.system.text import printable
 from typing import Any
+
+import pyarrow as pa
+
+from shardctl.errors import InputError, Rejection
+from shardctl.sources.formats.base import Digest, Unit
+from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, FAULTS, damaged, plain_schema
+from shardctl.sources.formats.numbered import Rows, batch_of, cuts_of
+from shardctl.sources.walk import FoundFile
+from shardctl.system.locations import is_stored, name_of, parent_of
+from shardctl.system.text import printable
 
 VERSIONS = "_versions"
 PARTS = {

@@ -7,19 +7,21 @@ worker ends then.
 """
 
 from __future__ import annotations
+
 import os
-from collections.abc import (Callable, Iterator)
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
+from typing import Any
+
 from shardctl.errors import Rejection
-from shardctl.images.codecs.backend import (SNIFF_BYTES, is_image)
-from shardctl.sources.formats.base import (Digest, UNIT_BYTES, check_magic)
+from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
+from shardctl.sources.formats.base import UNIT_BYTES, Digest, check_magic
 from shardctl.sources.formats.columns import damaged
 from shardctl.sources.formats.found_values import Record
 from shardctl.sources.values import Feature
 from shardctl.system.text import printable
-from typing import Any
 
 MAGIC = b"\xde\xc0\xef\xbe"
 MAGIC_AT = 16

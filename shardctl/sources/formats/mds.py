@@ -6,31 +6,42 @@ the order of the columns. All is little-endian (streaming/base/format/mds/writer
 """
 
 from __future__ import annotations
+
 import hashlib
 import json
-import numpy as np
-import pyarrow as pa
 import re
 import struct
-import xxhash
-from collections.abc import (Callable, Iterator)
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from decimal import (Decimal, InvalidOperation)
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from pathlib import Path
-from shardctl.errors import (InputError, Rejection)
-from shardctl.sources.files import (local_copy, read_small)
-from shardctl.sources.formats.base import (Numbers, RECORD_BYTES, Reading)
-from shardctl.sources.formats.beside import (MOST_BYTES, is_beside, is_name, json_in, of_export)
-from shardctl.sources.formats.columns import (Version, version_of)
-from shardctl.sources.formats.content import Content
-from shardctl.sources.formats.found_values import (Container, ContainerFormat, Declared, Frame, Record, too_large, whole_array)
-from shardctl.sources.jsonl import parse_value
-from shardctl.sources.walk import (FoundFile, LeftOut)
-from shardctl.system.files import ordinary
-from shardctl.system.locations import (beside, name_of)
-from shardctl.system.text import printable
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardctl.errors import InputError, Rejection
+from shardctl.sources.files import local_copy, read_small
+from shardctl.sources.formats.base import RECORD_BYTES, Numbers, Reading
+from shardctl.sources.formats.beside import MOST_BYTES, is_beside, is_name, json_in, of_export
+from shardctl.sources.formats.columns import Version, version_of
+from shardctl.sources.formats.content import Content
+from shardctl.sources.formats.found_values import (
+    Container,
+    ContainerFormat,
+    Declared,
+    Frame,
+    Record,
+    too_large,
+    whole_array,
+)
+from shardctl.sources.jsonl import parse_value
+from shardctl.sources.walk import FoundFile, LeftOut
+from shardctl.system.files import ordinary
+from shardctl.system.locations import beside, name_of
+from shardctl.system.text import printable
 
 MOST_SAMPLES = 1 << 24
 """The most samples that a shard may have: where they begin takes 200 MB of memory then."""

@@ -8,22 +8,25 @@ NAME.bin (i64), and the sequences at which documents begin (i64).
 """
 
 from __future__ import annotations
-import numpy as np
-import numpy.typing as npt
+
 import os
-import pyarrow as pa
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from shardctl.errors import Rejection
-from shardctl.sources.files import (fill, read_range)
-from shardctl.sources.formats.base import (Digest, Numbers, RECORD_BYTES, UNIT_BYTES, Unit)
-from shardctl.sources.formats.columns import (BATCH_BYTES, BATCH_ROWS, hash_range)
-from shardctl.sources.formats.numbered import (DType, Rows, batch_of)
-from shardctl.system.files import ordinary
-from shardctl.system.text import (format_bytes, printable)
 from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import Rejection
+from shardctl.sources.files import fill, read_range
+from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Numbers, Unit
+from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_range
+from shardctl.sources.formats.numbered import DType, Rows, batch_of
+from shardctl.system.files import ordinary
+from shardctl.system.text import format_bytes, printable
 
 MAGIC = b"MMIDIDX\0\0"
 TOKENS = ".bin"

@@ -7,11 +7,10 @@ elements, in the order of C or of Fortran.
 """
 
 from __future__ import annotations
+
 import ast
 import errno
-import numpy as np
 import os
-import pyarrow as pa
 import struct
 import warnings
 import zipfile
@@ -19,17 +18,32 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import IO, BinaryIO, cast
+
+import numpy as np
+import pyarrow as pa
 from numpy.lib import format as npy
+
 from shardctl.errors import Rejection
-from shardctl.sources.files import (fill, read_range)
-from shardctl.sources.formats.base import (Digest, Unit)
-from shardctl.sources.formats.columns import (check_names, hash_range, rows_of, version_of)
-from shardctl.sources.formats.numbered import (Array, DType, Rows, batch_of, column, column_type, cuts_of, field_type, row_bytes, runs_of)
+from shardctl.sources.files import fill, read_range
+from shardctl.sources.formats.base import Digest, Unit
+from shardctl.sources.formats.columns import check_names, hash_range, rows_of, version_of
+from shardctl.sources.formats.numbered import (
+    Array,
+    DType,
+    Rows,
+    batch_of,
+    column,
+    column_type,
+    cuts_of,
+    field_type,
+    row_bytes,
+    runs_of,
+)
 from shardctl.sources.splits import split_word
 from shardctl.sources.walk import is_of_system
 from shardctl.system.files import ordinary
 from shardctl.system.text import printable
-from typing import (BinaryIO, IO, cast)
 
 MAGIC = b"\x93NUMPY"
 

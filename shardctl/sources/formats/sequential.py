@@ -2,24 +2,48 @@
 without a rule to cut at."""
 
 from __future__ import annotations
-import numpy as np
+
 import os
+from array import array
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar
+
+import numpy as np
 import pyarrow as pa
 import xxhash
-from array import array
-from collections.abc import (Generator, Iterator)
-from contextlib import closing
-from dataclasses import (dataclass, replace)
+
 from shardctl.errors import Rejection
 from shardctl.sources.files import changed
-from shardctl.sources.formats.base import (Choose, Cut, DETECT, Digest, Format, Misfit, Parsed, RECORD_BYTES, Reading, TextFormat, UNIT_BYTES, Unit, plain_fault)
-from shardctl.sources.formats.content import (Truncated, decompressed, split_compression)
-from shardctl.sources.formats.encodings import (DETECTED_BYTES, Transcoder, UNDECODED, detect, resolve, undecoded)
+from shardctl.sources.formats.base import (
+    DETECT,
+    RECORD_BYTES,
+    UNIT_BYTES,
+    Choose,
+    Cut,
+    Digest,
+    Format,
+    Misfit,
+    Parsed,
+    Reading,
+    TextFormat,
+    Unit,
+    plain_fault,
+)
+from shardctl.sources.formats.content import Truncated, decompressed, split_compression
+from shardctl.sources.formats.encodings import (
+    DETECTED_BYTES,
+    UNDECODED,
+    Transcoder,
+    detect,
+    resolve,
+    undecoded,
+)
 from shardctl.sources.formats.lines import HEAD_BYTES
 from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
-from shardctl.system.text import (counted, format_bytes)
-from typing import (Any, BinaryIO, Generic, Protocol, TypeVar)
+from shardctl.system.text import counted, format_bytes
 
 
 class OpenFile(Protocol):

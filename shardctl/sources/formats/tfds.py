@@ -7,24 +7,27 @@ records.
 """
 
 from __future__ import annotations
+
 import contextlib
 import json
-import numpy as np
-import pyarrow as pa
 import zlib
 from collections.abc import Iterator
-from dataclasses import (dataclass, field)
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
 from shardctl.errors import Rejection
 from shardctl.format.arrays import dtype_of
 from shardctl.sources.files import read_small
 from shardctl.sources.formats.beside import of_export
-from shardctl.sources.formats.columns import (Version, version_of)
-from shardctl.sources.formats.found_values import (Declared, Record, whole_array)
+from shardctl.sources.formats.columns import Version, version_of
+from shardctl.sources.formats.found_values import Declared, Record, whole_array
 from shardctl.sources.values import Feature
 from shardctl.system.locations import beside
-from typing import Any
 
 FEATURES = "features.json"
 

@@ -2,14 +2,17 @@
 read, found and listed."""
 
 from __future__ import annotations
+
 import gzip
 import os
-import pytest
-import shardctl
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+import shardctl
 from shardctl.sources.format_table import INPUT_FORMATS
 
 ROOT = Path(__file__).parents[3]

@@ -1,26 +1,30 @@
 from __future__ import annotations
+
 import bz2
 import gzip
 import importlib.util
 import io
 import lzma
 import os
-import pyarrow as pa
-import pytest
 import random
 import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
 import xxhash
 import zstandard
-from collections.abc import Callable
 from conftest import examples
-from hypothesis import (given, strategies as st)
-from pathlib import Path
+from hypothesis import given
+from hypothesis import strategies as st
+
 from shardctl.errors import Rejection
 from shardctl.sources.formats import content as streams
-from shardctl.sources.formats.base import (Cut, Numbers, Reading, Unit)
-from shardctl.sources.formats.content import (Truncated, decompressed, split_compression)
+from shardctl.sources.formats.base import Cut, Numbers, Reading, Unit
+from shardctl.sources.formats.content import Truncated, decompressed, split_compression
 from shardctl.sources.formats.sequential import Sequential
-from shardctl.sources.formats.text import (Lines, Paragraphs)
+from shardctl.sources.formats.text import Lines, Paragraphs
 
 SCHEMA = pa.schema([("text", pa.string())])
 
