@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,15 @@ import pyarrow as pa
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.plan.listing import LabelRule, Listing, first_file, list_files
-from shardctl.build.plan.units import Units
-from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.engines.local import local_engine
-from shardctl.build.shards.full_scan import FullScanTask
-from shardctl.build.shards.record_sampling import take
-from shardctl.build.shards.scan import Found
+from shardctl.build.plan.plan import Units
+from shardctl.build.sampling import take
+from shardctl.build.shards.engines.local import Engine, local_engine
+from shardctl.build.shards.scan import Found, FullScanTask
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.format.exact_values import python_rows
 from shardctl.format.names import CHECKSUMS, MANIFEST, SHARDS, STAGING
+from shardctl.format.python_values import python_rows
 from shardctl.format.shard import INFO_KEY
-from shardctl.inspection.verify.finding import Finding, error, warning
-from shardctl.inspection.verify.result import VerifyResult, result_of
+from shardctl.inspection.verify.result import Finding, VerifyResult, error, result_of, warning
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.export_description import RESTORED, Description, located, loose_sums
 from shardctl.sources.format_table import CONTAINER_SUFFIXES, FORMAT_NAMES, PLAIN_TEXTS
@@ -42,7 +39,6 @@ from shardctl.sources.roots import SourceRoot
 from shardctl.sources.sidecars import MISSING
 from shardctl.sources.types import Types
 from shardctl.sources.walk import suffix_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import check_ordinary, is_file, sha256_of
 from shardctl.system.processes.pool import Limits
 from shardctl.system.scratch import scratch_folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -14,13 +14,11 @@ import pyarrow as pa
 from shardctl.build.write.field_roles import mask_value, objects_column, objects_value, size_of
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.format.roles import Image, Mask, Objects, Role
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Image, Mask, Objects, Role, Sample
 from shardctl.format.shard import Compression
 from shardctl.format.token_columns import is_list_of_whole_numbers
 from shardctl.images.codecs import image
 from shardctl.images.codecs.image import ImageEncoding
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 from shardctl.transforms.values import (
     UnfitValue,

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -25,8 +26,7 @@ from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Pixels, nearest, open_image, render
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Size, View
-from shardctl.system.dataclass import dataclass
-from shardctl.system.output_files import OutputFileType
+from shardctl.system.files import OutputFileType
 
 SHEET = OutputFileType(
     "sheet", lambda begin: begin.startswith(b"\x89PNG") and b"tEXtSoftware\0shardctl" in begin[:200]

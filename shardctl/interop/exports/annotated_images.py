@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -13,17 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.format.json_values import to_json
+from shardctl.format.python_values import to_json
 from shardctl.format.roles import Objects
 from shardctl.images.codecs.image import open_image
-from shardctl.interop.exports.base import (
-    Column,
-    ColumnEncoding,
-    Export,
-    Work,
-    Written,
-    suffix_of,
-)
+from shardctl.interop.exports.base import Column, ColumnEncoding, Export, Work, Written, suffix_of
 from shardctl.interop.exports.loose_files import (
     IMAGE_SUFFIXES,
     MARK,
@@ -35,7 +29,6 @@ from shardctl.interop.exports.loose_files import (
     stem_of,
 )
 from shardctl.interop.exports.source import KEY, Source
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import counted
 
 IMAGE_ID, WIDTH, HEIGHT = "image_id", "width", "height"
@@ -44,7 +37,7 @@ MOST_CATEGORIES = 100_000
 """The most categories without names: each is listed."""
 
 ObjectRecord = dict[str, Any]
-"""An object: the members that are known of it, in the form of json_values.py."""
+"""An object: the members that are known of it, in the form of python_values.py."""
 
 NO_NAMES = "the categories have no names, and are called by their numbers"
 

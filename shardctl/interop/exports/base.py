@@ -7,7 +7,7 @@ import gzip
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,14 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.format.json_values import check_type, json_text
+from shardctl.format.dataset_tables import is_path_below
 from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.python_values import check_type, json_text
 from shardctl.format.roles import Mask, Objects, Role
-from shardctl.format.stored import is_path_below
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, HashingFile, naming_the_path, write_atomically
 
 Progress = Callable[[int], None]
@@ -184,7 +183,7 @@ def path_below(folder: Path, name: str) -> Path:
 class ColumnEncoding:
     """How a form writes a column: under the name `written`, as `form`.
 
-    `form` is `value` (as it is), `json` (JSON text, json_values.py), `image` (an encoded image),
+    `form` is `value` (as it is), `json` (JSON text, python_values.py), `image` (an encoded image),
     `png` or `jpeg:Q` (a raw image that is encoded for it), or a word of the form's own. `loss` says
     what the form cannot hold of it, None if it holds all.
     """

@@ -12,6 +12,7 @@ import json
 import math
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardctl.errors import InputError
-from shardctl.format.json_values import dumps
+from shardctl.format.python_values import dumps
 from shardctl.format.roles import Objects
 from shardctl.images.codecs import rle
 from shardctl.images.polygons import Polygons
@@ -43,7 +44,6 @@ from shardctl.interop.exports.loose_files import writing
 from shardctl.interop.exports.source import Source
 from shardctl.sources.annotations.coco.file import mirrored_points
 from shardctl.sources.annotations.objects import ITEMS
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, HashingFile, replacing
 from shardctl.system.text import counted
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import InstallError, StorageError, UsageError, first_line
-from shardctl.format.list_types import is_list, leaf_of
+from shardctl.format.arrays import is_list, leaf_of
 from shardctl.format.token_columns import list_offsets
 from shardctl.interop.exports.base import (
     COMPRESSED,
@@ -37,7 +38,6 @@ from shardctl.interop.exports.base import (
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 from shardctl.sources.formats.tfrecord import HEAD, TAIL, crc32c, masked
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, sha256_of
 from shardctl.system.packages import to_install
 from shardctl.system.text import printable

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,11 @@ from shardctl.errors import (
     WorkerError,
     explaining_interrupts,
 )
-from shardctl.format.dataset_place import open_place
-from shardctl.format.json_values import check_type
+from shardctl.format.dataset_location import open_location
 from shardctl.format.names import CHECKSUMS
+from shardctl.format.python_values import check_type
 from shardctl.format.tables import write_checksums
-from shardctl.interop.exports.base import (
-    Column,
-    ColumnEncoding,
-    Done,
-    Export,
-    store_of,
-)
+from shardctl.interop.exports.base import Column, ColumnEncoding, Done, Export, store_of
 from shardctl.interop.exports.job import ExportJob, Parts, chosen_export
 from shardctl.interop.exports.options import Choice, FormSettings
 from shardctl.interop.exports.source import KEY, Source, digest_of
@@ -51,13 +46,12 @@ from shardctl.sources.export_description import (
     SplitFiles,
 )
 from shardctl.system import arguments
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import write_atomically
 from shardctl.system.html import in_notebook, lines_in_notebook, rows_in_notebook
+from shardctl.system.locations import is_url
 from shardctl.system.options import check_options, declared_in
 from shardctl.system.progress import counting
 from shardctl.system.python_names import with_options
-from shardctl.system.stores import is_url
 from shardctl.system.text import counted, first_repeated, format_bytes, printable
 from shardctl.version import __version__
 
@@ -205,7 +199,7 @@ def export(
             f"{printable(str(out))}: an export to a store is not supported; export to a local "
             "folder, and copy it"
         )
-    with open_place(dst) as place:
+    with open_location(dst) as place:
         source, out, began = Source(place.whole, choice), Path(out), time.monotonic()
         chosen_export(to, settings)
         check_target = partial(check_destination, out, source, replaces)
@@ -276,7 +270,7 @@ def plan_export(
     Raises UsageError, InputError and DatasetError.
     """
     choice = _choice(split, columns, rename, where, store, on_loss)
-    with open_place(dst, "blocks") as place:
+    with open_location(dst, "blocks") as place:
         job, planned = _planned(Source(place.whole, choice), to, settings)
         return _plan_of(job, planned)
 

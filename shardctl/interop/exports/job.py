@@ -6,35 +6,26 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DatasetError, UsageError, WorkerError
-from shardctl.format.dataset_place import DatasetFolder, from_json, to_json
+from shardctl.format.dataset_location import DatasetFolder, from_json, to_json
 from shardctl.interop.exports import WORKER
-from shardctl.interop.exports.base import (
-    Done,
-    Export,
-    ExportPart,
-    PartResult,
-    Progress,
-    Work,
-)
+from shardctl.interop.exports.base import Done, Export, ExportPart, PartResult, Progress, Work
 from shardctl.interop.exports.options import EXPORTS, Choice, FormSettings
 from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.staging import Staging
 from shardctl.sources.export_description import Field
-from shardctl.system.dataclass import dataclass
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.options import Word, declared_in
-from shardctl.system.processes.death import FATAL_KILLS, Death
+from shardctl.system.processes.forkserver import Tell
 from shardctl.system.processes.pool import Limits, Pool, Task
-from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.system.processes.worker_loop import Tell
+from shardctl.system.processes.worker_state import Death, Deaths, WorkerProgress
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, did_you_mean, printable, unknown
 
@@ -212,7 +203,7 @@ class Parts:
             "state": self._job.source.state,
             "version": version,
         }
-        kills: Counter[int] = Counter()
+        deaths = Deaths()
 
         def on_message(task: Task, message: dict[str, Any]) -> None:
             if "done" in message:
@@ -224,8 +215,7 @@ class Parts:
 
         def died(task: Task, death: Death) -> Task:
             self._tell(-self._reported.pop(task["part"], 0))  # these samples are read again
-            kills[task["part"]] += 1
-            if not death.from_outside or kills[task["part"]] >= FATAL_KILLS:
+            if deaths.is_fatal(task["part"], death):
                 name = printable(self._job.parts[task["part"]].name)
                 why = f" ({printable(death.last_words)})" if death.last_words else ""
                 raise WorkerError(

@@ -13,6 +13,7 @@ import json
 import struct
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -22,7 +23,7 @@ import xxhash
 
 from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import dtype_of
-from shardctl.format.json_values import json_text
+from shardctl.format.python_values import json_text
 from shardctl.interop.exports.base import (
     Column,
     ColumnEncoding,
@@ -38,13 +39,7 @@ from shardctl.interop.exports.base import (
 )
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
-from shardctl.system.dataclass import dataclass
-from shardctl.system.files import (
-    FileFacts,
-    StreamedFile,
-    naming_the_path,
-    replacing,
-)
+from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing
 
 MOST_BYTES = 2**32 - 1
 """Places in a shard are 32 bits."""

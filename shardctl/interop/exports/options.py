@@ -7,11 +7,10 @@ Little is imported: the command line lists them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from shardctl.system import arguments
-from shardctl.system.dataclass import dataclass
 from shardctl.system.options import Off, OptionType, Text, Word, option
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pyarrow as pa
@@ -18,12 +19,7 @@ from shardctl.format.shard import HUGGINGFACE_KEY
 from shardctl.interop.exports.base import Column, ColumnEncoding, Done, Export, PartResult, Work
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
-from shardctl.system.dataclass import dataclass
-from shardctl.system.files import (
-    FileFacts,
-    StreamedFile,
-    replacing,
-)
+from shardctl.system.files import FileFacts, StreamedFile, replacing
 
 FOLDER = "data"
 GROUP_BYTES = 100_000_000

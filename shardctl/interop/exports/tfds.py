@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.arrays import dtype_of
-from shardctl.format.list_types import is_list
+from shardctl.format.arrays import dtype_of, is_list
 from shardctl.format.roles import Label, Mask, Objects, Role
 from shardctl.interop.exports.base import (
     Column,
@@ -41,7 +41,6 @@ from shardctl.interop.exports.examples import (
 )
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts
 
 DATASET = "shardctl"

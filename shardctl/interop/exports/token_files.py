@@ -16,6 +16,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -52,7 +53,6 @@ from shardctl.interop.exports.base import (
 )
 from shardctl.interop.exports.source import Shard, Source
 from shardctl.system.arguments import truth
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing
 from shardctl.transforms.tokenizers.base import UINT16_VOCABULARY
 

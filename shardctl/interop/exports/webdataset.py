@@ -3,7 +3,7 @@ under the same name.
 
 A sample is KEY.jpg (the image; its suffix is that of its bytes), KEY.cls (the label, a number),
 KEY.txt (the text), KEY.NAME.png (other images), KEY.NAME.npy (lists of numbers of one length),
-KEY.NAME.bin (bytes), and KEY.json, an object with all other columns in the form of json_values.py.
+KEY.NAME.bin (bytes), and KEY.json, an object with all other columns in the form of python_values.py.
 Columns that lack a value somewhere are there too: readers infer types from the first samples. Under
 the name that an image has in the target there is {"path": …} if its path was not the key, and null
 if there is no image. KEY is the key with its dots escaped (keys.py), since readers split a name at
@@ -16,14 +16,15 @@ import io
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.json_values import dumps, to_json
-from shardctl.format.keys import DistinctNames, extension_part, member_key
+from shardctl.format.names import DistinctNames, extension_part, member_key
+from shardctl.format.python_values import dumps, to_json
 from shardctl.interop.exports.base import (
     COMPRESSED,
     Column,
@@ -40,7 +41,6 @@ from shardctl.interop.exports.base import (
 from shardctl.interop.exports.loose_files import IMAGE_SUFFIXES
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, StreamedFile, replacing
 
 IN_JSON = "json/"

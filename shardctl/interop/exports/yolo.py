@@ -10,11 +10,12 @@ it, wherever it is moved to.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
 from shardctl.errors import UsageError
-from shardctl.format.json_values import dumps, to_json
+from shardctl.format.python_values import dumps, to_json
 from shardctl.format.roles import Objects
 from shardctl.interop.exports.annotated_images import (
     IMAGE_ID,
@@ -38,7 +39,6 @@ from shardctl.interop.exports.base import Column, ColumnEncoding, Done, PartResu
 from shardctl.interop.exports.loose_files import writing
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.annotations.yolo import stray_share
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts
 from shardctl.system.text import counted
 

@@ -7,10 +7,8 @@ import resource
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
-
-from shardctl.system.dataclass import dataclass
 
 DISK, DECOMPRESS, DECODE, GATHER, WAITING = "disk", "decompress", "decode", "gather", "waiting"
 NETWORK, CACHE = "network", "cache"

@@ -6,15 +6,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import dtype_of
-from shardctl.format.json_values import from_json
-from shardctl.format.list_types import is_list, leaf_of
+from shardctl.format.arrays import dtype_of, is_list, leaf_of
+from shardctl.format.python_values import from_json
 from shardctl.sources.formats.base import (
     Misfit,
     Parsed,
@@ -26,7 +26,6 @@ from shardctl.sources.formats.base import (
 from shardctl.sources.formats.jsonl import fitted_column, fitted_value, refuse_new_fields
 from shardctl.sources.types import without_nulls
 from shardctl.sources.values import Feature
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 Record = dict[str, Any]
@@ -36,7 +35,7 @@ arrays, Feature."""
 
 @dataclass(frozen=True)
 class JsonForm:
-    """A value as json_values.py writes it: with the type of its column it is exact."""
+    """A value as python_values.py writes it: with the type of its column it is exact."""
 
     value: Any
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from shardctl.errors import Rejection
-from shardctl.format.sample import Sample
-from shardctl.system.dataclass import dataclass
+from shardctl.format.roles import Sample
 from shardctl.transforms.base import GroupTransform, SampleTransform
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.values import DEEPEST, describe

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,8 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InstallError
-from shardctl.format.text_bytes import bytes_of
-from shardctl.system.dataclass import dataclass
+from shardctl.format.arrays import bytes_of
 from shardctl.system.packages import to_install
 from shardctl.system.text import unknown
 from shardctl.transforms.settings import Names, Number, SettingError, Text, Word, setting

@@ -18,12 +18,13 @@ from restoring import restored
 
 import shardctl
 from shardctl.errors import BusyError, DatasetError, StorageError, UsageError
+from shardctl.interop.exports import job
 from shardctl.interop.exports.job import ExportJob, Parts
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.staging import Staging
-from shardctl.system.lease.file_lease import Lease
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.file_lease import Lease
+from shardctl.system.folders import LocalFolder
 
 MINE = "my only copy"
 

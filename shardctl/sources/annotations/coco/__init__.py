@@ -20,7 +20,7 @@ from shardctl.sources.annotations.told_splits import Place, ToldSplits
 from shardctl.sources.label_table import some
 from shardctl.sources.roots import resolved
 from shardctl.sources.splits import split_word
-from shardctl.system.locations.text import name_of, parent_of
+from shardctl.system.locations import name_of, parent_of
 from shardctl.system.text import printable
 
 

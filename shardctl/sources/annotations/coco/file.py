@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,6 @@ from shardctl.errors import InputError
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.objects import ITEMS, Others
 from shardctl.sources.label_table import some
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import composed, printable
 
 Numbers = npt.NDArray[np.int64]
