@@ -28,7 +28,15 @@ import numpy.typing as npt
 from shardctl.errors import DatasetError, ShardctlError
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.loader.blocks.memory import Batch, BatchMemory, rounded
-from shardctl.loader.processes.messages import ALIGNED, INLINE, Found, Place, Question, send_answer
+from shardctl.loader.processes.messages import (
+    ALIGNED,
+    INLINE,
+    Found,
+    Place,
+    Question,
+    no_shared_memory,
+    send_answer,
+)
 from shardctl.loader.stream import Stream
 from shardctl.system.mmap import SharedPages, mended
 from shardctl.system.processes.channel import Ended, receive, send
