@@ -23,7 +23,7 @@ from shardctl.images.codecs.formats import FORMATS
 from shardctl.images.codecs.image import decode
 from shardctl.images.codecs.jpeg import JpegDecoder
 from shardctl.images.defaults import MAX_PIXELS
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 pytestmark = pytest.mark.corpus
 

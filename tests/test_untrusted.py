@@ -25,7 +25,7 @@ from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardTable, open_checked_table, read_checksums, read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 SHARD = "train-00000.arrow"
 

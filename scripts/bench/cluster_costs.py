@@ -69,7 +69,7 @@ class Assumed:
     gets_in_flight: int = 64
     """What the command `finish` has under way of markers."""
     heartbeat: float = 5.0
-    """Seconds between writes of a lease: shardctl/system/lease/file_lease.py."""
+    """Seconds between writes of a lease: shardctl/system/file_lease.py."""
 
 
 MEASURED, ASSUMED = Measured(), Assumed()

@@ -24,7 +24,7 @@ from shardctl.format.names import shard_name
 from shardctl.format.roles import Image, Label, Role, Roles
 from shardctl.format.shard import Compression
 from shardctl.format.tables import MADE_BY, ShardTable
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 LINKS = 50_000
 """Names that a file gets: ext4 allows 65,000."""

@@ -27,7 +27,7 @@ CLASSES = {
         ("inspection.verify.result", "VerifyResult"),
         ("inspection.content.inspection", "Inspection"),
         ("inspection.content.overview", "Overview"),
-        ("inspection.content.shards", "ShardOverview"),
+        ("inspection.content.overview", "ShardOverview"),
         ("build.repair.results", "RepairResult"),
         ("build.write", "WriteResult"),
         ("interop.exports.exporting", "ExportResult"),

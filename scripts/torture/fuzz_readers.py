@@ -43,7 +43,7 @@ import zstandard
 from fuzz_seeds import FORMATS, Files, Kind, changed
 from places import file_at
 
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 MEMORY = 1 << 30
 """How much memory reading a file of a few kB may take: four times the largest record that is

@@ -61,7 +61,7 @@ import shardctl
 from shardctl.errors import DatasetError
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs.formats import FORMATS
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 from processes import descendants, run

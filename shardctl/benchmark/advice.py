@@ -7,7 +7,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,7 @@ from shardctl.format.shard import Compression
 from shardctl.interop.foreign.shards import is_foreign
 from shardctl.loader.dataset import open_dataset
 from shardctl.sources.roots import SourceRoot
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import memory_bytes
 from shardctl.system.options import declared_in, taken_arguments
 from shardctl.system.progress import Phase, progress_of

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 
 from shardctl.benchmark.measure.consumers import ENOUGH
 from shardctl.benchmark.measure.result import KEEPS_UP, STARVES
 from shardctl.build.convert.conversion_plan import FEWEST_SHARDS, SHARD_BYTES
 from shardctl.errors import UsageError
 from shardctl.loader.blocks.fetching import AHEAD_BYTES, AT_ONCE
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import size_of
 
 SHARD_REQUESTS = 2

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import UsageError
 from shardctl.loader.options import BATCH_SIZE, THREADS
-from shardctl.system.dataclass import dataclass
 from shardctl.system.options import (
     Anything,
     FilePath,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,7 @@ from shardctl.format.token_columns import (
     token_rows,
 )
 from shardctl.inspection.content.blocks import all_blocks
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 BLOCK_LENGTHS = (512, 1024, 2048, 4096)
 

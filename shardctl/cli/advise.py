@@ -18,9 +18,9 @@ from shardctl.cli.output import (
     printing_to_stderr,
     progress_options,
 )
-from shardctl.system.importing import look_in_current_folder
+from shardctl.system.files import OutputFileType
 from shardctl.system.options import declared_in
-from shardctl.system.output_files import OutputFileType
+from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 

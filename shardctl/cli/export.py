@@ -12,9 +12,8 @@ import click
 
 from shardctl.build.shared_options import WORKERS
 from shardctl.cli.command import WIDTH, command, option
-from shardctl.cli.lines import note
 from shardctl.cli.options import option_of, options_of, values_of
-from shardctl.cli.output import Output, print_json, print_table, progress_options, shortened
+from shardctl.cli.output import Output, note, print_json, print_table, progress_options, shortened
 from shardctl.cli.values import OneOf
 from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.options import Choice, FormSettings
@@ -121,7 +120,7 @@ def _workers_ahead(workers: int | str) -> AbstractContextManager[None]:
     there are any."""
     if workers in ("auto", 0):
         return nullcontext()
-    from shardctl.system.processes.forkserver_client import forked_early
+    from shardctl.system.processes.forkserver import forked_early
 
     return forked_early(WORKER, 0)
 

@@ -11,20 +11,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.command import command, option
-from shardctl.cli.lines import bad, note
-from shardctl.cli.opening import open_option, open_page, page_path
 from shardctl.cli.output import (
     Output,
+    bad,
     check_outputs,
+    note,
+    open_option,
+    open_page,
+    page_path,
     print_json,
     print_table,
     progress_options,
     shortened,
 )
-from shardctl.cli.show.describe import print_differences, print_overview, print_shard
-from shardctl.cli.show.objects import print_mask_statistics, print_object_statistics, print_objects
-from shardctl.cli.show.tokens import (
+from shardctl.cli.show import (
     SHOWN_TOKENS,
+    print_differences,
+    print_mask_statistics,
+    print_object_statistics,
+    print_objects,
+    print_overview,
+    print_shard,
     print_texts,
     print_token_statistics,
     without_texts,
@@ -32,7 +39,7 @@ from shardctl.cli.show.tokens import (
 from shardctl.cli.values import WholeNumber
 from shardctl.errors import UsageError
 from shardctl.format.manifest import kept_generations
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 
@@ -40,9 +47,9 @@ if TYPE_CHECKING:
     from shardctl.format.dataset_location import DatasetLocation
     from shardctl.format.tables import ShardEntry
     from shardctl.inspection.content.blocks import StoredSample
-    from shardctl.inspection.content.shards import ShardOverview
+    from shardctl.inspection.content.inspection import VariantStatistics
+    from shardctl.inspection.content.overview import ShardOverview
     from shardctl.inspection.content.tokens import Decoder
-    from shardctl.inspection.content.variants import VariantStatistics
 
 CHOICE = "What is shown"
 CONTENT = "Numbers, history, differences"
@@ -246,7 +253,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
 
     Raises UsageError for options that are for datasets.
     """
-    from shardctl.cli.show.foreign import print_foreign, without_bytes
+    from shardctl.cli.show import print_foreign, without_bytes
     from shardctl.interop.foreign.showing import look
 
     drawn = given["images"] is not None or given["html"] is not None or given["open"]
@@ -360,7 +367,7 @@ def _used(lone: bool, given: dict[str, Any]) -> set[str]:
 def _chosen_shard(place: DatasetLocation, given: dict[str, Any]) -> tuple[str, ShardEntry | None]:
     """Return the name of the chosen shard, and its entry in the dataset's table (None for a shard
     on its own)."""
-    from shardctl.inspection.content.shards import find_shard
+    from shardctl.inspection.content.overview import find_shard
 
     if place.lone:
         return place.lone, None
@@ -442,7 +449,7 @@ def _variants_line(variants: VariantStatistics) -> str:
 
 
 def _show_shard(place: DatasetLocation, given: dict[str, Any], as_json: bool) -> None:
-    from shardctl.inspection.content.shards import describe_shard
+    from shardctl.inspection.content.overview import describe_shard
 
     name, _ = _chosen_shard(place, given)
     found = describe_shard(place.folder, name, check=given["stats"] or given["block"] is not None)
@@ -501,7 +508,7 @@ def _records(place: DatasetLocation, given: dict[str, Any]) -> Iterator[StoredSa
 
 
 def _save(records: Iterator[StoredSample], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    from shardctl.inspection.content.saving import save
+    from shardctl.inspection.content.images import save
 
     written = save(records, Path(given["save"]), given["columns"])
     if not as_json:

@@ -12,12 +12,14 @@ import click
 from shardctl.build.options import convert_options
 from shardctl.build.shards import WORKER
 from shardctl.cli.command import command, option, with_same_options
-from shardctl.cli.lines import note
-from shardctl.cli.opening import open_option, open_page, page_path
 from shardctl.cli.options import options_of
 from shardctl.cli.output import (
     Output,
     check_outputs,
+    note,
+    open_option,
+    open_page,
+    page_path,
     print_json,
     print_table,
     printing_to_stderr,
@@ -25,7 +27,7 @@ from shardctl.cli.output import (
 )
 from shardctl.cli.values import WholeNumber
 from shardctl.errors import UsageError
-from shardctl.system.importing import look_in_current_folder
+from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 
@@ -168,7 +170,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
 def _workers_ahead(options: dict[str, Any]) -> AbstractContextManager[None]:
     if options["workers"] == 0:
         return nullcontext()
-    from shardctl.system.processes.forkserver_client import forked_early
+    from shardctl.system.processes.forkserver import forked_early
 
     return forked_early(WORKER, options["worker_memory"] or 0)
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.command import Group, option
-from shardctl.cli.lines import warn
-from shardctl.cli.output import Output, output_options, print_json, print_table
+from shardctl.cli.output import Output, output_options, print_json, print_table, warn
 from shardctl.errors import UsageError
-from shardctl.system.importing import look_in_current_folder
+from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe_files.ready import MARK, ready_recipes, ready_text

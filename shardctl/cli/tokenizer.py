@@ -10,18 +10,19 @@ import click
 
 from shardctl.build.shared_options import WORKERS
 from shardctl.cli.command import Group, option
-from shardctl.cli.lines import good, note
 from shardctl.cli.options import option_of, reading
 from shardctl.cli.output import (
     Output,
+    good,
+    note,
     output_options,
     print_json,
     printing_to_stderr,
     progress_options,
 )
 from shardctl.cli.values import OneOf, WholeNumber
-from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import ByteSize
+from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 

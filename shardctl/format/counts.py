@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import counted
 
 Counts = dict[str, Any]

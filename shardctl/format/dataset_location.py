@@ -31,9 +31,10 @@ from shardctl.format.names import (
 from shardctl.format.on_store import DatasetOnStore, Form, write_listing
 from shardctl.format.stretches import MAGIC
 from shardctl.system.files import is_file, naming_the_path, ordinary, write_atomically
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_url
 from shardctl.system.scratch import scratch_folder
-from shardctl.system.stores import client_of, forget_clients, is_url
+from shardctl.system.stores import client_of, forget_clients
 from shardctl.system.stores.base import Store
 from shardctl.system.text import printable, size_of
 

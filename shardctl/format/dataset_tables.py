@@ -9,6 +9,7 @@ add up to their shard. All of it raises DatasetError.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,8 @@ from shardctl.format.tables import (
     open_table,
 )
 from shardctl.format.token_columns import packed_column
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import is_file
-from shardctl.system.locations.folder import Folder, FolderHere
+from shardctl.system.folders import Folder, FolderHere
 from shardctl.system.text import printable
 
 Numbers = npt.NDArray[np.int64]

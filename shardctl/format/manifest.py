@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -34,10 +34,10 @@ from shardctl.format.names import (
 from shardctl.format.roles import Roles
 from shardctl.format.shard import FORMAT_VERSION, refuse_other_version
 from shardctl.format.tables import MADE_BY, REPAIR_ADVICE, expect, is_written, write_checksums
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, exists, is_file, near_path, sha256_of
-from shardctl.system.locations.folder import Folder
-from shardctl.system.stores import is_url, refuse_half_url
+from shardctl.system.folders import Folder
+from shardctl.system.locations import is_url
+from shardctl.system.stores import refuse_half_url
 from shardctl.system.stores.base import WRONG_ADVICE
 from shardctl.system.text import counted, printable
 

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -22,11 +23,8 @@ from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, Shardct
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, MANIFEST, SHARDS, is_file_name
 from shardctl.format.stretches import TAIL, OpenFile, RemoteFile, read_tail
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, sha256_of
-from shardctl.system.locations.folder import Note
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.stored import StoreFolder
+from shardctl.system.folders import LocalFolder, Note, StoreFolder
 from shardctl.system.machine import usable_cores
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
 from shardctl.system.stores.base import Entry, Store

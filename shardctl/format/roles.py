@@ -4,11 +4,9 @@ docs/format.md, section 2, `fields`."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
-
-from shardctl.system.dataclass import dataclass
 
 Sample = dict[str, Any]
 """One training example: field name to value. Always has `key`; see docs/format.md for the other

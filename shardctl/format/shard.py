@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -20,9 +21,8 @@ import xxhash
 from shardctl.errors import DamageError, DatasetError, UsageError, first_line, is_of_bytes
 from shardctl.format.arrays import column_of, dtype_of
 from shardctl.format.layout import ENCODED_IMAGE, Layout
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import HashingFile, check_ordinary
-from shardctl.system.locations.folder import Folder
+from shardctl.system.folders import Folder
 from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS
 from shardctl.system.mmap import map_whole
 from shardctl.system.text import printable

@@ -11,14 +11,14 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.system.dataclass import dataclass
-from shardctl.system.placed_file import PlacedFile
+from shardctl.system.folders import PlacedFile
 
 MAGIC = b"ARROW1"
 END_BYTES = 4 + len(MAGIC)

@@ -4,6 +4,7 @@ that are in packed ones."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ import pyarrow as pa
 
 from shardctl.format.arrays import is_list
 from shardctl.format.roles import Roles, Tokens
-from shardctl.system.dataclass import dataclass
 
 Numbers = npt.NDArray[np.int64]
 

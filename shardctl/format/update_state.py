@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,8 @@ import pyarrow as pa
 from shardctl.errors import DatasetError
 from shardctl.format.counts import Counts
 from shardctl.format.names import UPDATE
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, HashingFile, replacing
-from shardctl.system.locations.folder import FolderHere, hash_file
+from shardctl.system.folders import FolderHere, hash_file
 
 Numbers = npt.NDArray[np.int64]
 

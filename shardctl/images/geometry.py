@@ -8,13 +8,12 @@ pixel is (0.5, 0.5).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from shardctl.system.dataclass import dataclass
 
 Size = tuple[int, int]
 """(width, height) in pixels, as Pillow orders them."""

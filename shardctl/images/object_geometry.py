@@ -10,6 +10,7 @@ Coordinates are those of the corners of pixels, as in geometry.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -34,7 +35,6 @@ from shardctl.images.geometry import (
 )
 from shardctl.images.patch import Patch
 from shardctl.images.polygons import Polygons
-from shardctl.system.dataclass import dataclass
 
 Numbers = npt.NDArray[np.float64]
 

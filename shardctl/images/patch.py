@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from shardctl.system.dataclass import dataclass
 
 PixelMask = npt.NDArray[np.bool_]
 """(height, width): whether a pixel is one of an object."""

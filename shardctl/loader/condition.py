@@ -14,6 +14,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,6 @@ import pyarrow.compute as pc
 
 from shardctl.errors import UsageError
 from shardctl.format.arrays import is_list
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import did_you_mean, lacks, printable, similar
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, nullcontext
 from copy import copy
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -28,7 +28,6 @@ from shardctl.loader.prefetch import MOST_AUTO_THREADS, Prefetcher, Tuner, Waits
 from shardctl.loader.processes.pool import Processes, Tally
 from shardctl.loader.stream import Lookahead, Stream
 from shardctl.system.arguments import caller_level, whole_number
-from shardctl.system.dataclass import dataclass
 from shardctl.system.machine import usable_cores
 from shardctl.system.text import counted
 
@@ -164,8 +163,8 @@ class _Run:
     """Where a loader is, and what its last iteration has done. Those that `map` made of it share
     it."""
 
-    at: _Position = _Position()
-    next: _Position = _Position()
+    at: _Position = field(default_factory=_Position)
+    next: _Position = field(default_factory=_Position)
     waits: Waits = field(default_factory=Waits)
     batches: int = 0
     samples: int = 0

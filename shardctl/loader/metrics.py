@@ -9,13 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from shardctl.errors import InstallError, StorageError, UsageError
-from shardctl.system.dataclass import dataclass
-from shardctl.system.files import naming_the_path
-from shardctl.system.output_files import OutputFileType
+from shardctl.system.files import OutputFileType, naming_the_path
 from shardctl.system.packages import to_install
 from shardctl.system.text import printable
 from shardctl.transforms.values import describe

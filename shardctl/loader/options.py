@@ -4,12 +4,11 @@ line reads them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardctl.errors import UsageError
 from shardctl.system.arguments import whole_number
-from shardctl.system.dataclass import dataclass
 from shardctl.system.options import Anything, AutoOrNumber, Many, Option, Whole
 
 BATCH_SIZE = Option(Whole(), 256, "Samples in a batch.", metavar="N", shows_default=True)

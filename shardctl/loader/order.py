@@ -8,6 +8,7 @@ ranks or earlier reads.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -16,7 +17,6 @@ import numpy.typing as npt
 
 from shardctl.errors import UsageError
 from shardctl.system.arguments import whole_number
-from shardctl.system.dataclass import dataclass
 from shardctl.system.permutation import Orders, key_of, mix64, permute
 
 Indices = npt.NDArray[np.int64]

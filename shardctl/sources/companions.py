@@ -6,7 +6,7 @@ import contextlib
 
 from shardctl.sources.files import exists, local_copy
 from shardctl.sources.formats import companions_of
-from shardctl.system.locations.text import follow, is_stored, parent_of, split_bucket
+from shardctl.system.locations import follow, is_stored, parent_of, split_bucket
 
 
 def copy_to_read(text: str, ending: str, version: int = 0) -> str:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
 from shardctl.sources.formats.encodings import doubtful_lines, marked_encoding
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 LEAST = 0.5

@@ -21,7 +21,7 @@ from shardctl.sources.format_table import (
 )
 from shardctl.sources.formats import import_attribute
 from shardctl.sources.walk import COMPRESSED, suffix_of
-from shardctl.system.locations.text import is_stored
+from shardctl.system.locations import is_stored
 
 _SPELLINGS = tuple(
     (re.compile(pattern), ending) for row in INPUT_FORMATS for pattern, ending in row.spellings

@@ -28,7 +28,7 @@ from typing import TypeVar
 from shardctl.errors import DiskFullError, NotPermittedError, Rejection, SourceGoneError
 from shardctl.sources.remote.object_faults import Object, asking, changed, number_of, object_at
 from shardctl.system.files import naming_the_path, ordinary
-from shardctl.system.locations.text import is_stored
+from shardctl.system.locations import is_stored
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.shared_folder import SharedFolder

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 
@@ -31,9 +31,8 @@ from shardctl.sources.types import (
     separator_in,
 )
 from shardctl.sources.walk import suffix_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import HashingReader, ordinary, sha256_of
-from shardctl.system.locations.text import name_of
+from shardctl.system.locations import name_of
 from shardctl.system.text import counted, printable
 
 FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from shardctl.sources import files
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.text import is_stored, name_of, normal, parent_of
-from shardctl.system.stores import is_url, parts_of
+from shardctl.system.locations import is_stored, is_url, name_of, normal, parent_of
+from shardctl.system.stores import parts_of
 
 
 @dataclass(frozen=True)

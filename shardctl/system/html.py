@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 

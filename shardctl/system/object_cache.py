@@ -20,12 +20,11 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import xxhash
 
-from shardctl.system.dataclass import dataclass
 from shardctl.system.file_locks import lock_at_once
 
 if TYPE_CHECKING:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from shardctl.system.dataclass import dataclass
 
 Numbers = npt.NDArray[Any]
 """Unsigned, of 32 or 64 bits: one number, or one for each position."""

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,8 +15,7 @@ import numpy as np
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.roles import Sample
-from shardctl.system.dataclass import dataclass
-from shardctl.system.importing import find_function
+from shardctl.system.packages import find_function
 from shardctl.transforms.base import GroupTransform, SampleTransform, Transform
 from shardctl.transforms.own_code import code_digest, rejection_of, samples_of
 from shardctl.transforms.settings import Table, Text, Whole, setting

@@ -9,13 +9,13 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.roles import Sample
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import read_bytes, read_named
 from shardctl.transforms.values import describe
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +24,6 @@ from shardctl.sources.format_table import FRAME, RECORDS
 from shardctl.sources.formats import CHOSEN, GIVEN, JSON, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.splits import GroupRule
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import read_named
 from shardctl.system.options import declared_in
 from shardctl.system.text import printable, unknown

@@ -8,11 +8,11 @@ before Arrow: it imports little.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
 from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
-from shardctl.system.dataclass import dataclass
 from shardctl.system.options import (
     Anything,
     NumberOrText,

@@ -12,12 +12,12 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from shardctl.errors import UsageError
 from shardctl.images.geometry import Colour, Size
-from shardctl.system.dataclass import dataclass
 from shardctl.system.options import Option
 from shardctl.system.text import unknown
 

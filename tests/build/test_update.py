@@ -31,7 +31,7 @@ from shardctl.format.names import SHARDS, UPDATE
 from shardctl.format.tables import ShardTable, read_checksums, read_rejects
 from shardctl.sources import rechecking
 from shardctl.system.files import sha256_of
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
 
@@ -204,7 +204,7 @@ def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(rechecking, "usable_cores", lambda: 2)
 
 
-@pytest.mark.thorough(after=5)
+@pytest.mark.thorough(after=2)
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize(
     "happens", [_touched, _another_image, _replaced, _new_folder, _empty_folder, _no_folder]
@@ -240,7 +240,7 @@ def test_an_update_of_usual_images_makes_no_list(
     out, listed = tmp_path / "out", list[int]()
     convert(source, out, recipe=SMALL)
     monkeypatch.setattr(
-        "shardctl.build.convert.inputs.list_files", lambda *_: pytest.fail("it made a list")
+        "shardctl.build.convert.conversion.list_files", lambda *_: pytest.fail("it made a list")
     )
     _another_image(source)
     assert numbers(update(source, out, recipe=SMALL))[:3] == (0, 0, 2)
@@ -274,6 +274,7 @@ def test_a_new_input_with_the_path_of_another_source_is_refused(
         shardctl.convert([source, other], out, recipe=SMALL, workers=0, labels="none", update=True)
 
 
+@pytest.mark.thorough(after=4)
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize(
     "change", ["touched", "another size", "renamed", "gone", "new", "a folder", "a link to nothing"]
@@ -449,7 +450,7 @@ def lines_of(name: str, count: int, first: int = 0) -> str:
     )
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("shuffle", [None, 3])
 @pytest.mark.parametrize("split", ["none", "train=0.6,val=0.4"])
 def test_files_of_many_records_follow_too(tmp_path: Path, split: str, shuffle: int | None) -> None:
@@ -578,7 +579,7 @@ def boxes_of(source: Path, files: list[Path], labels: Path) -> str:
     return f"coco:{labels}"
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("name", RECIPES)
 def test_samples_of_unchanged_inputs_are_not_made_again(
     name: str, source: Path, tmp_path: Path
@@ -629,7 +630,7 @@ def test_samples_are_copied_after_a_compaction_too(source: Path, tmp_path: Path)
     assert update(source, out, recipe=SMALL).rejected == 0
 
 
-@pytest.mark.thorough(after=4)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("compression", ["none", "zstd:1"])
 @pytest.mark.parametrize("place", [0, 5, 59])
 @pytest.mark.parametrize("small_blocks", [True, False])

@@ -22,9 +22,9 @@ from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.shard import CHECKSUM_KEY, block_checksum
 from shardctl.inspection.content.differences import differences
 from shardctl.inspection.content.samples import samples_of_key
-from shardctl.inspection.verify.planned_keys import PlannedKeys, number_at_end
-from shardctl.inspection.verify.provenance import Provenance
-from shardctl.system.locations.local import LocalFolder
+from shardctl.inspection.verify.check import Provenance
+from shardctl.inspection.verify.shard_checks import PlannedKeys, number_at_end
+from shardctl.system.folders import LocalFolder
 
 FILES, LINES = 6, 40
 BLANK, BROKEN = 5, 9

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from shardctl.format.dataset_location import DatasetLocation
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 def place_of(path: Path) -> DatasetLocation:

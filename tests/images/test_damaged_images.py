@@ -25,7 +25,7 @@ from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import formats, image
 from shardctl.images.codecs.jpeg import JpegDecoder, decodes_whole, jpeg_facts
 from shardctl.images.geometry import View
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 RGB = Image.fromarray(scene_pixels(41, 37))
 

@@ -30,7 +30,7 @@ from shardctl.format.tables import JPEG_KEY, ShardTable
 from shardctl.images.codecs import image, jpeg
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 SIZE = (40, 32)
 """Width and height of all images."""

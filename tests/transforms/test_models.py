@@ -19,7 +19,7 @@ from image_files import images
 import shardctl
 from shardctl.errors import InputError, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 MODELS = """
 import ctypes, os, signal

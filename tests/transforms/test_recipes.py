@@ -21,7 +21,7 @@ import shardctl
 from shardctl.cli.convert import convert as convert_command
 from shardctl.errors import UsageError
 from shardctl.format.manifest import Manifest
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.transforms.recipe import KEYS, RECORDS, Recipe
 from shardctl.transforms.recipe_files.checking import check_recipe
 from shardctl.transforms.recipe_files.places import nearest_place, places

@@ -27,11 +27,12 @@ from stopping import stopped_at
 
 import shardctl
 from shardctl.build.convert import Listener, discover
-from shardctl.build.shards import task, text_hashes
+from shardctl.build.shards import hashes as text_hashes
+from shardctl.build.shards import task
 from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
 from shardctl.system.files import naming_the_path
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.transforms.duplicates import exact, near, runs
 from shardctl.transforms.duplicates.pieces import pieces_of, without_pieces
 from shardctl.transforms.duplicates.table import SCHEMA

@@ -25,7 +25,7 @@ import shardctl
 from shardctl.build.train_tokenizer import KINDS, SPECIAL
 from shardctl.errors import InputError, Rejection, StorageError, UsageError
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.transforms.tokenizers import huggingface, proof
 from shardctl.transforms.tokenizers.base import Placing, Tokenizer
 from shardctl.transforms.tokenizers.engines import ENGINES, Engine

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,10 @@ from shardctl.benchmark.measure.throughput import Throughput, measure
 from shardctl.benchmark.measure.tokens import samples_per_s, tokens_per_sample
 from shardctl.benchmark.options import BenchOptions
 from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
-from shardctl.build.shards.job import Job
+from shardctl.build.shards.job import Job, RecordReading
 from shardctl.build.shards.planned import PlannedUnit, Root
-from shardctl.build.shards.record_choice import choice_of
-from shardctl.build.shards.record_reading import RecordReading
-from shardctl.build.shards.records import read_unit, sample_of
-from shardctl.build.shards.retry_hints import RetryHints
+from shardctl.build.shards.records import choice_of, read_unit, sample_of
+from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError, explaining_interrupts
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
@@ -54,16 +52,15 @@ from shardctl.loader.order import MODES
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.arguments import instance
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_url
 from shardctl.system.machine import usable_cores
 from shardctl.system.options import declared_in, taken_arguments
 from shardctl.system.permutation import Permutation
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.python_names import with_options
-from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import SamplePipeline
 from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shardctl.benchmark.measure.consumers import ENOUGH
-from shardctl.system.dataclass import dataclass
 from shardctl.system.html import (
     BAD,
     GOOD,

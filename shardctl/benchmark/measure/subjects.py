@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -17,8 +18,7 @@ from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.transforms import zeros
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.loader import Loader
-from shardctl.system.dataclass import dataclass
-from shardctl.system.stores import is_url
+from shardctl.system.locations import is_url
 from shardctl.system.text import printable
 
 IN_ORDER = "in-order"

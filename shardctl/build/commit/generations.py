@@ -21,7 +21,7 @@ from shardctl.system.files import (
     remove_tree,
     sync_folder,
 )
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
 
 HIDDEN = "."

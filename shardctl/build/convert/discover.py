@@ -7,7 +7,7 @@ import contextlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.plan.listing import Listing, idle_roots, refuse_idle, why_nothing
-from shardctl.build.plan.units import Units, UnitsInMaking
-from shardctl.build.shards.engines.base import Engine
+from shardctl.build.plan.plan import Units, UnitsInMaking
+from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.scan import ByteRange, Found, ScanTask
 from shardctl.errors import InputError, Rejection
 from shardctl.sources.endings import ending_of
@@ -37,7 +37,6 @@ from shardctl.sources.kinds.text import too_large
 from shardctl.sources.label_table import DELIMITED_SUFFIXES
 from shardctl.sources.types import Types, separator_in
 from shardctl.sources.walk import suffix_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.progress import Report
 from shardctl.system.sequences import LazySequence, evenly_spaced
 

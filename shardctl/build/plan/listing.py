@@ -7,7 +7,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -50,10 +50,9 @@ from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.sources.sidecars import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, suffix_of, walk
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.text import (
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import (
     common,
     is_stored,
     name_of,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -26,7 +26,6 @@ from shardctl.sources.splits import (
     rank,
     split_word,
 )
-from shardctl.system.dataclass import dataclass
 from shardctl.system.permutation import mix64
 from shardctl.system.text import counted
 

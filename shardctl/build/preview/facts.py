@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from shardctl.build.preview.making import Preview, Tried
 from shardctl.images.object_geometry import CENTRE
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import counted, format_bytes
 from shardctl.transforms.base import Transform
 from shardctl.transforms.settings import Span, first_line

@@ -28,6 +28,7 @@ from shardctl.inspection.pages.page import (
     absolute,
     command,
     figures,
+    fix,
     page,
     paragraph,
     section,
@@ -42,7 +43,6 @@ from shardctl.inspection.pages.pictures import (
     marks,
     thumbnail,
 )
-from shardctl.inspection.pages.rejects import fix
 from shardctl.system.html import Html, table, text
 from shardctl.system.text import counted, format_bytes
 

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -28,15 +28,14 @@ from shardctl.format.names import LEASE_KEY, MANIFEST, STAGING
 from shardctl.format.on_store import DatasetOnStore
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.sources.files import in_use
+from shardctl.system import file_lease, store_lease
 from shardctl.system.arguments import instance
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, write_atomically
-from shardctl.system.lease import file_lease, store_lease
-from shardctl.system.lease.probing import probe
-from shardctl.system.locations.folder import FolderHere
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import FolderHere, LocalFolder
+from shardctl.system.locations import is_url
 from shardctl.system.progress import progress_of
-from shardctl.system.stores import client_of, forget_clients, is_url
+from shardctl.system.store_lease import probe
+from shardctl.system.stores import client_of, forget_clients
 from shardctl.system.text import printable
 
 __all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]

@@ -43,8 +43,7 @@ from shardctl.format.names import (
 from shardctl.format.stretches import MAGIC
 from shardctl.format.tables import ShardEntry, ShardTable, read_checksums, read_rejects
 from shardctl.system.files import FileFacts
-from shardctl.system.locations.folder import Folder, FolderHere, hash_file, is_regular_file
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file, is_regular_file
 from shardctl.system.machine import usable_cores
 from shardctl.transforms.samples_per_record import samples_per_record
 from shardctl.version import __version__

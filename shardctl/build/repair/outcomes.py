@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from shardctl.build.convert.table_writer import done_of
 from shardctl.build.repair.results import Lost
-from shardctl.build.shards.image_facts import record_of_jpegs
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker, read_marker
 from shardctl.build.shards.planned import PlannedUnit, ShardPlace
+from shardctl.build.shards.rows import record_of_jpegs
 from shardctl.errors import DatasetError
 from shardctl.format.counts import JpegRecord
 from shardctl.format.names import PLAN, REJECTS, SHARDS
@@ -23,8 +23,7 @@ from shardctl.format.shard import ShardFacts, ShardReader
 from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_rejects, taken
 from shardctl.format.update_state import NO_COUNTS, UpdateState
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.system.locations.folder import Folder, FolderHere, hash_file
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file
 
 LOST = "lost"
 """The reason, in rejects.jsonl, of records that were dropped because their shard and their source

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from shardctl.system.dataclass import dataclass
 from shardctl.system.html import (
     BAD,
     GOOD,

@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import pyarrow as pa
 from shardctl.build.commit import publish
 from shardctl.build.commit.generations import keep, link_or_copy, settle
 from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in
-from shardctl.build.convert.update.previous import refuse_damaged_tables
+from shardctl.build.convert.previous import refuse_damaged_tables
 from shardctl.build.paths import check_writable, refuse_generation
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.build.shards.job import NEW_FOLDER
@@ -52,10 +52,9 @@ from shardctl.format.tables import (
     taken,
 )
 from shardctl.format.update_state import NO_COUNTS, ShardCounts, UpdateState, writing_update
-from shardctl.system.dataclass import dataclass
+from shardctl.system import file_lease
 from shardctl.system.files import naming_the_path, refuse_link, replacing
-from shardctl.system.lease import file_lease
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 Flags = npt.NDArray[np.bool_]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from shardctl.build.rewrite.commit import (
     forget,
     rewriting,
 )
-from shardctl.build.shards.image_facts import record_of_jpegs
+from shardctl.build.shards.rows import record_of_jpegs
 from shardctl.errors import CONTINUES, InputError, UsageError, explaining_interrupts
 from shardctl.format.counts import COUNTS
 from shardctl.format.dataset_tables import ShardUnits, possible_names
@@ -36,9 +36,8 @@ from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.filtering import matching
 from shardctl.loader.stream import Selection
 from shardctl.sources.label_table import hash_names, some
-from shardctl.system.dataclass import dataclass
+from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import here_only
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
 from shardctl.system.progress import counting
 from shardctl.system.text import printable

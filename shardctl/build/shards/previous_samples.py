@@ -4,6 +4,7 @@ for the sake of others."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
@@ -18,8 +19,7 @@ from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.shard import exactly
 from shardctl.format.shard_copy import Run, RunReader
 from shardctl.format.tables import open_table
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.transforms.pipeline.made_sample import Shape
 
 Numbers = npt.NDArray[np.int64]

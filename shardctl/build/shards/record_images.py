@@ -22,8 +22,8 @@ from shardctl.format.roles import Mask, Sample
 from shardctl.images.codecs import image
 from shardctl.sources.first_values import holds_image
 from shardctl.sources.roots import resolved
-from shardctl.system.locations.text import follow, parent_of, path_below
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.locations import follow, parent_of, path_below
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import printable
 
 

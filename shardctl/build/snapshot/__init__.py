@@ -7,20 +7,19 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.staging import how_far
 from shardctl.build.convert import ConvertResult, Listener
+from shardctl.build.convert.decision import Verdict
 from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.run import run
-from shardctl.build.convert.targets.base import Target, WriteLease
-from shardctl.build.convert.targets.folder import FolderTarget
+from shardctl.build.convert.targets import Target, WriteLease
 from shardctl.build.convert.unchanged import find_unchanged, recipe_if_same
-from shardctl.build.convert.update.compatibility import Verdict
 from shardctl.build.options import convert_options
 from shardctl.build.snapshot.log import ProgressLog
 from shardctl.build.snapshot.partial_dataset import BuildThread, PartialDataset
@@ -29,14 +28,13 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, STAGING, UPDATE
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.remote.open import cache_of
+from shardctl.system import file_lease
 from shardctl.system.arguments import instance, truth, whole_number
-from shardctl.system.dataclass import dataclass
-from shardctl.system.importing import refuse_while_importing
-from shardctl.system.lease import file_lease
-from shardctl.system.lease.file_lease import Waiting
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.file_lease import Waiting
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_url
+from shardctl.system.packages import refuse_while_importing
 from shardctl.system.python_names import with_options
-from shardctl.system.stores import is_url
 
 if TYPE_CHECKING:
     from shardctl.build.convert.targets.store import StoreTarget
@@ -384,7 +382,7 @@ class AtHome:
     line_seconds = 10.0
 
     def __init__(self, target: Path) -> None:
-        self._target, self.target = target, FolderTarget(LocalFolder(target))
+        self._target, self.target = target, Target(LocalFolder(target))
 
     def manifest(self) -> Manifest | None:
         """Read the manifest."""
@@ -460,7 +458,7 @@ class OnAStore:
         self, waiting: Waiting, looking: Callable[[], None]
     ) -> AbstractContextManager[WriteLease]:
         """Hold the lease, and see what is there then."""
-        return self.target.writing(waiting, looking)
+        return self.target.lease(waiting, looking)
 
     def is_replaced(self) -> bool:
         """Ask for the version of the manifest. To get the lease one after the other would take many

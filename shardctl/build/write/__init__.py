@@ -9,6 +9,7 @@ import pickle
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -48,15 +49,14 @@ from shardctl.format.names import MANIFEST, STAGING
 from shardctl.format.roles import Sample
 from shardctl.format.shard import FORMAT_VERSION
 from shardctl.format.tables import MADE_BY
+from shardctl.system import file_lease
 from shardctl.system.arguments import names as names_of
 from shardctl.system.arguments import whole_number
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, remove_tree
-from shardctl.system.importing import refuse_while_importing
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
-from shardctl.system.lease import file_lease
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.stores import is_url
+from shardctl.system.locations import is_url
+from shardctl.system.packages import refuse_while_importing
 from shardctl.system.text import printable
 from shardctl.transforms.own_code import code_digest
 from shardctl.transforms.values import describe

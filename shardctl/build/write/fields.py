@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -19,7 +19,6 @@ from shardctl.format.shard import Compression
 from shardctl.format.token_columns import is_list_of_whole_numbers
 from shardctl.images.codecs import image
 from shardctl.images.codecs.image import ImageEncoding
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 from shardctl.transforms.values import (
     UnfitValue,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,8 @@ from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWri
 from shardctl.format.tables import ShardEntry
 from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import is_split_name
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import StreamedFile, naming_the_path
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.sizes import row_size
 

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -23,7 +24,6 @@ from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Pixels, nearest
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Size
-from shardctl.system.dataclass import dataclass
 
 Colour = tuple[int, int, int]
 """Red, green and blue, 0 to 255."""

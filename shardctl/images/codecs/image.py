@@ -18,6 +18,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -33,7 +34,6 @@ from shardctl.images.codecs.jpeg import JpegHeader, decode_lossless, decodes_who
 from shardctl.images.codecs.resampling import least_scale, resampled, resampled_mask
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Look, Size, View
-from shardctl.system.dataclass import dataclass
 
 Pixels = npt.NDArray[np.uint8]
 """(height, width, 3) uint8, RGB."""

@@ -14,7 +14,7 @@ from PIL.PngImagePlugin import PngInfo
 from shardctl.images.codecs.image import Pixels, open_image, render
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Size, View
-from shardctl.system.output_files import OutputFileType
+from shardctl.system.files import OutputFileType
 
 SHEET = OutputFileType(
     "sheet", lambda begin: begin.startswith(b"\x89PNG") and b"tEXtSoftware\0shardctl" in begin[:200]

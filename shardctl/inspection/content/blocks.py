@@ -4,7 +4,7 @@ everywhere."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -19,8 +19,7 @@ from shardctl.format.python_values import python_values
 from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import ShardEntry, ShardTable
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.folder import Folder
+from shardctl.system.folders import Folder
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import lacks
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -21,8 +22,7 @@ from shardctl.format.shard import BlockFile
 from shardctl.format.tables import ShardEntry
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.sources.label_table import hash_names
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.folder import Folder
+from shardctl.system.folders import Folder
 from shardctl.system.permutation import mix64
 
 EXAMPLES = 10

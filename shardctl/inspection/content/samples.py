@@ -26,7 +26,7 @@ from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.pictures import askable_headers, headers_of
 from shardctl.loader.condition import Condition, first_line, kept_rows, parse_condition, quoted
 from shardctl.system.files import exists
-from shardctl.system.locations.folder import Folder, FolderHere
+from shardctl.system.folders import Folder, FolderHere
 from shardctl.system.text import counted, printable, similar
 
 DERIVED = {

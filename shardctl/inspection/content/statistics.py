@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from shardctl.format.roles import Roles
 from shardctl.format.shard import Compression
 from shardctl.format.token_columns import DOCUMENT_COLUMNS, packed_column
 from shardctl.inspection.content.blocks import some_blocks
-from shardctl.system.dataclass import dataclass
 
 BLOCKS = 4
 """Default number of blocks that are read: a few milliseconds each."""

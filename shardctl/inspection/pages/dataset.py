@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardctl.format.counts import step_lines
@@ -11,8 +12,12 @@ from shardctl.format.dataset_location import DatasetLocation
 from shardctl.images.codecs.drawing import objects_line
 from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.inspection.content.images import is_objects
-from shardctl.inspection.content.masks import mask_statistics
-from shardctl.inspection.content.objects import object_statistics
+from shardctl.inspection.content.objects import (
+    MaskStatistics,
+    ObjectStatistics,
+    mask_statistics,
+    object_statistics,
+)
 from shardctl.inspection.content.overview import (
     Overview,
     overview,
@@ -20,16 +25,14 @@ from shardctl.inspection.content.overview import (
     settings_in_words,
 )
 from shardctl.inspection.content.samples import describe_value
-from shardctl.inspection.content.statistics import Statistics, statistics_of
-from shardctl.inspection.content.token_statistics import (
+from shardctl.inspection.content.statistics import Distribution, Statistics, statistics_of
+from shardctl.inspection.content.tokens import (
+    Decoder,
     TokenCount,
     TokenStatistics,
     token_statistics,
 )
-from shardctl.inspection.content.tokens import Decoder
 from shardctl.inspection.pages import charts
-from shardctl.inspection.pages import objects as object_pages
-from shardctl.inspection.pages.objects import whole_bins
 from shardctl.inspection.pages.page import (
     absolute,
     command,
@@ -37,6 +40,7 @@ from shardctl.inspection.pages.page import (
     figures,
     page,
     paragraph,
+    rejects,
     section,
     tiles,
 )
@@ -47,14 +51,161 @@ from shardctl.inspection.pages.pictures import (
     figure,
     pictures_of,
 )
-from shardctl.inspection.pages.rejects import rejects
 from shardctl.system.html import Html, table, text
 from shardctl.system.text import counted, format_bytes
+
+LISTED = 500
+"""Categories or classes that are listed."""
+
+
+def object_sections(
+    objects: Mapping[str, ObjectStatistics], masks: Mapping[str, MaskStatistics]
+) -> Iterator[Html]:
+    """Yield a part of the page for each column of objects, and for each of masks with classes."""
+    for name, found in objects.items():
+        title = "Objects" if name == "objects" else f"Objects: {name}"
+        yield section(
+            title,
+            tiles(_object_figures(found)),
+            *_faults(found),
+            figures(*_object_charts(found)),
+            _note(found),
+        )
+    for name, pixels in masks.items():
+        if pixels.pixels:
+            yield section(
+                f"Mask: {name}",
+                figures(_class_chart(pixels), _class_table(pixels)),
+                _mask_note(pixels),
+            )
+
+
+def _object_figures(found: ObjectStatistics) -> list[tuple[str, str]]:
+    used = sum(1 for each in found.categories if each.objects)
+    tiles = [
+        (f"{found.objects:,}", "objects"),
+        (f"{used:,}", f"of {len(found.categories):,} categories have objects"),
+        (f"{found.per_image.median:,.4g}", "objects in an image at the median"),
+        (f"{found.without_objects:,}", "images without objects"),
+        (f"{found.not_annotated:,}", "images not annotated"),
+    ]
+    flags = (
+        ("crowds", found.crowds),
+        ("difficult", found.difficult),
+        ("truncated", found.truncated),
+    )
+    tiles += [(f"{count:,}", what) for what, count in flags if count is not None]
+    wrong = (
+        ("boxes without an area", found.degenerate),
+        ("boxes reach out of their image", found.outside),
+    )
+    return tiles + [(f"{count:,}", what) for what, count in wrong if count]
+
+
+def _faults(found: ObjectStatistics) -> Iterator[Html]:
+    if found.faults:
+        yield paragraph(
+            f"{len(found.faults)} blocks cannot be read; run shardctl verify. {found.faults[0]}",
+            "bad",
+        )
+
+
+def _object_charts(found: ObjectStatistics) -> Iterator[Html]:
+    used = [each for each in found.categories if each.objects]
+    if not used:
+        return
+    top = used[:LISTED]
+    names = [str(each.category) if each.name is None else each.name for each in top]
+    series = {
+        split: (names, [each.splits[split]["objects"] for each in top]) for split in used[0].splits
+    }
+    yield charts.bars(
+        "Objects by category", series, charts.counts("objects"), stacked=True, total=len(used)
+    )
+    images = {"": (names, [each.images for each in top])}
+    yield charts.bars("Images with a category", images, charts.counts("images"), total=len(used))
+    each_image = {"": (whole_bins(found.per_image), found.per_image.counts)}
+    yield charts.columns("Objects in an image", each_image, "objects", charts.counts("images"))
+    sizes = {
+        "": (["small, under 32x32", "medium, under 96x96", "large"], list(found.sizes.values()))
+    }
+    yield charts.bars("Boxes by their area in pixels", sizes, charts.counts("boxes"))
+    if found.shares.counts:
+        side = charts.SHARES._replace(title="side of the box / side of the image")
+        yield charts.histogram(
+            "Size of a box in its image", found.shares.edges, found.shares.counts, side, "boxes"
+        )
+        yield charts.heat_map("Where the centres of boxes are", found.centres, "boxes")
+    if found.keypoints:
+        points = [each.name or str(number) for number, each in enumerate(found.keypoints)]
+        states = {
+            "visible": (points, [each.visible for each in found.keypoints]),
+            "hidden": (points, [each.hidden for each in found.keypoints]),
+            "not there": (points, [each.absent for each in found.keypoints]),
+        }
+        yield charts.bars("Keypoints", states, charts.counts("objects"), stacked=True)
+
+
+def whole_bins(spread: Distribution) -> list[str]:
+    """Return the names of bins of whole numbers: one number, or the first and the last."""
+    pairs = ((round(low), round(high) - 1) for low, high in itertools.pairwise(spread.edges))
+    return [f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in pairs]
+
+
+def _note(found: ObjectStatistics) -> Html:
+    sized = (
+        f"; sizes and places in the image are those of {found.sized_images:,} images"
+        if found.sized_images
+        else ""
+    )
+    return paragraph(
+        f"Counted in {found.samples:,} samples of {found.blocks:,} blocks{sized}.", "soft"
+    )
+
+
+def _used_classes(found: MaskStatistics) -> list[tuple[str, int, int]]:
+    used = [each for each in found.classes if each.pixels][:LISTED]
+    return [
+        (str(each.number) if each.name is None else each.name, each.pixels, each.masks)
+        for each in used
+    ]
+
+
+def _class_chart(found: MaskStatistics) -> Html:
+    names, pixels, _ = (
+        zip(*_used_classes(found), strict=True) if _used_classes(found) else ((), (), ())
+    )
+    shares = {"pixels": (names, [count / found.pixels for count in pixels])}
+    return charts.bars(
+        "Pixels by class", shares, charts.SHARES._replace(title="share of all pixels")
+    )
+
+
+def _class_table(found: MaskStatistics) -> Html:
+    rows = [
+        (name, f"{pixels / found.pixels:.2%}", masks)
+        for name, pixels, masks in _used_classes(found)
+    ]
+    return Html(
+        "<div "
+        f'class="tall">{table(rows, ("class", "share of all pixels", "masks with it")).text}</div>'
+    )
+
+
+def _mask_note(found: MaskStatistics) -> Html:
+    ignored = (
+        f", {found.ignored / found.pixels:.1%} of their pixels of no class" if found.ignored else ""
+    )
+    return paragraph(
+        f"Of {found.masks:,} masks{ignored}; {found.missing:,} samples without a mask, "
+        f"{found.unreadable:,} not readable.",
+        "soft",
+    )
+
 
 PICTURES = 60
 TEXTS = 24
 ROWS = 500
-LISTED_CLASSES = object_pages.LISTED
 OBJECT_BLOCKS, OBJECT_IMAGES, MASKS, TOKEN_BLOCKS = 256, 2048, 128, 256
 """How much of what is read and shown: the page of ten million samples is as large as that of ten
 thousand."""
@@ -121,7 +272,7 @@ def dataset_page(
         figures(*_charts(statistics)),
     ]
     parts += [*rejects(place.folder, found), *_steps(found)]
-    parts += [*object_pages.sections(objects, masks), *token_sections(tokens)]
+    parts += [*object_sections(objects, masks), *token_sections(tokens)]
     parts += [_samples(records, found.samples, annotated, None if origin else name)]
     parts += [
         _making(found, statistics),
@@ -177,11 +328,9 @@ def _classes(found: Overview) -> Iterator[Html]:
     splits = list(by_split) if len(by_split) > 1 else []
     rows = [
         (name, totals[name], *(by_split[each].get(name, 0) for each in splits))
-        for name in names[:LISTED_CLASSES]
+        for name in names[:LISTED]
     ]
-    more = (
-        f"the first {LISTED_CLASSES:,} of {len(names):,}; " if len(names) > LISTED_CLASSES else ""
-    )
+    more = f"the first {LISTED:,} of {len(names):,}; " if len(names) > LISTED else ""
     least, most = totals[names[-1]], totals[names[0]]
     each = (
         f"{counted(most, 'sample')} each"
@@ -209,10 +358,7 @@ def _classes(found: Overview) -> Iterator[Html]:
 
 def _first(series: dict[str, tuple[list[str], list[int]]]) -> charts.Bars:
     """Return the bars of as many classes as are listed."""
-    return {
-        split: (names[:LISTED_CLASSES], counts[:LISTED_CLASSES])
-        for split, (names, counts) in series.items()
-    }
+    return {split: (names[:LISTED], counts[:LISTED]) for split, (names, counts) in series.items()}
 
 
 def _charts(statistics: Statistics) -> Iterator[Html]:
@@ -402,7 +548,7 @@ def token_sections(found: dict[str, TokenStatistics]) -> Iterator[Html]:
             )
             drawn.append(charts.bars("Most common tokens", {"": common}, charts.counts("times")))
         note = f"Of {tokens.samples:,} samples in {tokens.blocks:,} blocks."
-        parts = [tiles(_figures(tokens)), figures(*drawn), *_never_used(tokens)]
+        parts = [tiles(_token_figures(tokens)), figures(*drawn), *_never_used(tokens)]
         parts += (
             [paragraph(f"Tokens have no text here: {tokens.why_numbers}", "soft")]
             if tokens.why_numbers
@@ -411,7 +557,7 @@ def token_sections(found: dict[str, TokenStatistics]) -> Iterator[Html]:
         yield section(f"Tokens: {name}", *parts, paragraph(note, "soft"))
 
 
-def _figures(found: TokenStatistics) -> Iterator[tuple[str, str]]:
+def _token_figures(found: TokenStatistics) -> Iterator[tuple[str, str]]:
     yield f"{found.tokens:,}", "tokens"
     if found.padding_share is not None:
         yield f"{found.padding_share:.2%}", f"of the blocks is padding: {found.padding:,} tokens"

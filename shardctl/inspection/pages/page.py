@@ -7,14 +7,22 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from shardctl.format.tables import Reject, read_rejects
+from shardctl.inspection.content.overview import Overview
 from shardctl.inspection.pages import charts
-from shardctl.system.html import Html, text
-from shardctl.system.output_files import OutputFileType
-from shardctl.system.stores import is_url
+from shardctl.system.files import OutputFileType
+from shardctl.system.folders import FolderHere
+from shardctl.system.html import Html, table, text
+from shardctl.system.locations import is_url
+from shardctl.system.messages import Entry, all_entries, entry_for
+from shardctl.system.text import counted
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --soft: #5c6370; --paper: #ffffff; --panel: #f5f6f8; --rule: #d9dce1;
@@ -149,3 +157,70 @@ def write_page(path: Path, content: str) -> None:
     """Write a page. Raises StorageError, also if another file is there: only a page of before is
     replaced."""
     PAGE.write(path, content.encode())
+
+
+MOST = 200
+"""Rejected inputs that are listed one by one."""
+
+
+def rejects(folder: FolderHere, found: Overview) -> Iterator[Html]:
+    """Yield the part of the page, if there are rejects. Raises DatasetError."""
+    if not found.manifest.rejected:
+        return
+    reasons = [
+        _reason(reason, count, example)
+        for (reason, count), example in zip(
+            found.reject_reasons.items(), found.reject_examples, strict=True
+        )
+    ]
+    rows = [
+        (each.key, f"{each.stage}: {each.error}", each.message)
+        for each in islice(read_rejects(folder), MOST)
+    ]
+    more = (
+        f"the first {len(rows)} of them" if found.manifest.rejected > len(rows) else "all of them"
+    )
+    where = ", of all splits" if found.split else ""
+    yield section(
+        "Rejected inputs",
+        *reasons,
+        folded(more, table(rows, ("key", "reason", "message"))),
+        paragraph(f"rejects.jsonl in the dataset lists them all{where}.", "soft"),
+    )
+
+
+def _reason(reason: str, count: int, example: Reject) -> Html:
+    advice = fix(example.message).text
+    what = f"<p>What to do: {advice}</p>" if advice else ""
+    said = f"<p>for instance {text(example.key)}: {text(example.message)}</p>"
+    return Html(
+        f'<div class="tile reason"><b>{counted(count, "input")}, '
+        f"{text(reason)}</b>{said}{what}</div>"
+    )
+
+
+def fix(message: str) -> Html:
+    """Return what the table of messages says is to be done; nothing where it does not know the
+    message."""
+    found = entry_for(message, _entries())
+    if found is None:
+        return Html("")
+    example = "".join(f"<br><code>{text(line)}</code>" for line in found.example.splitlines())
+    return Html(f"{_plain_markdown(found.do)}{example}")
+
+
+@cache
+def _entries() -> list[Entry]:
+    try:
+        return all_entries()
+    except OSError:  # an installation without documents
+        return []
+
+
+def _plain_markdown(said: str) -> str:
+    """Return a sentence in Markdown as HTML: code as code, of links the text."""
+    without_links = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", said)
+    parts = without_links.split("`")
+    return "".join(
+        f"<code>{text(part)}</code>" if at % 2 else text(part) for at, part in enumerate(parts)
+    )

@@ -22,11 +22,11 @@ from shardctl.format.tables import (
     read_checksums,
     read_rejects,
 )
-from shardctl.inspection.verify.finding import MEND, MISSING, Finding, error, reading, unreadable
+from shardctl.inspection.verify.result import MEND, MISSING, Finding, error, reading, unreadable
 from shardctl.sources.label_table import hash_names
 from shardctl.system.files import exists
+from shardctl.system.folders import Folder, FolderHere, hash_file, is_regular_file
 from shardctl.system.job_folder import JOB
-from shardctl.system.locations.folder import Folder, FolderHere, hash_file, is_regular_file
 from shardctl.system.text import printable
 
 MOVE_AWAY = "if it is lost, move it away, and `shardctl repair` makes a new one"

@@ -1,4 +1,4 @@
-"""The worker process of a check (worker_loop.py calls `handle`). If damaged bytes crash it, its
+"""The worker process of a check (forkserver.py calls `handle`). If damaged bytes crash it, its
 parent survives."""
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from shardctl.format.dataset_location import DatasetFolder, from_json
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardEntry
-from shardctl.inspection.verify.check import Block, Fault, Shard, ShardRecord
-from shardctl.inspection.verify.finding import REBUILD, Finding, error, reading, unreadable
-from shardctl.inspection.verify.provenance import Provenance
-from shardctl.inspection.verify.result import LEVELS
+from shardctl.inspection.verify.check import Block, Fault, Provenance, Shard, ShardRecord
+from shardctl.inspection.verify.result import LEVELS, REBUILD, Finding, error, reading, unreadable
 from shardctl.inspection.verify.shard_checks import SHARD_CHECKS
 from shardctl.inspection.verify.tables import TABLE_CHECKS, check_file
-from shardctl.system.locations.folder import Folder, hash_file, is_regular_file
-from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.system.processes.worker_loop import Tell
+from shardctl.system.folders import Folder, hash_file, is_regular_file
+from shardctl.system.processes.forkserver import Tell
+from shardctl.system.processes.worker_state import WorkerProgress
 
 
 def handle(task: dict[str, Any], _tell: Tell, progress: WorkerProgress) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -39,7 +40,6 @@ from shardctl.interop.exports.name_set import NameSet
 from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import counted
 
 IMAGE_ID, WIDTH, HEIGHT = "image_id", "width", "height"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +22,6 @@ from shardctl.interop.exports.images import Recoding, suffixes_in
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts
 
 Progress = Callable[[int], None]

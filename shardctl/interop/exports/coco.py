@@ -12,6 +12,7 @@ import json
 import math
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -44,7 +45,6 @@ from shardctl.interop.exports.source import Source
 from shardctl.sources.annotations.coco.categories import mirrored_points
 from shardctl.sources.annotations.objects import ITEMS
 from shardctl.sources.export_description import Field
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, HashingFile, naming_the_path, replacing
 from shardctl.system.text import counted
 

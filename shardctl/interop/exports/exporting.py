@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -42,16 +43,15 @@ from shardctl.interop.exports.source import Source, digest_of
 from shardctl.interop.exports.staging import Staging, Writer, discard_others, only_writer
 from shardctl.sources.export_description import DESCRIPTION, Description, LooseFacts, SplitFiles
 from shardctl.system import arguments
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, write_atomically
 from shardctl.system.html import in_notebook, lines_in_notebook, rows_in_notebook
+from shardctl.system.locations import is_url
 from shardctl.system.options import check_options, declared_in
-from shardctl.system.processes.death import FATAL_KILLS, Death
 from shardctl.system.processes.pool import Limits, Pool, Task
+from shardctl.system.processes.worker_state import Death, Deaths
 from shardctl.system.progress import counting
 from shardctl.system.python_names import with_options
 from shardctl.system.sequences import LazySequence
-from shardctl.system.stores import is_url
 from shardctl.system.text import counted, format_bytes, printable
 from shardctl.version import __version__
 
@@ -506,7 +506,7 @@ class Parts:
             "state": self._job.source.state,
             "version": version,
         }
-        kills: Counter[int] = Counter()
+        deaths = Deaths()
 
         def on_message(task: Task, message: dict[str, Any]) -> None:
             if "done" in message:
@@ -518,8 +518,7 @@ class Parts:
 
         def died(task: Task, death: Death) -> Task:
             self._tell(-self._reported.pop(task["part"], 0))  # these samples are read again
-            kills[task["part"]] += 1
-            if not death.from_outside or kills[task["part"]] >= FATAL_KILLS:
+            if deaths.is_fatal(task["part"], death):
                 name = printable(self._job.parts[task["part"]].name)
                 why = f" ({printable(death.last_words)})" if death.last_words else ""
                 raise WorkerError(

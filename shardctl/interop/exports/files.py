@@ -10,7 +10,7 @@ NAME.path where it is not the key.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -46,7 +46,6 @@ from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
 from shardctl.sources.label_table import some
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, naming_the_path, replacing
 from shardctl.system.text import counted
 

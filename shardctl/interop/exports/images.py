@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -10,7 +11,6 @@ from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask, Role
 from shardctl.interop.exports.arrays import pixels_of
-from shardctl.system.dataclass import dataclass
 
 _SUFFIXES = (
     (b"\xff\xd8\xff", "jpg"),

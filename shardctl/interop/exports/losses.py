@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from shardctl.errors import UsageError
 from shardctl.format.python_values import check_type
 from shardctl.interop.exports.base import Column, ColumnEncoding, Export
 from shardctl.interop.exports.images import Recoding
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import first_repeated
 
 SHORT = 60

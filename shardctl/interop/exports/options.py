@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardctl.errors import UsageError
 from shardctl.interop.exports.table import made_of, that_have, words_of
 from shardctl.system import arguments
-from shardctl.system.dataclass import dataclass
 from shardctl.system.options import Off, OptionType, Text, Word, option
 from shardctl.system.text import unknown
 

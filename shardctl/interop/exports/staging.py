@@ -19,6 +19,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ from shardctl.interop.exports.destination import entries_below, not_of_export
 from shardctl.interop.exports.loose_files import listed
 from shardctl.interop.exports.name_set import NameSet
 from shardctl.sources.export_description import DESCRIPTION
-from shardctl.system.dataclass import dataclass
+from shardctl.system import file_lease
+from shardctl.system.file_lease import LEASE, Lease
 from shardctl.system.files import (
     PARTIAL,
     FileFacts,
@@ -42,8 +44,6 @@ from shardctl.system.files import (
     sync_folder,
 )
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
-from shardctl.system.lease import file_lease
-from shardctl.system.lease.file_lease import LEASE, Lease
 from shardctl.system.text import printable
 
 LEASE_FOLDER, OLD = ".shardctl", "old"

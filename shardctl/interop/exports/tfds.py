@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,7 +42,6 @@ from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.tfrecord import TfRecord, write_records
 from shardctl.sources.export_description import Field
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, write_atomically
 
 DATASET = "shardctl"

@@ -4,6 +4,7 @@ TensorFlow is needed."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,7 +17,6 @@ from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 from shardctl.sources.formats.tfrecord import HEAD, TAIL, crc32c, masked
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, StreamedFile, replacing
 
 

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,6 @@ from shardctl.interop.exports.base import (
 )
 from shardctl.interop.exports.source import Shard, Source
 from shardctl.system.arguments import truth
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, StreamedFile, replacing
 
 Lengths = Callable[[npt.NDArray[np.int64]], None]

@@ -16,6 +16,7 @@ import io
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,7 +42,6 @@ from shardctl.interop.exports.images import suffix_of
 from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, StreamedFile, replacing
 
 IN_JSON = "json/"

@@ -1,4 +1,4 @@
-"""The worker process of an export (worker_loop.py calls `handle`): it writes one part after the
+"""The worker process of an export (forkserver.py calls `handle`): it writes one part after the
 other."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from shardctl.errors import DatasetError
 from shardctl.interop.exports.job import ExportJob
 from shardctl.interop.exports.staging import Staging
 from shardctl.system.job_folder import JobFolder
-from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.system.processes.worker_loop import Tell
+from shardctl.system.processes.forkserver import Tell
+from shardctl.system.processes.worker_state import WorkerProgress
 
 
 def handle(task: dict[str, Any], tell: Tell, _progress: WorkerProgress) -> Any:

@@ -10,6 +10,7 @@ it, wherever it is moved to.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -40,7 +41,6 @@ from shardctl.interop.exports.loose_files import write_file, writing
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.annotations.yolo import stray_share
 from shardctl.sources.export_description import Field
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, naming_the_path
 from shardctl.system.text import counted, unknown
 

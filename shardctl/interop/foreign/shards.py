@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +13,8 @@ import pyarrow as pa
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.plan.listing import LabelRule, Listing, first_file, list_files
-from shardctl.build.plan.units import Units
-from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.engines.local import local_engine
+from shardctl.build.plan.plan import Units
+from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.errors import InputError, UsageError
 from shardctl.format.names import MANIFEST, SHARDS, STAGING
 from shardctl.format.shard import INFO_KEY
@@ -25,7 +25,6 @@ from shardctl.sources.formats.arrow import FILE_MAGIC
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import suffix_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import check_ordinary, is_file
 from shardctl.system.processes.pool import Limits
 from shardctl.system.scratch import scratch_folder

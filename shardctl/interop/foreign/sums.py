@@ -9,8 +9,7 @@ from pathlib import Path
 
 from shardctl.errors import UsageError
 from shardctl.format.names import CHECKSUMS
-from shardctl.inspection.verify.finding import Finding, error
-from shardctl.inspection.verify.result import VerifyResult
+from shardctl.inspection.verify.result import Finding, VerifyResult, error
 from shardctl.sources.export_description import RESTORED, Description, loose_sums
 from shardctl.system.files import sha256_of
 from shardctl.system.text import printable

@@ -8,12 +8,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from shardctl.system.dataclass import dataclass
 from shardctl.system.processes.fork import keep_renewed
 
 Result = TypeVar("Result")

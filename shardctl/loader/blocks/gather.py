@@ -8,13 +8,12 @@ for 150 kB rows, and ten times for 4 kB rows (docs/dev/measurements/loader.md).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-
-from shardctl.system.dataclass import dataclass
 
 Indices = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

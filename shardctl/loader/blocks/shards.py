@@ -12,7 +12,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
@@ -39,8 +39,7 @@ from shardctl.format.shard import (
 from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.fetching import NAMES as NETWORK_COUNTS
 from shardctl.loader.blocks.stages import Stages
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import allow_open_files, memory_bytes
 from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.text import lacks, printable

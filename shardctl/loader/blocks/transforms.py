@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from shardctl.images.geometry import View
 from shardctl.images.object_geometry import CENTRE
 from shardctl.loader.blocks.column import Column
 from shardctl.system.arguments import caller_level, real_number, whole_number
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import lacks
 
 if TYPE_CHECKING:

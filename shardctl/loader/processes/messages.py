@@ -13,14 +13,13 @@ import pickle
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import WorkerError
 from shardctl.loader.blocks.gather import Indices
-from shardctl.system.dataclass import dataclass
 from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS, allow_open_files
 from shardctl.system.processes.channel import Ended, fill, receive_bytes
 

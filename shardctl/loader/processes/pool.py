@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -37,13 +37,11 @@ from shardctl.loader.processes.messages import (
     receive_answer,
 )
 from shardctl.loader.stream import Stream
-from shardctl.system.dataclass import dataclass
 from shardctl.system.machine import allow_open_files
 from shardctl.system.mmap import SharedPages
-from shardctl.system.processes.channel import Ended, packed, receive, send
-from shardctl.system.processes.death import await_end
-from shardctl.system.processes.interpreter import environment, not_started, start_python
-from shardctl.system.processes.remote_error import raise_again
+from shardctl.system.processes.channel import Ended, packed, raise_again, receive, send
+from shardctl.system.processes.fork import environment, not_started, start_python
+from shardctl.system.processes.worker_state import await_end
 from shardctl.system.startup import NO_THREADS
 
 WORKER = "shardctl.loader.processes.worker"

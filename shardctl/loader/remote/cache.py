@@ -28,7 +28,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ import xxhash
 from shardctl.errors import StorageError
 from shardctl.format.names import MANIFEST
 from shardctl.system import file_locks
-from shardctl.system.dataclass import dataclass
 from shardctl.system.file_locks import ByteLocks, Use, locked, open_own, unused
 from shardctl.system.files import (
     PARTIAL,

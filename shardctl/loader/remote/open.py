@@ -16,6 +16,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,6 @@ from shardctl.loader.blocks.shards import Indices, OpenShard, Shards, identity
 from shardctl.loader.blocks.stages import CACHE, NETWORK, Stages
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import (
     FileFacts,
     naming_the_path,
@@ -49,8 +49,7 @@ from shardctl.system.files import (
     sha256_of,
     write_atomically,
 )
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.stored import StoreFolder
+from shardctl.system.folders import LocalFolder, StoreFolder
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.stores import forget_clients
 from shardctl.system.stores.base import Entry, asked_again
@@ -261,7 +260,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class InMemoryShard(OpenShard):
+class ShardWithoutFile(OpenShard):
     """A shard that has no file here: its schema and the places of its blocks are known, and none of
     its bytes."""
 
@@ -392,7 +391,7 @@ class RemoteShards(Shards):
         if path is None:
             file = self.dataset.reader(self._first_shard + shard, fields)
             self._check_content(shard, file, fields)
-            return InMemoryShard(file, Path(), (0, 0, 0))
+            return ShardWithoutFile(file, Path(), (0, 0, 0))
         file, status = BlockFile.at(path, opener, fields), identity(path)
         if status is None:
             raise _removed(path)
@@ -402,7 +401,7 @@ class RemoteShards(Shards):
     def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
         """Raise DatasetError for a file of the cache that is gone, or cut short. Its time changes
         with each block."""
-        if isinstance(opened, InMemoryShard) or opened.checked >= since:
+        if isinstance(opened, ShardWithoutFile) or opened.checked >= since:
             return
         opened.checked = time.monotonic()
         found = identity(opened.path)

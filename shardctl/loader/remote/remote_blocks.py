@@ -9,7 +9,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from shardctl.format.stretches import (
 from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.fetching import Ahead, Counts, Fetcher
 from shardctl.loader.remote.cache import About, CachedDataset
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.stores import client_of

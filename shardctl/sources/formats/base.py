@@ -6,6 +6,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +17,6 @@ from shardctl.errors import Rejection
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.sources.format_table import FRAME
 from shardctl.sources.types import Types
-from shardctl.system.dataclass import dataclass
 
 UNIT_BYTES = 1 << 20
 """About how many bytes of a file that can be cut anywhere are one unit. Parsing 1 MiB at a time is

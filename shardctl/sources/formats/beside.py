@@ -10,7 +10,7 @@ from shardctl.sources.export_description import DEEPEST, DESCRIPTION
 from shardctl.sources.files import exists
 from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile
-from shardctl.system.locations.text import beside, join, parent_of
+from shardctl.system.locations import beside, join, parent_of
 
 MOST_BYTES = 64 << 20
 """The largest file that is looked at: an index of 100,000 shards."""

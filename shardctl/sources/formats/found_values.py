@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from shardctl.sources.formats.base import (
 from shardctl.sources.formats.jsonl import fitted_column, fitted_value, refuse_new_fields
 from shardctl.sources.types import without_nulls
 from shardctl.sources.values import Feature
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 Record = dict[str, Any]

@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import IO, BinaryIO, ClassVar, cast
 
 import numpy as np
@@ -38,7 +39,6 @@ from shardctl.sources.formats.numbered import batch_of, cuts_of, runs_of
 from shardctl.sources.formats.ranges import fill, read_range
 from shardctl.sources.splits import split_word
 from shardctl.sources.walk import is_of_system
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 from shardctl.system.text import printable
 

@@ -7,7 +7,7 @@ import os
 from array import array
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
@@ -41,7 +41,6 @@ from shardctl.sources.formats.lines import HEAD_BYTES
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.formats.streams import decompressed, next_chunk, split_compression
 from shardctl.sources.types import Types
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 from shardctl.system.text import counted, format_bytes
 

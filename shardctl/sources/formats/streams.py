@@ -8,6 +8,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import Any, BinaryIO, Protocol
@@ -15,7 +16,6 @@ from typing import Any, BinaryIO, Protocol
 import zstandard
 
 from shardctl.errors import Rejection
-from shardctl.system.dataclass import dataclass
 
 isal_zlib: ModuleType | None
 try:  # two to three times as fast as zlib

@@ -17,7 +17,7 @@ from shardctl.errors import (
     SourceGoneError,
     StoreError,
 )
-from shardctl.system.locations.text import split_bucket
+from shardctl.system.locations import split_bucket
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.stores import client_of
 

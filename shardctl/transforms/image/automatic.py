@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from PIL import Image
@@ -13,7 +14,6 @@ from PIL import Image
 from shardctl.images.geometry import BLACK, Colour, Matrix, Size
 from shardctl.images.pixels import blur, colour, tables
 from shardctl.images.pixels.blending import mix
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import ImageTransform, Rng
 from shardctl.transforms.image.policies import (
     POLICIES,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from PIL import Image
 
 from shardctl.images.pixels import colour
 from shardctl.images.pixels.backends import BACKENDS, adjust
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import PixelTransform, Rng, between, drawn
 from shardctl.transforms.image.chance import SometimesPixels
 from shardctl.transforms.image.draws import jitter, order, whole

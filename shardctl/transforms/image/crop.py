@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 from shardctl.images.geometry import BLACK, Colour, Look, Pad, Size, cover
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import ImageTransform, Rng, ViewTransform
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import Fill, Sides, Span, Whole, setting

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from shardctl.images.codecs.resampling import smoothed
 from shardctl.images.geometry import BLACK, Colour, Displacement
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import ImageTransform, Rng
 from shardctl.transforms.image.warp import HOW_TAKEN, INTERPOLATION, OUTSIDE
 from shardctl.transforms.picture import Picture

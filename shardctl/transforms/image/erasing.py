@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from PIL import Image
 
 from shardctl.images.geometry import BLACK, Colour
 from shardctl.images.pixels import erasing
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import PixelTransform, Rng
 from shardctl.transforms.image.chance import SometimesPixels
 from shardctl.transforms.image.draws import rectangle

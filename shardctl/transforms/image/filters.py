@@ -3,12 +3,12 @@ source image, as it is before any step changes it, wherever in the recipe they s
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import date, datetime, time
 from typing import Any, ClassVar
 
 from shardctl.images.codecs.image import Opened
 from shardctl.images.codecs.measures import blur_score, taken_at, uniformity
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.filter import Decoded, Filter
 from shardctl.transforms.settings import (
     Number,

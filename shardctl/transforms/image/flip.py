@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from shardctl.images.geometry import Look
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import Rng, ViewTransform, drawn
 from shardctl.transforms.settings import PROBABILITY, setting
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from PIL import Image
 
 from shardctl.images.pixels import artefacts, noise
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import PixelTransform, Rng, between
 from shardctl.transforms.image.draws import whole
 from shardctl.transforms.settings import Number, Span, WholeSpan, setting

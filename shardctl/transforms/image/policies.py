@@ -9,11 +9,11 @@ image.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from shardctl.images.geometry import Size
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.image.draws import whole
 
 Operation = tuple[str, float]

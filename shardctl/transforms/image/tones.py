@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from PIL import Image
 
 from shardctl.images.pixels import tables
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import Rng
 from shardctl.transforms.image.chance import SometimesPixels
 from shardctl.transforms.settings import PROBABILITY, Number, Whole, setting

@@ -9,6 +9,7 @@ one with the crops and resizes around it, and images that become smaller are red
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -25,7 +26,6 @@ from shardctl.images.geometry import (
     corners,
     moving,
 )
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import ImageTransform, Rng, between, drawn
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import (

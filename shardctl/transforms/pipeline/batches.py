@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from shardctl.format.arrays import bytes_of
 from shardctl.format.layout import Layout
 from shardctl.format.roles import Role, Sample
 from shardctl.sources.formats import Misfit, Numbers
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, Records
 

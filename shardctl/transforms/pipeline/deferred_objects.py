@@ -7,6 +7,7 @@ import struct
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from types import MappingProxyType
@@ -43,7 +44,6 @@ from shardctl.sources.annotations.finishing import (
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.label_table import some
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import counted, printable
 from shardctl.transforms.pipeline.sizes import value_size
 from shardctl.transforms.values import UnfitValue, describe, plain_value

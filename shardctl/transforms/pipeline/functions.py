@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from shardctl.errors import Rejection
 from shardctl.format.roles import Sample
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import GroupTransform, SampleTransform
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.values import DEEPEST, describe

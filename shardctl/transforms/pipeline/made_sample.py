@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from shardctl.format.roles import Sample
 from shardctl.images.codecs.jpeg import JpegFacts
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.pipeline.functions import Given
 
 Shape = tuple[int, int, int]

@@ -4,7 +4,7 @@ values of a shard's columns."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +23,6 @@ from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.finishing import finish_annotations
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.annotations.objects import ANNOTATED
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.filter import judge
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.pipeline.deferred_objects import Annotated, DeferredObjects, Marked

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.images.geometry import Size
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.recipe import Recipe

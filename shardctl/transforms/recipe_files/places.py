@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from bisect import bisect_right
-
-from shardctl.system.dataclass import dataclass
+from dataclasses import dataclass
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import InputError, UsageError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import near_path, read_named
 from shardctl.system.text import printable, similar
 from shardctl.transforms.recipe import Recipe

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.writing import recipe_toml

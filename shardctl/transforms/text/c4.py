@@ -9,13 +9,13 @@ about cookies and terms of use, and marks of citations.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.format.arrays import Places
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.settings import Flag, Names, Whole, setting
 from shardctl.transforms.text.base import Report, TextStep
 from shardctl.transforms.text.characters import Mask

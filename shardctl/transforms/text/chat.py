@@ -6,7 +6,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,6 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection
 from shardctl.format.roles import Role
 from shardctl.format.token_columns import LOSS_MASK, TOKENS
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import read_named
 from shardctl.system.text import printable
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow

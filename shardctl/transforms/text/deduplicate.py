@@ -4,6 +4,7 @@ the work was divided."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,8 +15,7 @@ from shardctl.errors import DatasetError, Rejection
 from shardctl.format.names import DUPLICATES, FILES
 from shardctl.format.roles import Role
 from shardctl.format.tables import REPAIR_ADVICE, open_table
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.duplicates.limits import LEAST_SIMILARITY, SIMILARITY

@@ -8,11 +8,11 @@ line.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pyarrow as pa
 
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.settings import PROBABILITY, Names, Number, Whole, setting
 from shardctl.transforms.text.rules import Rule, RuleFilter, whole_numbers
 from shardctl.transforms.text.words import Words, duplicate_shares, shares

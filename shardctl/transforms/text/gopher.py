@@ -9,6 +9,7 @@ without words do not count, and white space counts as no character.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.format.arrays import Places, TextBytes, texts_from
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.settings import PROBABILITY, Names, Number, Numbers, Whole, setting
 from shardctl.transforms.text.characters import Mask, is_ascii, parts_of_words
 from shardctl.transforms.text.packages import unidata

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,7 +10,6 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from shardctl.errors import InstallError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 from shardctl.transforms.settings import Flag, setting
 from shardctl.transforms.text.base import TextTransform

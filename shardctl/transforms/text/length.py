@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,7 +13,6 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection
 from shardctl.format.roles import Role
 from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, EachBatch, Records, RejectRow
 from shardctl.transforms.settings import Optional, SettingError, Whole, setting

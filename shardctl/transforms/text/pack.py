@@ -4,7 +4,7 @@ shardctl/format/packing.py."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,7 +25,6 @@ from shardctl.format.token_columns import (
     is_list_of_whole_numbers,
     list_offsets,
 )
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import format_bytes, printable
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, HeldMemoryError, NothingHeld, Records, RejectRow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,6 @@ import pyarrow as pa
 
 from shardctl.errors import InstallError
 from shardctl.format.arrays import bytes_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 from shardctl.system.text import unknown
 from shardctl.transforms.settings import Names, Number, SettingError, Text, Word, setting

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.limits import shown_beside
 from shardctl.transforms.text.base import Fault, TextFilter
 from shardctl.transforms.text.characters import Mask

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from shardctl.errors import InstallError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 from shardctl.transforms.settings import Flag, SettingError, Text, Word, setting
 from shardctl.transforms.text.base import TextTransform

@@ -4,6 +4,7 @@ package stopwordsiso."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -13,7 +14,6 @@ import pyarrow as pa
 
 from shardctl.errors import InstallError
 from shardctl.format.arrays import Places, bytes_of, texts_from
-from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 from shardctl.transforms.settings import PROBABILITY, Names, Optional, SettingError, Text, setting
 from shardctl.transforms.text.base import TextTransform

@@ -4,7 +4,7 @@ the column `tokens`."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +15,6 @@ import pyarrow as pa
 from shardctl.errors import InputError
 from shardctl.format.roles import Role, Tokens
 from shardctl.format.token_columns import TOKENS
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.settings import Optional, SettingError, Text, Word, setting

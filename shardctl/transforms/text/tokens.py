@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -16,7 +16,6 @@ from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import bytes_of
 from shardctl.format.roles import Role
 from shardctl.format.token_columns import TOKENS
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import format_bytes
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Flag, setting

@@ -6,12 +6,12 @@ They follow the tables of Unicode that Python has, so that what they make depend
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from shardctl.format.arrays import bytes_of
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.settings import Flag, Word, setting
 from shardctl.transforms.text.base import TextTransform
 from shardctl.transforms.text.characters import is_ascii

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.format.arrays import Bytes, Places
-from shardctl.system.dataclass import dataclass
 from shardctl.transforms.settings import Flag, Whole, setting
 from shardctl.transforms.text.base import TextTransform
 from shardctl.transforms.text.characters import NEWLINE, texts_of_kept

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import resource
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
 from shardctl.errors import InputError, first_line
-from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import installed_version
 from shardctl.transforms.tokenizers.base import Encoded, joined
 from shardctl.transforms.tokenizers.tiktoken import encode_by, open_core

@@ -14,6 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError, UsageError, first_line
 from shardctl.format.arrays import bytes_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 from shardctl.system.text import printable
 from shardctl.system.user_cache import Remembered, state_of, this_machine

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shardctl.system.dataclass import dataclass
+from dataclasses import dataclass
+
 from shardctl.transforms.tokenizers.base import UINT16_VOCABULARY, Placing
 from shardctl.transforms.tokenizers.proof import not_given_back
 from shardctl.transforms.tokenizers.table import open_tokenizer

@@ -6,7 +6,7 @@ from shardctl.errors import DatasetError
 from shardctl.format.names import is_file_name
 from shardctl.format.roles import Roles
 from shardctl.format.token_columns import main_tokens
-from shardctl.system.locations.folder import FolderHere
+from shardctl.system.folders import FolderHere
 from shardctl.system.text import printable
 from shardctl.transforms.tokenizers.base import Tokenizer
 

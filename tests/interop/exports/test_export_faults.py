@@ -24,8 +24,8 @@ from shardctl.interop.exports.job import ExportJob
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.staging import Staging
-from shardctl.system.lease.file_lease import Lease
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.file_lease import Lease
+from shardctl.system.folders import LocalFolder
 
 MINE = "my only copy"
 

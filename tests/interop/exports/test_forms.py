@@ -30,8 +30,8 @@ from shardctl.errors import BusyError, DatasetError, InputError, ShardctlError, 
 from shardctl.format.manifest import Manifest
 from shardctl.interop.exports.webdataset import member_header
 from shardctl.sources.export_description import DESCRIPTION, Description, loose_names
-from shardctl.system.lease import file_lease
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system import file_lease
+from shardctl.system.folders import LocalFolder
 
 FORMS = tuple(READERS)
 

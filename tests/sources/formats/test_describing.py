@@ -28,7 +28,7 @@ from shardctl.sources.endings import ending_of
 from shardctl.sources.roots import SourceRoot
 from shardctl.sources.sidecars import inputs_among
 from shardctl.sources.walk import walk
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 def found_in(folder: Path) -> tuple[list[str], list[str]]:

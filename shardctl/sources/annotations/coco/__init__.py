@@ -17,7 +17,7 @@ from shardctl.sources.annotations.inputs import Inputs, none_among_inputs, stem
 from shardctl.sources.annotations.told_splits import Place, ToldSplits
 from shardctl.sources.label_table import some
 from shardctl.sources.splits import split_word
-from shardctl.system.locations.text import name_of
+from shardctl.system.locations import name_of
 
 
 class Coco:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from shardctl.errors import InputError
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.coco.file import CocoFile, Numbers
 from shardctl.sources.label_table import some
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import composed, printable
 
 

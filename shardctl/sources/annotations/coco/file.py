@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.sources.annotations.objects import ITEMS, Others
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 Numbers = npt.NDArray[np.int64]

@@ -9,7 +9,7 @@ from shardctl.sources.annotations.coco.file import CocoFile
 from shardctl.sources.annotations.inputs import Inputs, said_of_absent
 from shardctl.sources.annotations.objects import said_of_others_in
 from shardctl.sources.roots import resolved
-from shardctl.system.locations.text import parent_of
+from shardctl.system.locations import parent_of
 from shardctl.system.text import printable
 
 
