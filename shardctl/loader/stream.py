@@ -1,24 +1,27 @@
 """What a loader reads from: a dataset or a mixture, with an order of samples for every epoch."""
 
 from __future__ import annotations
+
 import hashlib
-import numpy as np
-import numpy.typing as npt
 import threading
-from collections.abc import (Callable, Mapping)
-from dataclasses import (dataclass, field, replace)
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
 from shardctl.errors import UsageError
-from shardctl.loader.blocks.batch import (BatchReader, columns_of)
-from shardctl.loader.blocks.column import (Column, Spec)
+from shardctl.loader.blocks.batch import BatchReader, columns_of
+from shardctl.loader.blocks.column import Column, Spec
 from shardctl.loader.blocks.gather import Indices
 from shardctl.loader.blocks.locate import GatherOptions
-from shardctl.loader.blocks.memory import (Batch, BatchMemory)
+from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
-from shardctl.loader.order import (EpochOrder, OrderOptions, Ordering)
-from typing import (Any, Protocol, TYPE_CHECKING)
+from shardctl.loader.order import EpochOrder, Ordering, OrderOptions
 
 if TYPE_CHECKING:
     from shardctl.loader.blocks.fetching import Ahead

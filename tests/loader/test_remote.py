@@ -2,19 +2,23 @@
 network once."""
 
 from __future__ import annotations
+
 import json
 import os
 import pickle
-import pytest
-import shardctl
 import signal
 import subprocess
 import sys
 from dataclasses import replace
-from object_server import ObjectServer
 from pathlib import Path
-from remote_datasets import (all_same, block_reads, blocks_of, is_shard, make, same, upload)
-from shardctl.errors import (DatasetError, StoreError, UsageError)
+from typing import Any
+
+import pytest
+from object_server import ObjectServer
+from remote_datasets import all_same, block_reads, blocks_of, is_shard, make, same, upload
+
+import shardctl
+from shardctl.errors import DatasetError, StoreError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST
 from shardctl.loader.blocks import fetching
@@ -22,7 +26,6 @@ from shardctl.loader.dataset import Dataset
 from shardctl.system.folders import LocalFolder
 from shardctl.system.scratch import SCRATCH
 from shardctl.system.stores import open_store
-from typing import Any
 
 
 @pytest.fixture(scope="module", params=["none", "zstd"])

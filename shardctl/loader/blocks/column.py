@@ -5,17 +5,20 @@ https://arrow.apache.org/docs/format/Columnar.html
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from collections.abc import Callable
-from dataclasses import (dataclass, field, replace)
-from functools import cached_property
-from shardctl.format.arrays import (dtype_of, is_list)
+
+from shardctl.format.arrays import dtype_of, is_list
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.format.roles import (Image, Mask, Objects, Plain, Role)
-from shardctl.loader.blocks.gather import (Indices, Located, gather)
-from typing import Any
+from shardctl.format.roles import Image, Mask, Objects, Plain, Role
+from shardctl.loader.blocks.gather import Indices, Located, gather
 
 
 @dataclass(frozen=True)

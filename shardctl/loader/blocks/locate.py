@@ -2,23 +2,32 @@
 into memory."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import time
-from collections.abc import (Iterable, Sequence)
-from dataclasses import dataclass
-from itertools import pairwise
-from shardctl.errors import (DamageError, DatasetError, first_line)
+
+from shardctl.errors import DamageError, DatasetError, first_line
 from shardctl.format.arrays import column_of
-from shardctl.format.shard import (Opener, VERIFY_ADVICE, check_intact, load_file)
-from shardctl.loader.blocks.block_cache import (BlockCache, Faults, key_of_row, name_samples, other_rows)
-from shardctl.loader.blocks.column import (Block, Column, Flat, flatten)
-from shardctl.loader.blocks.gather import (Indices, Located, gather_fixed)
-from shardctl.loader.blocks.shards import (OpenShard, Shards)
+from shardctl.format.shard import VERIFY_ADVICE, Opener, check_intact, load_file
+from shardctl.loader.blocks.block_cache import (
+    BlockCache,
+    Faults,
+    key_of_row,
+    name_samples,
+    other_rows,
+)
+from shardctl.loader.blocks.column import Block, Column, Flat, flatten
+from shardctl.loader.blocks.gather import Indices, Located, gather_fixed
+from shardctl.loader.blocks.shards import OpenShard, Shards
 from shardctl.loader.blocks.stages import Stages
-from shardctl.system.mmap import (mended, was_mended, watch)
-from typing import Any
+from shardctl.system.mmap import mended, was_mended, watch
 
 CHECK_SECONDS = 0.01
 """How old the last look at a file may be: one takes a system call and the interpreter's lock,

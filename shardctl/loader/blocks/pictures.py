@@ -1,26 +1,28 @@
 """Images and masks: decoded, transformed, and put into a batch."""
 
 from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import threading
-from collections.abc import (Iterator, Mapping)
-from dataclasses import dataclass
-from shardctl.errors import (DamageError, DatasetError, Rejection, ShardctlError, is_of_bytes)
-from shardctl.format.roles import (Mask, Roles)
+
+from shardctl.errors import DamageError, DatasetError, Rejection, ShardctlError, is_of_bytes
+from shardctl.format.roles import Mask, Roles
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import image
-from shardctl.images.codecs.jpeg import (JpegDecoder, decode_plain, decode_plain_alone)
+from shardctl.images.codecs.jpeg import JpegDecoder, decode_plain, decode_plain_alone
 from shardctl.images.defaults import MAX_PIXELS
-from shardctl.loader.blocks.column import (Column, is_missing)
-from shardctl.loader.blocks.convert import (Converter, Misfit)
-from shardctl.loader.blocks.gather import (Bytes, Located, in_array)
-from shardctl.loader.blocks.locate import (Array, Samples)
+from shardctl.loader.blocks.column import Column, is_missing
+from shardctl.loader.blocks.convert import Converter, Misfit
+from shardctl.loader.blocks.gather import Bytes, Located, in_array
+from shardctl.loader.blocks.locate import Array, Samples
 from shardctl.loader.blocks.memory import BatchMemory
-from shardctl.loader.blocks.shards import (Indices, Shards)
+from shardctl.loader.blocks.shards import Indices, Shards
 from shardctl.loader.blocks.transforms import Transforms
-from typing import Any
 
 
 class DecodedImageCache:

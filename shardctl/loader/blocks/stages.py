@@ -2,12 +2,13 @@
 copying."""
 
 from __future__ import annotations
+
 import resource
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import (AbstractContextManager, contextmanager, nullcontext)
-from dataclasses import (dataclass, field)
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 
 DISK, DECOMPRESS, DECODE, GATHER, WAITING = "disk", "decompress", "decode", "gather", "waiting"
 NETWORK, CACHE = "network", "cache"

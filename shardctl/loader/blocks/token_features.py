@@ -2,22 +2,25 @@
 documents in each block."""
 
 from __future__ import annotations
-import numpy as np
-import numpy.typing as npt
-from collections.abc import (Iterator, Mapping, Sequence)
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from shardctl.errors import (DatasetError, UsageError)
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardctl.errors import DatasetError, UsageError
 from shardctl.format.roles import Tokens
 from shardctl.format.shard import VERIFY_ADVICE
-from shardctl.format.token_columns import (DOCUMENT_LENGTHS, LOSS_MASK)
-from shardctl.loader.blocks.column import (Column, Lists, Spec, numbers_of)
-from shardctl.loader.blocks.gather import (Indices, Located, gather)
+from shardctl.format.token_columns import DOCUMENT_LENGTHS, LOSS_MASK
+from shardctl.loader.blocks.column import Column, Lists, Spec, numbers_of
+from shardctl.loader.blocks.gather import Indices, Located, gather
 from shardctl.loader.blocks.locate import BlockSources
-from shardctl.loader.blocks.memory import (Batch, BatchMemory)
+from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.shards import Shards
 from shardctl.system.text import unknown
-from typing import Any
 
 LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS = (
     "labels",
