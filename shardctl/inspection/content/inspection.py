@@ -13,6 +13,7 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.format.dataset_place import DatasetPlace, open_place, refuse_part_of_dataset
 from shardctl.format.roles import Roles
 from shardctl.format.sample import Sample
+from shardctl.inspection.content.objects import mask_statistics, object_statistics
 from shardctl.inspection.content.overview import (
     Overview,
     ShardOverview,
@@ -21,6 +22,7 @@ from shardctl.inspection.content.overview import (
     overview,
 )
 from shardctl.inspection.content.statistics import BLOCKS, IMAGES, Statistics, statistics_of
+from shardctl.inspection.content.tokens import token_statistics
 from shardctl.loader.dataset import open_dataset
 from shardctl.loader.notebook import columns_in_notebook, splits_in_notebook
 from shardctl.system.arguments import truth
@@ -250,7 +252,6 @@ def _objects(
 ) -> dict[str, ObjectStatistics]:
     if not roles.objects:
         return {}
-    from shardctl.inspection.content.objects import object_statistics
 
     return object_statistics(place, None if stats else BLOCKS, None if stats else IMAGES, split)
 
@@ -258,7 +259,6 @@ def _objects(
 def _masks(place: DatasetPlace, roles: Roles, split: str | None) -> dict[str, MaskStatistics]:
     if all(role.name != "mask" for role in roles.images.values()):
         return {}
-    from shardctl.inspection.content.objects import mask_statistics
 
     return mask_statistics(place, MASKS, split)
 
@@ -268,7 +268,6 @@ def _tokens(
 ) -> dict[str, TokenStatistics]:
     if not roles.tokens:
         return {}
-    from shardctl.inspection.content.tokens import token_statistics
 
     return token_statistics(place, None if stats else BLOCKS, split)
 
@@ -276,7 +275,6 @@ def _tokens(
 def _variants(place: DatasetPlace, found: Overview, split: str | None) -> VariantStatistics | None:
     if "variant" not in found.schema:
         return None
-    from shardctl.inspection.content.inspection import variant_statistics
 
     try:
         return variant_statistics(place.folder, split)
