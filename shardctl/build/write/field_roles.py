@@ -15,12 +15,12 @@ import pyarrow as pa
 from PIL import Image
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.list_types import leaf_of
+from shardctl.format.arrays import leaf_of
 from shardctl.format.roles import Mask, Objects, Role, Roles
 from shardctl.images.codecs.image import decode_mask, open_image
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.object_columns import member_types
+from shardctl.loader.blocks.objects import member_types
 from shardctl.sources.annotations.objects import ITEMS, objects_type
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.deferred_objects import (

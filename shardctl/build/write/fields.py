@@ -14,8 +14,7 @@ import pyarrow as pa
 from shardctl.build.write.field_roles import mask_value, objects_column, objects_value, size_of
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.format.roles import Image, Mask, Objects, Role
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Image, Mask, Objects, Role, Sample
 from shardctl.format.shard import Compression
 from shardctl.format.token_columns import is_list_of_whole_numbers
 from shardctl.images.codecs import image

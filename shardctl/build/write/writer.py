@@ -20,7 +20,7 @@ from shardctl.build.write.fields import Fields
 from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import Layout
 from shardctl.format.names import shard_name
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, shard_schema
 from shardctl.format.tables import ShardEntry
 from shardctl.sources.label_table import hash_names

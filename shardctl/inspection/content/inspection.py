@@ -2,37 +2,27 @@
 command line."""
 
 from __future__ import annotations
-
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
-
-from shardctl.errors import DatasetError, UsageError
-from shardctl.format.dataset_place import DatasetPlace, open_place, refuse_part_of_dataset
-from shardctl.format.roles import Roles
-from shardctl.format.sample import Sample
-from shardctl.inspection.content.objects import mask_statistics, object_statistics
-from shardctl.inspection.content.overview import (
-    Overview,
-    ShardOverview,
-    column_bytes,
-    describe_shard,
-    overview,
-)
-from shardctl.inspection.content.statistics import BLOCKS, IMAGES, Statistics, statistics_of
+from dataclasses import (asdict, dataclass)
+from pathlib import Path
+from shardctl.errors import (DatasetError, UsageError)
+from shardctl.format.dataset_location import (DatasetLocation, open_location, refuse_part_of_dataset)
+from shardctl.format.roles import (Roles, Sample)
+from shardctl.inspection.content.objects import (mask_statistics, object_statistics)
+from shardctl.inspection.content.overview import (Overview, ShardOverview, column_bytes, describe_shard, overview)
+from shardctl.inspection.content.statistics import (BLOCKS, IMAGES, Statistics, statistics_of)
 from shardctl.inspection.content.tokens import token_statistics
 from shardctl.loader.dataset import open_dataset
-from shardctl.loader.notebook import columns_in_notebook, splits_in_notebook
+from shardctl.loader.notebook import (columns_in_notebook, splits_in_notebook)
 from shardctl.system.arguments import truth
 from shardctl.system.folders import Folder
-from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked, rows_in_notebook
+from shardctl.system.html import (BAD, in_notebook, lines_in_notebook, marked, rows_in_notebook)
 from shardctl.system.sequences import evenly_spaced
-from shardctl.system.text import counted, format_bytes
+from shardctl.system.text import (counted, format_bytes)
+from typing import (Any, TYPE_CHECKING)
 
 if TYPE_CHECKING:
-    from shardctl.inspection.content.objects import MaskStatistics, ObjectStatistics
+    from shardctl.inspection.content.objects import (MaskStatistics, ObjectStatistics)
     from shardctl.inspection.content.tokens import TokenStatistics
 
 
@@ -218,7 +208,7 @@ def inspect(
     StoreError, InstallError, and UsageError for an unknown split, or one of a shard.
     """
     truth("stats", stats)
-    with open_place(dst, "blocks") as place:
+    with open_location(dst, "blocks") as place:
         refuse_part_of_dataset(place)
         if not place.lone:
             return inspect_dataset(place, split, stats)
@@ -227,7 +217,7 @@ def inspect(
         return describe_shard(place.folder, place.lone, check=stats)
 
 
-def inspect_dataset(place: DatasetPlace, split: str | None, stats: bool) -> Inspection:
+def inspect_dataset(place: DatasetLocation, split: str | None, stats: bool) -> Inspection:
     """Return what is in a dataset that is open, or in one of its splits. Raises DatasetError,
     UsageError."""
     found = overview(place.folder, split)
@@ -248,7 +238,7 @@ def inspect_dataset(place: DatasetPlace, split: str | None, stats: bool) -> Insp
 
 
 def _objects(
-    place: DatasetPlace, roles: Roles, split: str | None, stats: bool
+    place: DatasetLocation, roles: Roles, split: str | None, stats: bool
 ) -> dict[str, ObjectStatistics]:
     if not roles.objects:
         return {}
@@ -256,7 +246,7 @@ def _objects(
     return object_statistics(place, None if stats else BLOCKS, None if stats else IMAGES, split)
 
 
-def _masks(place: DatasetPlace, roles: Roles, split: str | None) -> dict[str, MaskStatistics]:
+def _masks(place: DatasetLocation, roles: Roles, split: str | None) -> dict[str, MaskStatistics]:
     if all(role.name != "mask" for role in roles.images.values()):
         return {}
 
@@ -264,7 +254,7 @@ def _masks(place: DatasetPlace, roles: Roles, split: str | None) -> dict[str, Ma
 
 
 def _tokens(
-    place: DatasetPlace, roles: Roles, split: str | None, stats: bool
+    place: DatasetLocation, roles: Roles, split: str | None, stats: bool
 ) -> dict[str, TokenStatistics]:
     if not roles.tokens:
         return {}
@@ -272,7 +262,9 @@ def _tokens(
     return token_statistics(place, None if stats else BLOCKS, split)
 
 
-def _variants(place: DatasetPlace, found: Overview, split: str | None) -> VariantStatistics | None:
+def _variants(
+    place: DatasetLocation, found: Overview, split: str | None
+) -> VariantStatistics | None:
     if "variant" not in found.schema:
         return None
 

@@ -1,62 +1,24 @@
 """A dataset as a page to browse: what `shardctl inspect` knows of it, and some of its samples."""
 
 from __future__ import annotations
-
 import itertools
 import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any
-
-from shardctl.format.dataset_place import DatasetPlace
-from shardctl.format.step_counts import step_lines
+from collections.abc import (Iterator, Mapping)
+from shardctl.format.counts import step_lines
+from shardctl.format.dataset_location import DatasetLocation
 from shardctl.images.codecs.drawing import objects_line
-from shardctl.inspection.content.blocks import StoredSample, some_samples
+from shardctl.inspection.content.blocks import (StoredSample, some_samples)
 from shardctl.inspection.content.images import is_objects
-from shardctl.inspection.content.objects import (
-    MaskStatistics,
-    ObjectStatistics,
-    mask_statistics,
-    object_statistics,
-)
-from shardctl.inspection.content.overview import (
-    Overview,
-    overview,
-    recipe_in_words,
-    settings_in_words,
-)
+from shardctl.inspection.content.objects import (MaskStatistics, ObjectStatistics, mask_statistics, object_statistics)
+from shardctl.inspection.content.overview import (Overview, overview, recipe_in_words, settings_in_words)
 from shardctl.inspection.content.samples import describe_value
-from shardctl.inspection.content.statistics import Distribution, Statistics, statistics_of
-from shardctl.inspection.content.tokens import (
-    Decoder,
-    TokenCount,
-    TokenStatistics,
-    token_statistics,
-)
-from shardctl.inspection.pages.page import (
-    absolute,
-    bars,
-    command,
-    data,
-    figures,
-    heat_map,
-    histogram,
-    number,
-    page,
-    paragraph,
-    percent,
-    rejects,
-    section,
-    tiles,
-)
-from shardctl.inspection.pages.pictures import (
-    MARKED_SIDE,
-    PICTURES_STYLE,
-    SIDE,
-    figure,
-    pictures_of,
-)
-from shardctl.system.html import Html, table, text
-from shardctl.system.text import counted, format_bytes
+from shardctl.inspection.content.statistics import (Distribution, Statistics, statistics_of)
+from shardctl.inspection.content.tokens import (Decoder, TokenCount, TokenStatistics, token_statistics)
+from shardctl.inspection.pages.page import (absolute, bars, command, data, figures, heat_map, histogram, number, page, paragraph, percent, rejects, section, tiles)
+from shardctl.inspection.pages.pictures import (MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of)
+from shardctl.system.html import (Html, table, text)
+from shardctl.system.text import (counted, format_bytes)
+from typing import Any
 
 LISTED = 500
 """Categories or classes that are listed."""
@@ -225,7 +187,10 @@ input { font: inherit; padding: .35rem .6rem; width: min(24rem, 100%); color: va
 
 
 def dataset_page(
-    place: DatasetPlace, split: str | None = None, annotated: bool = True, origin: str | None = None
+    place: DatasetLocation,
+    split: str | None = None,
+    annotated: bool = True,
+    origin: str | None = None,
 ) -> str:
     """Return a dataset, or one of its splits, as a page; `annotated` images have what is marked in
     them drawn onto them.

@@ -24,7 +24,7 @@ from shardctl.errors import (
     WorkerError,
     explaining_interrupts,
 )
-from shardctl.format.dataset_place import open_place
+from shardctl.format.dataset_location import open_location
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import write_checksums
 from shardctl.interop.exports import WORKER
@@ -48,7 +48,7 @@ from shardctl.system.html import in_notebook, lines_in_notebook, rows_in_noteboo
 from shardctl.system.locations import is_url
 from shardctl.system.options import check_options, declared_in
 from shardctl.system.processes.pool import Limits, Pool, Task
-from shardctl.system.processes.worker_state import FATAL_KILLS, Death
+from shardctl.system.processes.worker_state import Death, Deaths
 from shardctl.system.progress import counting
 from shardctl.system.python_names import with_options
 from shardctl.system.sequences import LazySequence
@@ -180,7 +180,7 @@ def export(
             "folder, and copy it"
         )
     listener = _Listener(progress, on_note, on_plan)
-    with open_place(dst) as place:
+    with open_location(dst) as place:
         return _export(
             Source(place.whole, choice), Path(out), to, settings, replaces, workers, listener
         )
@@ -274,7 +274,7 @@ def plan_export(
     Raises UsageError, InputError and DatasetError.
     """
     choice = _choice(split, columns, rename, where, store, on_loss)
-    with open_place(dst, "blocks") as place:
+    with open_location(dst, "blocks") as place:
         job, planned = _planned(Source(place.whole, choice), to, settings)
         return _plan_of(job, planned)
 
@@ -506,7 +506,7 @@ class Parts:
             "state": self._job.source.state,
             "version": version,
         }
-        kills: Counter[int] = Counter()
+        deaths = Deaths()
 
         def on_message(task: Task, message: dict[str, Any]) -> None:
             if "done" in message:
@@ -518,8 +518,7 @@ class Parts:
 
         def died(task: Task, death: Death) -> Task:
             self._tell(-self._reported.pop(task["part"], 0))  # these samples are read again
-            kills[task["part"]] += 1
-            if not death.from_outside or kills[task["part"]] >= FATAL_KILLS:
+            if deaths.is_fatal(task["part"], death):
                 name = printable(self._job.parts[task["part"]].name)
                 why = f" ({printable(death.last_words)})" if death.last_words else ""
                 raise WorkerError(

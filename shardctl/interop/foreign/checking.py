@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardctl.build.shards.full_scan import FullScanTask
-from shardctl.build.shards.scan import Found
+from shardctl.build.shards.scan import Found, FullScanTask
 from shardctl.errors import InputError, Rejection
 from shardctl.inspection.verify.result import Finding, VerifyResult, error, result_of, warning
 from shardctl.interop.foreign.shards import Shards, open_shards
