@@ -2,27 +2,36 @@
 command line."""
 
 from __future__ import annotations
-import numpy as np
-from dataclasses import (asdict, dataclass)
+
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from shardctl.errors import (DatasetError, UsageError)
-from shardctl.format.dataset_location import (DatasetLocation, open_location, refuse_part_of_dataset)
-from shardctl.format.roles import (Roles, Sample)
-from shardctl.inspection.content.objects import (mask_statistics, object_statistics)
-from shardctl.inspection.content.overview import (Overview, ShardOverview, column_bytes, describe_shard, overview)
-from shardctl.inspection.content.statistics import (BLOCKS, IMAGES, Statistics, statistics_of)
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardctl.errors import DatasetError, UsageError
+from shardctl.format.dataset_location import DatasetLocation, open_location, refuse_part_of_dataset
+from shardctl.format.roles import Roles, Sample
+from shardctl.inspection.content.objects import mask_statistics, object_statistics
+from shardctl.inspection.content.overview import (
+    Overview,
+    ShardOverview,
+    column_bytes,
+    describe_shard,
+    overview,
+)
+from shardctl.inspection.content.statistics import BLOCKS, IMAGES, Statistics, statistics_of
 from shardctl.inspection.content.tokens import token_statistics
 from shardctl.loader.dataset import open_dataset
-from shardctl.loader.notebook import (columns_in_notebook, splits_in_notebook)
+from shardctl.loader.notebook import columns_in_notebook, splits_in_notebook
 from shardctl.system.arguments import truth
 from shardctl.system.folders import Folder
-from shardctl.system.html import (BAD, in_notebook, lines_in_notebook, marked, rows_in_notebook)
+from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked, rows_in_notebook
 from shardctl.system.sequences import evenly_spaced
-from shardctl.system.text import (counted, format_bytes)
-from typing import (Any, TYPE_CHECKING)
+from shardctl.system.text import counted, format_bytes
 
 if TYPE_CHECKING:
-    from shardctl.inspection.content.objects import (MaskStatistics, ObjectStatistics)
+    from shardctl.inspection.content.objects import MaskStatistics, ObjectStatistics
     from shardctl.inspection.content.tokens import TokenStatistics
 
 

@@ -6,22 +6,25 @@ arrays: memory does not grow with the dataset, and no Python object is made of a
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from collections import Counter
-from dataclasses import (asdict, dataclass, field)
-from shardctl.errors import (DatasetError, Rejection)
+
+from shardctl.errors import DatasetError, Rejection
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.format.roles import (Mask, Objects)
-from shardctl.images.codecs.image import (decode_mask, open_image)
-from shardctl.inspection.content.blocks import (Placed, blocks_and_share, checked_columns)
-from shardctl.inspection.content.statistics import (Distribution, spread_of_counts)
+from shardctl.format.roles import Mask, Objects
+from shardctl.images.codecs.image import decode_mask, open_image
+from shardctl.inspection.content.blocks import Placed, blocks_and_share, checked_columns
+from shardctl.inspection.content.statistics import Distribution, spread_of_counts
 from shardctl.sources.annotations.objects import OUTSIDE_PIXELS
 from shardctl.system.sequences import evenly_spaced
-from typing import Any
 
 SMALL, MEDIUM = 32**2, 96**2
 """COCO's limits of small and medium objects, in pixels of the image; here of the area of their

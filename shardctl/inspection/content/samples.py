@@ -1,31 +1,34 @@
 """Single samples: by their place, by their key, the first ones, those that match a condition."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from collections.abc import (Iterable, Iterator)
-from dataclasses import replace
-from itertools import islice
-from shardctl.errors import (DatasetError, InputError, UsageError)
+
+from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.dataset_location import DatasetLocation
-from shardctl.format.dataset_tables import (DatasetTables, RecordUnit, possible_names)
+from shardctl.format.dataset_tables import DatasetTables, RecordUnit, possible_names
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN
 from shardctl.format.shard import ShardReader
-from shardctl.format.tables import (Reject, ShardEntry, read_rejects)
+from shardctl.format.tables import Reject, ShardEntry, read_rejects
 from shardctl.format.token_columns import packed_column
-from shardctl.inspection.content.blocks import (Placed, Shard, StoredSample, all_blocks, is_image)
-from shardctl.inspection.content.images import (facts_of, is_encoded_image, is_objects, plain_objects)
-from shardctl.inspection.content.tokens import (blocks_of_document, document_keys)
+from shardctl.inspection.content.blocks import Placed, Shard, StoredSample, all_blocks, is_image
+from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects, plain_objects
+from shardctl.inspection.content.tokens import blocks_of_document, document_keys
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.pictures import (askable_headers, headers_of)
-from shardctl.loader.condition import (Condition, first_line, kept_rows, parse_condition, quoted)
+from shardctl.loader.blocks.pictures import askable_headers, headers_of
+from shardctl.loader.condition import Condition, first_line, kept_rows, parse_condition, quoted
 from shardctl.system.files import exists
-from shardctl.system.folders import (Folder, FolderHere)
-from shardctl.system.text import (counted, printable, similar)
-from typing import Any
+from shardctl.system.folders import Folder, FolderHere
+from shardctl.system.text import counted, printable, similar
 
 DERIVED = {
     "index": pa.int64(),

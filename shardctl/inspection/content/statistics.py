@@ -1,21 +1,24 @@
 """How large the values of each column are, from some blocks all over a dataset."""
 
 from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from collections import Counter
-from dataclasses import (asdict, dataclass)
+
 from shardctl.errors import DatasetError
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Roles
 from shardctl.format.shard import Compression
-from shardctl.format.token_columns import (DOCUMENT_COLUMNS, packed_column)
+from shardctl.format.token_columns import DOCUMENT_COLUMNS, packed_column
 from shardctl.inspection.content.blocks import some_blocks
 from shardctl.inspection.content.images import facts_of
-from typing import Any
 
 BLOCKS = 4
 """Default number of blocks that are read: a few milliseconds each."""

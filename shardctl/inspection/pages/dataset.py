@@ -1,24 +1,62 @@
 """A dataset as a page to browse: what `shardctl inspect` knows of it, and some of its samples."""
 
 from __future__ import annotations
+
 import itertools
 import shlex
-from collections.abc import (Iterator, Mapping)
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from shardctl.format.counts import step_lines
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.images.codecs.drawing import objects_line
-from shardctl.inspection.content.blocks import (StoredSample, some_samples)
+from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.inspection.content.images import is_objects
-from shardctl.inspection.content.objects import (MaskStatistics, ObjectStatistics, mask_statistics, object_statistics)
-from shardctl.inspection.content.overview import (Overview, overview, recipe_in_words, settings_in_words)
+from shardctl.inspection.content.objects import (
+    MaskStatistics,
+    ObjectStatistics,
+    mask_statistics,
+    object_statistics,
+)
+from shardctl.inspection.content.overview import (
+    Overview,
+    overview,
+    recipe_in_words,
+    settings_in_words,
+)
 from shardctl.inspection.content.samples import describe_value
-from shardctl.inspection.content.statistics import (Distribution, Statistics, statistics_of)
-from shardctl.inspection.content.tokens import (Decoder, TokenCount, TokenStatistics, token_statistics)
-from shardctl.inspection.pages.page import (absolute, bars, command, data, figures, heat_map, histogram, number, page, paragraph, percent, rejects, section, tiles)
-from shardctl.inspection.pages.pictures import (MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of)
-from shardctl.system.html import (Html, table, text)
-from shardctl.system.text import (counted, format_bytes)
-from typing import Any
+from shardctl.inspection.content.statistics import Distribution, Statistics, statistics_of
+from shardctl.inspection.content.tokens import (
+    Decoder,
+    TokenCount,
+    TokenStatistics,
+    token_statistics,
+)
+from shardctl.inspection.pages.page import (
+    absolute,
+    bars,
+    command,
+    data,
+    figures,
+    heat_map,
+    histogram,
+    number,
+    page,
+    paragraph,
+    percent,
+    rejects,
+    section,
+    tiles,
+)
+from shardctl.inspection.pages.pictures import (
+    MARKED_SIDE,
+    PICTURES_STYLE,
+    SIDE,
+    figure,
+    pictures_of,
+)
+from shardctl.system.html import Html, table, text
+from shardctl.system.text import counted, format_bytes
 
 LISTED = 500
 """Categories or classes that are listed."""

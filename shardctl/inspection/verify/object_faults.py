@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardctl.format.dataset_tables import Numbers
 from shardctl.format.roles import Objects, Roles
-from shardctl.format.stored import Numbers
 from shardctl.images.codecs import rle
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.object_columns import (
+from shardctl.loader.blocks.objects import (
     BOX,
     CATEGORY,
     KEYPOINTS,

@@ -1,24 +1,44 @@
 """The checks of shards, and their table: a new check is a function or a class, and a row."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from collections.abc import (Iterator, Sequence)
-from dataclasses import dataclass
+
 from shardctl.errors import Rejection
-from shardctl.format.dataset_tables import (MOST, Numbers)
-from shardctl.format.layout import (ENCODED_IMAGE, image_lists)
-from shardctl.format.names import (PLAN, shard_name)
-from shardctl.format.roles import (Image, Mask, Roles, Tokens)
-from shardctl.format.token_columns import (DOCUMENT_COLUMNS, DOCUMENT_KEYS, DOCUMENT_LENGTHS, DOCUMENT_STARTS, LOSS_MASK, Rows, list_offsets, main_tokens, token_rows)
+from shardctl.format.dataset_tables import MOST, Numbers
+from shardctl.format.layout import ENCODED_IMAGE, image_lists
+from shardctl.format.names import PLAN, shard_name
+from shardctl.format.roles import Image, Mask, Roles, Tokens
+from shardctl.format.token_columns import (
+    DOCUMENT_COLUMNS,
+    DOCUMENT_KEYS,
+    DOCUMENT_LENGTHS,
+    DOCUMENT_STARTS,
+    LOSS_MASK,
+    Rows,
+    list_offsets,
+    main_tokens,
+    token_rows,
+)
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.inspection.verify.check import (Block, CheckOf, Fault, Provenance, Shard, by_block, without_blocks)
-from shardctl.inspection.verify.result import (CONVERT_AGAIN, REBUILD)
-from shardctl.loader.blocks.objects import (BOX, CATEGORY, KEYPOINTS, POLYGONS, RLE, member_types)
+from shardctl.inspection.verify.check import (
+    Block,
+    CheckOf,
+    Fault,
+    Provenance,
+    Shard,
+    by_block,
+    without_blocks,
+)
+from shardctl.inspection.verify.result import CONVERT_AGAIN, REBUILD
 from shardctl.system.folders import hash_file
 from shardctl.system.text import counted
-from typing import NamedTuple
 
 
 class KeyCheck:
