@@ -34,9 +34,9 @@ from shardctl.errors import (
 )
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
-from shardctl.interop.foreign.shards import is_foreign
+from shardctl.interop.foreign import is_foreign
 from shardctl.loader.dataset import open_dataset
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot
 from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import memory_bytes
 from shardctl.system.options import declared_in, taken_arguments
@@ -44,7 +44,7 @@ from shardctl.system.progress import Phase, progress_of
 from shardctl.system.python_names import with_options
 from shardctl.system.scratch import scratch_folder
 from shardctl.transforms.recipe_files.overriding import recipe_with_options
-from shardctl.transforms.samples_per_record import samples_per_record
+from shardctl.transforms.stored_recipe import samples_per_record
 
 IMAGE_STORES = ("source", "jpeg:90", "webp:80", "png", "raw")
 RAW_COMPRESSIONS = ("none", "lz4", "zstd")

@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.format.roles import Objects
-from shardctl.images.defaults import KEPT_SHARE
+from shardctl.images.defaults import CENTRE, KEPT_SHARE
 from shardctl.images.geometry import (
     Box,
     Displacement,
     Matrix,
+    Patch,
     Size,
     Stage,
     Warp,
@@ -33,13 +34,9 @@ from shardctl.images.geometry import (
     moving,
     scaling,
 )
-from shardctl.images.patch import Patch
 from shardctl.images.polygons import Polygons
 
 Numbers = npt.NDArray[np.float64]
-
-CENTRE = "center"
-"""Keep an object if the centre of its box is still in the image."""
 
 _ROUNDING = 1e-9
 """How far a share may be off by the rounding of numbers."""

@@ -50,7 +50,7 @@ from shardctl.system.python_names import named_arguments
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import counted, format_bytes, lacks, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
-from shardctl.transforms.tokenizers.stored import stored_tokenizer
+from shardctl.transforms.tokenizers.table import stored_tokenizer
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -608,7 +608,7 @@ def _first_kinds(shards: Shards, names: Sequence[str], samples: Indices) -> Show
     """Return what the first values of columns are; nothing where a shard is damaged."""
     if not names:
         return {}
-    from shardctl.sources.first_values import LOOKED_AT, kinds_of
+    from shardctl.sources.boxes import LOOKED_AT, kinds_of
 
     blocks = np.searchsorted(shards.starts, samples, side="right")
     near = samples[blocks == blocks[0]][:LOOKED_AT]

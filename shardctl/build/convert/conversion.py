@@ -29,9 +29,8 @@ from shardctl.errors import DatasetError, InputError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
 from shardctl.images.codecs import backend
-from shardctl.sources.files import list_all
+from shardctl.sources.files import SourceRoot, folder_of, list_all
 from shardctl.sources.kinds import KINDS, Form
-from shardctl.sources.roots import SourceRoot, folder_of
 from shardctl.sources.walk import FoundFile, is_hidden, suffix_of, walk
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import path_below, within

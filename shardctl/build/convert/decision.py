@@ -29,7 +29,7 @@ from shardctl.format.tables import is_written, open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
-from shardctl.transforms.recipe import user_functions
+from shardctl.transforms.stored_recipe import user_functions
 
 UPDATING = "-update"
 """What the name of the folder of a job ends with that brings a dataset up to date."""

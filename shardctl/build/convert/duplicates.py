@@ -36,7 +36,16 @@ from shardctl.format.names import FILES
 from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, format_bytes, printable
-from shardctl.transforms.duplicates.exact import DROPPED, HASHED, PIECE_BITS, add_hashes, repeated
+from shardctl.transforms.duplicates.exact import (
+    CHUNK_BYTES,
+    DROPPED,
+    HASHED,
+    PIECE_BITS,
+    Rows,
+    Runs,
+    add_hashes,
+    repeated,
+)
 from shardctl.transforms.duplicates.near import (
     BANDED,
     Components,
@@ -53,7 +62,6 @@ from shardctl.transforms.duplicates.pictures import (
     first_of_similar,
 )
 from shardctl.transforms.duplicates.pieces import DOCUMENT
-from shardctl.transforms.duplicates.runs import CHUNK_BYTES, Rows, Runs
 from shardctl.transforms.duplicates.table import Numbers, add_dropped, write_table
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate

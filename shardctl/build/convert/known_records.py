@@ -22,10 +22,8 @@ from shardctl.build.shards.rows import of_several
 from shardctl.errors import Rejection
 from shardctl.format.tables import PRUNED, PRUNED_BY, open_table
 from shardctl.format.update_state import BY_KEY, Pruned, PrunedUnit
-from shardctl.sources.companions import copy_to_read
-from shardctl.sources.endings import ending_of
 from shardctl.sources.files import local_copy
-from shardctl.sources.formats import Misfit, Unit, find_format
+from shardctl.sources.formats import Misfit, Unit, copy_to_read, ending_of, find_format
 from shardctl.sources.label_table import some
 from shardctl.system.files import replacing
 from shardctl.system.folders import LocalFolder

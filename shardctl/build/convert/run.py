@@ -67,8 +67,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST
 from shardctl.inspection.verify.verification import checks_ahead
 from shardctl.loader.metrics import CONVERSION, EVERY_SECONDS, Sink, sinks_at, tell
-from shardctl.sources.files import in_use
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot, in_use
 from shardctl.system.files import free_bytes, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.pool import Pool

@@ -77,7 +77,8 @@ from shardctl.system.files import (
 from shardctl.system.folders import FolderHere, LocalFolder
 from shardctl.system.processes.pool import Limits
 from shardctl.system.text import counted, printable
-from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.stored_recipe import refuse_unnamed_functions
 
 SOURCE_TABLES = frozenset((FILES, PLAN, REJECTS))
 """The tables that are made from the sources; the others are made from the shards and these."""
