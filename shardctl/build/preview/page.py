@@ -23,9 +23,9 @@ from shardctl.images.codecs.drawing import contact_sheet, enlarge, small_file
 from shardctl.images.codecs.image import Pixels
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import facts_of
-from shardctl.inspection.pages import charts
 from shardctl.inspection.pages.page import (
     absolute,
+    bars,
     command,
     figures,
     page,
@@ -169,10 +169,7 @@ def _kept(preview: Preview) -> Iterator[Html]:
         for share in shares
     ]
     counts = [places.count(place) for place in range(len(_NAMES))]
-    samples = charts.counts("samples")
-    yield figures(
-        charts.columns("Objects of an image that are kept", {"": (_NAMES, counts)}, "", samples)
-    )
+    yield figures(bars("Objects of an image that are kept", _NAMES, {"": counts}, "samples"))
 
 
 def _tiles(preview: Preview) -> Html:
