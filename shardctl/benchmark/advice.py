@@ -34,9 +34,9 @@ from shardctl.errors import (
 )
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
-from shardctl.interop.foreign.shards import is_foreign
+from shardctl.interop.foreign import is_foreign
 from shardctl.loader.dataset import open_dataset
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot
 from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import memory_bytes
 from shardctl.system.options import declared_in, taken_arguments

@@ -80,13 +80,13 @@ def version_text() -> str:
     )
     lines.append(f"Python {platform.python_version()}, {packages}")
     try:
-        from shardctl.images.codecs import backend, formats
+        from shardctl.images.codecs import backend
 
         name = backend.require_one()
     except InstallError as error:
         return "\n".join([*lines, f"imaging: {error}"])
     lines.append(f"imaging: {name} ({', '.join(backend.libraries())})")
-    readable, missing = formats.readable_formats()
+    readable, missing = backend.readable_formats()
     lines.append(f"reads: {', '.join(readable)}")
     if missing:
         lines.append(

@@ -183,7 +183,7 @@ def _write(
     with_page = given["html"] is not None or given["open"]
     if with_page or given["images"] is not None:
         from shardctl.build.preview.page import preview_page, preview_sheet
-        from shardctl.images.codecs.sheet import SHEET
+        from shardctl.images.codecs.drawing import SHEET
         from shardctl.inspection.pages.page import write_page
 
         if with_page:

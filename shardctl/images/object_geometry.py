@@ -23,6 +23,7 @@ from shardctl.images.geometry import (
     Box,
     Displacement,
     Matrix,
+    Patch,
     Size,
     Stage,
     Warp,
@@ -33,7 +34,6 @@ from shardctl.images.geometry import (
     moving,
     scaling,
 )
-from shardctl.images.patch import Patch
 from shardctl.images.polygons import Polygons
 
 Numbers = npt.NDArray[np.float64]

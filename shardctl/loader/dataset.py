@@ -608,7 +608,7 @@ def _first_kinds(shards: Shards, names: Sequence[str], samples: Indices) -> Show
     """Return what the first values of columns are; nothing where a shard is damaged."""
     if not names:
         return {}
-    from shardctl.sources.first_values import LOOKED_AT, kinds_of
+    from shardctl.sources.boxes import LOOKED_AT, kinds_of
 
     blocks = np.searchsorted(shards.starts, samples, side="right")
     near = samples[blocks == blocks[0]][:LOOKED_AT]

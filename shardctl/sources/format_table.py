@@ -339,7 +339,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
                 (".json",),
                 r"state\.json",
                 keys=(frozenset(("_data_files",)),),
-                missing="huggingface:first_missing_file",
+                missing="beside:first_missing_file",
             ),
             Sidecar((".json",), r"dataset_dict\.json", keys=(frozenset(("splits",)),)),
         ),

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 import shardctl
 from shardctl.errors import TooManyRejectsError
-from shardctl.sources.encoding_guess import guess_encoding
+from shardctl.sources.formats.encodings import guess_encoding
 
 CHINESE = "今天的天气很好，我们一起去公园看看。她说这是最近一个月里最好的一天，大家都很高兴。"
 TRADITIONAL = "今天的天氣很好，我們一起去公園看看。她說這是最近一個月裡最好的一天，大家都很高興。"

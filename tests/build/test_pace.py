@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardctl.build.convert import pace
-from shardctl.build.convert.pace import Pace
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.convert import listener as progress
+from shardctl.build.convert.listener import Pace
+from shardctl.build.shards.marker import WorkDone
 from shardctl.build.snapshot import log
 
 
@@ -24,7 +24,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(pace, "time", clock)
+    monkeypatch.setattr(progress, "time", clock)
     return clock
 
 

@@ -16,8 +16,8 @@ from stepped_pictures import TURNING, done, picture_of
 
 from shardctl.format.roles import Objects
 from shardctl.images.codecs.image import decoded, open_image
-from shardctl.images.codecs.object_masks import inside
 from shardctl.images.codecs.resampling import resampled, resampled_mask
+from shardctl.images.codecs.rle import inside
 from shardctl.images.geometry import Displacement, Pad, View, Warp, apply, inverted
 from shardctl.images.object_geometry import CENTRE, KeepRule, Motion, moved_objects, moved_together
 from shardctl.images.polygons import Polygons

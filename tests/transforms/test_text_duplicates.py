@@ -27,7 +27,8 @@ from stopping import stopped_at
 
 import shardctl
 from shardctl.build.convert import Listener, discover
-from shardctl.build.shards import task, text_hashes
+from shardctl.build.shards import hashes as text_hashes
+from shardctl.build.shards import task
 from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
 from shardctl.system.files import naming_the_path

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.build.plan.fingerprint import difference
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.build.shards.marker import ShardMarker, read_finished
 from shardctl.build.shards.planned import Root
 from shardctl.errors import DatasetError, UsageError

@@ -16,12 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.plan.listing import Listing, idle_roots, refuse_idle, why_nothing
-from shardctl.build.plan.units import Units, UnitsInMaking
-from shardctl.build.shards.engines.base import Engine
+from shardctl.build.plan.plan import Units, UnitsInMaking
+from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.scan import ByteRange, Found, ScanTask
 from shardctl.errors import InputError, Rejection
-from shardctl.sources.endings import ending_of
-from shardctl.sources.files import begin_of
+from shardctl.sources.files import begin_of, changed
 from shardctl.sources.formats import (
     DETECT,
     PIECE_BYTES,
@@ -30,10 +29,10 @@ from shardctl.sources.formats import (
     Format,
     Numbers,
     Reading,
+    ending_of,
     find_format,
 )
-from shardctl.sources.formats.ranges import changed
-from shardctl.sources.kinds.text import too_large
+from shardctl.sources.kinds import too_large
 from shardctl.sources.label_table import DELIMITED_SUFFIXES
 from shardctl.sources.types import Types, separator_in
 from shardctl.sources.walk import suffix_of

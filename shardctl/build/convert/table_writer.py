@@ -15,8 +15,7 @@ import pyarrow as pa
 from shardctl.build.plan.fingerprint import VERSIONS
 from shardctl.build.plan.labels import JOB_ONLY
 from shardctl.build.plan.listing import CHUNK_ROWS
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.arrays import column_of

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.build.convert.decision import verdict_on
 from shardctl.build.convert.request import ConvertRequest
-from shardctl.build.convert.update.compatibility import verdict_on
 from shardctl.build.plan.fingerprint import differing_parts, labels_digest, parts_without_sources
 from shardctl.build.plan.listing import CHUNK_ROWS, Group, KnownListing, wanted_files
 from shardctl.errors import DatasetError, UsageError
@@ -33,8 +33,7 @@ from shardctl.format.update_state import UpdateState
 from shardctl.sources.annotations.nested_records import refuse_nested_records
 from shardctl.sources.annotations.unused import Images, Unused, warnings_of_unused
 from shardctl.sources.export_description import may_be_of_export
-from shardctl.sources.kinds import KINDS, Form
-from shardctl.sources.kinds.image import KNOWN_SUFFIXES
+from shardctl.sources.kinds import KINDS, KNOWN_SUFFIXES, Form
 from shardctl.sources.rechecking import Changed, ChangedError, Listed, Seen, unlisted_files
 from shardctl.sources.sidecars import depends_on_others, inputs_among
 from shardctl.sources.walk import FoundFile, LeftOut, suffix_of

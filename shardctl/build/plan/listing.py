@@ -39,14 +39,11 @@ from shardctl.sources.annotations.nested_records import refuse_nested_records
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.annotations.told_splits import ToldSplits, split_of_list, told_by_lists
 from shardctl.sources.annotations.unused import Images, Unused, warnings_of_unused
-from shardctl.sources.endings import without_compression
-from shardctl.sources.files import begins_ahead, version_of
+from shardctl.sources.files import SourceRoot, begins_ahead, resolved, version_of
 from shardctl.sources.format_table import TABLE_SUFFIXES
-from shardctl.sources.formats import Reading
-from shardctl.sources.kinds import Form, SampleKind
-from shardctl.sources.kinds.image import is_unnamed
+from shardctl.sources.formats import Reading, without_compression
+from shardctl.sources.kinds import Form, SampleKind, is_unnamed
 from shardctl.sources.label_table import LabelTable, said_of_names, some
-from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.sources.sidecars import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, suffix_of, walk

@@ -19,22 +19,20 @@ import pyarrow.compute as pc
 from shardctl.build.commit.staging import begin
 from shardctl.build.convert.columns import known_layout, renamed, without_key
 from shardctl.build.convert.conversion_plan import ConversionPlan, plan_conversion
-from shardctl.build.convert.conversion_progress import ConversionProgress
-from shardctl.build.convert.field_types import with_types
+from shardctl.build.convert.listener import ConversionProgress
+from shardctl.build.convert.planning import with_types
 from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.options import Options, chosen_options
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.labels import PlanRules, write_files
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.splits import SplitRule
-from shardctl.build.shards.engines.base import Engine, OnFound, Report
-from shardctl.build.shards.engines.local import local_engine
+from shardctl.build.shards.engines.local import Engine, OnFound, Report, local_engine
+from shardctl.build.shards.first_records import columns_beside
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import read_marker
 from shardctl.build.shards.planned import Root
-from shardctl.build.shards.probe import Probe
-from shardctl.build.shards.scan import PrePlanTask
-from shardctl.build.shards.unmoved import columns_beside
+from shardctl.build.shards.scan import PrePlanTask, Probe
 from shardctl.errors import InputError, UsageError
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.names import FILES

@@ -19,8 +19,8 @@ from shardctl.build.preview.facts import (
     storing_in_words,
 )
 from shardctl.build.preview.making import Preview, Tried
+from shardctl.images.codecs.drawing import contact_sheet, enlarge, small_file
 from shardctl.images.codecs.image import Pixels
-from shardctl.images.codecs.sheet import contact_sheet, enlarge, small_file
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import facts_of
 from shardctl.inspection.pages import charts

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from shardctl.build.convert.table_writer import done_of
 from shardctl.build.repair.results import Lost
-from shardctl.build.shards.image_facts import record_of_jpegs
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker, read_marker
 from shardctl.build.shards.planned import PlannedUnit, ShardPlace
+from shardctl.build.shards.rows import record_of_jpegs
 from shardctl.errors import DatasetError
 from shardctl.format.counts import JpegRecord
 from shardctl.format.names import PLAN, REJECTS, SHARDS

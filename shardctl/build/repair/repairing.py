@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.build.commit import publish
+from shardctl.build.convert.known_records import hide_pruned, lines_by_key
 from shardctl.build.convert.table_writer import TableWriter, WrittenTables, write_final_files
-from shardctl.build.convert.update.known_records import hide_pruned, lines_by_key
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
 from shardctl.build.repair.manifest import (
@@ -46,12 +46,9 @@ from shardctl.build.repair.repair_job import (
     recorded_job,
 )
 from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.engines.local import local_engine
-from shardctl.build.shards.job import NEW_FOLDER, Job
-from shardctl.build.shards.marker import read_finished, read_marker
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.engines.local import Engine, local_engine
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
+from shardctl.build.shards.marker import WorkDone, read_finished, read_marker
 from shardctl.build.write.commit import making_of, write_tables
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.format.manifest import Manifest

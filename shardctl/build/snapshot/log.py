@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from shardctl.build.convert import narration
-from shardctl.build.convert.conversion_progress import ConversionProgress
-from shardctl.build.convert.estimate import Estimate
-from shardctl.build.convert.listener import Listener
+from shardctl.build.convert.listener import ConversionProgress, Estimate, Listener
 from shardctl.build.convert.result import ConvertResult
 from shardctl.system.progress import Lines, Progress
 from shardctl.system.text import printable

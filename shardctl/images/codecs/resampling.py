@@ -19,6 +19,7 @@ from shardctl.images.geometry import (
     Displacement,
     Matrix,
     Pad,
+    Patch,
     Size,
     Stage,
     View,
@@ -30,7 +31,6 @@ from shardctl.images.geometry import (
     moving,
     scaling,
 )
-from shardctl.images.patch import Patch
 
 WARP_DENSITY = 1.5
 """Pixels per output pixel, on a side, that are left for the bilinear filter of a warp that shrinks.

@@ -18,7 +18,7 @@ from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import plain_size
-from shardctl.images.geometry import Size, View
+from shardctl.images.geometry import Patch, Size, View
 from shardctl.images.object_geometry import (
     KeepRule,
     Motion,
@@ -30,7 +30,6 @@ from shardctl.images.object_geometry import (
     scaled_boxes,
     visible_columns,
 )
-from shardctl.images.patch import Patch
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column, is_missing, numbers_of
 from shardctl.loader.blocks.convert import Views

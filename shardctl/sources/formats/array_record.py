@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection, first_line
 from shardctl.sources.export_description import RESTORED, described
+from shardctl.sources.files import changed
 from shardctl.sources.formats.base import (
     RECORD_BYTES,
     UNIT_BYTES,
@@ -27,12 +28,17 @@ from shardctl.sources.formats.base import (
     Unit,
 )
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, damaged
-from shardctl.sources.formats.containers import NOTHING_DECLARED, Declared, too_large, types_beside
-from shardctl.sources.formats.examples import example_parser
 from shardctl.sources.formats.export_reader import declared_by, restored
-from shardctl.sources.formats.found_values import Record, parsed_records
-from shardctl.sources.formats.ranges import changed
+from shardctl.sources.formats.found_values import (
+    NOTHING_DECLARED,
+    Declared,
+    Record,
+    parsed_records,
+    too_large,
+    types_beside,
+)
 from shardctl.sources.formats.tfds import FEATURES, Features
+from shardctl.sources.formats.tfrecord import example_parser
 from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
 from shardctl.system.text import printable

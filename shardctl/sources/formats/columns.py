@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.arrays import is_list
+from shardctl.sources.files import fill
 from shardctl.sources.formats.base import (
     CHOSEN,
     RECORD_BYTES,
@@ -30,8 +31,7 @@ from shardctl.sources.formats.base import (
     is_json,
     json_texts,
 )
-from shardctl.sources.formats.containers import too_large
-from shardctl.sources.formats.ranges import fill
+from shardctl.sources.formats.found_values import too_large
 from shardctl.sources.types import Classes, Types, without_nulls
 from shardctl.system.files import ordinary
 from shardctl.system.text import first_repeated, printable

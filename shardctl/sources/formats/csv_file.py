@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.sources.files import changed, fill
 from shardctl.sources.formats.base import (
     PIECE_BYTES,
     RECORD_BYTES,
@@ -41,7 +42,6 @@ from shardctl.sources.formats.csv import (
     unclosed,
 )
 from shardctl.sources.formats.lines import range_of
-from shardctl.sources.formats.ranges import changed, fill
 from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
 

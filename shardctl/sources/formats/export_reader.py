@@ -16,9 +16,8 @@ from shardctl.format.arrays import dtype_of
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.names import key_of_member
 from shardctl.sources.export_description import Description, Field
-from shardctl.sources.formats.containers import Container, Declared, Frame
 from shardctl.sources.formats.content import Content
-from shardctl.sources.formats.found_values import JsonForm, Record
+from shardctl.sources.formats.found_values import Container, Declared, Frame, JsonForm, Record
 from shardctl.sources.formats.webdataset import IMAGES
 from shardctl.sources.formats.webdataset import KEY as MEMBERS_KEY
 from shardctl.sources.values import Feature

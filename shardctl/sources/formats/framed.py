@@ -13,15 +13,20 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.sources.export_description import RESTORED, described
+from shardctl.sources.files import changed
 from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, Version, version_of
-from shardctl.sources.formats.containers import Container, ContainerFormat, Frame, types_beside
 from shardctl.sources.formats.content import Content, open_content
 from shardctl.sources.formats.export_reader import Restored
-from shardctl.sources.formats.found_values import Record, parsed_records
-from shardctl.sources.formats.kept_open import KeptOpen
-from shardctl.sources.formats.ranges import changed
-from shardctl.sources.formats.sequential import with_count
+from shardctl.sources.formats.found_values import (
+    Container,
+    ContainerFormat,
+    Frame,
+    Record,
+    parsed_records,
+    types_beside,
+)
+from shardctl.sources.formats.sequential import KeptOpen, with_count
 from shardctl.sources.splits import split_parts
 from shardctl.sources.types import Types
 

@@ -18,10 +18,18 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection, first_line
-from shardctl.sources.formats.array_columns import Array, DType, column, column_type, row_bytes
 from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.columns import HUGGING_FACE
-from shardctl.sources.formats.numbered import batch_of, cuts_of, runs_of
+from shardctl.sources.formats.numbered import (
+    Array,
+    DType,
+    batch_of,
+    column,
+    column_type,
+    cuts_of,
+    row_bytes,
+    runs_of,
+)
 from shardctl.system.files import ordinary
 from shardctl.system.text import printable
 

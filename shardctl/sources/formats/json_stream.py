@@ -15,6 +15,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import Rejection
+from shardctl.sources.files import changed, read_range
 from shardctl.sources.formats.base import (
     DETECT,
     JUDGED_BYTES,
@@ -30,6 +31,7 @@ from shardctl.sources.formats.base import (
     Unit,
     refuse_wide,
 )
+from shardctl.sources.formats.content import Truncated, decompressed, split_compression
 from shardctl.sources.formats.encodings import (
     DETECTED_BYTES,
     UNDECODED,
@@ -40,9 +42,7 @@ from shardctl.sources.formats.encodings import (
 )
 from shardctl.sources.formats.jsonl import BOM, JsonLines
 from shardctl.sources.formats.lines import BUFFER_BYTES, PART_BYTES
-from shardctl.sources.formats.ranges import changed, read_range
 from shardctl.sources.formats.sequential import with_count
-from shardctl.sources.formats.streams import Truncated, decompressed, split_compression
 from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
 from shardctl.system.text import format_bytes

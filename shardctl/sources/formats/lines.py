@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.sources.files import changed, fill, read_range
 from shardctl.sources.formats.base import (
     PIECE_BYTES,
     RECORD_BYTES,
@@ -28,7 +29,6 @@ from shardctl.sources.formats.base import (
     TextFormat,
     Unit,
 )
-from shardctl.sources.formats.ranges import changed, fill, read_range
 from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
 from shardctl.system.text import format_bytes

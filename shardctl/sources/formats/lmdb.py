@@ -16,7 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from shardctl.errors import Rejection
-from shardctl.images.codecs.image import SNIFF_BYTES, is_image
+from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
+from shardctl.sources.files import changed
 from shardctl.sources.formats.base import (
     RECORD_BYTES,
     UNIT_BYTES,
@@ -28,9 +29,13 @@ from shardctl.sources.formats.base import (
     Unit,
 )
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, damaged
-from shardctl.sources.formats.containers import NOTHING_DECLARED, too_large, types_beside
-from shardctl.sources.formats.found_values import Record, parsed_records
-from shardctl.sources.formats.ranges import changed
+from shardctl.sources.formats.found_values import (
+    NOTHING_DECLARED,
+    Record,
+    parsed_records,
+    too_large,
+    types_beside,
+)
 from shardctl.sources.types import Types
 from shardctl.sources.values import Feature
 from shardctl.system.files import ordinary

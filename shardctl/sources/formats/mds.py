@@ -23,15 +23,13 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, Rejection
-from shardctl.sources.files import local_copy
+from shardctl.sources.files import local_copy, read_small
 from shardctl.sources.formats.base import RECORD_BYTES, Numbers, Reading
 from shardctl.sources.formats.beside import MOST_BYTES, is_beside, is_name, json_in, of_export
 from shardctl.sources.formats.columns import Version, version_of
-from shardctl.sources.formats.containers import Declared, Frame, too_large
 from shardctl.sources.formats.content import Content
-from shardctl.sources.formats.found_values import Record, whole_array
+from shardctl.sources.formats.found_values import Declared, Frame, Record, too_large, whole_array
 from shardctl.sources.jsonl import parse_value
-from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile, LeftOut
 from shardctl.system.files import ordinary
 from shardctl.system.locations import beside, name_of

@@ -21,11 +21,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.array_columns import DType
+from shardctl.sources.files import fill, read_range
 from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Numbers, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_range
-from shardctl.sources.formats.numbered import batch_of
-from shardctl.sources.formats.ranges import fill, read_range
+from shardctl.sources.formats.numbered import DType, batch_of
 from shardctl.system.files import ordinary
 from shardctl.system.text import format_bytes, printable
 

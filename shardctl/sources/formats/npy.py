@@ -25,18 +25,20 @@ import pyarrow as pa
 from numpy.lib import format as npy
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.array_columns import (
-    Array,
-    DType,
-    column,
-    column_type,
-    field_type,
-    row_bytes,
-)
+from shardctl.sources.files import fill, read_range
 from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.columns import check_names, hash_range, rows_of, version_of
-from shardctl.sources.formats.numbered import batch_of, cuts_of, runs_of
-from shardctl.sources.formats.ranges import fill, read_range
+from shardctl.sources.formats.numbered import (
+    Array,
+    DType,
+    batch_of,
+    column,
+    column_type,
+    cuts_of,
+    field_type,
+    row_bytes,
+    runs_of,
+)
 from shardctl.sources.splits import split_word
 from shardctl.sources.walk import is_of_system
 from shardctl.system.files import ordinary

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from shardctl.sources.files import changed
 from shardctl.sources.formats.base import (
     Choose,
     Cut,
@@ -35,7 +36,6 @@ from shardctl.sources.formats.columns import (
     types_of,
     version_of,
 )
-from shardctl.sources.formats.ranges import changed
 from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
 

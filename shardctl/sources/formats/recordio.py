@@ -14,9 +14,14 @@ import numpy as np
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import RECORD_BYTES, Reading
-from shardctl.sources.formats.containers import NOTHING_DECLARED, Declared, Frame, too_large
 from shardctl.sources.formats.content import Content
-from shardctl.sources.formats.found_values import Record
+from shardctl.sources.formats.found_values import (
+    NOTHING_DECLARED,
+    Declared,
+    Frame,
+    Record,
+    too_large,
+)
 
 MAGIC = 0xCED7230A
 

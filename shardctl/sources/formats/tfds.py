@@ -22,10 +22,10 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.arrays import dtype_of
+from shardctl.sources.files import read_small
 from shardctl.sources.formats.beside import of_export
 from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.found_values import Record, whole_array
-from shardctl.sources.small_files import read_small
 from shardctl.sources.values import Feature
 from shardctl.system.locations import beside
 

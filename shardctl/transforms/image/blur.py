@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from PIL import Image
 
-from shardctl.images.pixels import blur
+from shardctl.images import pixels
 from shardctl.transforms.base import PixelTransform, Rng, between
 from shardctl.transforms.image.chance import SometimesPixels
 from shardctl.transforms.settings import (
@@ -46,7 +46,7 @@ class GaussianBlur(PixelTransform):
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Blur."""
-        return blur.gaussian_blur(image, between(self.sigma, rng), self.kernel_size)
+        return pixels.gaussian_blur(image, between(self.sigma, rng), self.kernel_size)
 
 
 @dataclass(frozen=True)
@@ -61,4 +61,4 @@ class AdjustSharpness(SometimesPixels):
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Blend."""
-        return blur.sharpness(image, self.factor)
+        return pixels.sharpness(image, self.factor)

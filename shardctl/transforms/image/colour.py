@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from PIL import Image
 
-from shardctl.images.pixels import colour
-from shardctl.images.pixels.backends import BACKENDS, adjust
+from shardctl.images import pixels
+from shardctl.images.pixels import BACKENDS, adjust
 from shardctl.transforms.base import PixelTransform, Rng, between, drawn
 from shardctl.transforms.image.chance import SometimesPixels
 from shardctl.transforms.image.draws import jitter, order, whole
@@ -148,7 +148,7 @@ class PhotometricDistort(PixelTransform):
             place = len(first) if drawn(0.5, rng) else len(adjustments)
             adjustments.insert(place, ("contrast", between(self.contrast, rng)))
         image = adjust(image, adjustments, self.backend)
-        return colour.permute_channels(image, order(rng, 3)) if drawn(self.p, rng) else image
+        return pixels.permute_channels(image, order(rng, 3)) if drawn(self.p, rng) else image
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Grayscale(SometimesPixels):
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Make it grey."""
-        return colour.grayscale(image)
+        return pixels.grayscale(image)
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class ChannelPermutation(SometimesPixels):
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw an order."""
         assert rng is not None, "a random step is handed a generator"
-        return colour.permute_channels(image, order(rng, 3))
+        return pixels.permute_channels(image, order(rng, 3))
 
 
 @dataclass(frozen=True)
@@ -197,4 +197,4 @@ class ChannelDropout(SometimesPixels):
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw a channel."""
         assert rng is not None, "a random step is handed a generator"
-        return colour.drop_channels(image, (whole(rng, 0, 2),), self.value)
+        return pixels.drop_channels(image, (whole(rng, 0, 2),), self.value)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from shardctl.images.geometry import Size
-from shardctl.images.pixels.erasing import Rectangle
+from shardctl.images.pixels import Rectangle
 from shardctl.transforms.base import between
 
 Span = tuple[float, float]

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from PIL import Image
 
+from shardctl.images import pixels
 from shardctl.images.geometry import BLACK, Colour
-from shardctl.images.pixels import erasing
 from shardctl.transforms.base import PixelTransform, Rng
 from shardctl.transforms.image.chance import SometimesPixels
 from shardctl.transforms.image.draws import rectangle
@@ -40,12 +40,12 @@ _VALUE = "Colour of the rectangle, or random: each value is drawn evenly from 0 
 
 
 def _erased(
-    image: Image.Image, box: erasing.Rectangle, value: Colour | None, rng: Rng
+    image: Image.Image, box: pixels.Rectangle, value: Colour | None, rng: Rng
 ) -> Image.Image:
     if value is not None:
-        return erasing.erase(image, box, value)
+        return pixels.erase(image, box, value)
     assert rng is not None, "a random step is handed a generator"
-    return erasing.erase_with_noise(image, box, rng)
+    return pixels.erase_with_noise(image, box, rng)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from PIL import Image
 
-from shardctl.images.pixels import artefacts, noise
+from shardctl.images import pixels
 from shardctl.transforms.base import PixelTransform, Rng, between
 from shardctl.transforms.image.draws import whole
 from shardctl.transforms.settings import Number, Span, WholeSpan, setting
@@ -31,7 +31,7 @@ class GaussianNoise(PixelTransform):
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw the noise."""
         assert rng is not None, "a random step is handed a generator"
-        return noise.gaussian_noise(image, rng, self.mean, between(self.sigma, rng))
+        return pixels.gaussian_noise(image, rng, self.mean, between(self.sigma, rng))
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class SaltAndPepper(PixelTransform):
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw the pixels."""
         assert rng is not None, "a random step is handed a generator"
-        return noise.salt_and_pepper(image, rng, between(self.amount, rng), self.salt)
+        return pixels.salt_and_pepper(image, rng, between(self.amount, rng), self.salt)
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,6 @@ class Jpeg(PixelTransform):
         """Encode and decode."""
         low, high = self.quality
         if low == high:
-            return artefacts.jpeg(image, low)
+            return pixels.jpeg(image, low)
         assert rng is not None, "a random step is handed a generator"
-        return artefacts.jpeg(image, whole(rng, low, high))
+        return pixels.jpeg(image, whole(rng, low, high))

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from PIL import Image
 
-from shardctl.images.pixels import tables
+from shardctl.images import pixels
 from shardctl.transforms.base import Rng
 from shardctl.transforms.image.chance import SometimesPixels
 from shardctl.transforms.settings import PROBABILITY, Number, Whole, setting
@@ -24,7 +24,7 @@ class Autocontrast(SometimesPixels):
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Stretch."""
-        return tables.autocontrast(image)
+        return pixels.autocontrast(image)
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Equalize(SometimesPixels):
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Spread."""
-        return tables.equalize(image)
+        return pixels.equalize(image)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Posterize(SometimesPixels):
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Cut the lower bits off."""
-        return tables.posterize(image, self.bits)
+        return pixels.posterize(image, self.bits)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Solarize(SometimesPixels):
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Invert the brighter values."""
-        return tables.solarize(image, self.threshold)
+        return pixels.solarize(image, self.threshold)
 
 
 @dataclass(frozen=True)
@@ -74,4 +74,4 @@ class Invert(SometimesPixels):
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Invert."""
-        return tables.invert(image)
+        return pixels.invert(image)

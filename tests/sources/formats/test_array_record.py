@@ -12,12 +12,11 @@ import pytest
 from reading import cut, read, types_of, units_of
 
 from shardctl.errors import InstallError, Rejection
-from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import Reading, Unit, find_format
+from shardctl.sources.formats import Reading, Unit, ending_of, find_format
 from shardctl.sources.formats.array_record import MAGIC, ArrayRecord
 
 module = pytest.importorskip("array_record.python.array_record_module")
-examples = pytest.importorskip("shardctl.sources.formats.examples")
+examples = pytest.importorskip("shardctl.sources.formats.tfrecord")
 
 
 def example(number: int) -> bytes:

@@ -14,8 +14,7 @@ from reading import cut, read, units_of
 
 import shardctl
 from shardctl.errors import InstallError, Rejection
-from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import Reading, find_format
+from shardctl.sources.formats import Reading, ending_of, find_format
 from shardctl.sources.formats.lmdb import MAGIC, MAGIC_AT
 from shardctl.system.packages import to_install
 

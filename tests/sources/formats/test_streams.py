@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats import streams
+from shardctl.sources.formats import content as streams
 from shardctl.sources.formats.base import Cut, Numbers, Reading, Unit
+from shardctl.sources.formats.content import Truncated, decompressed, split_compression
 from shardctl.sources.formats.sequential import Sequential
-from shardctl.sources.formats.streams import Truncated, decompressed, split_compression
 from shardctl.sources.formats.text import Lines, Paragraphs
 
 SCHEMA = pa.schema([("text", pa.string())])
