@@ -26,7 +26,9 @@ def keys() -> str:
 
 
 def steps() -> str:
-    """Return a row for each step, and one for each of its settings."""
+    """Return a row for each step, and one for each of its settings. What an earlier step has said of
+    the same setting is left out."""
+    said = set()
     lines = ["| step | settings | default | |", "| --- | --- | --- | --- |"]
     for name, step in TRANSFORMS.items():
         picture = (
@@ -36,7 +38,10 @@ def steps() -> str:
         )
         lines.append(f"| `{name}` | | | {first_line(step)}{picture} |")
         for key, field in settings_in(step).items():
-            lines.append(f"| | `{key}` | {_default(field)} | {field.metadata['doc']} |")
+            meaning = (key, field.metadata["doc"])
+            text = "" if meaning in said else field.metadata["doc"]
+            said.add(meaning)
+            lines.append(f"| | `{key}` | {_default(field)} | {text} |")
     return "\n".join(lines)
 
 
