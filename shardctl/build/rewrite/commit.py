@@ -25,7 +25,7 @@ from shardctl.build.convert.update.previous import refuse_damaged_tables
 from shardctl.build.paths import check_writable, refuse_generation
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.build.shards.job import NEW_FOLDER
-from shardctl.build.write.commit import digest_of_shards
+from shardctl.build.write.writer import digest_of_shards
 from shardctl.format.jpeg_record import COUNTS, JpegRecord, joined
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up

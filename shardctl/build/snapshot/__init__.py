@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.staging import how_far
-from shardctl.build.convert import ConvertResult, Listener
+from shardctl.build.convert import ConvertResult, Listener, narration
+from shardctl.build.convert.conversion_progress import ConversionProgress
+from shardctl.build.convert.estimate import Estimate
 from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.run import run
@@ -22,7 +24,6 @@ from shardctl.build.convert.targets.folder import FolderTarget
 from shardctl.build.convert.unchanged import find_unchanged, recipe_if_same
 from shardctl.build.convert.update.compatibility import Verdict
 from shardctl.build.options import convert_options
-from shardctl.build.snapshot.log import ProgressLog
 from shardctl.build.snapshot.partial_dataset import BuildThread, PartialDataset
 from shardctl.errors import DatasetError, StorageError, UsageError
 from shardctl.format.manifest import Manifest
@@ -35,7 +36,9 @@ from shardctl.system.file_lease import Waiting
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.packages import refuse_while_importing
+from shardctl.system.progress import Lines, Progress
 from shardctl.system.python_names import with_options
+from shardctl.system.text import printable
 
 if TYPE_CHECKING:
     from shardctl.build.convert.targets.store import StoreTarget
@@ -525,3 +528,60 @@ def _of_environment() -> int:
                 )
             return int(rank)
     return 0
+
+
+LINE_SECONDS = 10.0
+"""Seconds between lines."""
+
+
+class ProgressLog(ConversionProgress):
+    """Writes lines about the dataset at a place that is `shown` so, at a terminal too: a job has
+    many processes.
+
+    With `show` False it says nothing.
+    """
+
+    def __init__(self, shown: str, show: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._show, self._printed = show, tuple[str, ...]()
+        self._lines = Lines(
+            clock=clock, every=LINE_SECONDS, prefix=f"shardctl {printable(shown)}: "
+        )
+        super().__init__(self._lines if show else Progress())
+
+    def listener(self) -> Listener:
+        """Return the callbacks for a conversion in this process."""
+        return replace(super().listener(), resuming=self._resuming)
+
+    def waiting(self, owner: str) -> None:
+        """Say for whom this process waits."""
+        self._say([narration.waiting_log_line(owner)])
+        self._lines.postpone()
+
+    def leaving(self) -> None:
+        """Say that this process leaves it to another rank to begin."""
+        self._say(["waiting for rank 0 to begin; if it does not, this process makes the dataset"])
+
+    def looking(self, how_far: Callable[[], tuple[int, int] | None], every: float) -> None:
+        """Say how far another process is, which `how_far` finds out: once in so many seconds."""
+        if self._show and self._lines.is_due(every):
+            self._say([narration.watching_log_line(how_far())])
+
+    def ended(self, result: ConvertResult) -> None:
+        """Say what was made, and of what there are no samples: nothing is left out without a
+        word."""
+        self._say(narration.result_log_lines(result, self._printed))
+
+    def announce(self, estimate: Estimate) -> None:
+        """The work is planned."""
+        super().announce(estimate)
+        self._printed = narration.notices_of(estimate)
+        self._say(narration.estimate_log_lines(estimate))
+        self._lines.postpone()
+
+    def _resuming(self, done: int, shards: int) -> None:
+        self._say([narration.resuming_log_line(done, shards)])
+
+    def _say(self, lines: Iterable[str]) -> None:
+        if self._show:
+            for line in lines:
+                self._lines.write(printable(line))
