@@ -40,7 +40,7 @@ _PUBLIC = {
     "compact": ("shardctl.build.rewrite.compact", "compact"),
     "convert": ("shardctl.build.convert", "convert"),
     "export": ("shardctl.interop.exports.exporting", "export"),
-    "finish": ("shardctl.build.convert.finish", "finish"),
+    "finish": ("shardctl.build.convert.parts", "finish"),
     "inspect": ("shardctl.inspection.content.inspection", "inspect"),
     "mix": ("shardctl.loader.mix", "mix"),
     "open": ("shardctl.loader.dataset", "open_dataset"),
@@ -50,7 +50,7 @@ _PUBLIC = {
     "train_tokenizer": ("shardctl.build.train_tokenizer", "train_tokenizer"),
     "transform": ("shardctl.transforms.own_code", "transform"),
     "verify": ("shardctl.inspection.verify.verification", "verify"),
-    "watch": ("shardctl.loader.metrics.watching", "watch"),
+    "watch": ("shardctl.loader.watching", "watch"),
     "write": ("shardctl.build.write", "write"),
 }
 """Where each public function is. Editors and type checkers read `__init__.pyi`, which is written

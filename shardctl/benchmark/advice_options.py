@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.build.shared_options import WORKERS
 from shardctl.errors import UsageError
-from shardctl.loader.shared_options import BATCH_SIZE, THREADS
+from shardctl.loader.options import BATCH_SIZE, THREADS
 from shardctl.system.options import (
     Anything,
     FilePath,

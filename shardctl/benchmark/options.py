@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import UsageError
-from shardctl.loader.shared_options import BATCH_SIZE, THREADS
+from shardctl.loader.options import BATCH_SIZE, THREADS
 from shardctl.system.options import (
     Anything,
     FilePath,

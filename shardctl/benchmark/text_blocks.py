@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.benchmark.measure.tokens import BYTES_PER_TOKEN
-from shardctl.format.dataset_place import DatasetPlace
+from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.packing import METHODS, Numbers
 from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, load_file
@@ -75,7 +75,7 @@ def block_advice(root: Path) -> BlockAdvice | None:
     DatasetError."""
     parts = [
         _lengths(block.data, block.shard.roles)
-        for block in all_blocks(DatasetPlace(LocalFolder(root)), None)
+        for block in all_blocks(DatasetLocation(LocalFolder(root)), None)
     ]
     known = [lengths for lengths, _ in parts if len(lengths)]
     if not known:

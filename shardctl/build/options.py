@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from shardctl.build.shards import engines
 from shardctl.build.shared_options import IF_RUNNING, WORKERS
 from shardctl.errors import UsageError
-from shardctl.loader.metrics_option import METRICS
+from shardctl.loader.options import METRICS
 from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
 from shardctl.system.options import (
     Anything,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.build.convert import Listener, convert
-from shardctl.build.convert.conversion_progress import ConversionProgress
+from shardctl.build.convert.listener import ConversionProgress
 from shardctl.errors import (
     NOTHING_WRITTEN,
     InputError,

@@ -146,7 +146,7 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
             f"NONE keeps it busy on this machine; {advice.best.name} is the fastest: "
             f"{advice.proven:.1%} utilisation in a test"
         )
-    from shardctl.format.jpeg_record import jpeg_costs  # with numpy, which most commands do without
+    from shardctl.format.counts import jpeg_costs  # with numpy, which most commands do without
 
     for cost in jpeg_costs(advice.jpeg, advice.tried - advice.rejected):
         click.echo(f"of those tried, {cost}")

@@ -39,7 +39,7 @@ from shardctl.cli.output import (
 )
 from shardctl.cli.values import OneOf
 from shardctl.errors import UsageError
-from shardctl.loader.metrics_option import METRICS
+from shardctl.loader.options import METRICS
 from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import keep_pandas_out_of_arrow

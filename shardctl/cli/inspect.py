@@ -38,13 +38,13 @@ from shardctl.cli.show import (
 )
 from shardctl.cli.values import WholeNumber
 from shardctl.errors import UsageError
-from shardctl.format.generations import kept_generations
+from shardctl.format.manifest import kept_generations
 from shardctl.system.folders import LocalFolder
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.format.dataset_place import DatasetPlace
+    from shardctl.format.dataset_location import DatasetLocation
     from shardctl.format.tables import ShardEntry
     from shardctl.inspection.content.blocks import StoredSample
     from shardctl.inspection.content.inspection import VariantStatistics
@@ -208,7 +208,7 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     endswith. If no sample matches, a message says so, and the exit code is 0.
     """
     with quick_imports():
-        from shardctl.format.dataset_place import open_place
+        from shardctl.format.dataset_location import open_location
         from shardctl.interop.foreign.shards import is_foreign, refuse_text
         from shardctl.interop.foreign.sums import refuse_export
 
@@ -218,13 +218,13 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     given["columns"] = given["columns"].split(",") if given["columns"] else None
     if is_foreign(path):
         return _show_foreign(path, given, output)
-    with open_place(target, "blocks") as place:
+    with open_location(target, "blocks") as place:
         return _show(place, given, output)
 
 
-def _show(place: DatasetPlace, given: dict[str, Any], output: Output) -> int:
+def _show(place: DatasetLocation, given: dict[str, Any], output: Output) -> int:
     """Show what is in a dataset or a shard."""
-    from shardctl.format.dataset_place import open_place, refuse_part_of_dataset
+    from shardctl.format.dataset_location import open_location, refuse_part_of_dataset
 
     refuse_part_of_dataset(place)
     _check_options(place, given)
@@ -232,7 +232,7 @@ def _show(place: DatasetPlace, given: dict[str, Any], output: Output) -> int:
         _show_history(place, output.as_json)
         return 0
     if given["diff"] is not None:
-        with open_place(given["diff"], "blocks") as other:
+        with open_location(given["diff"], "blocks") as other:
             return _show_differences(place, other, output)
     if any(given[name] is not None for name in ("save", "images", "html")) or given["open"]:
         _write_files(place, given, output.as_json)
@@ -284,13 +284,13 @@ def _draw_foreign(path: Path, given: dict[str, Any], as_json: bool) -> None:
     """Draw some records from all over shards of another tool, as the dataset that a conversion
     makes of them."""
     from shardctl.build.sampling import convert_some
-    from shardctl.format.dataset_place import DatasetPlace
+    from shardctl.format.dataset_location import DatasetLocation
     from shardctl.system.scratch import scratch_folder
 
     with scratch_folder() as scratch:
         some = convert_some(path, MOST_OF_OTHERS, scratch)
         origin = f"{some.samples:,} of the {counted(some.records, 'record')} of {path}"
-        _write_files(DatasetPlace(LocalFolder(some.root)), {**given, "origin": origin}, as_json)
+        _write_files(DatasetLocation(LocalFolder(some.root)), {**given, "origin": origin}, as_json)
 
 
 MOST_OF_OTHERS = 500
@@ -303,7 +303,7 @@ _CHOICES = ("key", "row", "where", "head")
 """The options that choose samples."""
 
 
-def _check_options(place: DatasetPlace, given: dict[str, Any]) -> None:
+def _check_options(place: DatasetLocation, given: dict[str, Any]) -> None:
     """Raise UsageError for options that would have no effect together with the others: no option is
     silently ignored."""
     lone = bool(place.lone)
@@ -364,7 +364,7 @@ def _used(lone: bool, given: dict[str, Any]) -> set[str]:
     return {"shard", "block", "stats"} if lone or given["shard"] is not None else {"split", "stats"}
 
 
-def _chosen_shard(place: DatasetPlace, given: dict[str, Any]) -> tuple[str, ShardEntry | None]:
+def _chosen_shard(place: DatasetLocation, given: dict[str, Any]) -> tuple[str, ShardEntry | None]:
     """Return the name of the chosen shard, and its entry in the dataset's table (None for a shard
     on its own)."""
     from shardctl.inspection.content.overview import find_shard
@@ -379,7 +379,7 @@ DIGITS = 12
 """Digits of a digest that are printed."""
 
 
-def _show_history(place: DatasetPlace, as_json: bool) -> None:
+def _show_history(place: DatasetLocation, as_json: bool) -> None:
     from shardctl.format.manifest import Manifest
 
     manifest, here = Manifest.load(place.folder), place.folder.local
@@ -414,7 +414,7 @@ def _show_history(place: DatasetPlace, as_json: bool) -> None:
     print_table(rows, header)
 
 
-def _show_dataset(place: DatasetPlace, split: str | None, stats: bool, as_json: bool) -> None:
+def _show_dataset(place: DatasetLocation, split: str | None, stats: bool, as_json: bool) -> None:
     from shardctl.inspection.content.inspection import inspect_dataset
 
     found = inspect_dataset(place, split, stats)
@@ -448,7 +448,7 @@ def _variants_line(variants: VariantStatistics) -> str:
     )
 
 
-def _show_shard(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> None:
+def _show_shard(place: DatasetLocation, given: dict[str, Any], as_json: bool) -> None:
     from shardctl.inspection.content.overview import describe_shard
 
     name, _ = _chosen_shard(place, given)
@@ -469,7 +469,7 @@ def _only_block(found: ShardOverview, block: int) -> ShardOverview:
     return replace(found, blocks=(found.blocks[block],))
 
 
-def _write_files(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> None:
+def _write_files(place: DatasetLocation, given: dict[str, Any], as_json: bool) -> None:
     """Write the requested outputs: samples as files, a contact sheet, a page. Samples are read one
     at a time."""
     written: dict[str, Any] = {}
@@ -488,7 +488,7 @@ def _write_files(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> N
         open_page(written["page"])
 
 
-def _records(place: DatasetPlace, given: dict[str, Any]) -> Iterator[StoredSample]:
+def _records(place: DatasetLocation, given: dict[str, Any]) -> Iterator[StoredSample]:
     from shardctl.inspection.content.blocks import some_samples
     from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
 
@@ -531,7 +531,7 @@ def _no_match(given: dict[str, Any]) -> str:
 
 
 def _draw(
-    place: DatasetPlace, records: Iterator[StoredSample], given: dict[str, Any], as_json: bool
+    place: DatasetLocation, records: Iterator[StoredSample], given: dict[str, Any], as_json: bool
 ) -> dict[str, Any]:
     from shardctl.images.codecs.sheet import SHEET
     from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
@@ -552,7 +552,7 @@ def _draw(
     return {"file": str(path), "sheet": str(path), "images": len(pictures)}
 
 
-def _decoder(place: DatasetPlace, given: dict[str, Any], whole: bool) -> Decoder:
+def _decoder(place: DatasetLocation, given: dict[str, Any], whole: bool) -> Decoder:
     """Return what turns the tokens of the shown columns into text: all of it, or as much as is
     shown."""
     from shardctl.inspection.content.tokens import Decoder
@@ -565,7 +565,7 @@ def _say_why_numbers(decoder: Decoder) -> None:
         note(f"tokens are shown as numbers only: {printable(decoder.why_not)}")
 
 
-def _print_records(place: DatasetPlace, given: dict[str, Any], output: Output) -> None:
+def _print_records(place: DatasetLocation, given: dict[str, Any], output: Output) -> None:
     from shardctl.inspection.content.samples import MOST_BLOCKS
 
     decoder, columns = _decoder(place, given, output.as_json or output.verbose), given["columns"]
@@ -613,7 +613,7 @@ def _plain_record(record: StoredSample, columns: list[str] | None) -> dict[str, 
     }
 
 
-def _print_samples(place: DatasetPlace, given: dict[str, Any], output: Output) -> None:
+def _print_samples(place: DatasetLocation, given: dict[str, Any], output: Output) -> None:
     """Print the first of some samples; with a condition, also how many match it, if all were
     checked."""
     records, decoder = (
@@ -690,7 +690,7 @@ def _image_text(value: Any) -> Any:
     return value
 
 
-def _write_page(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> dict[str, Any]:
+def _write_page(place: DatasetLocation, given: dict[str, Any], as_json: bool) -> dict[str, Any]:
     from shardctl.inspection.pages.dataset import dataset_page
     from shardctl.inspection.pages.page import write_page
 
@@ -702,7 +702,7 @@ def _write_page(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> di
     return {"file": page, "page": page}
 
 
-def _show_differences(a: DatasetPlace, b: DatasetPlace, output: Output) -> int:
+def _show_differences(a: DatasetLocation, b: DatasetLocation, output: Output) -> int:
     from shardctl.inspection.content.differences import differences
     from shardctl.system.progress import counting
 

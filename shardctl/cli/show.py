@@ -29,8 +29,7 @@ SHOWN_CLASSES = 12
 
 def print_overview(found: Inspection) -> None:
     """Print what is known of a dataset or a split."""
-    from shardctl.format.jpeg_record import jpeg_costs
-    from shardctl.format.step_counts import step_lines
+    from shardctl.format.counts import jpeg_costs, step_lines
     from shardctl.format.tables import reason_lines
     from shardctl.inspection.content.overview import recipe_in_words
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.counts import JpegRecord
 from shardctl.format.names import CHECKSUMS, PLAN, REJECTS, SHARDS, are_file_names
 from shardctl.format.shard import ShardFacts, field_names
 from shardctl.system.files import naming_the_path, replacing

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.list_types import is_list
+from shardctl.format.arrays import is_list
 from shardctl.format.roles import Roles, Tokens
 
 Numbers = npt.NDArray[np.int64]

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.counts import Counts
 from shardctl.format.names import UPDATE
-from shardctl.format.step_counts import Counts
 from shardctl.system.files import FileFacts, HashingFile, replacing
 from shardctl.system.folders import FolderHere, hash_file
 

@@ -19,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.loader.blocks import BatchMemory, Indices, Spec, lend_free_memory
-from shardctl.loader.lookahead import Lookahead
+from shardctl.loader.blocks.column import Spec
+from shardctl.loader.blocks.gather import Indices
+from shardctl.loader.blocks.memory import BatchMemory, lend_free_memory
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.order import BucketedOrder, EpochOrder, InOrder, neighbours
 from shardctl.loader.prefetch import MOST_AUTO_THREADS, Prefetcher, Tuner, Waits
 from shardctl.loader.processes.pool import Processes, Tally
-from shardctl.loader.stream import Stream
+from shardctl.loader.stream import Lookahead, Stream
 from shardctl.system.arguments import caller_level, whole_number
 from shardctl.system.machine import usable_cores
 from shardctl.system.text import counted

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from shardctl.format.arrays import leaf_of
 from shardctl.format.layout import may_be_pictures
-from shardctl.format.list_types import leaf_of
 from shardctl.format.roles import PLACES, Image, Role
 from shardctl.sources.first_values import Kind
 from shardctl.sources.image_columns import is_struct

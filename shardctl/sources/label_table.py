@@ -15,7 +15,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.format.sample import RESERVED_FIELDS
+from shardctl.format.roles import RESERVED_FIELDS
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.files import local_copy
 from shardctl.sources.formats.base import CHOSEN, Head, Misfit, Parsed, Reading, TextFormat

@@ -12,8 +12,7 @@ import pyarrow as pa
 from PIL import Image
 
 from shardctl.errors import Rejection
-from shardctl.format.roles import Role
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Role, Sample
 from shardctl.images.geometry import Look, Size
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.records import BatchRun

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardctl.errors import Rejection, UsageError
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.system.packages import find_function
 from shardctl.transforms.base import GroupTransform, SampleTransform, Transform
 from shardctl.transforms.own_code import code_digest, rejection_of, samples_of

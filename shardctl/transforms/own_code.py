@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from shardctl.errors import Rejection, UsageError
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.system.files import read_bytes, read_named
 from shardctl.transforms.values import describe
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import dtype_of
-from shardctl.format.list_types import is_list
+from shardctl.format.arrays import dtype_of, is_list
 
 PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 """Types that Arrow takes as they are."""

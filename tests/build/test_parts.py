@@ -26,7 +26,7 @@ from image_files import images
 import shardctl
 from shardctl.build.convert import discover
 from shardctl.build.part import Part
-from shardctl.cli.convert import print_result
+from shardctl.cli.conversion import print_result
 from shardctl.errors import (
     BusyError,
     DatasetError,

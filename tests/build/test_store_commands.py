@@ -24,10 +24,9 @@ from object_server import ObjectServer
 import shardctl
 from shardctl.build.repair import Listener
 from shardctl.errors import DatasetError, ObjectChangedError, StoreError, UsageError
-from shardctl.format.dataset_place import open_place
-from shardctl.format.footer import footer_bytes
+from shardctl.format.dataset_location import open_location
 from shardctl.format.names import LEASE_KEY
-from shardctl.format.on_store.block_reads import OpenFile, RemoteFile, read_tail
+from shardctl.format.stretches import OpenFile, RemoteFile, footer_bytes, read_tail
 from shardctl.system.folders import LocalFolder, hash_file
 from shardctl.system.machine import usable_cores
 from shardctl.system.scratch import SCRATCH
@@ -623,7 +622,7 @@ def test_faults_that_pass_change_nothing(
 
 
 def test_a_shard_that_is_written_anew_after_it_was_listed(bucket: str, dataset: Path) -> None:
-    with open_place(put(dataset, bucket), listed=True) as place:
+    with open_location(put(dataset, bucket), listed=True) as place:
         flip(dataset / SHARD, -5)
         put(dataset, bucket)
         with pytest.raises(

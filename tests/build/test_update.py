@@ -26,7 +26,7 @@ from shardctl.build.commit import publish
 from shardctl.build.convert import ConvertResult, Listener, run
 from shardctl.build.convert.conversion import ExistingDataset
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.format.generations import kept_generations
+from shardctl.format.manifest import kept_generations
 from shardctl.format.names import SHARDS, UPDATE
 from shardctl.format.tables import ShardTable, read_checksums, read_rejects
 from shardctl.sources import rechecking
@@ -240,7 +240,7 @@ def test_an_update_of_usual_images_makes_no_list(
     out, listed = tmp_path / "out", list[int]()
     convert(source, out, recipe=SMALL)
     monkeypatch.setattr(
-        "shardctl.build.convert.inputs.list_files", lambda *_: pytest.fail("it made a list")
+        "shardctl.build.convert.conversion.list_files", lambda *_: pytest.fail("it made a list")
     )
     _another_image(source)
     assert numbers(update(source, out, recipe=SMALL))[:3] == (0, 0, 2)

@@ -25,7 +25,7 @@ from PIL import Image
 
 import shardctl
 from shardctl.errors import DatasetError
-from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.counts import JpegRecord
 from shardctl.format.tables import JPEG_KEY, ShardTable
 from shardctl.images.codecs import image, jpeg
 from shardctl.images.codecs.image import ImageEncoding

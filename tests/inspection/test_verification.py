@@ -201,7 +201,7 @@ def test_a_plan_that_crashes_the_reader_is_a_finding_and_the_shards_are_checked(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, shardctl.inspection.verify.tables as t\nt.StoredDataset.units = lambda *given: "
+        "import os, shardctl.inspection.verify.tables as t\nt.DatasetTables.units = lambda *given: "
         "os.abort()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)

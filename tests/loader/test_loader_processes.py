@@ -28,7 +28,7 @@ import shardctl
 from shardctl.errors import DatasetError, ShardctlError, WorkerError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.loader.loader import Loader
-from shardctl.loader.processes.shared_memory import Segment, file_in_memory
+from shardctl.loader.processes.worker import Segment, file_in_memory
 from shardctl.system.mmap import SharedPages
 
 SAMPLES, WIDE = 120, 20_000

@@ -21,8 +21,8 @@ import shardctl
 from shardctl.errors import DatasetError, StoreError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST
+from shardctl.loader.blocks import fetching
 from shardctl.loader.dataset import Dataset
-from shardctl.loader.remote import request_threads
 from shardctl.system.folders import LocalFolder
 from shardctl.system.scratch import SCRATCH
 from shardctl.system.stores import open_store
@@ -248,8 +248,8 @@ def test_an_abandoned_epoch_leaves_nothing_behind(
 def test_a_small_window_of_requests_is_enough(
     plain: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_threads, "AHEAD_BYTES", 1)
-    monkeypatch.setattr(request_threads, "AT_ONCE", 2)
+    monkeypatch.setattr(fetching, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(fetching, "AT_ONCE", 2)
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
     assert all_same(
         remote.loader(8, shuffle="global", threads=4),

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from shardctl.errors import UsageError
-from shardctl.format.dataset_place import from_json, to_json
-from shardctl.format.on_store.dataset import DatasetOnStore, Form
+from shardctl.format.dataset_location import from_json, to_json
+from shardctl.format.on_store import DatasetOnStore, Form
 from shardctl.system.folders import (
     Folder,
     FolderHere,

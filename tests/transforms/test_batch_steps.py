@@ -17,7 +17,7 @@ import pytest
 
 import shardctl
 from shardctl.errors import InputError
-from shardctl.format.step_counts import step_lines
+from shardctl.format.counts import step_lines
 from shardctl.format.tables import read_rejects
 from shardctl.system.folders import LocalFolder
 from shardctl.transforms.pipeline.batches import make_keys

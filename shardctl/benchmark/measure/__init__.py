@@ -40,15 +40,15 @@ from shardctl.build.shards.planned import PlannedUnit, Root
 from shardctl.build.shards.records import choice_of, read_unit, sample_of
 from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError, explaining_interrupts
-from shardctl.format.exact_values import python_rows
+from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
-from shardctl.format.sample import Sample
-from shardctl.format.stored import StoredDataset
+from shardctl.format.python_values import python_rows
+from shardctl.format.roles import Sample
 from shardctl.format.tables import ShardTable, is_written
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.loader.dataset import Dataset
-from shardctl.loader.order import MODES, Permutation
+from shardctl.loader.order import MODES
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.arguments import instance
@@ -57,6 +57,7 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.machine import usable_cores
 from shardctl.system.options import declared_in, taken_arguments
+from shardctl.system.permutation import Permutation
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.python_names import with_options
@@ -296,7 +297,7 @@ class _Inputs:
         )
         self._splits = [split.name for split in manifest.splits]
         self._units = list(
-            _some_units(StoredDataset(LocalFolder(root)), options.split, self._job.fields is None)
+            _some_units(DatasetTables(LocalFolder(root)), options.split, self._job.fields is None)
         )
 
     def _paths(self) -> Iterator[Path]:
@@ -418,7 +419,7 @@ def _stack(values: list[Any]) -> None:
         np.stack(values)
 
 
-def _some_units(stored: StoredDataset, split: str | None, whole: bool) -> Iterator[tuple[int, str]]:
+def _some_units(stored: DatasetTables, split: str | None, whole: bool) -> Iterator[tuple[int, str]]:
     """Yield rows of the plan that became samples, from all over the dataset, each with its split.
     Raises DatasetError."""
     splits = [entry.split for entry in stored.shards]

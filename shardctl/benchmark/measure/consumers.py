@@ -17,7 +17,7 @@ from typing import Any
 
 from shardctl.benchmark.measure.meters import count_of
 from shardctl.errors import ConsumerError, ShardctlError, UsageError
-from shardctl.loader.blocks import Batch
+from shardctl.loader.blocks.memory import Batch
 
 ENOUGH = 0.9
 """Utilisation from which on a consumer counts as kept busy (MLPerf Storage, `metric: au: 0.90`)."""

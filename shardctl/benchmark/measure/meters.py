@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.loader.blocks import Batch
+from shardctl.loader.blocks.memory import Batch
 from shardctl.system.machine import usable_core_numbers
 
 _FIRST_MS, _LAST_MS, _PER_DECADE = 1e-3, 1e7, 100

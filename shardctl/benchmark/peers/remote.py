@@ -16,7 +16,7 @@ from typing import Any
 
 from shardctl.benchmark.peers.readers import PeerReader
 from shardctl.errors import InputError, InstallError
-from shardctl.loader.blocks import Batch
+from shardctl.loader.blocks.memory import Batch
 from shardctl.system.processes.worker_state import await_end, last_line_of
 from shardctl.system.text import printable
 

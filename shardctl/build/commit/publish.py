@@ -32,8 +32,8 @@ from pathlib import Path
 from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.errors import DatasetError, StorageError
-from shardctl.format.generations import beside as _beside
 from shardctl.format.manifest import Manifest
+from shardctl.format.manifest import beside as _beside
 from shardctl.format.names import (
     BESIDE_SHARDS,
     MANIFEST,

@@ -14,8 +14,7 @@ from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.job import KEY, objects_of_records
 from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.format.roles import Image, Label, Mask, Objects, Role
-from shardctl.format.sample import RESERVED_FIELDS
+from shardctl.format.roles import RESERVED_FIELDS, Image, Label, Mask, Objects, Role
 from shardctl.images.codecs import backend
 from shardctl.images.defaults import SUFFIXES
 from shardctl.sources.annotations import AnnotationRule

@@ -5,27 +5,37 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
+from shardctl.build.convert.decision import why_written
 from shardctl.build.convert.listener import Listener
+from shardctl.build.convert.previous import PreviousDataset
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.sample_kind import settle_kind
-from shardctl.build.convert.targets.base import Target, WriteLease
+from shardctl.build.convert.targets import Target, WriteLease
 from shardctl.build.convert.unchanged import find_changed, find_unchanged
-from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.options import Options
 from shardctl.build.paths import check_sources
-from shardctl.build.plan.fingerprint import inputs_digest, parts_without_sources
+from shardctl.build.plan.fingerprint import fingerprint_parts, inputs_digest, parts_without_sources
 from shardctl.build.plan.labels import PlanRules
-from shardctl.build.plan.listing import Listing
+from shardctl.build.plan.listing import CHUNK_ROWS, KnownFiles, LabelRule, Listing, list_files
+from shardctl.build.shards import engines
 from shardctl.build.shards.engines.local import Engine
-from shardctl.errors import DatasetError
+from shardctl.build.shards.planned import Root
+from shardctl.errors import DatasetError, InputError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
 from shardctl.images.codecs import backend
 from shardctl.sources.files import list_all
+from shardctl.sources.kinds import KINDS, Form
+from shardctl.sources.roots import SourceRoot, folder_of
+from shardctl.sources.walk import FoundFile, is_hidden, suffix_of, walk
 from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import path_below, within
+from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 
 
@@ -120,7 +130,7 @@ class Conversion:
             self.engine.close()
             self.listener.waiting(owner)
 
-        return self.target.writing(wait if self.options.if_running == "wait" else None)
+        return self.target.lease(wait if self.options.if_running == "wait" else None)
 
 
 # --- the dataset that is at the target of a conversion already ---
@@ -211,3 +221,167 @@ class ExistingDataset:
                     return None  # the tables are those of the dataset that has taken its place
                 raise
         return self._before
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs as they were listed. `roots` are the sources, `bases` the folders that paths are
+    relative to.
+
+    `parts` are those of the fingerprint. `existing` is the digest of the dataset that was at the
+    target when the inputs were listed, "" if there was none. `scratch` is a folder for what a plan
+    needs.
+    """
+
+    listing: Listing
+    roots: tuple[SourceRoot, ...]
+    bases: tuple[Root, ...]
+    parts: dict[str, str]
+    existing: str
+    scratch: Path
+
+    @property
+    def sources(self) -> list[str]:
+        """The absolute paths of the sources, or their URLs."""
+        return [root.recorded for root in self.roots]
+
+
+def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
+    """List the inputs; None if another dataset has taken the place of the one that inputs are
+    appended to.
+
+    `scratch` is a folder for the list. Raises InputError, UsageError, StoreError.
+    """
+    options = conversion.options
+    if options.update or options.append or options.explain or options.copy_rejects is not None:
+        conversion.target.fetch_dataset()
+    if options.overwrite or not conversion.existing.is_there():
+        # a second process imports the modules of the workers while the inputs are listed
+        conversion.engine.prepare()
+    existing, roots, known = conversion.existing.digest(), conversion.request.roots, None
+    bases = _bases(conversion)
+    if options.append and (manifest := conversion.existing.manifest()) is not None:
+        if (written := why_written(conversion.folder.text, manifest)) is not None:
+            raise written
+        before = conversion.existing.before(manifest)
+        if before is None:
+            return None
+        appending = Appending(before, roots, conversion.rules.labels)
+        roots, bases, known = tuple(appending.roots), appending.bases, appending.known()
+    as_before = conversion.known
+    if as_before is not None and as_before.existing == existing:
+        return Inputs(as_before.listing.fresh(), roots, bases, as_before.parts, existing, scratch)
+    listing = _listed(conversion, roots, scratch / "listing.arrow", known)
+    parts = fingerprint_parts(
+        listing, conversion.recipe, conversion.request.recorded_settings(conversion.recipe)
+    )
+    return Inputs(listing, roots, bases, parts, existing, scratch)
+
+
+def _bases(conversion: Conversion) -> tuple[Root, ...]:
+    """Return the folders of the sources. Their devices count where the workers are on this
+    machine."""
+    of = Root.of if engines.is_here(conversion.options.engine) else Root.anywhere
+    return tuple(of(root.base) for root in conversion.request.roots)
+
+
+def _listed(
+    conversion: Conversion, roots: tuple[SourceRoot, ...], path: Path, known: KnownFiles | None
+) -> Listing:
+    recipe, rules = conversion.recipe, conversion.rules
+    kind, said = KINDS[recipe.kind], conversion.listener.listing
+    listing = list_files(roots, kind, recipe.reading, rules.labels, path, said, known)
+    listing.notices[:0] = conversion.notices
+    return listing
+
+
+Place = tuple[int, str]
+"""Where a source lies in the sources of the dataset: the number of one of these, and the path below
+it, "" for all of it."""
+
+
+class Appending:
+    """Sources of which the inputs are added to a dataset. Raises InputError for one whose labels
+    are in files."""
+
+    def __init__(
+        self, before: PreviousDataset, given: Sequence[SourceRoot], rule: LabelRule
+    ) -> None:
+        self._before, self._given = before, given
+        if rule.mode == "file" or rule.annotations or "columns" in before.files.column_names:
+            raise InputError(
+                "--append cannot tell what labels files and annotations say of inputs that it does "
+                "not look at; use --update"
+            )
+        recorded = list(before.manifest.sources)
+        self._places: list[Place] = []
+        for root in given:
+            place = root.recorded
+            lies = ((number, path_below(place, source)) for number, source in enumerate(recorded))
+            found, below = next(
+                ((number, path) for number, path in lies if path is not None), (len(recorded), "")
+            )
+            if found == len(recorded):
+                recorded.append(place)
+            if any(map(is_hidden, filter(None, below.split("/")))):
+                raise InputError(
+                    f"{printable(root.text)}: is in a hidden folder of "
+                    f"{printable(recorded[found])}; give it another name"
+                )
+            self._places.append((found, below))
+        self.sources = recorded
+        """The sources of the dataset afterwards: those that it has, and the given ones that are in
+        none of these."""
+
+    @property
+    def roots(self) -> tuple[SourceRoot, ...]:
+        """The same sources. Some may be gone: nothing is read of those that were not given."""
+        return tuple(map(SourceRoot, self.sources))
+
+    @property
+    def bases(self) -> tuple[Root, ...]:
+        """The folders that paths of files are relative to."""
+        return tuple(map(Root.anywhere, map(folder_of, self.sources)))
+
+    def known(self) -> KnownFiles:
+        """Return the files of the dataset, and the walk that finds new ones."""
+        form = Form.ONE if self._before.manifest.records is None else Form.MANY
+        return KnownFiles(form, self._recorded, self._walk)
+
+    def _recorded(self) -> Iterator[FoundFile]:
+        table, times, first = self._before.files, self._before.state.mtime_ns, 0
+        begins = list(map(within, self.sources))
+        for batch in table.select(["path", "root", "size"]).to_batches(max_chunksize=CHUNK_ROWS):
+            columns = (batch.column(name).to_pylist() for name in ("path", "root", "size"))
+            for number, (path, root, size) in enumerate(zip(*columns, strict=True), first):
+                folder, _, name = path.rpartition("/")
+                opened = f"{begins[root]}{path}"
+                yield FoundFile(
+                    root, path, opened, folder, suffix_of(name), size, int(times[number]), None
+                )
+            first += batch.num_rows
+
+    def _walk(self, notice: Callable[[str], None]) -> Iterator[FoundFile]:
+        """Yield the files in the given sources, by their paths in the sources of the dataset, in
+        the order of these."""
+        for place, root in sorted(zip(self._places, self._given, strict=True)):
+            number, below = place
+            if not root.is_folder and below:
+                folder, _, _ = below.rpartition("/")
+                yield from (
+                    file._replace(root=number, path=below, folder=folder)
+                    for file in walk([root], notice)
+                )
+                continue
+            for file in walk([root], notice):
+                folder = "/".join(part for part in (below, file.folder) if part)
+                path = f"{below}/{file.path}" if below else file.path
+                yield file._replace(root=number, path=path, folder=folder)
+
+
+def refuse_anew(why: str, folder: LocalFolder) -> InputError:
+    """Return the error where an addition would change all shards."""
+    return InputError(
+        f"{folder.shown()}: --append only adds shards, but these inputs would change all shards, "
+        f"since {why}; use --update"
+    )

@@ -32,12 +32,17 @@ from shardctl.build.convert.columns import (
 )
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.options import Options
-from shardctl.build.plan.labels import Labelling, PlanRules, label_files, left_out_by, write_files
+from shardctl.build.plan.labels import (
+    Labelling,
+    PlanRules,
+    label_files,
+    left_out_by,
+    refuse_other_names,
+    write_files,
+)
 from shardctl.build.plan.listing import Listing
-from shardctl.build.plan.pinned import refuse_other_names
-from shardctl.build.plan.plan import Planner, SplitPlan, order_units
+from shardctl.build.plan.plan import Planner, SplitPlan, Units, order_units
 from shardctl.build.plan.splits import look_inside, split_files
-from shardctl.build.plan.units import Units
 from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.job import Costs, DatasetJob, Job, Lineage, RecordReading, plan_job
 from shardctl.build.shards.planned import Root
@@ -58,7 +63,7 @@ from shardctl.transforms.duplicates.pictures import Repeats
 from shardctl.transforms.recipe import Recipe
 
 if TYPE_CHECKING:
-    from shardctl.build.convert.dedup_text import Compared
+    from shardctl.build.convert.duplicates import Compared
 
 SHARD_BYTES = 128 << 20
 """Default target size of a shard. Defaults and advice of other tools: 50 to 150 MB."""
@@ -195,7 +200,7 @@ def plan_conversion(
     units = discovery.find_units()
     if recipe.duplicates.mode != "keep":
         # which most conversions never need
-        from shardctl.build.convert.dedup_images import without_repeats
+        from shardctl.build.convert.duplicates import without_repeats
 
         units = without_repeats(discovery, units, recipe, roots, comparing)
     types = None
@@ -237,7 +242,7 @@ def plan_conversion(
         refuse_other_names(probe_job.layout.roles.by_name, rules.labels.classes)
     compared: list[Compared] = []
     if recipe.compares_texts:
-        from shardctl.build.convert.dedup_text import compare_texts, without_comparing  # the same
+        from shardctl.build.convert.duplicates import compare_texts, without_comparing  # the same
 
         compared = compare_texts(probe_job, listing, labelling, units, engine, comparing)
         probe_job = replace(probe_job, recipe=without_comparing(recipe))

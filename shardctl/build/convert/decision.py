@@ -3,18 +3,33 @@ facts, with no files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import difflib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
-from shardctl.build.convert.differences import between_settings, shown_differences
-from shardctl.build.convert.update.compatibility import Verdict, verdict_on, why_not_followed
-from shardctl.build.plan.fingerprint import difference, differing_parts, fingerprint
-from shardctl.errors import DatasetError, ShardctlError
+import numpy as np
+import pyarrow as pa
+
+from shardctl.build.convert.previous import rows_before
+from shardctl.build.plan.fingerprint import (
+    VERSIONS,
+    difference,
+    differing_parts,
+    fingerprint,
+    version_changes,
+)
+from shardctl.build.plan.listing import Listing
+from shardctl.errors import DatasetError, InputError, ShardctlError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import CHECKSUMS
+from shardctl.format.names import CHECKSUMS, FILES, PLANNED
+from shardctl.format.tables import is_written, open_checked_table
+from shardctl.format.update_state import UpdateState
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
+from shardctl.transforms.recipe import user_functions
 
 UPDATING = "-update"
 """What the name of the folder of a job ends with that brings a dataset up to date."""
@@ -130,3 +145,269 @@ def _refusal(wanted: Wanted, there: Manifest, verdict: Verdict) -> DatasetError:
         f"{printable(wanted.shown)}: holds a dataset that differs in its {what}; {advice}; "
         "--explain says all that differs"
     )
+
+
+FOLLOWED = ("inputs", "labels", VERSIONS)
+"""The parts of a fingerprint that an update follows."""
+
+OF_BYTES = ("shardctl", "format", "pyarrow")
+"""Versions that may decide how the same values are written, and not the values."""
+
+Verdict = Literal["up-to-date", "update", "anew"]
+
+
+def verdict_on(differing: Collection[str]) -> Verdict:
+    """Return what becomes of a dataset where a conversion differs from it in these parts of the
+    fingerprint.
+
+    It is `up-to-date` if only versions differ: it is complete, and can be used. An `update` follows
+    other inputs and labels. Where anything else differs, the conversion makes the dataset `anew`.
+    """
+    if set(differing) <= {VERSIONS}:
+        return "up-to-date"
+    return "update" if set(differing) <= set(FOLLOWED) else "anew"
+
+
+def why_written(root: str, manifest: Manifest) -> DatasetError | None:
+    """Return the error for a dataset that was written in Python; None for others."""
+    if not is_written(manifest.settings):
+        return None
+    return DatasetError(
+        f"{printable(root)}: was written by shardctl.write, and has no source that it could follow"
+    )
+
+
+def why_not_followed(
+    root: str,
+    manifest: Manifest,
+    parts: dict[str, str],
+    sources: Sequence[str],
+    moved: Sequence[str],
+) -> ShardctlError | None:
+    """Return the error if a dataset cannot be brought up to date with sources, by a fingerprint's
+    `parts`; None if it can.
+
+    `sources` are where they are now, and `moved` where they were, if that was said.
+    """
+    shown, before = printable(root), manifest.fingerprint_parts
+    if (written := why_written(root, manifest)) is not None:
+        return written
+    if not all(before.get(name, "lost") for name in parts):
+        return DatasetError(
+            f"{shown}: repair has rebuilt its manifest without the fingerprint of its inputs and "
+            "options; use --overwrite to"
+            " make the dataset again"
+        )
+    names = [name for name in differing_parts(before, parts) if name not in FOLLOWED]
+    if names:
+        return DatasetError(
+            f"{shown}: cannot be brought up to date, since this conversion differs in its "
+            f"{' and '.join(names)}. Use the same"
+            " options and code (`shardctl convert --explain` names what differs), or --overwrite "
+            "to make the dataset again"
+        )
+    made_by, now = _of_values(before.get(VERSIONS, "")), _of_values(parts[VERSIONS])
+    if made_by != now:
+        return DatasetError(
+            f"{shown}: cannot be brought up to date, since other versions made it, and their "
+            "values may differ"
+            f" ({version_changes(made_by, now)}). Use those versions, or --overwrite to make the "
+            "dataset again"
+        )
+    if tuple(moved or sources) != manifest.sources:
+        were = "said to have been" if moved else "given"
+        return InputError(
+            f"{shown}: was made from {_listed(manifest.sources)}, and {_listed(moved or sources)} "
+            f"is {were}; give the same"
+            " sources in the same order, or if they have moved, say where each was with "
+            "--moved-from"
+        )
+    return None
+
+
+def _listed(sources: Sequence[str]) -> str:
+    return ", ".join(map(printable, sources))
+
+
+def _of_values(versions: str) -> str:
+    """Return those versions that may decide values."""
+    return ", ".join(
+        each for each in versions.split(", ") if each.partition(" ")[0] not in OF_BYTES
+    )
+
+
+SHOWN = 3
+"""How many settings the message of a refusal names."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that differs: in which part of the fingerprint, what it is called, how it was, and
+    how it is now."""
+
+    part: str
+    name: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        """Return it as one line, with values as a recipe file has them: resize: none → 640."""
+        return (
+            self.name
+            if self.before is None and self.now is None
+            else f"{self.name}: {_toml(self.before)} → {_toml(self.now)}"
+        )
+
+
+def between_settings(
+    manifest: Manifest, recipe: Mapping[str, Any], settings: Mapping[str, Any]
+) -> list[Difference]:
+    """Return the settings that differ between a dataset and a conversion: those of its recipe, and
+    the others."""
+    # nobody gave that one
+    before = {name: value for name, value in manifest.settings.items() if name != PLANNED}
+    return [*_between("recipe", manifest.recipe, recipe), *_between("settings", before, settings)]
+
+
+def shown_differences(differences: Sequence[Difference]) -> str:
+    """Return the first differences for a message, "" for none."""
+    more = f" and {len(differences) - SHOWN:,} more" if len(differences) > SHOWN else ""
+    return f"{'; '.join(map(str, differences[:SHOWN]))}{more}"
+
+
+def _between(part: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    """Return the settings that differ. Steps come first."""
+    steps = [recipe.get("transform") or [] for recipe in (before, now)]
+    if before.get("kind") != now.get("kind"):  # then nearly all others differ too
+        return [Difference(part, "kind", before.get("kind"), now.get("kind"))]
+    names = dict.fromkeys(name for name in (*before, *now) if name != "transform")
+    others = [
+        Difference(part, name, before.get(name), now.get(name))
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+    return [*_between_steps(part, *steps), *others]
+
+
+def _between_steps(part: str, before: list[Any], now: list[Any]) -> list[Difference]:
+    """Return the steps that only one of two recipes has, and the settings in which two steps of the
+    same name differ."""
+    found = []
+    names_before, names_now = ([str(step["name"]) for step in steps] for steps in (before, now))
+    matcher = difflib.SequenceMatcher(None, names_before, names_now, autojunk=False)
+    for what, first, end, other, other_end in matcher.get_opcodes():
+        if what == "equal":
+            for one, two in zip(before[first:end], now[other:other_end], strict=True):
+                names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
+                found += [
+                    Difference(part, f"{one['name']}.{name}", one.get(name), two.get(name))
+                    for name in names
+                ]
+        else:
+            found += [Difference(part, step["name"], step, None) for step in before[first:end]]
+            found += [Difference(part, step["name"], None, step) for step in now[other:other_end]]
+    return found
+
+
+def _toml(value: Any) -> str:
+    """Return a value much as TOML has it. A step gives its settings alone: its name stands before
+    them."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        settings = {key: _toml(each) for key, each in value.items() if key != "name"}
+        alone = next(iter(settings.values()), "yes")
+        return (
+            alone
+            if len(settings) < 2
+            else ", ".join(f"{key} = {each}" for key, each in settings.items())
+        )
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return str(value)
+
+
+EXAMPLES = 3
+"""Inputs that are named of those that came, went or changed."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """How many files came, went or changed, and some of them."""
+
+    count: int = 0
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What differs. `parts` are the parts of the fingerprint that do, none if the dataset is up to
+    date.
+
+    `verdict` says what a conversion would do: `up-to-date`, `update` (--update brings it up to
+    date), or `anew` (only --overwrite makes it). Changed files are known by their size and time of
+    change.
+    """
+
+    verdict: Verdict
+    parts: tuple[str, ...]
+    differences: tuple[Difference, ...] = ()
+    added: Files = field(default_factory=Files)
+    removed: Files = field(default_factory=Files)
+    changed: Files = field(default_factory=Files)
+
+
+def explain(
+    folder: LocalFolder,
+    parts: dict[str, str],
+    recipe: dict[str, Any],
+    settings: dict[str, Any],
+    listing: Listing,
+) -> Explanation:
+    """Compare a conversion with the dataset in a folder. Raises DatasetError if there is none."""
+    manifest = Manifest.load(folder)
+    before = manifest.fingerprint_parts
+    differ = differing_parts(before, parts)
+    found = between_settings(manifest, recipe, settings)
+    if "code" in differ:
+        own = " or ".join(user_functions(recipe)) or "no function of your own"
+        found.append(Difference("code", f"{own}, or the format", "other code", "this code"))
+    if VERSIONS in differ:
+        found.append(
+            Difference(
+                VERSIONS, version_changes(before.get(VERSIONS, ""), parts[VERSIONS]), None, None
+            )
+        )
+    if "labels" in differ:
+        found.append(
+            Difference("labels", "labels files or annotations", "other content", "this content")
+        )
+    files = _files(folder, manifest, listing) if "inputs" in differ else (Files(), Files(), Files())
+    return Explanation(verdict_on(differ), differ, tuple(found), *files)
+
+
+def _files(folder: LocalFolder, manifest: Manifest, listing: Listing) -> tuple[Files, Files, Files]:
+    """Return the files that came, went, and changed."""
+    table = open_checked_table(folder, FILES)
+    rows = rows_before(table, listing)
+    known = np.flatnonzero(rows >= 0)
+    same = table["size"].to_numpy()[rows[known]] == listing.table["size"].to_numpy()[known]
+    with contextlib.suppress(DatasetError):  # of an older shardctl: by size alone
+        same &= (
+            UpdateState(folder, manifest.update).mtime_ns[rows[known]]
+            == listing.table["mtime_ns"].to_numpy()[known]
+        )
+    gone = np.ones(table.num_rows, bool)
+    gone[rows[known]] = False
+    of = (
+        (listing.table, np.flatnonzero(rows < 0)),
+        (table, np.flatnonzero(gone)),
+        (listing.table, known[~same]),
+    )
+    added, removed, changed = (
+        Files(len(found), tuple(paths["path"].take(pa.array(found[:EXAMPLES])).to_pylist()))
+        for paths, found in of
+    )
+    return added, removed, changed

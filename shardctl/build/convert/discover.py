@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.plan.listing import Listing, idle_roots, refuse_idle, why_nothing
-from shardctl.build.plan.units import Units, UnitsInMaking
+from shardctl.build.plan.plan import Units, UnitsInMaking
 from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.scan import ByteRange, Found, ScanTask
 from shardctl.errors import InputError, Rejection

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from shardctl.build.commit import publish
-from shardctl.build.convert.conversion import Conversion
+from shardctl.build.convert.conversion import Conversion, Inputs, refuse_anew
 from shardctl.build.convert.conversion_plan import ConversionPlan, plan_conversion
-from shardctl.build.convert.estimate import SPARE_DISK, Estimate, estimate
-from shardctl.build.convert.field_types import with_types
-from shardctl.build.convert.inputs import Inputs
+from shardctl.build.convert.known_records import moved_records
+from shardctl.build.convert.listener import SPARE_DISK, Changes, Estimate
 from shardctl.build.convert.manifest_writer import changes_of
-from shardctl.build.convert.new_inputs import NewInputs
-from shardctl.build.convert.rejects import refuse_failing
-from shardctl.build.convert.update.append import refuse_anew
-from shardctl.build.convert.update.known_records import moved_records
-from shardctl.build.convert.update.previous import PreviousDataset
+from shardctl.build.convert.previous import PreviousDataset
+from shardctl.build.convert.rejects import NewInputs, refuse_failing
+from shardctl.build.plan.labels import LABEL
 from shardctl.build.plan.listing import Listing
-from shardctl.build.shards.job import DatasetJob
-from shardctl.errors import StorageError
+from shardctl.build.shards.job import DatasetJob, Job
+from shardctl.errors import InputError, StorageError, TypesDifferError
+from shardctl.format.roles import Image
+from shardctl.sources.annotations.counting import annotated_columns
+from shardctl.sources.formats.base import FOLDER
 from shardctl.system.folders import LocalFolder
-from shardctl.system.text import format_bytes
+from shardctl.system.text import format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.build.convert.update.update_plan import UpdatePlan
+    from shardctl.build.convert.update_plan import UpdatePlan
+
 
 RUN_AGAIN = "run the conversion again"
 
@@ -64,7 +66,7 @@ def plan(
     """
     if before is None:
         return _plan_new(conversion, inputs, folder, all_types)
-    from shardctl.build.convert.update import update_plan  # which most conversions never need
+    from shardctl.build.convert import update_plan  # which most conversions never need
 
     if all_types:
         return _plan_anew(
@@ -123,7 +125,7 @@ def _plan_anew(
 
     Raises InputError where it may only grow.
     """
-    from shardctl.build.convert.update.update_plan import changes_anew, matching_anew
+    from shardctl.build.convert.update_plan import changes_anew, matching_anew
 
     if conversion.options.append:
         raise refuse_anew(why, conversion.folder)
@@ -178,3 +180,82 @@ def check_space(expected: Estimate, folder: LocalFolder) -> None:
             f" {format_bytes(expected.free_bytes)} are free; free some space, or store less "
             "(--store, --compression)"
         )
+
+
+Made = TypeVar("Made")
+
+
+def with_types(make: Callable[[bool], Made], advice: str) -> Made:
+    """Call `make` and return its result. Its argument says whether it finds the types of fields in
+    all records.
+
+    The first time it finds them in some records. If another record does not fit these types, `make`
+    is called once more, and finds them in all records. Raises InputError if a record does not fit
+    the types of all records; the error ends with `advice`.
+    """
+    try:
+        return make(False)
+    except TypesDifferError:
+        # which is known to no process before it reads the record: it may be the last one of all
+        pass
+    try:
+        return make(True)
+    except TypesDifferError as error:
+        raise InputError(
+            f"{error}; if it has changed since its type was found, {advice}; else give all files "
+            "one type"
+        ) from error
+
+
+def _origin_of_labels(job: Job, listing: Listing) -> str:
+    if LABEL not in job.layout.columns.names or isinstance(job.layout.roles.get(LABEL), Image):
+        return "nothing"
+    if any(each.classes is not None for each in listing.annotations):
+        return "lists of ImageNet"
+    if listing.side is not None:
+        return "labels file"
+    named = job.recipe.label_source
+    if named == FOLDER:
+        return "folder"
+    return (
+        f"field {printable(named)}"
+        if job.by_field or (job.fields is not None and named in job.fields.names)
+        else "folder"
+    )
+
+
+def estimate(
+    job: DatasetJob, listing: Listing, at_once: int, free: int | None, changes: Changes | None
+) -> Estimate:
+    """Estimate what a job will write, and how long it will take where `at_once` shards are built at
+    the same time.
+
+    So many bytes are `free` there; None: no limit.
+    """
+    classes, costs = job.layout.classes, job.costs
+    built = 1 - job.lineage.kept_records / max(1, job.records)
+    rows = round(job.inputs * costs.samples_per_record)
+    samples = rows * (1 - costs.probe_rejects / costs.probed) if costs.probed else rows
+    if job.recipe.batch_transforms:
+        rows = round(samples)
+    return Estimate(
+        kind=job.recipe.kind,
+        inputs=job.inputs,
+        input_bytes=listing.total_bytes,
+        splits=job.splits,
+        records=job.records,
+        rows=rows,
+        shards=job.shards,
+        classes=len(classes) if classes is not None else None,
+        labelled_by=_origin_of_labels(job, listing),
+        annotated=annotated_columns(listing.annotations),
+        bytes=int(built * samples * costs.sample_bytes) + job.shards * costs.shard_bytes,
+        free_bytes=free,
+        seconds=built * job.inputs * costs.record_seconds / at_once,
+        probed=costs.probed,
+        probe_rejects=costs.probe_rejects,
+        ignored=dict(listing.ignored),
+        notices=tuple(listing.notices),
+        warnings=tuple(listing.warnings),
+        changes=changes,
+    )

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardctl.build.convert.estimate import Estimate
-from shardctl.build.convert.update.changes import Changes
+from shardctl.build.convert.conversion import Conversion, Inputs
+from shardctl.build.convert.listener import Changes, Estimate
+from shardctl.build.convert.rejects import (
+    MANY_REJECTS,
+    copy_rejects,
+    count_rejects,
+    refuse_many_rejects,
+)
+from shardctl.build.plan.fingerprint import VERSIONS, fingerprint, version_changes
 from shardctl.build.plan.listing import Listing
-from shardctl.format.jpeg_record import jpeg_costs
+from shardctl.format.counts import Counts, jpeg_costs
+from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import REJECTS
-from shardctl.format.step_counts import Counts
-from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import Reject, count_reasons, failures, read_rejects
 from shardctl.images.defaults import KEPT_SHARE
 from shardctl.sources.label_table import hash_names, some
@@ -23,15 +30,13 @@ from shardctl.system.html import WARNING, in_notebook, lines_in_notebook, marked
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.build.convert.explain import Explanation
+    from shardctl.build.convert.decision import Explanation
+
 
 NO_KEYS = np.zeros(0, np.uint64)
 
 SOME_FAILURES = 0.05
 """Share of inputs that could not be converted above which there is a warning."""
-
-MANY_REJECTS = 0.5
-"""The same of all rejected inputs, those too that filters left out."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +251,7 @@ def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
     """
     if manifest.base or not manifest.has_own_keys or "variant" in dict(manifest.schema):
         return ()
-    stored = StoredDataset(folder)
+    stored = DatasetTables(folder)
     hashes = np.concatenate(
         [NO_KEYS, *(hash_names(keys.to_pylist()) for _, _, keys in stored.blocks_of_keys())]
     )
@@ -263,7 +268,7 @@ def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
     )
 
 
-def _key_number(stored: StoredDataset, number: int) -> str:
+def _key_number(stored: DatasetTables, number: int) -> str:
     """Return the key of a sample, by its number in the dataset."""
     left = number
     for _, _, keys in stored.blocks_of_keys():
@@ -273,6 +278,112 @@ def _key_number(stored: StoredDataset, number: int) -> str:
     raise IndexError(f"no sample {number}")
 
 
-def count_rejects(rejected: int, inputs: int) -> str:
-    """Say how many inputs were rejected."""
-    return f"{counted(rejected, 'input')} of {inputs:,} rejected"
+def explained(conversion: Conversion, inputs: Inputs) -> ConvertResult:
+    """Return what differs from the dataset that is there; nothing is written. Raises DatasetError
+    if there is none."""
+    from shardctl.build.convert.decision import explain  # which most conversions never need
+
+    recipe, listing = conversion.recipe, inputs.listing
+    settings = conversion.request.recorded_settings(recipe)
+    found = explain(conversion.folder, inputs.parts, recipe.to_json(), settings, listing)
+    manifest = Manifest.load(conversion.folder)
+    facts = (
+        manifest.samples,
+        manifest.shards,
+        manifest.bytes,
+        manifest.rejected,
+        conversion.seconds,
+        0.0,
+    )
+    return ConvertResult(
+        "explained", *facts, manifest.fingerprint, notices=tuple(listing.notices), explanation=found
+    )
+
+
+def planned(
+    conversion: Conversion,
+    inputs: Inputs,
+    expected: Estimate,
+    job: str,
+    warnings: tuple[str, ...],
+    changes: Changes | None,
+) -> ConvertResult:
+    """Return what would be done. `job` is the name of its folder."""
+    facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0, job)
+    notices, all_warnings = tuple(inputs.listing.notices), (*inputs.listing.warnings, *warnings)
+    return ConvertResult(
+        "planned",
+        *facts,
+        estimate=expected,
+        notices=notices,
+        warnings=all_warnings,
+        changes=changes,
+    )
+
+
+def up_to_date(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult:
+    """Return the result where the same dataset is there. Raises TooManyRejectsError, as making it
+    would have."""
+    refuse_many_rejects(conversion.folder, manifest, conversion.options.max_rejects)
+    listing = inputs.listing
+    notices = [*listing.notices, *missing_labels(manifest, has_own_labels(listing))]
+    if manifest.fingerprint != fingerprint(inputs.parts):
+        changes = version_changes(
+            manifest.fingerprint_parts.get(VERSIONS, ""), inputs.parts[VERSIONS]
+        )
+        notices.append(
+            f"the dataset was made by other versions ({changes}); --overwrite converts it again "
+            "with these"
+        )
+    facts = (manifest.samples, manifest.shards, manifest.bytes, manifest.rejected)
+    if has_some_rejects(manifest):
+        conversion.target.fetch_listed_rejects()
+    return ConvertResult(
+        "up-to-date",
+        *facts,
+        conversion.seconds,
+        0.0,
+        manifest.fingerprint,
+        copied=_copied(conversion, inputs),
+        notices=tuple(notices),
+        warnings=(
+            *warnings_of_rejects(conversion.folder, manifest),
+            *empty_splits(manifest),
+            *repeated_keys(conversion.folder, manifest),
+            *listing.warnings,
+        ),
+        jpeg=manifest.jpeg,
+        steps=manifest.steps,
+    )
+
+
+def finished(
+    conversion: Conversion,
+    inputs: Inputs,
+    status: str,
+    made: int,
+    warnings: tuple[str, ...] = (),
+    changes: Changes | None = None,
+) -> ConvertResult:
+    """Return the result of a dataset that is complete now. This call made `made` of its samples."""
+    listing, seconds = inputs.listing, conversion.seconds
+    all_warnings = (*listing.warnings, *warnings)
+    found = result_of(
+        conversion.folder,
+        status,
+        seconds,
+        tuple(listing.notices),
+        all_warnings,
+        has_own_labels(listing),
+    )
+    return replace(
+        found, samples_per_s=made / seconds, copied=_copied(conversion, inputs), changes=changes
+    )
+
+
+def _copied(conversion: Conversion, inputs: Inputs) -> int:
+    """Copy the rejected inputs if that was asked for, and return how many."""
+    if conversion.options.copy_rejects is None:
+        return 0
+    folders = tuple(base.path for base in inputs.bases)
+    return copy_rejects(conversion.folder, folders, Path(conversion.options.copy_rejects))

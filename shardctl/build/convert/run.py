@@ -3,56 +3,77 @@ commit."""
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from shardctl.build.commit import publish
-from shardctl.build.commit.staging import begin, go_on, refuse_to_lose, unfinished
-from shardctl.build.convert.answers import answer, use_as_it_is
-from shardctl.build.convert.conversion import Conversion
+from shardctl.build.commit import generations, publish
+from shardctl.build.commit.staging import begin, finished_shards, go_on, refuse_to_lose, unfinished
+from shardctl.build.convert.conversion import Conversion, Inputs, discover
 from shardctl.build.convert.conversion_plan import ConversionPlan
-from shardctl.build.convert.decision import UPDATING, Action
-from shardctl.build.convert.estimate import Estimate
-from shardctl.build.convert.execute import build, telling_what_is_done
-from shardctl.build.convert.field_types import with_types
-from shardctl.build.convert.inputs import Inputs, discover
-from shardctl.build.convert.listener import Listener
+from shardctl.build.convert.decision import UPDATING, Action, Decision, Wanted, decide
+from shardctl.build.convert.known_records import hide_pruned, write_known
+from shardctl.build.convert.listener import SPARE_DISK, Estimate, Listener, Pace
 from shardctl.build.convert.manifest_writer import (
     changes_of,
     leave_out_others,
     manifest_facts,
     write_dataset,
 )
-from shardctl.build.convert.new_inputs import Checked, NewInputs, check_new
-from shardctl.build.convert.pace import Pace
-from shardctl.build.convert.planning import RUN_AGAIN, PlannedJob, announce, check_space, plan
-from shardctl.build.convert.rejects import refuse_many_rejects
-from shardctl.build.convert.reporting import finished
+from shardctl.build.convert.planning import (
+    RUN_AGAIN,
+    PlannedJob,
+    announce,
+    check_space,
+    plan,
+    with_types,
+)
+from shardctl.build.convert.previous import PreviousDataset, match_files
+from shardctl.build.convert.rejects import (
+    Checked,
+    NewInputs,
+    check_new,
+    count_rejects,
+    refuse_many_rejects,
+)
 from shardctl.build.convert.request import ConvertRequest
-from shardctl.build.convert.result import ConvertResult
-from shardctl.build.convert.situation import begun_jobs, find_situation
-from shardctl.build.convert.targets.base import Target, WriteLease
-from shardctl.build.convert.update.known_records import hide_pruned, write_known
-from shardctl.build.convert.update.match import match_files
-from shardctl.build.convert.update.previous import PreviousDataset
+from shardctl.build.convert.result import ConvertResult, explained, finished, planned, up_to_date
+from shardctl.build.convert.targets import Target, WriteLease
+from shardctl.build.options import reject_limit
 from shardctl.build.plan.fingerprint import fingerprint
+from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards import engines
-from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.shards.engines.local import Engine
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.build.shards.marker import WorkDone
-from shardctl.errors import InputError, TooManyRejectsError
+from shardctl.errors import (
+    BusyError,
+    DatasetError,
+    DiskFullError,
+    InputError,
+    SourceGoneError,
+    StorageError,
+    TooManyRejectsError,
+)
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST
 from shardctl.inspection.verify.verification import checks_ahead
 from shardctl.loader.metrics import CONVERSION, EVERY_SECONDS, Sink, sinks_at, tell
 from shardctl.sources.files import in_use
+from shardctl.sources.roots import SourceRoot
+from shardctl.system.files import free_bytes, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.pool import Pool
 from shardctl.system.scratch import scratch_folder
+from shardctl.system.text import format_bytes, printable
 
 
 def run(
@@ -310,3 +331,282 @@ class _Meter:
             values["left_s"] = round(left, 1)
         self._steps += 1
         tell(self._sinks, CONVERSION, values, self._steps)
+
+
+def answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | Inputs | None:
+    """Return the result where nothing is to be built, else the inputs. Raises the error of a
+    refusal.
+
+    None: another process has changed the dataset meanwhile, so that all is to be looked at again.
+    """
+    if conversion.options.explain:
+        return explained(conversion, inputs)
+    there = conversion.existing.manifest()
+    # no job is looked at yet: it may be another user's
+    situation = find_situation(conversion, inputs, there, {})
+    if situation is None:
+        return None
+    if situation.up_to_date is not None:
+        return _use_existing(conversion, inputs, situation.up_to_date)
+    if not publish.needs_recovery(conversion.folder.root):
+        publish.refuse_to_replace(conversion.folder.root, conversion.recipe.files)
+    return _plan_only(conversion, inputs, there) if conversion.options.dry_run else inputs
+
+
+def use_as_it_is(
+    conversion: Conversion, inputs: Inputs, manifest: Manifest
+) -> ConvertResult | None:
+    """Return the result where the dataset of a manifest is there, with all of its files. None: see
+    `answer`."""
+    try:
+        conversion.target.refuse_lost_files(manifest)
+    except DatasetError:
+        if conversion.existing.is_replaced(manifest):
+            return None  # they were files of the dataset before
+        raise
+    return up_to_date(conversion, inputs, manifest)
+
+
+def _use_existing(
+    conversion: Conversion, inputs: Inputs, manifest: Manifest
+) -> ConvertResult | None:
+    """Return the result where the dataset of a manifest is the wanted one. None: see `answer`."""
+    keep = conversion.options.keep_generations
+    if not conversion.options.dry_run:
+        _complete_replacement(conversion)
+        if keep is not None and keep != manifest.keep:
+            manifest = _with_keep(conversion, keep)
+    return use_as_it_is(conversion, inputs, manifest)
+
+
+def _complete_replacement(conversion: Conversion) -> None:
+    """Complete what a process has begun that was killed while the dataset took its place, or before
+    it released its lease.
+
+    Nothing else is deleted here: this is a check, and the next command that writes sees to what was
+    left.
+
+    It stays if another process works on it, or if the folder cannot be written. Who holds the lease
+    has seen to it.
+    """
+    if conversion.held is None and conversion.target.needs_recovery():
+        with contextlib.suppress(BusyError, StorageError), conversion.target.lease(None):
+            publish.recover(conversion.folder.root)
+            generations.settle(conversion.folder.root)
+
+
+def _with_keep(conversion: Conversion, keep: int) -> Manifest:
+    """Have a dataset that is up to date keep so many generations from now on, and return its
+    manifest."""
+    with conversion.leased() as held:
+        manifest = replace(Manifest.load(conversion.folder), keep=keep)
+        held.check()
+        write_atomically(conversion.folder.path(MANIFEST), manifest.to_json().encode())
+        generations.settle(conversion.folder.root)
+    return manifest
+
+
+def _plan_only(
+    conversion: Conversion, inputs: Inputs, there: Manifest | None
+) -> ConvertResult | None:
+    """Return what would be done. Raises the errors of the real conversion before it starts to
+    write. None: see `answer`."""
+    conversion.target.check_writable()
+    situation = find_situation(conversion, inputs, there, begun_jobs(conversion, inputs))
+    if situation is None:
+        return None
+    decision, folder = situation.decision, conversion.staging.path(situation.decision.job)
+    if not conversion.options.overwrite and not decision.follows:
+        refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
+    job = unfinished(folder, inputs.bases, conversion.recipe)
+    if decision.action is Action.RESUME and job is not None:
+        return planned(
+            conversion,
+            inputs,
+            announce(conversion, job, inputs.listing),
+            decision.job,
+            (),
+            changes_of(job),
+        )
+    found = plan(conversion, inputs, situation.before, inputs.scratch, all_types=False)
+    expected = announce(conversion, found.job, found.inputs.listing)
+    check_space(expected, conversion.folder)
+    return planned(
+        conversion, found.inputs, expected, decision.job, found.warnings, changes_of(found.job)
+    )
+
+
+@dataclass(frozen=True)
+class Situation:
+    """The dataset that is `there`, None for none, and the decision what the conversion does.
+
+    `before` is the same dataset with its tables, if the job updates it or adds to it; else None.
+    """
+
+    there: Manifest | None
+    decision: Decision
+    before: PreviousDataset | None
+
+    @property
+    def up_to_date(self) -> Manifest | None:
+        """The dataset that is there, if the conversion would make the same one; else None."""
+        return self.there if self.decision.action is Action.UP_TO_DATE else None
+
+
+def find_situation(
+    conversion: Conversion, inputs: Inputs, there: Manifest | None, begun: Mapping[str, str]
+) -> Situation | None:
+    """Decide by the dataset that is there now, and by the unfinished jobs that have `begun` (see
+    `decide`).
+
+    None: another dataset has taken its place, so that all is to be looked at again. Raises the
+    error of a refusal, and DatasetError if a table of the dataset is damaged that is to be
+    followed.
+    """
+    options = conversion.options
+    moved = options.moved_from if there is not None else ()
+    wanted = Wanted(
+        shown=conversion.folder.text,
+        parts=inputs.parts,
+        sources=inputs.sources,
+        moved=[SourceRoot.of(old).recorded for old in moved],
+        updates=options.update,
+        appends=options.append,
+        overwrites=options.overwrite,
+        recipe=conversion.recipe.to_json(),
+        settings=conversion.request.recorded_settings(conversion.recipe),
+        existing=inputs.existing,
+    )
+    decision = decide(wanted, there, begun)
+    if decision.refusal is not None:
+        raise decision.refusal
+    if decision.action is Action.LOOK_AGAIN:
+        return None
+    before = conversion.existing.before(there) if there is not None and decision.follows else None
+    return None if decision.follows and before is None else Situation(there, decision, before)
+
+
+def begun_jobs(conversion: Conversion, inputs: Inputs) -> dict[str, str]:
+    """Return the names of the unfinished jobs of this conversion, each with the digest of the
+    dataset that it updates."""
+    name = fingerprint(inputs.parts)
+    names = (name, f"{name}{UPDATING}")
+    jobs = {
+        name: unfinished(conversion.staging.path(name), inputs.bases, conversion.recipe)
+        for name in names
+    }
+    return {name: job.lineage.updates for name, job in jobs.items() if job is not None}
+
+
+Chosen = npt.NDArray[np.bool_]
+"""Which shards of a job are meant: (shards,)."""
+
+
+def build(
+    job: Job,
+    chosen: Chosen,
+    before: PreviousDataset | None,
+    engine: Engine,
+    max_rejects: str | int | None,
+    listener: Listener,
+) -> int:
+    """Build those of the chosen shards that are not finished, and return the number of samples
+    made.
+
+    Shards that are kept of the dataset `before` count as finished. Raises TooManyRejectsError if
+    more is rejected than `max_rejects` allows for all inputs, and what the engine raises.
+    """
+    left = chosen.copy()
+    tally = Tally(max_rejects, job.inputs, listener.progress)
+    for shard, done in finished_shards(job, chosen):
+        left[shard] = False
+        tally.add(WorkDone(job.place(shard).records, done.facts.rows, done.rejected, 0))
+    if (left != chosen).any():
+        listener.resuming(int(chosen.sum() - left.sum()), int(chosen.sum()))
+    for shard in np.flatnonzero(chosen & (job.kept != NOT_KEPT)).tolist():
+        assert before is not None, "only then is a shard kept"
+        left[shard] = False
+        entry = before.table[int(job.kept[shard])]
+        tally.add(WorkDone(job.place(shard).records, entry.rows, entry.rejected, 0))
+    samples = tally.samples
+    listener.building()
+    engine.run(job, array("q", np.flatnonzero(left).tobytes()), tally.add)
+    engine.let_go()  # while this process writes the tables
+    return tally.samples - samples
+
+
+@contextmanager
+def telling_what_is_done(job: DatasetJob, chosen: Chosen | None = None) -> Iterator[None]:
+    """Add to an error or an interrupt how many of the chosen shards are done, and how to go on."""
+    chosen = np.ones(job.shards, bool) if chosen is None else chosen
+    try:
+        yield
+    except (KeyboardInterrupt, StorageError, SourceGoneError) as error:
+        state, done = _what_is_done(job, chosen)
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"interrupted; {state}") from error
+        if isinstance(error, DiskFullError) and job.url:
+            advice = "" if "TMPDIR" in str(error) else _advice_for_scratch()
+            raise DiskFullError(f"{advice or error}. {state}") from error
+        if isinstance(error, DiskFullError):
+            need = format_bytes(
+                (1 - done)
+                * job.inputs
+                * job.costs.samples_per_record
+                * job.costs.sample_bytes
+                * SPARE_DISK
+            )
+            raise DiskFullError(f"{error}; about {need} more are needed. {state}") from error
+        raise type(error)(f"{error}. {state}") from error
+
+
+def _advice_for_scratch() -> str:
+    """Return what to do where shards go to a store, and the disk is full on which they are
+    built."""
+    place = Path(tempfile.gettempdir())
+    return (
+        f"{printable(str(place))}: the disk is full ({format_bytes(free_bytes(place))} free); a "
+        "shard for each worker is built"
+        " there before the upload. Set TMPDIR to a folder on a larger disk, or use fewer --workers"
+    )
+
+
+def _what_is_done(job: Job, chosen: Chosen) -> tuple[str, float]:
+    """Return how much of the chosen shards is done, as a sentence and as a share of the records of
+    all."""
+    try:
+        done = [job.place(shard).records for shard, _ in finished_shards(job, chosen)]
+    except OSError as error:
+        return f"shardctl cannot read what is done ({job.working.shown()}: {error.strerror})", 0.0
+    sentence = (
+        f"{len(done):,} of {int(chosen.sum()):,} shards are done; run the same command "
+        "again to continue"
+    )
+    return sentence, sum(done) / max(1, job.records)
+
+
+# --- the work that is done so far, and its limit of rejects ---
+
+
+class Tally:
+    """Counts the work that the workers report, and stops the conversion if too much is rejected."""
+
+    def __init__(
+        self, limit: str | int | None, inputs: int, listen: Callable[[WorkDone], None]
+    ) -> None:
+        self._limit = reject_limit(limit, inputs)
+        self._inputs, self._listen = inputs, listen
+        self.rejected = self.samples = 0
+
+    def add(self, progress: WorkDone) -> None:
+        """Add finished work. Raises TooManyRejectsError."""
+        self.rejected += progress.rejected
+        self.samples += progress.samples
+        self._listen(progress)
+        if self.rejected > self._limit:
+            raise TooManyRejectsError(
+                f"{count_rejects(self.rejected, self._inputs)} so far, more than --max-rejects "
+                "allows;"
+                " nothing was committed. Fix or remove them, or run the same command with a higher "
+                "limit to continue"
+            )

@@ -19,11 +19,10 @@ from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.arrays import column_of
-from shardctl.format.jpeg_record import JpegRecord, joined
+from shardctl.format.counts import Counts, JpegRecord, add_counts, joined
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS
 from shardctl.format.shard import ShardFacts
-from shardctl.format.step_counts import Counts, add_counts
 from shardctl.format.tables import (
     PLAN_SCHEMA,
     UNIT_FIELDS,

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.build.convert.decision import verdict_on
 from shardctl.build.convert.request import ConvertRequest
-from shardctl.build.convert.update.compatibility import verdict_on
 from shardctl.build.plan.fingerprint import differing_parts, labels_digest, parts_without_sources
 from shardctl.build.plan.listing import CHUNK_ROWS, Group, KnownListing, wanted_files
 from shardctl.errors import DatasetError, UsageError

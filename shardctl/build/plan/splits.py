@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from shardctl.build.plan.listing import CHUNK_ROWS, Group, Listing
 from shardctl.errors import InputError, UsageError
-from shardctl.loader.order import mix64
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN, hash_names, some
 from shardctl.sources.splits import (
@@ -27,6 +26,7 @@ from shardctl.sources.splits import (
     rank,
     split_word,
 )
+from shardctl.system.permutation import mix64
 from shardctl.system.text import counted
 
 _NAME_RULE = "the name of a split is made of letters, digits, _ and ."

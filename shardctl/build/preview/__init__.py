@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from shardctl.build.commit.staging import begin
 from shardctl.build.convert.columns import known_layout, renamed, without_key
 from shardctl.build.convert.conversion_plan import ConversionPlan, plan_conversion
-from shardctl.build.convert.conversion_progress import ConversionProgress
-from shardctl.build.convert.field_types import with_types
+from shardctl.build.convert.listener import ConversionProgress
+from shardctl.build.convert.planning import with_types
 from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.options import Options, chosen_options
 from shardctl.build.paths import check_sources
@@ -34,7 +34,7 @@ from shardctl.build.shards.marker import read_marker
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.scan import PrePlanTask, Probe
 from shardctl.errors import InputError, UsageError
-from shardctl.format.dataset_place import DatasetPlace
+from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.names import FILES
 from shardctl.format.roles import Mask, Objects
 from shardctl.format.tables import Reject, read_rejects
@@ -409,7 +409,7 @@ def _with_further(tried: Tried, further: Tried) -> Tried:
 
 def _records(path: Path) -> Iterator[StoredSample]:
     """Yield the samples of a shard, nothing of which lies in its file any more."""
-    for block in all_blocks(DatasetPlace(LocalFolder(path.parent), path.name), None):
+    for block in all_blocks(DatasetLocation(LocalFolder(path.parent), path.name), None):
         for place in range(block.data.num_rows):
             record = block.record(place)
             arrays = {

@@ -16,7 +16,7 @@ from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker, read_marker
 from shardctl.build.shards.planned import PlannedUnit, ShardPlace
 from shardctl.build.shards.rows import record_of_jpegs
 from shardctl.errors import DatasetError
-from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.counts import JpegRecord
 from shardctl.format.names import PLAN, REJECTS, SHARDS
 from shardctl.format.shard import ShardFacts, ShardReader
 from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_rejects, taken

@@ -14,13 +14,11 @@ import pyarrow.compute as pc
 
 from shardctl.build.commit.generations import link_or_copy
 from shardctl.build.commit.staging import begin
-from shardctl.build.convert.dedup_images import without_repeats
-from shardctl.build.convert.dedup_text import Compared, compare_texts
 from shardctl.build.convert.discover import Discovery
-from shardctl.build.convert.filled_shards import divided
-from shardctl.build.plan.labels import Labelling, PlanRules, label_files, write_files
+from shardctl.build.convert.duplicates import Compared, compare_texts, without_repeats
+from shardctl.build.convert.manifest_writer import divided
+from shardctl.build.plan.labels import Labelling, PlanRules, classes_of, label_files, write_files
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
-from shardctl.build.plan.pinned import classes_of
 from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
 from shardctl.build.shards.engines.local import Engine

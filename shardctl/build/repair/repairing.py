@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.build.commit import publish
+from shardctl.build.convert.known_records import hide_pruned, lines_by_key
 from shardctl.build.convert.table_writer import TableWriter, WrittenTables, write_final_files
-from shardctl.build.convert.update.known_records import hide_pruned, lines_by_key
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
 from shardctl.build.repair.manifest import (

@@ -24,15 +24,15 @@ from shardctl.build.rewrite.commit import (
 )
 from shardctl.build.shards.rows import record_of_jpegs
 from shardctl.errors import CONTINUES, InputError, UsageError, explaining_interrupts
-from shardctl.format.generations import folder_of, kept_generations
-from shardctl.format.jpeg_record import COUNTS
+from shardctl.format.counts import COUNTS
+from shardctl.format.dataset_tables import ShardUnits, possible_names
+from shardctl.format.manifest import folder_of, kept_generations
 from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied, Run, copy_shard
-from shardctl.format.stored import ShardUnits, possible_names
 from shardctl.format.tables import PLAN_SCHEMA, ShardEntry, pruned_reject
 from shardctl.format.update_state import BY_KEY
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.loader.blocks import Shards
+from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.filtering import matching
 from shardctl.loader.stream import Selection
 from shardctl.sources.label_table import hash_names, some

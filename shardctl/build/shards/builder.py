@@ -35,17 +35,14 @@ from shardctl.build.shards.rows import (
 )
 from shardctl.build.shards.shard_build import BuildAgain, ShardBuild
 from shardctl.errors import Rejection, TypesDifferError
-from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.counts import Counts, JpegRecord
 from shardctl.format.shard import ShardWriter, shard_schema
-from shardctl.format.step_counts import Counts
 from shardctl.format.tables import Reject
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import HashingFile
-from shardctl.system.processes.worker_state import (
-    OUT_OF_MEMORY_MESSAGE,
-)
+from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import SamplePipeline
 

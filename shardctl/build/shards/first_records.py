@@ -17,8 +17,7 @@ from shardctl.build.shards.record_images import TableImages, is_nothing
 from shardctl.build.shards.records import key_of, records_of
 from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.format.roles import Image, Mask, Objects, Roles
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
 from shardctl.images.codecs.image import Opened, decode_mask
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.frames import Evidence

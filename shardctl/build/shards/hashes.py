@@ -21,7 +21,7 @@ from shardctl.build.shards.prefetch import ReadRequest, take
 from shardctl.build.shards.records import FITTED_RECORDS, read_unit
 from shardctl.build.shards.scan import Found, PrePlanTask
 from shardctl.errors import Rejection, TypesDifferError, WorkerError
-from shardctl.format.text_bytes import bytes_of
+from shardctl.format.arrays import bytes_of
 from shardctl.images.codecs.deep_gray import GrayRange
 from shardctl.images.codecs.image import Opened, check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash

@@ -24,8 +24,7 @@ from shardctl.errors import DatasetError, Rejection
 from shardctl.format.arrays import rows_at
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES, PLAN, SHARDS, STAGING, is_file_name
-from shardctl.format.roles import Objects
-from shardctl.format.sample import RESERVED_FIELDS
+from shardctl.format.roles import RESERVED_FIELDS, Objects
 from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects

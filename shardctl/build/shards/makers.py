@@ -21,9 +21,9 @@ from shardctl.build.shards.rows import (
 )
 from shardctl.build.shards.shard_build import BuildAgain, ShardBuild
 from shardctl.errors import Rejection
-from shardctl.format.exact_values import python_rows
-from shardctl.format.sample import Sample
-from shardctl.format.step_counts import Counts
+from shardctl.format.counts import Counts
+from shardctl.format.python_values import python_rows
+from shardctl.format.roles import Sample
 from shardctl.sources.formats import Parsed
 from shardctl.system.processes.worker_state import (
     OUT_OF_MEMORY_MESSAGE,

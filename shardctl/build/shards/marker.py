@@ -9,9 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.build.shards.job import Job
-from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.counts import Counts, JpegRecord
 from shardctl.format.shard import ShardFacts
-from shardctl.format.step_counts import Counts
 from shardctl.system.files import replacing
 from shardctl.transforms.pipeline.made_sample import Shape
 

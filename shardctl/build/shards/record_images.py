@@ -17,9 +17,8 @@ from shardctl.build.shards.job import Job
 from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.errors import Rejection
-from shardctl.format.list_types import is_list
-from shardctl.format.roles import Mask
-from shardctl.format.sample import Sample
+from shardctl.format.arrays import is_list
+from shardctl.format.roles import Mask, Sample
 from shardctl.images.codecs import image
 from shardctl.sources.first_values import holds_image
 from shardctl.sources.roots import resolved

@@ -16,8 +16,8 @@ from shardctl.build.shards.job import ANY_UNIT, KEY, Job
 from shardctl.build.shards.planned import File, PlannedUnit
 from shardctl.build.shards.shard_build import RetryHints, ShardBuild
 from shardctl.errors import Rejection
-from shardctl.format.exact_values import python_rows
-from shardctl.format.sample import Sample
+from shardctl.format.python_values import python_rows
+from shardctl.format.roles import Sample
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.companions import copy_to_read
 from shardctl.sources.endings import ending_of

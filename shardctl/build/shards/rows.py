@@ -17,14 +17,14 @@ from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.previous_samples import PreviousSamples, PreviousUnits
 from shardctl.build.shards.shard_build import BuildAgain, RetryHints, ShardBuild
 from shardctl.errors import DatasetError, Rejection
-from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.counts import JpegRecord
 from shardctl.format.layout import Layout
 from shardctl.format.shard import ShardWriter
 from shardctl.format.shard_copy import objects_of
 from shardctl.format.tables import PRUNED, Reject
 from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
-from shardctl.loader.order import Permutation
+from shardctl.system.permutation import Permutation
 from shardctl.system.processes.worker_state import KEYS, NOWHERE, WorkerProgress
 from shardctl.transforms.pipeline.made_sample import MadeSample, Shape
 

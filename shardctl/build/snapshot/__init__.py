@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 from shardctl.build.commit import publish
 from shardctl.build.commit.staging import how_far
 from shardctl.build.convert import ConvertResult, Listener, narration
-from shardctl.build.convert.conversion_progress import ConversionProgress
-from shardctl.build.convert.estimate import Estimate
+from shardctl.build.convert.decision import Verdict
+from shardctl.build.convert.listener import ConversionProgress, Estimate
 from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.run import run
-from shardctl.build.convert.targets.base import Target, WriteLease
-from shardctl.build.convert.targets.folder import FolderTarget
+from shardctl.build.convert.targets import Target, WriteLease
 from shardctl.build.convert.unchanged import find_unchanged, recipe_if_same
-from shardctl.build.convert.update.compatibility import Verdict
 from shardctl.build.options import convert_options
 from shardctl.build.snapshot.partial_dataset import BuildThread, PartialDataset
 from shardctl.errors import DatasetError, StorageError, UsageError
@@ -386,7 +384,7 @@ class AtHome:
     line_seconds = 10.0
 
     def __init__(self, target: Path) -> None:
-        self._target, self.target = target, FolderTarget(LocalFolder(target))
+        self._target, self.target = target, Target(LocalFolder(target))
 
     def manifest(self) -> Manifest | None:
         """Read the manifest."""
@@ -462,7 +460,7 @@ class OnAStore:
         self, waiting: Waiting, looking: Callable[[], None]
     ) -> AbstractContextManager[WriteLease]:
         """Hold the lease, and see what is there then."""
-        return self.target.writing(waiting, looking)
+        return self.target.lease(waiting, looking)
 
     def is_replaced(self) -> bool:
         """Ask for the version of the manifest. To get the lease one after the other would take many

@@ -23,7 +23,8 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.names import MANIFEST, STAGING, shard_name
 from shardctl.format.shard import Opener, ShardFacts, ShardReader
-from shardctl.loader.blocks import Batch, Indices
+from shardctl.loader.blocks.gather import Indices
+from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.shards import FinishedShards, OpenShard, Shards
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.loader import Loader, LoaderStats, refuse_other_order

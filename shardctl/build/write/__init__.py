@@ -45,7 +45,7 @@ from shardctl.errors import (
 )
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, STAGING
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.format.shard import FORMAT_VERSION
 from shardctl.format.tables import MADE_BY
 from shardctl.system import file_lease

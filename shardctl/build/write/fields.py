@@ -16,17 +16,16 @@ import pyarrow as pa
 from PIL import Image as PilImage
 
 from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.format.arrays import leaf_of
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.format.list_types import leaf_of
-from shardctl.format.roles import Image, Mask, Objects, Role, Roles
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Image, Mask, Objects, Role, Roles, Sample
 from shardctl.format.shard import Compression
 from shardctl.format.token_columns import is_list_of_whole_numbers
 from shardctl.images.codecs import image
 from shardctl.images.codecs.image import ImageEncoding, decode_mask, open_image
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.object_columns import member_types
+from shardctl.loader.blocks.objects import member_types
 from shardctl.sources.annotations.objects import ITEMS, objects_type
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.deferred_objects import (

@@ -26,7 +26,7 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, shard_name
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, shard_schema
 from shardctl.format.tables import FILE_FIELDS, PLAN_SCHEMA, Making, ShardEntry, ShardSpool
 from shardctl.sources.label_table import hash_names

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.dataset_place import DatasetPlace, open_place, refuse_part_of_dataset
-from shardctl.format.roles import Roles
-from shardctl.format.sample import Sample
+from shardctl.format.dataset_location import DatasetLocation, open_location, refuse_part_of_dataset
+from shardctl.format.roles import Roles, Sample
 from shardctl.inspection.content.overview import (
     Overview,
     ShardOverview,
@@ -216,7 +215,7 @@ def inspect(
     StoreError, InstallError, and UsageError for an unknown split, or one of a shard.
     """
     truth("stats", stats)
-    with open_place(dst, "blocks") as place:
+    with open_location(dst, "blocks") as place:
         refuse_part_of_dataset(place)
         if not place.lone:
             return inspect_dataset(place, split, stats)
@@ -225,7 +224,7 @@ def inspect(
         return describe_shard(place.folder, place.lone, check=stats)
 
 
-def inspect_dataset(place: DatasetPlace, split: str | None, stats: bool) -> Inspection:
+def inspect_dataset(place: DatasetLocation, split: str | None, stats: bool) -> Inspection:
     """Return what is in a dataset that is open, or in one of its splits. Raises DatasetError,
     UsageError."""
     found = overview(place.folder, split)
@@ -246,7 +245,7 @@ def inspect_dataset(place: DatasetPlace, split: str | None, stats: bool) -> Insp
 
 
 def _objects(
-    place: DatasetPlace, roles: Roles, split: str | None, stats: bool
+    place: DatasetLocation, roles: Roles, split: str | None, stats: bool
 ) -> dict[str, ObjectStatistics]:
     if not roles.objects:
         return {}
@@ -255,7 +254,7 @@ def _objects(
     return object_statistics(place, None if stats else BLOCKS, None if stats else IMAGES, split)
 
 
-def _masks(place: DatasetPlace, roles: Roles, split: str | None) -> dict[str, MaskStatistics]:
+def _masks(place: DatasetLocation, roles: Roles, split: str | None) -> dict[str, MaskStatistics]:
     if all(role.name != "mask" for role in roles.images.values()):
         return {}
     from shardctl.inspection.content.objects import mask_statistics
@@ -264,7 +263,7 @@ def _masks(place: DatasetPlace, roles: Roles, split: str | None) -> dict[str, Ma
 
 
 def _tokens(
-    place: DatasetPlace, roles: Roles, split: str | None, stats: bool
+    place: DatasetLocation, roles: Roles, split: str | None, stats: bool
 ) -> dict[str, TokenStatistics]:
     if not roles.tokens:
         return {}
@@ -273,7 +272,9 @@ def _tokens(
     return token_statistics(place, None if stats else BLOCKS, split)
 
 
-def _variants(place: DatasetPlace, found: Overview, split: str | None) -> VariantStatistics | None:
+def _variants(
+    place: DatasetLocation, found: Overview, split: str | None
+) -> VariantStatistics | None:
     if "variant" not in found.schema:
         return None
     from shardctl.inspection.content.inspection import variant_statistics

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, Rejection
-from shardctl.format.dataset_place import DatasetPlace
+from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask, Objects
 from shardctl.inspection.content.blocks import Placed, blocks_and_share, checked_columns
@@ -305,7 +305,7 @@ def _rows_of(values: pa.FixedSizeListArray) -> npt.NDArray[np.float64]:
 
 
 def object_statistics(
-    place: DatasetPlace,
+    place: DatasetLocation,
     blocks: int | None = None,
     images: int | None = None,
     split: str | None = None,
@@ -416,7 +416,7 @@ class MaskStatistics:
 
 
 def mask_statistics(
-    place: DatasetPlace, masks: int, split: str | None = None
+    place: DatasetLocation, masks: int, split: str | None = None
 ) -> dict[str, MaskStatistics]:
     """Count the pixels of each class in up to `masks` masks of each column, evenly spaced, by the
     name of the column.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.dataset_place import DatasetPlace
+from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Roles
@@ -83,7 +83,7 @@ class Statistics:
 
 
 def statistics_of(
-    place: DatasetPlace, blocks: int = BLOCKS, split: str | None = None
+    place: DatasetLocation, blocks: int = BLOCKS, split: str | None = None
 ) -> Statistics:
     """Read up to `blocks` blocks of a dataset, of one of its splits, or of a lone shard.
 

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, ShardctlError
-from shardctl.format.dataset_place import DatasetPlace
+from shardctl.format.dataset_location import DatasetLocation
+from shardctl.format.dataset_tables import DatasetTables, RecordUnit, checked_column
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Roles, Tokens
 from shardctl.format.shard import BlockFile
-from shardctl.format.stored import RecordPlace, StoredDataset, checked_column
 from shardctl.format.tables import REPAIR_ADVICE, ShardTable
 from shardctl.format.token_columns import (
     DOCUMENT_COLUMNS,
@@ -199,7 +199,7 @@ def _is_count(number: Any) -> bool:
 
 
 def blocks_of_document(
-    stored: StoredDataset, key: str, places: Iterable[RecordPlace] | None
+    stored: DatasetTables, key: str, places: Iterable[RecordUnit] | None
 ) -> Iterator[tuple[int, int]]:
     """Yield the blocks of packed tokens that have a document: the number of the shard, and the row
     in it.
@@ -466,7 +466,7 @@ class _Tally:
 
 
 def token_statistics(
-    place: DatasetPlace, blocks: int | None = None, split: str | None = None
+    place: DatasetLocation, blocks: int | None = None, split: str | None = None
 ) -> dict[str, TokenStatistics]:
     """Count the tokens of up to `blocks` blocks of a dataset, or of a split, by the name of the
     column; None: of all blocks.

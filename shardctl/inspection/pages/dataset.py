@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shardctl.format.dataset_place import DatasetPlace
-from shardctl.format.step_counts import step_lines
+from shardctl.format.counts import step_lines
+from shardctl.format.dataset_location import DatasetLocation
 from shardctl.images.codecs.drawing import objects_line
 from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.inspection.content.images import is_objects
@@ -240,7 +240,10 @@ input { font: inherit; padding: .35rem .6rem; width: min(24rem, 100%); color: va
 
 
 def dataset_page(
-    place: DatasetPlace, split: str | None = None, annotated: bool = True, origin: str | None = None
+    place: DatasetLocation,
+    split: str | None = None,
+    annotated: bool = True,
+    origin: str | None = None,
 ) -> str:
     """Return a dataset, or one of its splits, as a page; `annotated` images have what is marked in
     them drawn onto them.

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Roles
 from shardctl.format.shard import ShardReader
-from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import ShardEntry
 from shardctl.system.processes.worker_state import WorkerProgress
 
@@ -28,7 +28,7 @@ class Provenance:
     """Where the rows of one shard of a dataset come from. Raises DatasetError if the tables
     contradict themselves."""
 
-    def __init__(self, stored: StoredDataset, shard: int) -> None:
+    def __init__(self, stored: DatasetTables, shard: int) -> None:
         # 60 ms to import, and `quick` makes no object of this class.
         from shardctl.transforms.recipe import user_functions
         from shardctl.transforms.samples_per_record import samples_per_record, splits_records

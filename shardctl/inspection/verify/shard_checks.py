@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
+from shardctl.format.dataset_tables import MOST, Numbers
 from shardctl.format.layout import ENCODED_IMAGE, image_lists
 from shardctl.format.names import PLAN, shard_name
 from shardctl.format.roles import Image, Mask, Objects, Roles, Tokens
-from shardctl.format.stored import MOST, Numbers
 from shardctl.format.token_columns import (
     DOCUMENT_COLUMNS,
     DOCUMENT_KEYS,
@@ -40,14 +40,7 @@ from shardctl.inspection.verify.check import (
 )
 from shardctl.inspection.verify.result import CONVERT_AGAIN, REBUILD
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.object_columns import (
-    BOX,
-    CATEGORY,
-    KEYPOINTS,
-    POLYGONS,
-    RLE,
-    member_types,
-)
+from shardctl.loader.blocks.objects import BOX, CATEGORY, KEYPOINTS, POLYGONS, RLE, member_types
 from shardctl.system.folders import hash_file
 from shardctl.system.text import counted
 

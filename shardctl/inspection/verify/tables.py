@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.dataset_tables import MOST, DatasetTables, open_files
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
-from shardctl.format.stored import MOST, StoredDataset, open_files
 from shardctl.format.tables import (
     BRING_BACK,
     ShardTable,
@@ -241,7 +241,7 @@ def _first_duplicate(paths: pa.ChunkedArray) -> str | None:
 def check_plan(folder: FolderHere, _manifest: Manifest) -> Iterator[Finding]:
     """Compare the plan with the tables of shards and files: what units there are, and what became
     of them."""
-    stored = StoredDataset(folder)
+    stored = DatasetTables(folder)
     whole: list[npt.NDArray[np.int32]] = [np.empty(0, np.int32)]
     parts: dict[str, list[Numbers]] = {}
     try:
@@ -270,7 +270,7 @@ def check_plan(folder: FolderHere, _manifest: Manifest) -> Iterator[Finding]:
             yield _twice(stored, int(file[place]), int(first[place + 1]))
 
 
-def _twice(stored: StoredDataset, file: int, record: int) -> Finding:
+def _twice(stored: DatasetTables, file: int, record: int) -> Finding:
     return error("duplicate-key", f"{PLAN} has it twice; {MEND}", key=stored.file(file).key(record))
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DatasetError, UsageError, WorkerError, explaining_interrupts
-from shardctl.format.dataset_place import (
+from shardctl.format.dataset_location import (
     DatasetFolder,
-    DatasetPlace,
+    DatasetLocation,
     check_unchanged,
-    open_place,
+    open_location,
     refuse_part_of_dataset,
     to_json,
 )
@@ -117,7 +117,7 @@ def verify_with(
     checked = "no shard was checked yet"
     with (
         explaining_interrupts(lambda: f"interrupted; {checked}, and nothing is changed by a check"),
-        open_place(path, "ends" if level == "quick" else "whole", listed=True) as place,
+        open_location(path, "ends" if level == "quick" else "whole", listed=True) as place,
     ):
         refuse_part_of_dataset(place)
         with CheckPool(
@@ -345,7 +345,7 @@ class CheckPool:
     """The processes that check a dataset or a shard at a level. They end with the block of a
     `with`."""
 
-    def __init__(self, place: DatasetPlace, level: str, pool: Pool) -> None:
+    def __init__(self, place: DatasetLocation, level: str, pool: Pool) -> None:
         self._place, self._level, self._pool = place, level, pool
 
     def __enter__(self) -> CheckPool:

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.dataset_place import DatasetFolder, from_json
+from shardctl.format.dataset_location import DatasetFolder, from_json
+from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.shard import ShardReader
-from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import ShardEntry
 from shardctl.inspection.verify.check import Block, Fault, Provenance, Shard, ShardRecord
 from shardctl.inspection.verify.result import LEVELS, REBUILD, Finding, error, reading, unreadable
@@ -43,11 +43,11 @@ def handle(task: dict[str, Any], _tell: Tell, progress: WorkerProgress) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _stored(folder: DatasetFolder) -> StoredDataset:
-    return StoredDataset(folder)
+def _stored(folder: DatasetFolder) -> DatasetTables:
+    return DatasetTables(folder)
 
 
-def _record(stored: StoredDataset, shard: int, use_plan: bool) -> ShardRecord:
+def _record(stored: DatasetTables, shard: int, use_plan: bool) -> ShardRecord:
     """Return what a dataset records of a shard; of its rows, if the plan can be read and is
     needed."""
     provenance = Provenance(stored, shard) if use_plan else None

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.format.json_values import to_json
+from shardctl.format.python_values import to_json
 from shardctl.format.roles import Objects
 from shardctl.images.codecs.image import open_image
 from shardctl.interop.exports.base import (
@@ -48,7 +48,7 @@ MOST_CATEGORIES = 100_000
 """The most categories without names: each is listed."""
 
 ObjectRecord = dict[str, Any]
-"""An object: the members that are known of it, in the form of json_values.py."""
+"""An object: the members that are known of it, in the form of python_values.py."""
 
 NO_NAMES = "the categories have no names, and are called by their numbers"
 

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.json_values import check_type
+from shardctl.format.dataset_tables import is_path_below
 from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.python_values import check_type
 from shardctl.format.roles import Role
-from shardctl.format.stored import is_path_below
 from shardctl.interop.exports.arrays import has_gaps
 from shardctl.interop.exports.images import Recoding, suffixes_in
 from shardctl.interop.exports.options import Choice
@@ -94,7 +94,7 @@ class PartResult:
 class ColumnEncoding:
     """How a form writes a column: under the name `written`, as `form`.
 
-    `form` is `value` (as it is), `json` (JSON text, json_values.py), `image` (an encoded image),
+    `form` is `value` (as it is), `json` (JSON text, python_values.py), `image` (an encoded image),
     `png` or `jpeg:Q` (a raw image that is encoded for it), or a word of the form's own. `loss` says
     what the form cannot hold of it, None if it holds all.
     """

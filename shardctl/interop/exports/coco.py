@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardctl.errors import InputError
-from shardctl.format.json_values import dumps
+from shardctl.format.python_values import dumps
 from shardctl.format.roles import Objects
 from shardctl.images.codecs import rle
 from shardctl.images.polygons import Polygons

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import UsageError
-from shardctl.format.list_types import is_list, leaf_of
+from shardctl.format.arrays import is_list, leaf_of
 from shardctl.format.token_columns import list_offsets
 from shardctl.interop.exports.arrays import is_number, is_packed
 from shardctl.interop.exports.base import Column, ColumnEncoding, Export, form_of_raw

@@ -24,7 +24,7 @@ from shardctl.errors import (
     WorkerError,
     explaining_interrupts,
 )
-from shardctl.format.dataset_place import open_place
+from shardctl.format.dataset_location import open_location
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import write_checksums
 from shardctl.interop.exports import WORKER
@@ -180,7 +180,7 @@ def export(
             "folder, and copy it"
         )
     listener = _Listener(progress, on_note, on_plan)
-    with open_place(dst) as place:
+    with open_location(dst) as place:
         return _export(
             Source(place.whole, choice), Path(out), to, settings, replaces, workers, listener
         )
@@ -274,7 +274,7 @@ def plan_export(
     Raises UsageError, InputError and DatasetError.
     """
     choice = _choice(split, columns, rename, where, store, on_loss)
-    with open_place(dst, "blocks") as place:
+    with open_location(dst, "blocks") as place:
         job, planned = _planned(Source(place.whole, choice), to, settings)
         return _plan_of(job, planned)
 

@@ -3,7 +3,7 @@ SPLIT/metadata.jsonl.
 
 Hugging Face datasets reads it as an ImageFolder. metadata.jsonl has a line for each sample, in
 order: `file_name` is the path of its file below SPLIT, NAME_file_name that of another image, and
-the other columns are in the form of json_values.py. The path of an image in the dataset is there as
+the other columns are in the form of python_values.py. The path of an image in the dataset is there as
 NAME.path where it is not the key.
 """
 
@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.json_values import dumps, to_json
-from shardctl.format.keys import extension_part
+from shardctl.format.names import extension_part
+from shardctl.format.python_values import dumps, to_json
 from shardctl.interop.exports.base import (
     Column,
     ColumnEncoding,

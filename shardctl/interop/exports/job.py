@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shardctl.format.dataset_place import DatasetFolder, from_json, to_json
+from shardctl.format.dataset_location import DatasetFolder, from_json, to_json
 from shardctl.interop.exports.base import Export, ExportPart, PartResult, Progress
 from shardctl.interop.exports.forms import chosen_export
 from shardctl.interop.exports.options import Choice

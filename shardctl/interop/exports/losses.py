@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardctl.errors import UsageError
-from shardctl.format.json_values import check_type
+from shardctl.format.python_values import check_type
 from shardctl.interop.exports.base import Column, ColumnEncoding, Export
 from shardctl.interop.exports.images import Recoding
 from shardctl.interop.exports.source import Source

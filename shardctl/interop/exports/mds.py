@@ -23,7 +23,7 @@ import xxhash
 
 from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import dtype_of
-from shardctl.format.json_values import json_text
+from shardctl.format.python_values import json_text
 from shardctl.interop.exports.arrays import arrays_of, is_number, is_packed
 from shardctl.interop.exports.base import (
     Column,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from shardctl.format.json_values import json_text
 from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.python_values import json_text
 from shardctl.format.roles import Mask, Objects
 from shardctl.interop.exports.base import ExportPart, Progress
 from shardctl.interop.exports.images import encoder, upright

@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.arrays import dtype_of
-from shardctl.format.list_types import is_list
+from shardctl.format.arrays import dtype_of, is_list
 from shardctl.format.roles import Label, Mask, Objects, Role
 from shardctl.interop.exports.arrays import is_packed
 from shardctl.interop.exports.base import (

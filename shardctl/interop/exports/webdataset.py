@@ -3,7 +3,7 @@ under the same name.
 
 A sample is KEY.jpg (the image; its suffix is that of its bytes), KEY.cls (the label, a number),
 KEY.txt (the text), KEY.NAME.png (other images), KEY.NAME.npy (lists of numbers of one length),
-KEY.NAME.bin (bytes), and KEY.json, an object with all other columns in the form of json_values.py.
+KEY.NAME.bin (bytes), and KEY.json, an object with all other columns in the form of python_values.py.
 Columns that lack a value somewhere are there too: readers infer types from the first samples. Under
 the name that an image has in the target there is {"path": …} if its path was not the key, and null
 if there is no image. KEY is the key with its dots escaped (keys.py), since readers split a name at
@@ -23,8 +23,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.json_values import dumps, to_json
-from shardctl.format.keys import DistinctNames, extension_part, member_key
+from shardctl.format.names import DistinctNames, extension_part, member_key
+from shardctl.format.python_values import dumps, to_json
 from shardctl.interop.exports.arrays import arrays_of, is_packed
 from shardctl.interop.exports.base import (
     Column,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardctl.errors import UsageError
-from shardctl.format.json_values import dumps, to_json
+from shardctl.format.python_values import dumps, to_json
 from shardctl.format.roles import Objects
 from shardctl.interop.exports.annotated_images import (
     IMAGE_ID,

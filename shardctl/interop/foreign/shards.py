@@ -13,7 +13,7 @@ import pyarrow as pa
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.plan.listing import LabelRule, Listing, first_file, list_files
-from shardctl.build.plan.units import Units
+from shardctl.build.plan.plan import Units
 from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.errors import InputError, UsageError
 from shardctl.format.names import MANIFEST, SHARDS, STAGING

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardctl.build.sampling import take
 from shardctl.build.shards.engines.local import Engine
-from shardctl.format.exact_values import python_rows
+from shardctl.format.python_values import python_rows
 from shardctl.interop.foreign.shards import Shards, open_shards
 from shardctl.sources.formats import Reading
 from shardctl.sources.types import Types

@@ -12,11 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, UsageError
-from shardctl.format.exact_values import python_values
+from shardctl.format.python_values import python_values
 from shardctl.format.roles import Mask
 from shardctl.format.shard import VERIFY_ADVICE
-from shardctl.loader.blocks.block_sources import BlockPlaces, BlockSources, GatherOptions
-from shardctl.loader.blocks.column import Column
+from shardctl.loader.blocks.column import Column, Lists, Spec, numbers_of, with_none
 from shardctl.loader.blocks.convert import Converter, Misfit
 from shardctl.loader.blocks.gather import (
     LEAST_ALONE,
@@ -28,17 +27,21 @@ from shardctl.loader.blocks.gather import (
     gather_into,
     in_array,
 )
-from shardctl.loader.blocks.lists import Lists, numbers_of, with_none
-from shardctl.loader.blocks.locate import Wanted
+from shardctl.loader.blocks.locate import (
+    BlockPlaces,
+    BlockSources,
+    GatherOptions,
+    Wanted,
+    name_of,
+    unreadable_blocks,
+)
 from shardctl.loader.blocks.memory import Batch, BatchMemory
-from shardctl.loader.blocks.object_reader import ObjectReader
+from shardctl.loader.blocks.objects import ObjectReader, member_types
 from shardctl.loader.blocks.pictures import Missing, PictureReader, encoded_images, missing_images
 from shardctl.loader.blocks.shards import Indices, Shards
-from shardctl.loader.blocks.specs import Spec, fixed_shape, specs_of
 from shardctl.loader.blocks.stages import DECODE, GATHER, NoStages, StageClock, Stages
 from shardctl.loader.blocks.token_features import Deriver
 from shardctl.loader.blocks.transforms import Transforms
-from shardctl.loader.blocks.unreadable import name_of, unreadable_blocks
 from shardctl.system.mmap import mended
 from shardctl.system.text import lacks
 
@@ -508,3 +511,65 @@ def _ragged(column: Column, lists: Lists, transforms: Transforms, memory: BatchM
         transforms.pad[name], lambda shape: memory.array(name, shape, converter.dtype)
     )
     return {name: padded, f"{name}_length": converted.sizes()}
+
+
+def specs_of(columns: Sequence[Column], transforms: Transforms) -> dict[str, Spec]:
+    """Return the kind of values of each field of a batch of these columns."""
+    specs = {}
+    for column in columns:
+        if column.objects is not None and column.name in transforms.pad:
+            specs.update(_padded_objects(column, transforms.pad[column.name]))
+            continue
+        specs[column.name] = _spec(column, transforms)
+        if column.name in transforms.pad:
+            specs[f"{column.name}_length"] = Spec(
+                "fixed", (column.ndim,) if column.ndim > 1 else ()
+            )
+    return specs
+
+
+def _padded_objects(column: Column, value: float) -> dict[str, Spec]:
+    """Return what `Marked.padded` returns."""
+    name, specs = column.name, {}
+    for member, kind in member_types(column).items():
+        if member not in column.object_members:
+            continue
+        padded = kind.dtype is not None and Spec(
+            "padded", (-1, *kind.shape), kind.dtype, kind.fill(value)
+        )
+        specs[f"{name}.{member}"] = padded or Spec("other")
+    there, annotated = Spec("padded", (-1,), np.dtype(bool)), Spec("fixed", (), np.dtype(bool))
+    return {
+        **specs,
+        f"{name}_length": Spec("fixed"),
+        f"{name}_mask": there,
+        f"{name}_annotated": annotated,
+    }
+
+
+def _spec(column: Column, transforms: Transforms) -> Spec:
+    if column.is_encoded_picture and transforms.decode:
+        shape, channels = transforms.picture_shape(column), column.picture_channels
+        of_any_size = (
+            (*channels, -1, -1) if transforms.puts_channels_first(column) else (-1, -1, *channels)
+        )
+        return Spec(
+            "fixed" if shape else "ragged",
+            shape or of_any_size,
+            transforms.dtype(column.name, column.pixel_dtype),
+        )
+    if column.is_boolean:
+        return Spec("fixed", (), np.dtype(bool))
+    if column.dtype is None:
+        return Spec("text" if column.is_text else "bytes" if column.kind == "variable" else "other")
+    dtype = transforms.dtype(column.name, column.dtype)
+    if column.is_ragged:
+        fill, shape = transforms.pad.get(column.name), (-1,) * column.ndim
+        return Spec("ragged", shape, dtype) if fill is None else Spec("padded", shape, dtype, fill)
+    return Spec("fixed", fixed_shape(column, transforms), dtype)
+
+
+def fixed_shape(column: Column, transforms: Transforms) -> tuple[int, ...]:
+    """Return the shape of a value of a "fixed" column in a batch."""
+    changed = transforms.picture_shape(column) if column.picture is not None else None
+    return changed or column.shape

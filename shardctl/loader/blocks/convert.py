@@ -12,7 +12,7 @@ from shardctl.errors import DatasetError
 from shardctl.images.geometry import Size, View
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.transforms import Normalization, Transforms, range_of
-from shardctl.loader.order import key_of, mix64
+from shardctl.system.permutation import key_of, mix64
 
 _CROP, _FLIP = 11, 12
 """The purpose of a random key: each purpose has its own random stream."""

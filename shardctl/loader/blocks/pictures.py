@@ -12,20 +12,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, Rejection, ShardctlError, is_of_bytes
-from shardctl.format.roles import Mask
+from shardctl.format.roles import Mask, Roles
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import image
 from shardctl.images.codecs.jpeg import JpegDecoder, decode_plain, decode_plain_alone
 from shardctl.images.defaults import MAX_PIXELS
-from shardctl.loader.blocks.column import Column
+from shardctl.loader.blocks.column import Column, is_missing
 from shardctl.loader.blocks.convert import Converter, Misfit
 from shardctl.loader.blocks.gather import Bytes, Located, in_array
-from shardctl.loader.blocks.lists import is_missing
-from shardctl.loader.blocks.locate import Wanted
+from shardctl.loader.blocks.locate import Wanted, name_of, unreadable_sample
 from shardctl.loader.blocks.memory import BatchMemory
 from shardctl.loader.blocks.shards import Indices, Shards
 from shardctl.loader.blocks.transforms import Transforms
-from shardctl.loader.blocks.unreadable import name_of, unreadable_sample
 
 
 class DecodedImageCache:
@@ -436,3 +434,37 @@ def _in_list(converter: Converter, pixels: image.Pixels, place: int) -> npt.NDAr
         return converter.converted(pixels, place)
     except Misfit as misfit:
         raise misfit.of(place) from None
+
+
+HEADER_FIELDS = {name: pa.int64() for name in ("width", "height", "image_bytes")}
+"""What can be asked of images and masks: their size in pixels, and the bytes that are stored."""
+
+
+HEADER = pa.struct(list(HEADER_FIELDS.items()))
+"""The fields of a header together."""
+
+
+def askable_headers(roles: Roles) -> dict[str, pa.DataType]:
+    """Return what a condition may ask of images: NAME.width, … of each field, and width, … of the
+    main one alone."""
+    of_main = HEADER_FIELDS if roles.main_image is not None else {}
+    return {**of_main, **dict.fromkeys(roles.images, HEADER)}
+
+
+def headers_of(column: Column, values: pa.Array) -> pa.StructArray:
+    """Return the header of every image of a column, of type HEADER; its fields are null where it
+    cannot be read."""
+    if column.shape:
+        known = {"width": column.shape[1], "height": column.shape[0], "image_bytes": column.width}
+        return pa.array([known] * len(values), HEADER)
+    return pa.array([_header(data.as_py()) for data in values.field("bytes")], HEADER)
+
+
+def _header(data: bytes | None) -> dict[str, Any] | None:
+    if data is None:
+        return None
+    try:
+        width, height = image.open_image(data, max_pixels=2**62).size
+    except Rejection:
+        return {"width": None, "height": None, "image_bytes": len(data)}
+    return {"width": width, "height": height, "image_bytes": len(data)}

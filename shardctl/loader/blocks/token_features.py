@@ -15,13 +15,11 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.format.roles import Tokens
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, LOSS_MASK
-from shardctl.loader.blocks.block_sources import BlockSources
-from shardctl.loader.blocks.column import Column
+from shardctl.loader.blocks.column import Column, Lists, Spec, numbers_of
 from shardctl.loader.blocks.gather import Indices, Located, gather
-from shardctl.loader.blocks.lists import Lists, numbers_of
+from shardctl.loader.blocks.locate import BlockSources
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.shards import Shards
-from shardctl.loader.blocks.specs import Spec
 from shardctl.system.text import unknown
 
 LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS = (

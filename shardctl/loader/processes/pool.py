@@ -27,9 +27,15 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import WorkerError
-from shardctl.loader.blocks import Batch, Indices
-from shardctl.loader.processes.messages import INLINE, Found, Question, receive_answer
-from shardctl.loader.processes.shared_memory import no_shared_memory
+from shardctl.loader.blocks.gather import Indices
+from shardctl.loader.blocks.memory import Batch
+from shardctl.loader.processes.messages import (
+    INLINE,
+    Found,
+    Question,
+    no_shared_memory,
+    receive_answer,
+)
 from shardctl.loader.stream import Stream
 from shardctl.system.machine import allow_open_files
 from shardctl.system.mmap import SharedPages

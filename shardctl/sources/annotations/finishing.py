@@ -16,8 +16,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from shardctl.errors import Rejection
-from shardctl.format.roles import Mask, Role
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Mask, Role, Sample
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Opened, decode_mask, mask_png, open_image, turned
 from shardctl.images.defaults import MAX_PIXELS

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.text_bytes import bytes_of
+from shardctl.format.arrays import bytes_of
 from shardctl.sources.formats.base import (
     UNIT_BYTES,
     Choose,

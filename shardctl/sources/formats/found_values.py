@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import dtype_of
-from shardctl.format.json_values import from_json
-from shardctl.format.list_types import is_list, leaf_of
+from shardctl.format.arrays import dtype_of, is_list, leaf_of
+from shardctl.format.python_values import from_json
 from shardctl.sources.formats.base import (
     Misfit,
     Parsed,
@@ -36,7 +35,7 @@ arrays, Feature."""
 
 @dataclass(frozen=True)
 class JsonForm:
-    """A value as json_values.py writes it: with the type of its column it is exact."""
+    """A value as python_values.py writes it: with the type of its column it is exact."""
 
     value: Any
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.sources.formats import Reading
 from shardctl.sources.walk import FoundFile
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.images.codecs import image
 from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
 from shardctl.sources.endings import without_compression

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.format_table import FORMAT_NAMES, TABLE_SUFFIXES
 from shardctl.sources.formats import Reading

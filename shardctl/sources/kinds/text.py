@@ -8,7 +8,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.export_description import described
 from shardctl.sources.format_table import TABLE_SUFFIXES, TEXT_SUFFIXES

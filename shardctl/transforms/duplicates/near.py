@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.format.text_bytes import Bytes, bytes_of
+from shardctl.format.arrays import Bytes, bytes_of
 from shardctl.transforms.duplicates.exact import DROPPED, PIECE_BITS
 from shardctl.transforms.duplicates.pieces import Hashes, Numbers
 from shardctl.transforms.duplicates.runs import PARTS, PARTS_BITS, Rows, Runs

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.format.text_bytes import Bytes, bytes_of, texts_from
+from shardctl.format.arrays import Bytes, bytes_of, texts_from
 
 Numbers = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]

@@ -14,10 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import bytes_of
 from shardctl.format.layout import Layout
-from shardctl.format.roles import Role
-from shardctl.format.sample import Sample
-from shardctl.format.text_bytes import bytes_of
+from shardctl.format.roles import Role, Sample
 from shardctl.sources.formats import Misfit, Numbers
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, Records

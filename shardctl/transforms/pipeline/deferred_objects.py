@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
-from shardctl.format.roles import Mask, Objects, Roles
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Mask, Objects, Roles, Sample
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Opened, mask_png, open_image
 from shardctl.images.codecs.resampling import patch_mover, resampled_mask

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from shardctl.errors import Rejection
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.transforms.base import GroupTransform, SampleTransform
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.values import DEEPEST, describe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.images.codecs.jpeg import JpegFacts
 from shardctl.transforms.pipeline.functions import Given
 

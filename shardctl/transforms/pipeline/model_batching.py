@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE
 from shardctl.transforms.pipeline.functions import FailedCallError
 from shardctl.transforms.pipeline.made_sample import MadeSample

@@ -14,7 +14,7 @@ from PIL import Image
 
 from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.images.codecs import image
 from shardctl.images.codecs.image import ImageEncoding, Opened, Pixels
 from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.text_bytes import Places
+from shardctl.format.arrays import Places
 from shardctl.transforms.settings import Flag, Names, Whole, setting
 from shardctl.transforms.text.base import Report, TextStep
 from shardctl.transforms.text.characters import Mask

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.text_bytes import Places, TextBytes, texts_from
+from shardctl.format.arrays import Places, TextBytes, texts_from
 from shardctl.transforms.settings import PROBABILITY, Names, Number, Numbers, Whole, setting
 from shardctl.transforms.text.characters import Mask, is_ascii, parts_of_words
 from shardctl.transforms.text.packages import unidata

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InstallError
-from shardctl.format.text_bytes import bytes_of
+from shardctl.format.arrays import bytes_of
 from shardctl.system.packages import to_install
 from shardctl.system.text import unknown
 from shardctl.transforms.settings import Names, Number, SettingError, Text, Word, setting

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InstallError
-from shardctl.format.text_bytes import Places, bytes_of, texts_from
+from shardctl.format.arrays import Places, bytes_of, texts_from
 from shardctl.system.packages import to_install
 from shardctl.transforms.settings import PROBABILITY, Names, Optional, SettingError, Text, setting
 from shardctl.transforms.text.base import TextTransform

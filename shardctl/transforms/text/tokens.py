@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
+from shardctl.format.arrays import bytes_of
 from shardctl.format.roles import Role
-from shardctl.format.text_bytes import bytes_of
 from shardctl.format.token_columns import TOKENS
 from shardctl.system.text import format_bytes
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from shardctl.format.text_bytes import bytes_of
+from shardctl.format.arrays import bytes_of
 from shardctl.transforms.settings import Flag, Word, setting
 from shardctl.transforms.text.base import TextTransform
 from shardctl.transforms.text.characters import is_ascii

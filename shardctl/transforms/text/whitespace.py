@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.text_bytes import Bytes, Places
+from shardctl.format.arrays import Bytes, Places
 from shardctl.transforms.settings import Flag, Whole, setting
 from shardctl.transforms.text.base import TextTransform
 from shardctl.transforms.text.characters import NEWLINE, texts_of_kept

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.text_bytes import Places, TextBytes, bytes_of, texts_from
+from shardctl.format.arrays import Places, TextBytes, bytes_of, texts_from
 from shardctl.transforms.text.characters import NEWLINE, Mask, characters_before, letters, spaces
 
 

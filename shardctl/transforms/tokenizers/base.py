@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.text_bytes import bytes_of
+from shardctl.format.arrays import bytes_of
 
 Ids = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.text_bytes import bytes_of
+from shardctl.format.arrays import bytes_of
 from shardctl.transforms.tokenizers.base import Encoded, Ids, Placed, TokenizerKind, none_too_long
 
 SPECIAL = {"<eos>": 256, "<pad>": 257, "<bos>": 258, "<|im_start|>": 259, "<|im_end|>": 260}

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError, UsageError, first_line
-from shardctl.format.text_bytes import bytes_of
+from shardctl.format.arrays import bytes_of
 from shardctl.system.packages import to_install
 from shardctl.system.text import printable
 from shardctl.system.user_cache import Remembered, state_of, this_machine
