@@ -48,14 +48,7 @@ from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, suffix_of, walk
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
-from shardctl.system.locations import (
-    is_stored,
-    name_of,
-    normal,
-    parent_of,
-    path_below,
-    within,
-)
+from shardctl.system.locations import is_stored, name_of, normal, parent_of, path_below, within
 from shardctl.system.startup import collector_waits
 from shardctl.system.text import counted, first_repeated, printable
 
