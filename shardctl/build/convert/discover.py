@@ -12,10 +12,16 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.build.plan.listing import Listing, idle_roots, refuse_idle, why_nothing
+from shardctl.build.plan.listing import (
+    Flags,
+    Listing,
+    Numbers,
+    idle_roots,
+    refuse_idle,
+    why_nothing,
+)
 from shardctl.build.plan.plan import Units, UnitsInMaking
 from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.scan import ByteRange, Found, ScanTask
@@ -27,7 +33,6 @@ from shardctl.sources.formats import (
     RECORD_BYTES,
     Cut,
     Format,
-    Numbers,
     Reading,
     ending_of,
     find_format,
@@ -138,7 +143,7 @@ class Discovery:
     """In how many files an encoding was detected, and the first of them by its place in the
     listing."""
 
-    def find_units(self, wanted: npt.NDArray[np.bool_] | None = None) -> Units:
+    def find_units(self, wanted: Flags | None = None) -> Units:
         """Cut the files into units; of files of many records only those that are `wanted` (files,),
         None: all of them.
 
@@ -166,7 +171,7 @@ class Discovery:
                 refuse_idle(listing.roots[number], "table", Counter())
         return units
 
-    def _pieces(self, made: UnitsInMaking, wanted: npt.NDArray[np.bool_] | None) -> _Ranges:
+    def _pieces(self, made: UnitsInMaking, wanted: Flags | None) -> _Ranges:
         """Return the pieces of the files, in order. Files that cannot be read are added to the
         units."""
         columns = file, offset, size = array("q"), array("q"), array("q")

@@ -17,7 +17,7 @@ from shardctl.build.commit.staging import begin
 from shardctl.build.convert.discover import Discovery, group
 from shardctl.build.notices import notice
 from shardctl.build.plan.labels import Labelling, write_files
-from shardctl.build.plan.listing import Listing
+from shardctl.build.plan.listing import Flags, Hashes, Listing, Numbers
 from shardctl.build.plan.plan import Order, Planner, Units
 from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.hashes import (
@@ -63,7 +63,7 @@ from shardctl.transforms.duplicates.pictures import (
     first_of_similar,
 )
 from shardctl.transforms.duplicates.pieces import DOCUMENT
-from shardctl.transforms.duplicates.table import Numbers, add_dropped, write_table
+from shardctl.transforms.duplicates.table import add_dropped, write_table
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 
@@ -102,7 +102,7 @@ class _Hashed:
     (n, 2) uint64."""
 
     files: Places
-    hashes: npt.NDArray[np.uint64]
+    hashes: Hashes
 
 
 @dataclass(frozen=True)
@@ -205,9 +205,9 @@ class _ImageSearch:
             )
 
 
-def _readable(listing: Listing) -> npt.NDArray[np.bool_]:
+def _readable(listing: Listing) -> Flags:
     """Return which files of a listing have no fault yet, nor have their annotations: (n,)."""
-    readable: npt.NDArray[np.bool_] = listing.table["error"].is_null().to_numpy().copy()
+    readable: Flags = listing.table["error"].is_null().to_numpy().copy()
     for each in listing.annotations:
         readable[list(each.faults)] = False
     return readable

@@ -9,11 +9,10 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.table_writer import done_of
-from shardctl.build.plan.listing import CHUNK_ROWS, Listing
+from shardctl.build.plan.listing import CHUNK_ROWS, Flags, Listing, Numbers
 from shardctl.build.plan.plan import job_table
 from shardctl.build.shards.job import RecordReading
 from shardctl.build.shards.marker import ShardMarker
@@ -38,8 +37,6 @@ from shardctl.sources.label_table import hash_names
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import Folder, LocalFolder, hash_file
 from shardctl.transforms.recipe import Recipe
-
-Numbers = npt.NDArray[np.int64]
 
 REPAIR_FIRST = "run `shardctl repair` first"
 
@@ -133,7 +130,7 @@ class PreviousDataset:
         return {reject.source: reject for reject in rejects if reject.stage in ("plan", "read")}
 
     @cached_property
-    def _plain_jpegs(self) -> npt.NDArray[np.bool_]:
+    def _plain_jpegs(self) -> Flags:
         return self.table.read_jpegs().plain
 
     def done(self, shard: int) -> ShardMarker:
@@ -187,8 +184,6 @@ class PreviousDataset:
                 for _ in range(int(lines[shard])):
                     yield file.readline()
 
-
-Flags = npt.NDArray[np.bool_]
 
 NO_LABEL = np.iinfo(np.int64).min
 """What stands for a missing label where labels are compared."""

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.conversion_plan import is_failing
 from shardctl.build.convert.previous import Matching, PreviousDataset
 from shardctl.build.notices import notice
 from shardctl.build.options import reject_limit
-from shardctl.build.plan.listing import Listing
+from shardctl.build.plan.listing import Listing, Numbers
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.build.shards.scan import Probe
 from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRejectsError
@@ -306,10 +305,6 @@ def _chunks(source: str, offset: int, size: int | None) -> Iterator[bytes]:
                 size = None if size is None else size - len(data)
     except (OSError, Rejection) as error:
         raise _UnreadableError from error
-
-
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 def check_new(

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.decision import verdict_on
@@ -26,6 +25,7 @@ from shardctl.build.plan.listing import (
     LISTING_SCHEMA,
     Group,
     Listing,
+    Numbers,
     Others,
     tell_of_unused,
     wanted_files,
@@ -302,8 +302,6 @@ def _labels_if_same(request: ConvertRequest, found: UnwalkedInputs) -> str:
 
 # --- the inputs of a dataset as they are now: those that were listed and are still there, and the
 # ones that came ---
-
-Numbers = npt.NDArray[np.int64]
 
 
 def inputs_now(

@@ -52,6 +52,10 @@ from shardctl.system.locations import is_stored, name_of, normal, parent_of, pat
 from shardctl.system.startup import collector_waits
 from shardctl.system.text import counted, first_repeated, printable
 
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Hashes = npt.NDArray[np.uint64]
+
 CHUNK_ROWS = 65536
 """Rows of a table that are in memory at a time."""
 
@@ -164,7 +168,7 @@ class Listing:
     groups: list[Group]
     ignored: Counter[str]
     side: LabelTable | None = None
-    side_rows: npt.NDArray[np.int64] | None = None
+    side_rows: Numbers | None = None
     annotations: list[Annotations] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -172,7 +176,7 @@ class Listing:
     told: ToldSplits | None = None
     inside: dict[int, list[str]] = field(default_factory=dict)
     split_by: str | None = None
-    rows_before: tuple[str, npt.NDArray[np.int64]] | None = None
+    rows_before: tuple[str, Numbers] | None = None
 
     @property
     def digest_beside(self) -> str:
@@ -183,6 +187,10 @@ class Listing:
             else ""
         )
 
+    def note(self, which: str, **values: object) -> None:
+        """Add a notice (build/notices.py)."""
+        self.notices.append(notice(which, **values))
+
     def fresh(self) -> Listing:
         """Return the same for a plan, which adds notices to it and may take columns from its labels
         files."""
@@ -192,7 +200,7 @@ class Listing:
         return int(self.table.num_rows)
 
     @cached_property
-    def hashes(self) -> npt.NDArray[np.uint64]:
+    def hashes(self) -> Hashes:
         """A 64-bit hash of every path, in the order of the walk. (n,) uint64."""
         if "hash" in self.table.column_names:
             return self.table["hash"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
@@ -224,13 +232,13 @@ class Listing:
         itself."""
         return [(within(root.text) if root.is_folder else None, root.text) for root in self.roots]
 
-    def paths_at(self, rows: npt.NDArray[np.int64]) -> list[str]:
+    def paths_at(self, rows: Numbers) -> list[str]:
         """Return the paths of some files."""
         column = self.table["path"]  # not its take(), which imports pyarrow.compute: 40 ms
         return [column[row].as_py() for row in rows.tolist()]
 
     @cached_property
-    def told_sets(self) -> tuple[dict[str, npt.NDArray[np.bool_]], list[str], bool]:
+    def told_sets(self) -> tuple[dict[str, Flags], list[str], bool]:
         """What annotations or lists tell of the inputs of each split (ToldSplits.found). Raises
         InputError."""
         return (
@@ -682,7 +690,7 @@ def _refuse_repeated_paths(listing: Listing) -> None:
     alike, _ = label_table.repeated(lower, lambda rows: _lower(listing.paths_at(rows)))
     if alike:
         differ = "1 key differs" if alike == 1 else f"{alike:,} keys differ"
-        listing.notices.append(notice("alike-but-case", keys=differ))
+        listing.note("alike-but-case", keys=differ)
 
 
 def _lower(keys: list[str]) -> list[str]:
@@ -691,7 +699,7 @@ def _lower(keys: list[str]) -> list[str]:
     return "\0".join(keys).lower().split("\0") if keys else []
 
 
-def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.NDArray[np.int64]:
+def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> Numbers:
     """Return each input's row of the labels files, -1 for none. Raises InputError if rows or inputs
     do not match."""
     import pyarrow.compute as pc  # 40 ms to import, and most conversions have no labels file
@@ -721,7 +729,7 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.
             raise InputError(f"{what} {example}; {fix}, or use --lenient-labels to skip such rows")
         if not used.any():
             raise InputError(f"{what} {example}: no input would have a label; fix the file")
-        listing.notices.append(notice("rows-skipped", what=f"{what} {example}"))
+        listing.note("rows-skipped", what=f"{what} {example}")
     if len(unnamed):
         what = f"{side.shown}: no row for {len(unnamed):,} of {counted(len(listing), 'input')}"
         example = f"({some(listing.paths_at(unnamed[:100]))})"
@@ -729,5 +737,5 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.
             raise InputError(
                 f"{what} {example}; add rows, or use --lenient-labels to leave their columns empty"
             )
-        listing.notices.append(notice("inputs-without-row", what=f"{what} {example}"))
+        listing.note("inputs-without-row", what=f"{what} {example}")
     return rows

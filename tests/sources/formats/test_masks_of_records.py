@@ -101,7 +101,7 @@ def test_a_mask_is_moved_with_its_image(case: str, tmp_path: Path) -> None:
     source = write(tmp_path)
     result = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     assert (
-        f"{name} is a mask, and is moved with the image; unmoved={name!r} keeps it as it is"
+        f"{name}: masks, and moved with the image; unmoved={name!r} keeps them as they are"
         in result.notices
     )
     as_it_is = shardctl.convert(
@@ -265,7 +265,7 @@ def test_a_mask_of_hugging_face_has_its_role_without_steps_that_move_pixels(tmp_
     source = of_table(image=({"bytes": PHOTO, "path": "a.png"}, ENCODED_IMAGE), **struct)(tmp_path)
     result = shardctl.convert(source, tmp_path / "out", recipe={"kind": "image"}, workers=0)
     assert (
-        "mask is a mask, which the loader moves with the image; unmoved='mask' keeps it an image"
+        "mask: masks, and moved by the loader with the image; unmoved='mask' keeps them as they are"
         in result.notices
     )
     fields = shardctl.open(tmp_path / "out").manifest.fields
