@@ -9,9 +9,6 @@ _SENTENCES = {
     "tables-left-out": "left out: {files}, which --kind table converts",
     # a link leads nowhere, or a folder may not be entered
     "unreachable": "left out: {files}, which cannot be reached",
-    # two paths differ only in capital and small letters
-    "alike-but-case": "{keys} from another only by case; they would collide on a disk that "
-    "ignores it",
     # --lenient-labels, and a labels file names files that are not there
     "rows-skipped": "{what}; skipped",
     # --lenient-labels, and a labels file does not name all inputs

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ class UnwalkedInputs:
             return None
         files, rows, *numbers, there = inputs_now(self.listed, self.seen.folders)
         # names of a series may say how many files there are
-        if not len(rows) or _have(files, b"-of-") or _may_differ_by_case(files, there):
+        if not len(rows) or _have(files, b"-of-"):
             return None
         groups = {folder: n for n, folder in enumerate(dict.fromkeys(name for name, _ in there))}
         of_folder = np.array([groups[folder] for folder, _ in there], np.int32)
@@ -137,31 +137,10 @@ class UnwalkedInputs:
         return listing
 
 
-def _path_data(files: pa.Table) -> Iterator[bytes]:
-    """Yield the bytes of the paths, one behind the other, some MB at a time."""
-    for chunk in files["path"].chunks:
-        yield chunk.buffers()[2].to_pybytes() if len(chunk) else b""
-
-
 def _have(files: pa.Table, part: bytes) -> bool:
     """Return whether a path has these bytes, in capital or small letters."""
-    return any(part in data.lower() for data in _path_data(files))
-
-
-def _may_differ_by_case(files: pa.Table, there: Sequence[tuple[str, int]]) -> bool:
-    """Return whether a path may differ from another one only by case: in two folders alike, or in a
-    folder."""
-    if all(data.isascii() and data == data.lower() for data in _path_data(files)):
-        return False
-    if len({folder.lower() for folder, _ in there}) < len(there):
-        return True
-    first = 0
-    for _, count in there:
-        paths = files["path"].slice(first, count).to_pylist()
-        if len(set("\0".join(paths).lower().split("\0"))) < count:
-            return True
-        first += count
-    return False
+    chunks = (chunk for chunk in files["path"].chunks if len(chunk))
+    return any(part in chunk.buffers()[2].to_pybytes().lower() for chunk in chunks)
 
 
 def find_unchanged(request: ConvertRequest, manifest: Manifest) -> UnwalkedInputs | None:

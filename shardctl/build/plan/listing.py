@@ -680,23 +680,6 @@ def _refuse_repeated_paths(listing: Listing) -> None:
             "with files of the same path cannot be converted together; give the folder that "
             "contains them all as the only source"
         )
-    lower = np.empty(len(listing), np.uint64)
-    place = 0
-    for batch in listing.table.select(["path"]).to_batches():
-        lower[place : place + batch.num_rows] = label_table.hash_names(
-            _lower(batch.column(0).to_pylist())
-        )
-        place += batch.num_rows
-    alike, _ = label_table.repeated(lower, lambda rows: _lower(listing.paths_at(rows)))
-    if alike:
-        differ = "1 key differs" if alike == 1 else f"{alike:,} keys differ"
-        listing.note("alike-but-case", keys=differ)
-
-
-def _lower(keys: list[str]) -> list[str]:
-    """Return keys in lower case, all in one go: no name holds the character that is between
-    them."""
-    return "\0".join(keys).lower().split("\0") if keys else []
 
 
 def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> Numbers:
