@@ -36,7 +36,7 @@ from shardctl.system.files import HashingReader, ordinary, sha256_of
 from shardctl.system.locations.text import name_of
 from shardctl.system.text import counted, printable
 
-FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")
+FILE_COLUMNS = tuple("file_name,filename,file,path,image,image_path".split(","))
 """Names of the column that says which file a row is about, the first one found is taken."""
 
 OTHER_FILES = ("file_name", "file_names")
@@ -46,15 +46,15 @@ LABEL_COLUMN = "label"
 KEY_COLUMN = "key"
 SPLIT_COLUMN = "split"
 
-LIKE_LABELS = frozenset(
-    ("labels", "class", "classes", "class_name", "classname", "category", "target", "y")
-)
+LIKE_LABELS = frozenset("labels,class,classes,class_name,classname,category,target,y".split(","))
 """Common names of label columns, in lower case: shardctl needs the name `label`, and a notice says
 so."""
 
 DELIMITED_SUFFIXES = (".csv", ".tsv")
 
-SIDECAR_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "labels.csv", "labels.jsonl")
+SIDECAR_NAMES = tuple(
+    "metadata.csv,metadata.jsonl,metadata.parquet,labels.csv,labels.jsonl".split(",")
+)
 """Files that `--labels auto` looks for beside the inputs."""
 
 READ_AT_ONCE = 16 << 20
