@@ -40,7 +40,7 @@ _PUBLIC = {
     "compact": ("shardctl.build.rewrite.compact", "compact"),
     "convert": ("shardctl.build.convert", "convert"),
     "export": ("shardctl.interop.exports.exporting", "export"),
-    "finish": ("shardctl.build.convert.finish", "finish"),
+    "finish": ("shardctl.build.convert.parts", "finish"),
     "inspect": ("shardctl.inspection.content.inspection", "inspect"),
     "mix": ("shardctl.loader.mix", "mix"),
     "open": ("shardctl.loader.dataset", "open_dataset"),
@@ -48,9 +48,9 @@ _PUBLIC = {
     "repair": ("shardctl.build.repair", "repair"),
     "snapshot": ("shardctl.build.snapshot", "snapshot"),
     "train_tokenizer": ("shardctl.build.train_tokenizer", "train_tokenizer"),
-    "transform": ("shardctl.transforms.own_code", "transform"),
+    "transform": ("shardctl.transforms.custom", "transform"),
     "verify": ("shardctl.inspection.verify.verification", "verify"),
-    "watch": ("shardctl.loader.metrics.watching", "watch"),
+    "watch": ("shardctl.loader.watching", "watch"),
     "write": ("shardctl.build.write", "write"),
 }
 """Where each public function is. Editors and type checkers read `__init__.pyi`, which is written

@@ -15,8 +15,8 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from shardctl.format.sample import Sample
-from shardctl.loader.blocks import without_views
+from shardctl.format.roles import Sample
+from shardctl.loader.blocks.memory import without_views
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader
 from shardctl.system.packages import to_install

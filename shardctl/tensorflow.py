@@ -21,7 +21,8 @@ except ImportError as error:  # pragma: no cover - the tests have it, or skip
     ) from error
 
 from shardctl.errors import UsageError
-from shardctl.loader.blocks import Spec, without_views
+from shardctl.loader.blocks.column import Spec
+from shardctl.loader.blocks.memory import without_views
 from shardctl.loader.loader import Loader
 
 

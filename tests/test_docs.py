@@ -17,7 +17,7 @@ from doc_snippets import ROOT, snippets
 import shardctl
 from shardctl.cli import cli
 from shardctl.errors import UsageError
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.transforms.recipe import KEYS
 from shardctl.transforms.table import TRANSFORMS, parse_step
 

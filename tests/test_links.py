@@ -29,12 +29,12 @@ from places import place_of
 import shardctl
 from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError, ShardctlError, StorageError
+from shardctl.inspection.content.images import save
 from shardctl.inspection.content.overview import overview
 from shardctl.inspection.content.samples import head
-from shardctl.inspection.content.saving import save
 from shardctl.loader.remote.cache import About, Cache
 from shardctl.system import files
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 FINGERPRINT = "0123456789abcdef" * 2
 

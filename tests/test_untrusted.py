@@ -21,11 +21,11 @@ from places import file_at
 import shardctl
 from shardctl.build.write import parts
 from shardctl.errors import DatasetError, ShardctlError
+from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import ShardReader
-from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import ShardTable, open_checked_table, read_checksums, read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 SHARD = "train-00000.arrow"
 
@@ -44,14 +44,14 @@ def read_shard_table(path: Path) -> None:
 
 
 def read_files(path: Path) -> None:
-    stored = StoredDataset(LocalFolder(path.parent))
+    stored = DatasetTables(LocalFolder(path.parent))
     for number in range(stored.files.num_rows):
         assert ".." not in stored.file(number).path.split("/")
     assert stored.find("forest/bad.jpg") or "forest/bad.jpg" not in stored.paths.to_pylist()
 
 
 def read_units(path: Path) -> None:
-    stored = StoredDataset(LocalFolder(path.parent))
+    stored = DatasetTables(LocalFolder(path.parent))
     for number, entry in enumerate(stored.shards):
         units = stored.units(number)
         for place in range(len(units)):

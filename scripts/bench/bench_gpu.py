@@ -54,7 +54,7 @@ from torchvision.transforms import v2
 
 import shardctl
 from shardctl.benchmark.models import Step
-from shardctl.loader.blocks import Batch
+from shardctl.loader.blocks.memory import Batch
 from shardctl.system.machine import usable_cores
 from shardctl.torch import Loader, synchronizer
 

@@ -41,9 +41,9 @@ import pyarrow as pa
 import simplejpeg
 
 import shardctl
-from shardctl.format.footer import extents_of
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.loader.remote.request_threads import AT_ONCE
+from shardctl.format.stretches import extents_of
+from shardctl.loader.blocks.fetching import AT_ONCE
 from shardctl.system.stores import open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))

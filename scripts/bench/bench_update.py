@@ -31,7 +31,7 @@ from pathlib import Path
 from processes import as_installed
 
 from shardctl.format.tables import ShardTable
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 HERE = Path(__file__).resolve().parent
 OPTIONS = ["--store", "raw", "--resize", "32x32"]

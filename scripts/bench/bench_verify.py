@@ -29,7 +29,7 @@ from processes import as_installed
 
 from shardctl.benchmark.measure.page_cache import evict
 from shardctl.format.tables import ShardTable
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 HERE = Path(__file__).resolve().parent
 HASH = """

@@ -43,7 +43,7 @@ import zstandard
 from fuzz_seeds import FORMATS, Files, Kind, changed
 from places import file_at
 
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 MEMORY = 1 << 30
 """How much memory reading a file of a few kB may take: four times the largest record that is
@@ -81,18 +81,18 @@ def read_shards(path: Path) -> None:
 
 
 def read_files(path: Path) -> None:
-    from shardctl.format.stored import StoredDataset
+    from shardctl.format.dataset_tables import DatasetTables
 
-    stored = StoredDataset(LocalFolder(path.parent))
+    stored = DatasetTables(LocalFolder(path.parent))
     for number in range(min(1000, stored.files.num_rows)):
         stored.file(number)
     stored.find("some.txt#3")
 
 
 def read_units(path: Path) -> None:
-    from shardctl.format.stored import StoredDataset
+    from shardctl.format.dataset_tables import DatasetTables
 
-    stored = StoredDataset(LocalFolder(path.parent))
+    stored = DatasetTables(LocalFolder(path.parent))
     for shard in range(len(stored.shards)):
         units = stored.units(shard)
         units.of_row(0)

@@ -76,7 +76,7 @@ RUN = """
 import faulthandler, signal
 faulthandler.register(signal.SIGUSR1)
 from shardctl.build.convert.targets import store
-from shardctl.system.lease.store_lease import LeaseTiming
+from shardctl.system.store_lease import LeaseTiming
 store.PACE = LeaseTiming(heartbeat=0.2, stale=2, ask=0.1)
 from shardctl.cli import main
 main()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from shardctl.errors import UsageError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import did_you_mean
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.benchmark.measure.tokens import BYTES_PER_TOKEN
-from shardctl.format.dataset_place import DatasetPlace
+from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.packing import METHODS, Numbers
 from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, load_file
@@ -25,8 +26,7 @@ from shardctl.format.token_columns import (
     token_rows,
 )
 from shardctl.inspection.content.blocks import all_blocks
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 BLOCK_LENGTHS = (512, 1024, 2048, 4096)
 
@@ -75,7 +75,7 @@ def block_advice(root: Path) -> BlockAdvice | None:
     DatasetError."""
     parts = [
         _lengths(block.data, block.shard.roles)
-        for block in all_blocks(DatasetPlace(LocalFolder(root)), None)
+        for block in all_blocks(DatasetLocation(LocalFolder(root)), None)
     ]
     known = [lengths for lengths, _ in parts if len(lengths)]
     if not known:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from shardctl.errors import UsageError
-from shardctl.system.dataclass import dataclass
 
 MOST_PARTS = 1_000_000
 

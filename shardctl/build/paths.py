@@ -19,7 +19,7 @@ from shardctl.format.names import (
 )
 from shardctl.sources.files import SourceRoot, forget_lists, is_on_store
 from shardctl.system.files import naming_the_path, near_path, refuse_links
-from shardctl.system.locations.text import normal, path_below
+from shardctl.system.locations import normal, path_below
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import printable
 

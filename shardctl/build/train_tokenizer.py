@@ -11,12 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from shardctl.build.convert import Listener, convert
-from shardctl.build.convert.conversion_progress import ConversionProgress
+from shardctl.build.convert.listener import ConversionProgress
 from shardctl.errors import (
     NOTHING_WRITTEN,
     InputError,
@@ -31,7 +32,6 @@ from shardctl.format.names import MANIFEST
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.sources.files import SourceRoot
 from shardctl.system.arguments import instance, whole_number
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, write_atomically
 from shardctl.system.options import Many, Text
 from shardctl.system.packages import to_install

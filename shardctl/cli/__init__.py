@@ -18,7 +18,7 @@ from typing import NoReturn, TextIO
 import click
 
 from shardctl.cli.command import WIDTH, Group
-from shardctl.cli.lines import as_typed, color_choice, complain, hint
+from shardctl.cli.output import as_typed, color_choice, complain, hint
 from shardctl.errors import ShardctlError
 
 INTERRUPTED = 130
@@ -62,10 +62,38 @@ COMMANDS = {
 
 def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from shardctl.cli.version import version_text
-
         click.echo(version_text())
         context.exit()
+
+
+def version_text() -> str:
+    """Return the versions, the imaging backend and the formats that it can read."""
+    import platform
+
+    import shardctl
+    from shardctl.errors import InstallError
+    from shardctl.system.packages import installed_version
+
+    lines = [f"shardctl {shardctl.__version__}"]
+    packages = ", ".join(
+        f"{name} {installed_version(name)}" for name in ("pyarrow", "numpy", "click")
+    )
+    lines.append(f"Python {platform.python_version()}, {packages}")
+    try:
+        from shardctl.images.codecs import backend
+
+        name = backend.require_one()
+    except InstallError as error:
+        return "\n".join([*lines, f"imaging: {error}"])
+    lines.append(f"imaging: {name} ({', '.join(backend.libraries())})")
+    readable, missing = backend.readable_formats()
+    lines.append(f"reads: {', '.join(readable)}")
+    if missing:
+        lines.append(
+            f"cannot read in this build: {', '.join(missing)} (`shardctl help install` says how to "
+            "add them)"
+        )
+    return "\n".join(lines)
 
 
 class Commands(Group):
@@ -271,8 +299,7 @@ def _complain(message: str, code: int, arguments: list[str]) -> None:
         return
     complain(message)
     if sys.stderr.isatty() and code != INTERRUPTED and {"-q", "--quiet"}.isdisjoint(arguments):
-        from shardctl.system.messages import all_entries, entry_for
+        from shardctl.system.messages import entry_for
 
-        with contextlib.suppress(OSError):  # an installation without documents
-            if entry := entry_for(message, all_entries()):
-                hint(f"more: shardctl help {entry.name}")
+        if entry := entry_for(message):
+            hint(f"more: shardctl help {entry.name}")

@@ -18,9 +18,9 @@ from shardctl.cli.output import (
     printing_to_stderr,
     progress_options,
 )
-from shardctl.system.importing import look_in_current_folder
+from shardctl.system.files import OutputFileType
 from shardctl.system.options import declared_in
-from shardctl.system.output_files import OutputFileType
+from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 
@@ -84,7 +84,7 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     """
     with quick_imports():
         from shardctl.benchmark.advice import advise as find_advice
-        from shardctl.transforms.recipe_files.writing import recipe_toml
+        from shardctl.transforms.recipe_files.showing import recipe_toml
 
     if write is not None:
         RECIPE.check(Path(write))
@@ -146,7 +146,7 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
             f"NONE keeps it busy on this machine; {advice.best.name} is the fastest: "
             f"{advice.proven:.1%} utilisation in a test"
         )
-    from shardctl.format.jpeg_record import jpeg_costs  # with numpy, which most commands do without
+    from shardctl.format.counts import jpeg_costs  # with numpy, which most commands do without
 
     for cost in jpeg_costs(advice.jpeg, advice.tried - advice.rejected):
         click.echo(f"of those tried, {cost}")

@@ -23,22 +23,24 @@ from shardctl.benchmark.options import (
     BenchOptions,
 )
 from shardctl.cli.command import command, option, with_same_options
-from shardctl.cli.lines import bad, good
-from shardctl.cli.opening import open_option, open_page, page_path
-from shardctl.cli.options import option_of, options_of
+from shardctl.cli.options import OneOf, option_of, options_of
 from shardctl.cli.output import (
     Output,
+    bad,
     check_page,
+    good,
+    open_option,
+    open_page,
+    page_path,
     print_json,
     print_table,
     printing_to_stderr,
     progress_options,
 )
-from shardctl.cli.values import OneOf
 from shardctl.errors import UsageError
-from shardctl.loader.metrics_option import METRICS
-from shardctl.system.importing import look_in_current_folder
+from shardctl.loader.options import METRICS
 from shardctl.system.options import declared_in
+from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
 
@@ -269,8 +271,8 @@ def _measure(
 def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[..., BenchResult]:
     """Return what measures DST. Raises UsageError for options of shards of other tools where it is
     a dataset of shardctl."""
-    from shardctl.interop.foreign.shards import is_foreign
-    from shardctl.system.stores import is_url
+    from shardctl.interop.foreign import is_foreign
+    from shardctl.system.locations import is_url
 
     if not is_url(dataset) and is_foreign(Path(dataset)):
         from shardctl.benchmark.peers.measuring import bench_shards

@@ -77,7 +77,7 @@ def list_datasets(folder: str | None, output: Output) -> int:
 def clear(places: tuple[str, ...], output: Output) -> int:
     """Remove the datasets in DIR, or only the dataset at URL. Datasets that a process uses stay,
     and the command names them."""
-    from shardctl.system.stores import is_url
+    from shardctl.system.locations import is_url
 
     urls = [place.rstrip("/") for place in places if is_url(place)]
     folders = [place for place in places if not is_url(place)]

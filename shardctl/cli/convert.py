@@ -15,10 +15,10 @@ from shardctl.cli.options import options_of
 from shardctl.cli.output import Output, print_json, printing_to_stderr, progress_options
 from shardctl.format.names import MANIFEST
 from shardctl.system.files import exists
-from shardctl.system.importing import look_in_current_folder
+from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import quick_imports, reuse_memory
 from shardctl.system.text import printable
-from shardctl.transforms.option_headings import HEADINGS
+from shardctl.transforms.recipe_options import HEADINGS
 
 
 def _sources_and_destination(
@@ -86,7 +86,7 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
         with quick_imports():
             from shardctl.build.convert import convert as convert_dataset
             from shardctl.build.convert.narration import copied_line
-            from shardctl.cli.show.conversion import ConversionView, print_result, result_record
+            from shardctl.cli.conversion import ConversionView, print_result, result_record
 
             # After the imports, which it has then too: it needs 16 ms for its own, while this
             # process looks for the inputs. It needed 70 ms where both imported everything, and each
@@ -113,6 +113,6 @@ def _workers_ahead(dst: str, options: dict[str, Any]) -> AbstractContextManager[
     )
     if complete or options["workers"] == 0:
         return nullcontext()
-    from shardctl.system.processes.forkserver_client import forked_early
+    from shardctl.system.processes.forkserver import forked_early
 
     return forked_early(WORKER, options["worker_memory"] or 0)

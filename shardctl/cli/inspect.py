@@ -11,38 +11,44 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.command import command, option
-from shardctl.cli.lines import bad, note
-from shardctl.cli.opening import open_option, open_page, page_path
 from shardctl.cli.output import (
     Output,
+    bad,
     check_outputs,
+    note,
+    open_option,
+    open_page,
+    page_path,
     print_json,
     print_table,
     progress_options,
     shortened,
 )
-from shardctl.cli.show.describe import print_differences, print_overview, print_shard
-from shardctl.cli.show.objects import print_mask_statistics, print_object_statistics, print_objects
-from shardctl.cli.show.tokens import (
+from shardctl.cli.show import (
     SHOWN_TOKENS,
+    print_differences,
+    print_mask_statistics,
+    print_object_statistics,
+    print_objects,
+    print_overview,
+    print_shard,
     print_texts,
     print_token_statistics,
     without_texts,
 )
-from shardctl.cli.values import WholeNumber
 from shardctl.errors import UsageError
-from shardctl.format.generations import kept_generations
-from shardctl.system.locations.local import LocalFolder
+from shardctl.format.manifest import kept_generations
+from shardctl.system.folders import LocalFolder
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.format.dataset_place import DatasetPlace
+    from shardctl.format.dataset_location import DatasetLocation
     from shardctl.format.tables import ShardEntry
     from shardctl.inspection.content.blocks import StoredSample
-    from shardctl.inspection.content.shards import ShardOverview
+    from shardctl.inspection.content.inspection import VariantStatistics
+    from shardctl.inspection.content.overview import ShardOverview
     from shardctl.inspection.content.tokens import Decoder
-    from shardctl.inspection.content.variants import VariantStatistics
 
 CHOICE = "What is shown"
 CONTENT = "Numbers, history, differences"
@@ -92,14 +98,14 @@ PICTURES = 64
 @option(
     "--block",
     heading=CHOICE,
-    type=WholeNumber(),
+    type=click.INT,
     metavar="N",
     help="One block of the shard; blocks are counted from 0.",
 )
 @option(
     "--row",
     heading=CHOICE,
-    type=WholeNumber(),
+    type=click.INT,
     metavar="N",
     help="One sample of the shard, or of its --block; rows are counted from 0.",
 )
@@ -121,7 +127,7 @@ PICTURES = 64
     "--head",
     heading=CHOICE,
     brief="the first N samples",
-    type=WholeNumber(min=1),
+    type=click.IntRange(min=1),
     metavar="N",
     help="The first N samples; with --where the first N that match.",
 )
@@ -201,9 +207,8 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     endswith. If no sample matches, a message says so, and the exit code is 0.
     """
     with quick_imports():
-        from shardctl.format.dataset_place import open_place
-        from shardctl.interop.foreign.shards import is_foreign, refuse_text
-        from shardctl.interop.foreign.sums import refuse_export
+        from shardctl.format.dataset_location import open_location
+        from shardctl.interop.foreign import is_foreign, refuse_export, refuse_text
 
     path = Path(target)
     refuse_text(path)
@@ -211,13 +216,13 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     given["columns"] = given["columns"].split(",") if given["columns"] else None
     if is_foreign(path):
         return _show_foreign(path, given, output)
-    with open_place(target, "blocks") as place:
+    with open_location(target, "blocks") as place:
         return _show(place, given, output)
 
 
-def _show(place: DatasetPlace, given: dict[str, Any], output: Output) -> int:
+def _show(place: DatasetLocation, given: dict[str, Any], output: Output) -> int:
     """Show what is in a dataset or a shard."""
-    from shardctl.format.dataset_place import open_place, refuse_part_of_dataset
+    from shardctl.format.dataset_location import open_location, refuse_part_of_dataset
 
     refuse_part_of_dataset(place)
     _check_options(place, given)
@@ -225,7 +230,7 @@ def _show(place: DatasetPlace, given: dict[str, Any], output: Output) -> int:
         _show_history(place, output.as_json)
         return 0
     if given["diff"] is not None:
-        with open_place(given["diff"], "blocks") as other:
+        with open_location(given["diff"], "blocks") as other:
             return _show_differences(place, other, output)
     if any(given[name] is not None for name in ("save", "images", "html")) or given["open"]:
         _write_files(place, given, output.as_json)
@@ -246,8 +251,8 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
 
     Raises UsageError for options that are for datasets.
     """
-    from shardctl.cli.show.foreign import print_foreign, without_bytes
-    from shardctl.interop.foreign.showing import look
+    from shardctl.cli.show import print_foreign, without_bytes
+    from shardctl.interop.foreign import look
 
     drawn = given["images"] is not None or given["html"] is not None or given["open"]
     known = ("images", "html", "open", "no_annotations") if drawn else ("head",)
@@ -277,13 +282,13 @@ def _draw_foreign(path: Path, given: dict[str, Any], as_json: bool) -> None:
     """Draw some records from all over shards of another tool, as the dataset that a conversion
     makes of them."""
     from shardctl.build.sampling import convert_some
-    from shardctl.format.dataset_place import DatasetPlace
+    from shardctl.format.dataset_location import DatasetLocation
     from shardctl.system.scratch import scratch_folder
 
     with scratch_folder() as scratch:
         some = convert_some(path, MOST_OF_OTHERS, scratch)
         origin = f"{some.samples:,} of the {counted(some.records, 'record')} of {path}"
-        _write_files(DatasetPlace(LocalFolder(some.root)), {**given, "origin": origin}, as_json)
+        _write_files(DatasetLocation(LocalFolder(some.root)), {**given, "origin": origin}, as_json)
 
 
 MOST_OF_OTHERS = 500
@@ -296,7 +301,7 @@ _CHOICES = ("key", "row", "where", "head")
 """The options that choose samples."""
 
 
-def _check_options(place: DatasetPlace, given: dict[str, Any]) -> None:
+def _check_options(place: DatasetLocation, given: dict[str, Any]) -> None:
     """Raise UsageError for options that would have no effect together with the others: no option is
     silently ignored."""
     lone = bool(place.lone)
@@ -357,10 +362,10 @@ def _used(lone: bool, given: dict[str, Any]) -> set[str]:
     return {"shard", "block", "stats"} if lone or given["shard"] is not None else {"split", "stats"}
 
 
-def _chosen_shard(place: DatasetPlace, given: dict[str, Any]) -> tuple[str, ShardEntry | None]:
+def _chosen_shard(place: DatasetLocation, given: dict[str, Any]) -> tuple[str, ShardEntry | None]:
     """Return the name of the chosen shard, and its entry in the dataset's table (None for a shard
     on its own)."""
-    from shardctl.inspection.content.shards import find_shard
+    from shardctl.inspection.content.overview import find_shard
 
     if place.lone:
         return place.lone, None
@@ -372,7 +377,7 @@ DIGITS = 12
 """Digits of a digest that are printed."""
 
 
-def _show_history(place: DatasetPlace, as_json: bool) -> None:
+def _show_history(place: DatasetLocation, as_json: bool) -> None:
     from shardctl.format.manifest import Manifest
 
     manifest, here = Manifest.load(place.folder), place.folder.local
@@ -407,7 +412,7 @@ def _show_history(place: DatasetPlace, as_json: bool) -> None:
     print_table(rows, header)
 
 
-def _show_dataset(place: DatasetPlace, split: str | None, stats: bool, as_json: bool) -> None:
+def _show_dataset(place: DatasetLocation, split: str | None, stats: bool, as_json: bool) -> None:
     from shardctl.inspection.content.inspection import inspect_dataset
 
     found = inspect_dataset(place, split, stats)
@@ -441,8 +446,8 @@ def _variants_line(variants: VariantStatistics) -> str:
     )
 
 
-def _show_shard(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> None:
-    from shardctl.inspection.content.shards import describe_shard
+def _show_shard(place: DatasetLocation, given: dict[str, Any], as_json: bool) -> None:
+    from shardctl.inspection.content.overview import describe_shard
 
     name, _ = _chosen_shard(place, given)
     found = describe_shard(place.folder, name, check=given["stats"] or given["block"] is not None)
@@ -462,7 +467,7 @@ def _only_block(found: ShardOverview, block: int) -> ShardOverview:
     return replace(found, blocks=(found.blocks[block],))
 
 
-def _write_files(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> None:
+def _write_files(place: DatasetLocation, given: dict[str, Any], as_json: bool) -> None:
     """Write the requested outputs: samples as files, a contact sheet, a page. Samples are read one
     at a time."""
     written: dict[str, Any] = {}
@@ -481,7 +486,7 @@ def _write_files(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> N
         open_page(written["page"])
 
 
-def _records(place: DatasetPlace, given: dict[str, Any]) -> Iterator[StoredSample]:
+def _records(place: DatasetLocation, given: dict[str, Any]) -> Iterator[StoredSample]:
     from shardctl.inspection.content.blocks import some_samples
     from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
 
@@ -501,7 +506,7 @@ def _records(place: DatasetPlace, given: dict[str, Any]) -> Iterator[StoredSampl
 
 
 def _save(records: Iterator[StoredSample], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    from shardctl.inspection.content.saving import save
+    from shardctl.inspection.content.images import save
 
     written = save(records, Path(given["save"]), given["columns"])
     if not as_json:
@@ -524,9 +529,9 @@ def _no_match(given: dict[str, Any]) -> str:
 
 
 def _draw(
-    place: DatasetPlace, records: Iterator[StoredSample], given: dict[str, Any], as_json: bool
+    place: DatasetLocation, records: Iterator[StoredSample], given: dict[str, Any], as_json: bool
 ) -> dict[str, Any]:
-    from shardctl.images.codecs.sheet import SHEET
+    from shardctl.images.codecs.drawing import SHEET
     from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 
     path, shown = Path(given["images"]), list(islice(records, PICTURES))
@@ -545,7 +550,7 @@ def _draw(
     return {"file": str(path), "sheet": str(path), "images": len(pictures)}
 
 
-def _decoder(place: DatasetPlace, given: dict[str, Any], whole: bool) -> Decoder:
+def _decoder(place: DatasetLocation, given: dict[str, Any], whole: bool) -> Decoder:
     """Return what turns the tokens of the shown columns into text: all of it, or as much as is
     shown."""
     from shardctl.inspection.content.tokens import Decoder
@@ -558,7 +563,7 @@ def _say_why_numbers(decoder: Decoder) -> None:
         note(f"tokens are shown as numbers only: {printable(decoder.why_not)}")
 
 
-def _print_records(place: DatasetPlace, given: dict[str, Any], output: Output) -> None:
+def _print_records(place: DatasetLocation, given: dict[str, Any], output: Output) -> None:
     from shardctl.inspection.content.samples import MOST_BLOCKS
 
     decoder, columns = _decoder(place, given, output.as_json or output.verbose), given["columns"]
@@ -606,7 +611,7 @@ def _plain_record(record: StoredSample, columns: list[str] | None) -> dict[str, 
     }
 
 
-def _print_samples(place: DatasetPlace, given: dict[str, Any], output: Output) -> None:
+def _print_samples(place: DatasetLocation, given: dict[str, Any], output: Output) -> None:
     """Print the first of some samples; with a condition, also how many match it, if all were
     checked."""
     records, decoder = (
@@ -683,7 +688,7 @@ def _image_text(value: Any) -> Any:
     return value
 
 
-def _write_page(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> dict[str, Any]:
+def _write_page(place: DatasetLocation, given: dict[str, Any], as_json: bool) -> dict[str, Any]:
     from shardctl.inspection.pages.dataset import dataset_page
     from shardctl.inspection.pages.page import write_page
 
@@ -695,7 +700,7 @@ def _write_page(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> di
     return {"file": page, "page": page}
 
 
-def _show_differences(a: DatasetPlace, b: DatasetPlace, output: Output) -> int:
+def _show_differences(a: DatasetLocation, b: DatasetLocation, output: Output) -> int:
     from shardctl.inspection.content.differences import differences
     from shardctl.system.progress import counting
 

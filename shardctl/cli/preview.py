@@ -12,20 +12,21 @@ import click
 from shardctl.build.options import convert_options
 from shardctl.build.shards import WORKER
 from shardctl.cli.command import command, option, with_same_options
-from shardctl.cli.lines import note
-from shardctl.cli.opening import open_option, open_page, page_path
 from shardctl.cli.options import options_of
 from shardctl.cli.output import (
     Output,
     check_outputs,
+    note,
+    open_option,
+    open_page,
+    page_path,
     print_json,
     print_table,
     printing_to_stderr,
     progress_options,
 )
-from shardctl.cli.values import WholeNumber
 from shardctl.errors import UsageError
-from shardctl.system.importing import look_in_current_folder
+from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 
@@ -92,7 +93,7 @@ REFERENCE = (
 @open_option()
 @option(
     "--inputs",
-    type=WholeNumber(1, 1000),
+    type=click.IntRange(1, 1000),
     metavar="N",
     help=f"Show N inputs from all over the sources. Default: {INPUTS}.",
 )
@@ -105,7 +106,7 @@ REFERENCE = (
 )
 @option(
     "--variants",
-    type=WholeNumber(),
+    type=click.INT,
     metavar="K",
     help="Show K variants of every input, each with its own random numbers. Default: the number in "
     "the recipe, else 4 if the"
@@ -156,7 +157,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         for notice in made.notices:
             note(notice)
     if output.as_json:
-        from shardctl.build.preview.facts import record_of
+        from shardctl.build.preview.page import record_of
 
         print_json({**record_of(made), **written})
     else:
@@ -168,7 +169,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
 def _workers_ahead(options: dict[str, Any]) -> AbstractContextManager[None]:
     if options["workers"] == 0:
         return nullcontext()
-    from shardctl.system.processes.forkserver_client import forked_early
+    from shardctl.system.processes.forkserver import forked_early
 
     return forked_early(WORKER, options["worker_memory"] or 0)
 
@@ -181,7 +182,7 @@ def _write(
     with_page = given["html"] is not None or given["open"]
     if with_page or given["images"] is not None:
         from shardctl.build.preview.page import preview_page, preview_sheet
-        from shardctl.images.codecs.sheet import SHEET
+        from shardctl.images.codecs.drawing import SHEET
         from shardctl.inspection.pages.page import write_page
 
         if with_page:
@@ -195,7 +196,7 @@ def _write(
 
 
 def _print(made: Preview, written: dict[str, str]) -> None:
-    from shardctl.build.preview.facts import reject_in_words
+    from shardctl.build.preview.page import reject_in_words
 
     rejected = f", {made.rejected:,} rejected" if made.rejected else ""
     click.echo(
@@ -216,7 +217,7 @@ def _print(made: Preview, written: dict[str, str]) -> None:
 def _rows(tried: Tried) -> Iterator[tuple[str, ...]]:
     """Yield a line for an input, and one for each of its samples: what it is, its size, its
     objects."""
-    from shardctl.build.preview.facts import sample_facts, size_in_words
+    from shardctl.build.preview.page import sample_facts, size_in_words
 
     for record in (tried.source, *tried.samples):
         if record is not None:

@@ -9,9 +9,8 @@ import click
 
 from shardctl.build.shared_options import IF_RUNNING
 from shardctl.cli.command import command, option
-from shardctl.cli.lines import good, warn
 from shardctl.cli.options import option_of
-from shardctl.cli.output import Output, print_json, progress_options
+from shardctl.cli.output import Output, good, print_json, progress_options, warn
 from shardctl.errors import InputError
 from shardctl.system.files import near_path, read_named
 from shardctl.system.startup import quick_imports

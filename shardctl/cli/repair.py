@@ -9,10 +9,17 @@ import click
 
 from shardctl.build.shared_options import WORKERS
 from shardctl.cli.command import command, option
-from shardctl.cli.lines import bad, colored, good
 from shardctl.cli.options import option_of
-from shardctl.cli.output import Output, print_json, progress_options, waiting_teller
-from shardctl.system.importing import look_in_current_folder
+from shardctl.cli.output import (
+    Output,
+    bad,
+    colored,
+    good,
+    print_json,
+    progress_options,
+    waiting_teller,
+)
+from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 

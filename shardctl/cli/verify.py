@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from shardctl.cli.command import command, option
-from shardctl.cli.lines import bad, colored, good
-from shardctl.cli.output import Output, print_json, progress_options
-from shardctl.cli.values import OneOf
+from shardctl.cli.options import OneOf
+from shardctl.cli.output import Output, bad, colored, good, print_json, progress_options
 from shardctl.format.names import MANIFEST
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.inspection.verify.finding import Finding
-    from shardctl.inspection.verify.result import VerifyResult
+    from shardctl.inspection.verify.result import Finding, VerifyResult
     from shardctl.system.processes.pool import Pool
 
 FOUND_SOMETHING = 1
@@ -56,7 +54,7 @@ def verify(target: str, level: str, output: Output) -> int:
     finding names the file and the number of the record. For an export to files, coco or yolo, the
     checksums of all files are compared.
     """
-    from shardctl.inspection.verify.check_processes import checks_ahead
+    from shardctl.inspection.verify.verification import checks_ahead
     from shardctl.system.files import exists
 
     with checks_ahead(exists(Path(target, MANIFEST))) as processes:
@@ -77,8 +75,7 @@ def _checked(
 ) -> tuple[VerifyResult, str]:
     """Return what was found, and what its units are called."""
     with quick_imports():
-        from shardctl.interop.foreign.shards import is_foreign, refuse_text
-        from shardctl.interop.foreign.sums import check_sums, export_of_files
+        from shardctl.interop.foreign import check_sums, export_of_files, is_foreign, refuse_text
         from shardctl.system.progress import counting
 
     refuse_text(Path(target))
@@ -86,7 +83,7 @@ def _checked(
         with counting(output.shows_progress, "files", "verifying") as report:
             return check_sums(Path(target), export, report), "file"
     if is_foreign(Path(target)):
-        from shardctl.interop.foreign.checking import check
+        from shardctl.interop.foreign import check
 
         with counting(output.shows_progress, "records", "verifying") as report:
             return check(Path(target), progress=report), "shard"

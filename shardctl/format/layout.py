@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles
-from shardctl.system.dataclass import dataclass
 
 ENCODED_IMAGE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
 """The type of an encoded image column, as Hugging Face datasets defines it."""

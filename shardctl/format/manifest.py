@@ -1,12 +1,13 @@
-"""manifest.json: what a dataset is. docs/format.md, section 2."""
+"""manifest.json: what a dataset is, and its generations. docs/format.md, section 2."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -15,12 +16,12 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.generations import Generation, generations_of
-from shardctl.format.jpeg_record import are_counts
+from shardctl.format.counts import Counts, are_jpeg_counts, are_step_counts
 from shardctl.format.layout import Layout
 from shardctl.format.names import (
     BESIDE_SHARDS,
     CHECKSUMS,
+    GENERATIONS,
     MANIFEST,
     MANIFEST_LIMIT,
     REPLACED,
@@ -32,15 +33,95 @@ from shardctl.format.names import (
 )
 from shardctl.format.roles import Roles
 from shardctl.format.shard import FORMAT_VERSION, refuse_other_version
-from shardctl.format.step_counts import Counts
-from shardctl.format.step_counts import are_counts as are_step_counts
 from shardctl.format.tables import MADE_BY, REPAIR_ADVICE, expect, is_written, write_checksums
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, exists, is_file, near_path, sha256_of
-from shardctl.system.locations.folder import Folder
-from shardctl.system.stores import is_url, refuse_half_url
+from shardctl.system.folders import Folder
+from shardctl.system.locations import is_url
+from shardctl.system.stores import refuse_half_url
 from shardctl.system.stores.base import WRONG_ADVICE
 from shardctl.system.text import counted, printable
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One committed state of a dataset: its number, from 1; when it was committed (RFC 3339), and
+    by which command.
+
+    `added`, `removed` and `changed` count the inputs in which it differs from the one before:
+    files, and for commands that take samples away, samples. `digest` is the SHA-256 of its
+    SHA256SUMS, and so stands for every byte of its samples.
+    """
+
+    number: int
+    created: str
+    command: str
+    added: int
+    removed: int
+    changed: int
+    samples: int
+    shards: int
+    digest: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+def generations_of(record: Any) -> tuple[Generation, ...]:
+    """Read what a manifest has under `history`. Raises ValueError or TypeError where it does not
+    fit."""
+    if not isinstance(record, list):
+        raise TypeError("the history is a list")
+    history = tuple(Generation(**each) for each in record)
+    for place, each in enumerate(history):
+        counts = (each.added, each.removed, each.changed, each.samples, each.shards)
+        if any(type(count) is not int or count < 0 for count in (each.number, *counts)):
+            raise ValueError("generations have counts")
+        if place and each.number <= history[place - 1].number:
+            raise ValueError("generations are in order")
+        if any(type(text) is not str for text in (each.created, each.command, each.digest)):
+            raise ValueError("generations have dates and digests")
+    return history
+
+
+def folder_of(root: Path, number: int) -> Path:
+    """Return where a generation of a dataset is that was kept: the folder of a dataset of its
+    own."""
+    return root / GENERATIONS / f"{number:05d}"
+
+
+def kept_generations(root: Path) -> list[int]:
+    """Return the numbers of the generations before the present one that were kept, in order. Raises
+    OSError."""
+    names = os.listdir(root / GENERATIONS) if (root / GENERATIONS).is_dir() else []
+    return sorted(
+        int(name)
+        for name in names
+        if name.isdecimal() and (root / GENERATIONS / name / MANIFEST).exists()
+    )
+
+
+def beside(root: Path) -> Path:
+    """Return where the dataset before lies while it gives way to the one at `root`: in
+    build/commit/publish.py."""
+    return root.parent / f".{root.name}{STAGING}"
+
+
+def root_of(root: Path, number: int, present: int) -> Path:
+    """Return the folder of a generation of a dataset, whose present one has the number `present`.
+
+    Raises DatasetError if it was not kept.
+    """
+    if number == present:
+        return root
+    kept = kept_generations(root)
+    if number not in kept:
+        there = ", ".join(map(str, [*kept, present]))
+        raise DatasetError(
+            f"{printable(str(root))}: generation {number} is not there, only {there};"
+            " `shardctl convert --update --keep-generations N` keeps the N before the present one"
+        )
+    return folder_of(root, number)
 
 
 @dataclass(frozen=True)
@@ -64,9 +145,9 @@ class Manifest:
     were read, None where a file is one record: docs/format.md. `objects` says how many objects are
     marked in the images (`kept`), and how many the recipe has cut off (`cut_off`); None if there is
     no field of objects, or it was not recorded. `jpeg` counts the JPEG images whose original bytes
-    are kept, and those of them that take longer to decode (jpeg_record.py); None if there are none,
+    are kept, and those of them that take longer to decode (counts.py); None if there are none,
     or it was not recorded. `steps` counts what became of the records in each step of text and
-    tables (step_counts.py); None if there are none, or it was not recorded. `update` are the facts
+    tables (counts.py); None if there are none, or it was not recorded. `update` are the facts
     of update.arrows, None if there is none. `history` has all generations, this one last; empty if
     it was not recorded. `keep` of the generations before this one are to be kept. `base` is the
     folder of everything else, with a / at its end, of a dataset on an object store
@@ -272,7 +353,7 @@ class Manifest:
         expect(
             manifest.objects is None or are_object_counts(manifest.objects), "objects are counted"
         )
-        expect(manifest.jpeg is None or are_counts(manifest.jpeg), "JPEG images are counted")
+        expect(manifest.jpeg is None or are_jpeg_counts(manifest.jpeg), "JPEG images are counted")
         expect(manifest.steps is None or are_step_counts(manifest.steps), "steps have counts")
         expect(
             manifest.seconds is None or 0 <= float(manifest.seconds) < 1e12, "seconds are seconds"

@@ -9,11 +9,10 @@ different lengths rather than of documents.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-from shardctl.system.dataclass import dataclass
 
 Numbers = npt.NDArray[np.int64]
 

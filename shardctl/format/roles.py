@@ -1,14 +1,21 @@
-"""The roles of fields: what a field is for, and what its Arrow type does not say. docs/format.md,
-section 2, `fields`."""
+"""The sample, and the roles of its fields: what a field is for, and what its Arrow type does not say.
+docs/format.md, section 2, `fields`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
-from shardctl.system.dataclass import dataclass
+Sample = dict[str, Any]
+"""One training example: field name to value. Always has `key`; see docs/format.md for the other
+names."""
+
+RESERVED_FIELDS = ("key", "image", "variant")
+"""Names that shardctl gives to fields itself, so that a labels file or a JSONL line may not use
+them."""
+
 
 PLAIN_ROLES = ("boxes", "keypoints", "text", "number")
 """Roles of which there is nothing more to say."""

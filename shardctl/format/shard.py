@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -20,9 +21,8 @@ import xxhash
 from shardctl.errors import DamageError, DatasetError, UsageError, first_line, is_of_bytes
 from shardctl.format.arrays import column_of, dtype_of
 from shardctl.format.layout import ENCODED_IMAGE, Layout
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import HashingFile, check_ordinary
-from shardctl.system.locations.folder import Folder
+from shardctl.system.folders import Folder
 from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS
 from shardctl.system.mmap import map_whole
 from shardctl.system.text import printable
@@ -60,7 +60,7 @@ HUGGINGFACE_KEY = b"huggingface"
 COMPRESSED_BLOCK_BYTES = 1 << 20
 """Uncompressed bytes of a block that is stored compressed. Reading one sample costs a whole block;
 at 650 kB of text a zstd block already has 96 % of the ratio of one eight times as large
-(docs/dev/measurements/loader.md)."""
+(docs/dev/measurements.md)."""
 
 BLOCK_TOLERANCE = 1.1
 """How much larger than the others a block of rows of very different sizes may be."""

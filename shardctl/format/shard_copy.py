@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +21,8 @@ from shardctl.format.shard import (
     normalized,
     shard_schema,
 )
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import StreamedFile, replacing
-from shardctl.system.locations.folder import Folder
+from shardctl.system.folders import Folder
 
 LEFT_ALONE = 0.5
 """A block that is copied whole leaves one before it that may be as small as this share of a full
@@ -154,7 +153,7 @@ class RunReader:
     After updates, new samples lie in other shards than the old ones between which they belong: such
     runs take turns. With one shard at a time, 2,000 of them opened and checked the same blocks
     2,000 times, and compacting 296 MiB took 1.9 s in place of 1.0 s (2026-11-27,
-    docs/dev/measurements/updates.md).
+    docs/dev/measurements.md).
     """
 
     def __init__(self) -> None:

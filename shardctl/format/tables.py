@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -18,12 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.counts import JpegRecord
 from shardctl.format.names import CHECKSUMS, PLAN, REJECTS, SHARDS, are_file_names
 from shardctl.format.shard import ShardFacts, field_names
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, replacing
-from shardctl.system.locations.folder import FolderHere
+from shardctl.system.folders import FolderHere
 from shardctl.system.text import printable
 
 BRING_BACK = "copy the right one into the dataset's folder"

@@ -4,15 +4,15 @@ that are in packed ones."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.list_types import is_list
+from shardctl.format.arrays import is_list
 from shardctl.format.roles import Roles, Tokens
-from shardctl.system.dataclass import dataclass
 
 Numbers = npt.NDArray[np.int64]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.counts import Counts
 from shardctl.format.names import UPDATE
-from shardctl.format.step_counts import Counts
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, HashingFile, replacing
-from shardctl.system.locations.folder import FolderHere, hash_file
+from shardctl.system.folders import FolderHere, hash_file
 
 Numbers = npt.NDArray[np.int64]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any
@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.images.geometry import Box, bounds
-from shardctl.system.dataclass import dataclass
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]

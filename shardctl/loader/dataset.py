@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,49 +13,49 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, ShardctlError, UsageError
-from shardctl.format.generations import Generation, root_of
-from shardctl.format.manifest import Manifest
+from shardctl.format.manifest import Generation, Manifest, root_of
 from shardctl.format.names import GENERATIONS, MANIFEST
-from shardctl.format.roles import Roles
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
 from shardctl.format.token_columns import columns_of_blocks
 from shardctl.images.defaults import KEPT_SHARE
-from shardctl.loader.blocks import (
-    Batch,
-    BatchReader,
-    GatherOptions,
+from shardctl.loader.blocks.batch import BatchReader, columns_of
+from shardctl.loader.blocks.column import Column
+from shardctl.loader.blocks.locate import GatherOptions
+from shardctl.loader.blocks.memory import Batch
+from shardctl.loader.blocks.pictures import most_pixels
+from shardctl.loader.blocks.shards import Indices, Shards, identity
+from shardctl.loader.blocks.transforms import (
     Normalization,
-    Shards,
     Transforms,
-    columns_of,
-    identity,
-    in_place,
-    most_pixels,
-    refuse_unmoved,
-)
-from shardctl.loader.loader import Loader
-from shardctl.loader.options import (
-    LoaderOptions,
-    StreamOptions,
-    cache_bytes,
     crop_size,
     kept_objects,
     probability,
     resize_step,
 )
+from shardctl.loader.loader import Loader
+from shardctl.loader.options import LoaderOptions
 from shardctl.loader.order import OrderOptions
-from shardctl.loader.stream import DatasetStream, Selection, VariantStream, of_variant
-from shardctl.system.arguments import mapping, names, truth, whole_number
+from shardctl.loader.stream import (
+    DatasetStream,
+    Selection,
+    StreamOptions,
+    VariantStream,
+    of_variant,
+)
+from shardctl.system.arguments import caller_level, mapping, names, real_number, truth, whole_number
+from shardctl.system.folders import LocalFolder
 from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.locations import is_url
 from shardctl.system.python_names import named_arguments
-from shardctl.system.stores import is_url, refuse_half_url
-from shardctl.system.text import counted, format_bytes, size_of
+from shardctl.system.stores import refuse_half_url
+from shardctl.system.text import counted, format_bytes, lacks, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
-from shardctl.transforms.tokenizers.stored import stored_tokenizer
+from shardctl.transforms.tokenizers.table import stored_tokenizer
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
+
+    from shardctl.sources.boxes import Shown
 
 SHOWN = 5
 """Samples that a notebook shows of a dataset."""
@@ -115,8 +116,7 @@ def _open_remote(
     limit: int | str | None,
 ) -> Dataset:
     # local datasets need nothing of it
-    from shardctl.loader.blocks.remote_shards import RemoteShards
-    from shardctl.loader.remote.open import cache_of
+    from shardctl.loader.remote.open import RemoteShards, cache_of
 
     cache = cache_of(folder, limit)
     shards: Shards = RemoteShards.at(url, split, cache)
@@ -281,9 +281,7 @@ class Dataset:
     def _gatherer(self, columns: Sequence[str] | None, decode: bool = True) -> BatchReader:
         shards = self._selection.shards
         chosen = None if columns is None else names("columns", columns)
-        return BatchReader(
-            shards, columns_of(shards, chosen), Transforms(decode=decode), GatherOptions()
-        )
+        return BatchReader(shards, columns_of(shards, chosen), Transforms(decode=decode))
 
     def filter(self, predicate: str | pc.Expression) -> Dataset:
         """Return the samples that match a condition: `"label == 'cat' and width > 500"`, or
@@ -436,7 +434,7 @@ class Dataset:
         # Single samples in a random order where each is read alone, else whole blocks.
         best = (
             "global"
-            if selection.shards.is_local and in_place(selection.shards, gather)
+            if selection.shards.is_local and gather.in_place(selection.shards)
             else "window"
         )
         mode = shuffle if isinstance(shuffle, str) else best if truth("shuffle", shuffle) else None
@@ -517,3 +515,104 @@ class Dataset:
                 place = column.to_pylist().index(None)
                 return str(self.take([begin + place], columns=["key"])["key"][0])
         return None
+
+
+def cache_bytes(cache: Any) -> int:
+    """Return a number of bytes."""
+    size = int(real_number("cache", cache))
+    if size < 0:
+        raise UsageError(f"cache must be a number of bytes, 0 or more; it is {size}")
+    return size
+
+
+def refuse_unmoved(
+    shards: Shards, columns: Sequence[Column], transforms: Transforms, samples: Indices
+) -> None:
+    """Raise UsageError if columns would be wrong in batches whose images are resized, cut or
+    mirrored; warn of what may be so.
+
+    `columns` are read; others tell what these are, as y1 does of x1. Of the first of `samples`
+    (n,), those in one block, the values are looked at. Columns in `unmoved` of the transforms are
+    left out; UsageError if there are none of these names, or their roles say that they move.
+    """
+    _check_unmoved(shards, transforms)
+    if transforms.moving is None or not len(samples):
+        return
+    # 20 ms
+    from shardctl.sources.boxes import (
+        beside_images,
+        column_of,
+        has_values_to_see,
+        said_of_unknown,
+        why_wrong,
+    )
+
+    roles, read = shards.layout.roles.by_name, [column.name for column in columns]
+    moved = {
+        "key",
+        "variant",
+        *transforms.unmoved,
+        *(n for n, role in roles.items() if isinstance(role, Image | Objects)),
+    }
+    beside = [f for f in shards.layout.columns if f.name not in moved]
+    to_see = [
+        f.name
+        for f in beside
+        if f.name in read and f.name not in roles and has_values_to_see(f.type)
+    ]
+    wrong, unknown = beside_images(beside, roles, _first_kinds(shards, to_see, samples))
+    names = [f.name for f in beside if f.name in read]
+    if places := [place for place in wrong if column_of(place, names) is not None]:
+        stay = list(dict.fromkeys(column_of(place, names) for place in places))
+        kept = ", ".join(repr(name) for name in read if name not in stay)
+        raise UsageError(
+            f"{why_wrong(transforms.moving, places)}. Leave out {transforms.moving}; or get these "
+            "columns as they are with"
+            f" unmoved={stay}; or leave them out: columns=[{kept}]"
+        )
+    if unknown := [name for name in unknown if name in names]:
+        warnings.warn(
+            said_of_unknown(transforms.moving, unknown, "unmoved=[…]"), UserWarning, caller_level()
+        )
+
+
+def _check_unmoved(shards: Shards, transforms: Transforms) -> None:
+    """Raise UsageError if `unmoved` names what is no column, or what moves with the image because
+    of its role."""
+    roles, names = shards.layout.roles, shards.layout.columns.names
+    unknown = [name for name in transforms.unmoved if name not in names]
+    if unknown:
+        raise UsageError(f"unmoved: {lacks('column', unknown[0], names)}")
+    if transforms.moving is None:
+        return
+    for name in transforms.unmoved:
+        role = roles.get(name)
+        what = (
+            "a mask"
+            if isinstance(role, Mask)
+            else "an image"
+            if isinstance(role, Image)
+            else "objects"
+        )
+        if isinstance(role, Image | Objects):
+            raise UsageError(
+                f"unmoved: {name} is {what} by its role, and {transforms.moving} moves it with the "
+                "images. Leave it out of"
+                f" unmoved=, or read it unchanged with another loader, without {transforms.moving}"
+            )
+
+
+def _first_kinds(shards: Shards, names: Sequence[str], samples: Indices) -> Shown:
+    """Return what the first values of columns are; nothing where a shard is damaged."""
+    if not names:
+        return {}
+    from shardctl.sources.boxes import LOOKED_AT, kinds_of
+
+    blocks = np.searchsorted(shards.starts, samples, side="right")
+    near = samples[blocks == blocks[0]][:LOOKED_AT]
+    try:
+        table = BatchReader(shards, columns_of(shards, names)).table(near)
+        values = {name: table.column(name).to_pylist() for name in names}
+    except (DatasetError, UnicodeDecodeError):  # the batches tell of it, or leave it out
+        return {}
+    return {name: set().union(*map(kinds_of, listed)) for name, listed in values.items()}

@@ -10,18 +10,11 @@ import pyarrow.compute as pc
 
 from shardctl.errors import UsageError
 from shardctl.format.roles import Roles
-from shardctl.loader.blocks import (
-    HEADER_FIELDS,
-    BatchReader,
-    GatherOptions,
-    Indices,
-    Transforms,
-    askable_headers,
-    columns_of,
-    headers_of,
-)
+from shardctl.loader.blocks.batch import BatchReader, columns_of
+from shardctl.loader.blocks.gather import Indices
+from shardctl.loader.blocks.pictures import HEADER_FIELDS, askable_headers, headers_of
+from shardctl.loader.condition import first_line, kept_rows, parse_condition, quoted
 from shardctl.loader.stream import Selection
-from shardctl.loader.where import first_line, kept_rows, parse_where, quoted
 
 _PLACE = "__place__"
 """The column that holds the result."""
@@ -43,7 +36,7 @@ def matching(selection: Selection, predicate: str | pc.Expression) -> Indices:
         askable = _askable(
             pa.schema([layout.columns.field(name) for name in columns]), layout.roles
         )
-        where = parse_where(predicate, askable, layout.roles.names, "filter")
+        where = parse_condition(predicate, askable, layout.roles.names, "filter")
         columns = [name for name in columns if name in where.columns]
         derived = [name for name in where.columns if name not in columns]
         predicate = where.expression
@@ -82,7 +75,7 @@ def _matching(
     images = _images_for(derived, shards.layout.roles)
     read = columns_of(shards, [*columns, *dict.fromkeys(images.values())] or ["key"])
     by_name = {column.name: column for column in read}
-    samples = BatchReader(shards, read, Transforms(), GatherOptions())
+    samples = BatchReader(shards, read)
     starts = selection.starts()
     for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         places = selection.samples(np.arange(begin, end))

@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from shardctl.errors import UsageError
 from shardctl.format.roles import Mask, Objects, Role
-from shardctl.loader.blocks import Batch, BatchMemory, Column, Spec
+from shardctl.loader.blocks.column import Column, Spec
+from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader
-from shardctl.loader.lookahead import Lookahead
-from shardctl.loader.order import EpochOrder, Indices, key_of, neighbours, permute
-from shardctl.loader.stream import DatasetStream, Stream
+from shardctl.loader.order import EpochOrder, Indices, neighbours
+from shardctl.loader.stream import DatasetStream, Lookahead, Stream
 from shardctl.system.arguments import real_number, whole_number
+from shardctl.system.permutation import key_of, permute
 from shardctl.system.text import counted, printable
 
 _ROUND = 4096

@@ -10,8 +10,7 @@ import numpy as np
 
 from shardctl.errors import Rejection
 from shardctl.format.manifest import Manifest, SplitFacts
-from shardctl.format.roles import Image, Mask, Objects, Roles
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
 from shardctl.system.html import IN_A_NOTEBOOK, Html, jpeg_image, rows_in_notebook, table, text
 from shardctl.system.text import format_bytes
 
@@ -90,8 +89,7 @@ def _cell(value: Any, role: object, names: Sequence[str] | None) -> Any:
 
 def _picture(content: Any, role: Image) -> Any:
     """Return an image or a mask as a small picture. A mask has the colours of its classes."""
-    from shardctl.images.codecs.drawing import draw_classes
-    from shardctl.images.codecs.sheet import enlarge, jpeg, shrink, within
+    from shardctl.images.codecs.drawing import draw_classes, enlarge, jpeg, shrink, within
 
     try:
         coloured = None

@@ -1,24 +1,25 @@
-"""The options of a loader."""
+"""The options of a loader, and those of them that commands have. Little is imported: the command
+line reads them."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import field
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from shardctl.errors import UsageError
-from shardctl.images.object_geometry import CENTRE
-from shardctl.loader.blocks import GatherOptions, Transforms
-from shardctl.loader.order import OrderOptions
-from shardctl.loader.shared_options import THREADS
-from shardctl.system.arguments import real_number, whole_number
-from shardctl.system.dataclass import dataclass
+from shardctl.system.arguments import whole_number
+from shardctl.system.options import AutoOrNumber, Many, Option, ValueType, Whole
 
-if TYPE_CHECKING:
-    from shardctl.transforms.image.resize import Resize
+BATCH_SIZE = Option(Whole(), 256, "Samples in a batch.", metavar="N", shows_default=True)
+THREADS = Option(
+    AutoOrNumber(1, 1024),
+    "auto",
+    "Threads that read and decode; auto finds the number while it reads.",
+    metavar="auto|N",
+    shows_default=True,
+)
+
 
 REMAINDERS = ("uneven", "pad", "drop")
 MOST_PROCESSES = 256
@@ -140,80 +141,19 @@ class LoaderOptions:
         return self.rule == "drop"
 
 
-@dataclass(frozen=True)
-class StreamOptions:
-    """Which samples are read, in which order, and how they are returned."""
+def _check_targets(targets: Sequence[str | Path]) -> None:
+    from shardctl.loader.metrics import check_target
 
-    order: OrderOptions
-    columns: tuple[str, ...] | None = None
-    transforms: Transforms = field(default_factory=Transforms)
-    gather: GatherOptions = field(default_factory=GatherOptions)
+    for target in targets:
+        check_target(target)
 
 
-def cache_bytes(cache: Any) -> int:
-    """Return a number of bytes."""
-    size = int(real_number("cache", cache))
-    if size < 0:
-        raise UsageError(f"cache must be a number of bytes, 0 or more; it is {size}")
-    return size
-
-
-def crop_size(crop: Any) -> tuple[int, int] | None:
-    """Return (height, width) from one number, from two, or from "WIDTHxHEIGHT"."""
-    if crop is None:
-        return None
-    size = _size("crop", crop)
-    return (size, size) if isinstance(size, int) else size
-
-
-def _size(option: str, value: Any) -> int | tuple[int, int]:
-    """Return one number, or (height, width)."""
-    if isinstance(value, str):
-        from shardctl.transforms.settings import Sides
-
-        try:
-            parsed = Sides().read(value)
-        except ValueError as error:
-            raise UsageError(f"{option} {error}; it is {value!r}") from None
-        return parsed if isinstance(parsed, int) else parsed[::-1]
-    if isinstance(value, list | tuple):
-        if len(value) != 2:
-            raise UsageError(f"{option} takes one number or (height, width); it is {value!r}")
-        height, width = (whole_number(option, side) for side in value)
-        return height, width
-    return whole_number(option, value)
-
-
-def resize_step(resize: Any) -> Resize | None:
-    """Return the same transform as in a conversion, where width comes before height."""
-    if resize is None:
-        return None
-    from shardctl.transforms.image.resize import Resize  # 20 ms, which most loaders never need
-
-    size = _size("resize", resize)
-    step: Resize = Resize.parse(size=size if isinstance(size, int) else size[::-1])
-    return step
-
-
-def kept_objects(keep: Any) -> float | str:
-    """Return the share of an object that must be inside of a moved image, or "center"."""
-    if isinstance(keep, str) and keep == CENTRE:
-        return keep
-    share = math.nan if isinstance(keep, str) else real_number("keep_objects", keep)
-    if not 0 <= share <= 1:
-        raise UsageError(
-            f"keep_objects is a share of the area from 0 to 1, or 'center'; it is {keep!r}"
-        )
-    return share
-
-
-def probability(flip: Any) -> float:
-    """Return the probability of mirroring an image."""
-    if isinstance(flip, bool | np.bool_):
-        return 0.5 if flip else 0.0
-    share = real_number("flip", flip)
-    if not 0 <= share <= 1:
-        raise UsageError(
-            f"flip is True (for half of the images), or a probability from 0 to 1; it is {flip!r}"
-        )
-    return share
+METRICS = Option(
+    Many(ValueType("str | Path")),
+    (),
+    "Write figures every few seconds: FILE.jsonl (JSON lines), FILE.prom (Prometheus), http:PORT "
+    "(Prometheus, on this"
+    " machine) or tensorboard:FOLDER. May be given several times.",
+    metavar="FILE",
+    limit=_check_targets,
+)

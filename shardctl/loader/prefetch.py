@@ -12,10 +12,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from shardctl.errors import UsageError
-from shardctl.system.dataclass import dataclass
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

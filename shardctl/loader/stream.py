@@ -4,31 +4,74 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import UsageError
-from shardctl.loader.blocks import (
-    Batch,
-    BatchMemory,
-    BatchReader,
-    Column,
-    GatherOptions,
-    Indices,
-    Shards,
-    Spec,
-    Transforms,
-    columns_of,
-)
-from shardctl.loader.lookahead import DatasetLookahead, Lookahead
-from shardctl.loader.options import StreamOptions
-from shardctl.loader.order import EpochOrder, Ordering
+from shardctl.loader.blocks.batch import BatchReader, columns_of
+from shardctl.loader.blocks.column import Column, Spec
+from shardctl.loader.blocks.gather import Indices
+from shardctl.loader.blocks.locate import GatherOptions
+from shardctl.loader.blocks.memory import Batch, BatchMemory
+from shardctl.loader.blocks.shards import Shards
+from shardctl.loader.blocks.transforms import Transforms
+from shardctl.loader.order import EpochOrder, Ordering, OrderOptions
+
+if TYPE_CHECKING:
+    from shardctl.loader.blocks.fetching import Ahead
+
+
+class Lookahead(Protocol):
+    """Brings samples before they are needed."""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether more samples may be said to be needed."""
+        ...
+
+    def expect(self, samples: Indices, epoch: int) -> None:
+        """Say that these samples (n,) will be needed after those before, in this epoch."""
+        ...
+
+    def close(self) -> None:
+        """Give up what was not used."""
+        ...
+
+
+class DatasetLookahead:
+    """Brings the blocks of samples. `of_dataset` returns which of the dataset's samples those of an
+    epoch are."""
+
+    def __init__(
+        self, shards: Shards, of_dataset: Callable[[Indices, int], Indices], coming: Ahead
+    ) -> None:
+        self._shards, self._of_dataset, self._coming = shards, of_dataset, coming
+        self._epoch: int | None = None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether more samples may be said to be needed."""
+        return self._coming.is_short
+
+    def expect(self, samples: Indices, epoch: int) -> None:
+        """Have the blocks of these samples fetched, in the order of their first use, each once in
+        an epoch."""
+        if epoch != self._epoch:
+            self._coming.forget_seen()
+            self._epoch = epoch
+        blocks = self._shards.blocks_in_turn(self._of_dataset(samples, epoch))
+        self._coming.expect(self._shards.missing(blocks, self._coming.keeps).tolist())
+
+    def close(self) -> None:
+        """Give up the blocks that were not used."""
+        self._coming.close()
+
 
 TASK_BYTES = 8 << 20
 """Bytes of samples that are made at a time: beyond that, the cost of a call no longer matters."""
@@ -348,12 +391,20 @@ def _variants(selection: Selection) -> Indices:
 
 def _column(selection: Selection, name: str) -> list[Any]:
     """Return a column of the samples, block by block."""
-    gatherer = BatchReader(
-        selection.shards, columns_of(selection.shards, [name]), Transforms(), GatherOptions()
-    )
+    gatherer = BatchReader(selection.shards, columns_of(selection.shards, [name]))
     starts = selection.starts().tolist()
     tables = (
         gatherer.table(selection.samples(np.arange(begin, end))) for begin, end in pairwise(starts)
     )
     with selection.shards.in_turn(selection.chosen):
         return [chunk for table in tables for chunk in table.column(name).chunks]
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """Which samples are read, in which order, and how they are returned."""
+
+    order: OrderOptions
+    columns: tuple[str, ...] | None = None
+    transforms: Transforms = field(default_factory=Transforms)
+    gather: GatherOptions = field(default_factory=GatherOptions)

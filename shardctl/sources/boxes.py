@@ -15,10 +15,11 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import leaf_of
 from shardctl.format.layout import may_be_pictures
-from shardctl.format.list_types import leaf_of
 from shardctl.format.roles import PLACES, Image, Role
-from shardctl.images.codecs.image import SNIFF_BYTES, is_image, open_image
+from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
+from shardctl.images.codecs.image import open_image
 from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
 from shardctl.sources.image_columns import is_struct
 from shardctl.sources.label_table import some

@@ -4,14 +4,13 @@ changed (docs/inputs.md)."""
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.sources.jsonl import EXACT_IN_FLOAT, NULL_WORDS
-from shardctl.system.dataclass import dataclass
 
 _WHOLE = r"^(0|-?[1-9][0-9]*)$"
 _WORDS = r"^(nan|NaN|inf|-inf)$"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,8 @@ from shardctl.format.layout import Layout
 from shardctl.format.names import CHECKSUMS
 from shardctl.sources.files import exists, local_copy, read_small
 from shardctl.sources.splits import is_split_name
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, is_file, ordinary, sha256_of
-from shardctl.system.locations.text import folders_above, is_stored, join, path_below
+from shardctl.system.locations import folders_above, is_stored, join, path_below
 
 DESCRIPTION = "shardctl.json"
 FORMAT = "shardctl export"

@@ -9,11 +9,11 @@ of the format is found.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
-from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 
 

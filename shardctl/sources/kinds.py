@@ -10,8 +10,8 @@ from typing import ClassVar, Protocol
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.sample import Sample
-from shardctl.images.codecs import image
+from shardctl.format.roles import Sample
+from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
 from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
 from shardctl.sources.export_description import described
 from shardctl.sources.files import begin_of
@@ -117,7 +117,7 @@ class ImageKind:
         if file.fault:
             return Form.UNKNOWN
         try:
-            return one if image.is_image(begin_of(file.opened, image.SNIFF_BYTES)) else Form.NOTHING
+            return one if is_image(begin_of(file.opened, SNIFF_BYTES)) else Form.NOTHING
         except OSError:
             return Form.UNKNOWN
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
 from pathlib import Path
@@ -18,7 +18,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.format.sample import RESERVED_FIELDS
+from shardctl.format.roles import RESERVED_FIELDS
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.files import local_copy
 from shardctl.sources.formats import CHOSEN, Misfit, Reading, Unit, find_format
@@ -34,9 +34,8 @@ from shardctl.sources.types import (
     separator_in,
 )
 from shardctl.sources.walk import suffix_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import sha256_of
-from shardctl.system.locations.text import name_of
+from shardctl.system.locations import name_of
 from shardctl.system.text import counted, printable
 
 FILE_COLUMNS = tuple("file_name,filename,file,path,image,image_path".split(","))

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any
@@ -32,8 +32,7 @@ from shardctl.sources.walk import (
     notices_of_left_out,
     place_in_walk,
 )
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.text import name_of
+from shardctl.system.locations import name_of
 from shardctl.system.machine import usable_cores
 
 THREADS = 16

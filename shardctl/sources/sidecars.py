@@ -27,7 +27,7 @@ from shardctl.sources.format_table import INPUT_FORMATS, Sidecar, Use
 from shardctl.sources.formats import import_attribute
 from shardctl.sources.formats.beside import MOST_BYTES, ExclusionRule, is_beside, json_in
 from shardctl.sources.walk import FoundFile, suffix_of
-from shardctl.system.locations.text import folders_above, join, parent_of, path_below
+from shardctl.system.locations import folders_above, join, parent_of, path_below
 from shardctl.system.text import counted, printable
 
 _Found = TypeVar("_Found")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from shardctl.errors import UsageError
-from shardctl.system.dataclass import dataclass
 
 ROLES = (
     ("train", "training", "trn", "trainval"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.sources.jsonl import EXACT_IN_FLOAT, MOST_NAMES
-from shardctl.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from shardctl.sources.csv_numbers import CellStats

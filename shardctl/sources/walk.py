@@ -7,12 +7,12 @@ import re
 import stat
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardctl.errors import InputError, Rejection
 from shardctl.sources.files import SourceRoot, is_folder, keys_of, number_of, object_at, version_of
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.text import name_of
+from shardctl.system.locations import name_of
 from shardctl.system.stores.listing import Keys, under
 from shardctl.system.text import counted, printable
 

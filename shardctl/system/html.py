@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 
@@ -59,7 +59,7 @@ dark."""
 
 
 def table(
-    rows: Iterable[Sequence[Any]], header: Sequence[str] = (), look: Look = ON_A_PAGE
+    rows: Iterable[Sequence[Any]], header: Sequence[Any] = (), look: Look = ON_A_PAGE
 ) -> Html:
     """Return a table; a column of numbers is set to the right."""
     body = [list(row) for row in rows]

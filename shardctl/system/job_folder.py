@@ -14,10 +14,10 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import (
     PARTIAL,
     make_folder,

@@ -11,12 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, TextIO
 
 from shardctl.system.arguments import truth
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import format_duration
 
 LINE_SECONDS = 30.0

@@ -162,6 +162,7 @@ def test_a_class_in_two_forms_is_one(tmp_path: Path, form: str) -> None:
     assert names_in(tmp_path / "pinned") == ["zebra", NFC]
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("form", ["records", "members"])
 def test_records_that_come_later_may_have_the_other_form(tmp_path: Path, form: str) -> None:
     (source,), labels = FORMS[form](tmp_path)

@@ -20,7 +20,7 @@ from shardctl.build.rewrite import compact
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.tables import ShardTable, read_checksums
 from shardctl.system.files import sha256_of
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 def convert(source: Path, out: Path, **options: Any) -> Any:

@@ -25,7 +25,7 @@ import shardctl
 from shardctl.build.convert import Listener
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards import inputs
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.errors import (
     DatasetError,
     InputError,
@@ -35,7 +35,7 @@ from shardctl.errors import (
     UsageError,
 )
 from shardctl.format.tables import open_table, read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.sequences import evenly_spaced
 
 RANDOM = {
@@ -145,7 +145,7 @@ def test_inputs_that_cannot_be_converted_take_no_space_in_the_estimate(tmp_path:
 def test_too_little_disk_is_said_before_anything_is_written(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:
-    monkeypatch.setattr("shardctl.build.convert.targets.folder.free_bytes", lambda path: 10_000)
+    monkeypatch.setattr("shardctl.build.convert.targets.free_bytes", lambda path: 10_000)
     with pytest.raises(StorageError, match=r"needs about \d.* and 9.8 KiB are free"):
         shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0, dry_run=dry_run)
     assert not (tmp_path / "out").exists()
@@ -253,6 +253,7 @@ def test_an_unfinished_conversion_by_other_versions_is_refused_and_named(
     assert (result.status, result.samples) == ("created", 3)
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "change",
     [{"more": 1}, {"roots": [{"path": "/", "device": 1, "more": 2}]}, {"recipe": {"new": 1}}],
@@ -831,6 +832,7 @@ def test_changed_code_is_another_conversion(tmp_path: Path) -> None:
         shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
 
 
+@pytest.mark.thorough
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     """Seen from outside: the pipe that the parent and all its workers hold closes when the last of
     them is gone."""

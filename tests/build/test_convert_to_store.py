@@ -28,7 +28,7 @@ from store_contents import done_on, keys, nothing_is_left
 import shardctl
 from shardctl.build.convert import Listener, planning
 from shardctl.build.convert.targets import store
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.errors import (
     BusyError,
     DatasetError,
@@ -39,7 +39,7 @@ from shardctl.errors import (
     UnfinishedError,
     UsageError,
 )
-from shardctl.system.lease.store_lease import LeaseTiming
+from shardctl.system.store_lease import LeaseTiming
 from shardctl.system.stores import open_store
 from shardctl.system.stores.base import Store
 from shardctl.system.stores.objects import Objects
@@ -338,6 +338,7 @@ def test_a_killed_conversion_goes_on(
     nothing_is_left(url)
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
 )
@@ -381,6 +382,7 @@ def test_shards_that_are_on_their_way_are_not_done(
     assert "0 of 15 shards are done" in err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["interrupt", pytest.param("refusal", marks=pytest.mark.thorough)])
 def test_an_upload_that_is_ended_leaves_no_parts(
     tmp_path: Path, url: str, object_server: ObjectServer, how: str
@@ -572,7 +574,7 @@ def test_a_merge_that_ended_right_after_its_commit(
     assert len(shardctl.open(url)) == 59
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 def test_a_job_that_gives_way_is_never_half_there(
     photos: Path, url: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch, after: int
@@ -646,6 +648,7 @@ def test_a_job_that_another_process_completes_is_not_taken_away_with_its_dataset
     assert sums(url) == whole
 
 
+@pytest.mark.thorough
 def test_what_is_left_of_a_killed_look_at_a_store_goes(
     photos: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -755,6 +758,7 @@ def test_a_place_that_holds_something_else_is_refused(photos: Path, bucket: str)
             convert(photos, typed)
 
 
+@pytest.mark.thorough
 def test_datasets_of_others_below_it_stay(photos: Path, url: str) -> None:
     other = f"{url}/27838a1c0ffe"  # named as shardctl names its folders
     convert(photos, other)

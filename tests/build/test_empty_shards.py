@@ -11,10 +11,10 @@ import pytest
 from stopping import some_changes, stopped_at
 
 import shardctl
-from shardctl.build.convert import finish, manifest_writer
+from shardctl.build.convert import manifest_writer, parts
 from shardctl.format.names import MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
 from shardctl.format.tables import ShardTable, read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 GOOD, SHORT = "x" * 60 + "\n", "short\n"
 MIN = {"record": "line", "transform": [{"name": "filter_length", "min_chars": 50}]}
@@ -35,6 +35,7 @@ def numbers(out: Path) -> list[int]:
     return [int(name[-11:-6]) for name in names]
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
     ("pattern", "there"),
     [
@@ -103,7 +104,7 @@ def test_the_shards_are_those_of_the_conversion_with_them(
 ) -> None:
     source = lines(tmp_path / "in.txt", ".g.g.")
     shardctl.convert(source, tmp_path / "out", **OPTIONS)
-    monkeypatch.setattr(manifest_writer, "without_empty", lambda built: built)
+    monkeypatch.setattr(manifest_writer, "rows_made", lambda path: 1)
     assert shardctl.convert(source, tmp_path / "all", **OPTIONS).shards == 5
     for number in (1, 3):
         name = f"train-{number:05d}.arrow"
@@ -117,7 +118,7 @@ def test_a_dataset_that_has_them_is_read_and_verified(
 ) -> None:
     """As those are that were made before."""
     with monkeypatch.context() as patched:
-        patched.setattr(manifest_writer, "without_empty", lambda built: built)
+        patched.setattr(manifest_writer, "rows_made", lambda path: 1)
         shardctl.convert(lines(tmp_path / "in.txt", "g.g"), tmp_path / "out", **OPTIONS)
     assert numbers(tmp_path / "out") == [0, 1, 2]
     assert cli("verify", tmp_path / "out", "--level", "deep").code == 0
@@ -141,6 +142,7 @@ def test_a_split_without_samples_keeps_one(cli: Any, tmp_path: Path) -> None:
     assert cli("verify", tmp_path / "out").code == 0
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("append", [False, True])
 def test_an_update_keeps_their_names_and_goes_on(cli: Any, tmp_path: Path, append: bool) -> None:
     (tmp_path / "in").mkdir()
@@ -192,6 +194,7 @@ def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(
     assert numbers(tmp_path / "out") == [2, 4]
 
 
+@pytest.mark.thorough
 def test_a_merge_that_is_killed_at_any_moment_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,7 +208,7 @@ def test_a_merge_that_is_killed_at_any_moment_goes_on(
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(tmp_path / "built", out)
         if not stopped_at(
-            change, "kill", finish, "_finish", lambda to=out: shardctl.finish(to), monkeypatch
+            change, "kill", parts, "_finish", lambda to=out: shardctl.finish(to), monkeypatch
         ):
             break
         shardctl.finish(out)

@@ -21,7 +21,7 @@ import shardctl
 from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError, DiskFullError, StorageError, TooManyRejectsError
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 RANDOM = {"name": "random_resized_crop", "size": 24}
 
@@ -58,6 +58,7 @@ def test_a_disk_that_fills_up_is_said_and_the_same_command_goes_on(
     assert sums(disk / "out") == sums(tmp_path / "whole")
 
 
+@pytest.mark.thorough
 def test_a_full_disk_beside_a_store_is_said(
     disk: Path, photos: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, cli: Any
 ) -> None:
@@ -337,6 +338,7 @@ def test_repair_rebuilds_what_other_sources_still_have(
     ]
 
 
+@pytest.mark.thorough
 def test_files_on_a_bad_part_of_a_disk_are_rejected(
     image: Path, mounted: Path, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def split_of_groups(out: Path, group_of: Callable[[Any], Any]) -> dict[Any, str]
     return found
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
     ("group", "options", "group_of"),
     [

@@ -25,7 +25,7 @@ import shardctl
 from shardctl.format.tables import read_rejects
 from shardctl.sources.formats.base import Parsed
 from shardctl.sources.formats.jsonl import JsonLines
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 SHARES = "train=0.6,val=0.4"
 KEYED: dict[str, Any] = {"split": SHARES, "workers": 0, "samples_per_shard": 20}
@@ -258,6 +258,7 @@ def test_an_empty_key_that_comes_twice_is_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_records_that_end_workers_are_rejects_of_one_split(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", rows(40))
     result = shardctl.convert(
@@ -289,6 +290,7 @@ def same(sample):
 """
 
 
+@pytest.mark.thorough
 def test_a_worker_that_ends_while_it_reads_keys_costs_one_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,7 +423,7 @@ def test_it_warns_also_where_all_shards_are_made_anew_and_where_it_was_stopped(
     assert len(warned(shardctl.convert(source, out, **options))) == 1
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".json", ".json.gz"])
 def test_keys_that_do_not_fit_their_type_cost_their_records(tmp_path: Path, ending: str) -> None:
     """The others are in the splits that they are in without these."""

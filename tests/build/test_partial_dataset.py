@@ -40,6 +40,7 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 def test_batches_come_before_the_dataset_is_there(
     source: Path, tmp_path: Path, slow: dict[str, Any]
 ) -> None:

@@ -26,7 +26,7 @@ from image_files import images
 import shardctl
 from shardctl.build.convert import discover
 from shardctl.build.part import Part
-from shardctl.cli.show.conversion import print_result
+from shardctl.cli.conversion import print_result
 from shardctl.errors import (
     BusyError,
     DatasetError,
@@ -253,6 +253,7 @@ def building(
             process.kill()
 
 
+@pytest.mark.thorough(after=1)
 def test_a_killed_part_is_named_by_merge_and_repeated(here: Path) -> None:
     with building(here, "2/2", 28, 2) as process:  # images 20 to 39, in shards 5 to 9
         process.kill()
@@ -318,6 +319,7 @@ def test_while_a_part_is_built_nothing_else_writes(here: Path) -> None:
     assert sums(here / "out") == sums(here / "whole")
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
 )
@@ -447,7 +449,7 @@ def test_a_part_that_finds_other_types_says_what_to_do(
 
 
 def test_if_running_fail_does_not_wait_for_the_plan(photos: Path, tmp_path: Path) -> None:
-    from shardctl.system.lease import file_lease
+    from shardctl.system import file_lease
 
     with (
         file_lease.hold(tmp_path / "out" / ".shardctl", None),

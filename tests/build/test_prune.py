@@ -21,7 +21,7 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.names import SHARDS
 from shardctl.format.tables import ShardTable, read_checksums, read_rejects
 from shardctl.system.files import sha256_of
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 def convert(source: Path, out: Path, **options: Any) -> Any:
@@ -132,7 +132,7 @@ def test_what_was_pruned_can_be_repaired_and_stays_away(source: Path, tmp_path: 
     assert gone not in keys_of(out)
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -249,6 +249,7 @@ def _records(path: Path, count: int = 5) -> list[str]:
     return lines
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("gone", [["user-b2"], [f"user-b{n}" for n in range(5)]])
 @pytest.mark.parametrize("key", ["id", None])
 def test_records_of_a_file_that_was_away_stay_away(
@@ -446,7 +447,7 @@ def test_a_pruned_file_that_was_away_stays_away(source: Path, tmp_path: Path) ->
     expect_whole(out)
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("anew", [False, True])
 def test_an_update_that_was_stopped_before_a_prune_does_not_bring_samples_back(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anew: bool
@@ -482,6 +483,7 @@ def test_a_sample_that_only_a_kept_generation_has_goes_too(source: Path, tmp_pat
     assert (result.removed, result.generations, in_any_file(out, data)) == (0, (1,), [])
 
 
+@pytest.mark.thorough(after=3)
 @pytest.mark.parametrize(
     "name", ["files.arrow", "plan.arrow", "rejects.jsonl", "train-00000.arrow"]
 )

@@ -25,7 +25,7 @@ from object_server import ObjectServer
 import shardctl
 from shardctl.build.convert import Listener
 from shardctl.build.shards.engines.agent import Agent, BuildOrder
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.errors import (
     InstallError,
     SourceGoneError,
@@ -34,7 +34,7 @@ from shardctl.errors import (
     WorkerError,
 )
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.stores import open_store
 from shardctl.version import __version__
 
@@ -235,6 +235,7 @@ def photos_some_of_which_a_function_refuses(
     return source, {"recipe": recipe("refuse"), "samples_per_shard": 7}
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.usefixtures("connected")
 @pytest.mark.parametrize(
     "case",
@@ -262,6 +263,7 @@ def test_the_dataset_is_that_of_a_local_run(case: Any, photos: Path, tmp_path: P
     assert shardctl.verify(tmp_path / "there").findings == ()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
 def test_nodes_write_to_an_object_store_which_alone_they_share(
     photos: Path, bucket: str, tmp_path: Path
@@ -279,6 +281,7 @@ def test_nodes_write_to_an_object_store_which_alone_they_share(
     assert shardctl.verify(f"{bucket}/out").findings == ()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
 @pytest.mark.parametrize(
     ("function", "error", "options"),
@@ -300,6 +303,7 @@ def test_a_fatal_input_costs_one_input(
     assert sums(tmp_path / "there") == sums(tmp_path / "here")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
 def test_a_node_that_is_removed_costs_the_shards_that_it_was_building(
     tmp_path: Path, cluster: Any, folder: Path
@@ -331,6 +335,7 @@ def test_a_node_that_is_removed_costs_the_shards_that_it_was_building(
     assert sums(tmp_path / "there") == sums(tmp_path / "here")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
 def test_a_process_of_a_node_that_ends_costs_its_shard(tmp_path: Path, folder: Path) -> None:
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(9)))
@@ -348,6 +353,7 @@ def test_a_process_of_a_node_that_ends_costs_its_shard(tmp_path: Path, folder: P
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
 def test_a_shard_that_is_lost_every_time_ends_the_conversion(tmp_path: Path) -> None:
     source = images(tmp_path / "in", "0.png")
@@ -359,6 +365,7 @@ def test_a_shard_that_is_lost_every_time_ends_the_conversion(tmp_path: Path) -> 
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
 def test_errors_are_those_of_a_local_run_and_name_the_node(tmp_path: Path) -> None:
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(9)))
@@ -373,6 +380,7 @@ def test_errors_are_those_of_a_local_run_and_name_the_node(tmp_path: Path) -> No
         shardctl.convert(source, tmp_path / "gone", listener=listener, **given)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
 def test_lines_of_functions_and_what_each_node_has_done_are_told(tmp_path: Path) -> None:
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
@@ -389,6 +397,7 @@ def test_lines_of_functions_and_what_each_node_has_done_are_told(tmp_path: Path)
     assert sum(int(text.split()[0]) for text in done) == 4, "shards of all nodes"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["shardctl", "function"])
 @pytest.mark.usefixtures("connected")
 def test_a_node_that_would_make_other_bytes_is_refused(
@@ -427,6 +436,7 @@ def test_a_node_that_would_make_other_bytes_is_refused(
     until(lambda: all(map(is_gone, held(folder))))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
 def test_a_connection_that_is_there_is_used_and_stays(tmp_path: Path, cluster: Any) -> None:
     source = images(tmp_path / "in", "0.png")
@@ -452,6 +462,7 @@ def command(*arguments: object) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_stops_the_nodes_and_the_same_command_resumes(
     tmp_path: Path, cluster: Any, folder: Path, number: int, monkeypatch: pytest.MonkeyPatch
@@ -490,6 +501,7 @@ def test_an_interrupt_stops_the_nodes_and_the_same_command_resumes(
     assert sums(tmp_path / "there") == sums(tmp_path / "here")
 
 
+@pytest.mark.thorough
 def test_a_file_in_the_current_folder_takes_the_place_of_no_module_on_a_node(
     tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -528,6 +540,7 @@ def test_a_cluster_that_is_not_there_is_told_before_the_work(
     assert "shardctl: the Ray cluster at 127.0.0.1:1 cannot be used (" in err
 
 
+@pytest.mark.thorough
 def test_an_agent_that_does_not_see_the_dataset_says_so(tmp_path: Path) -> None:
     order = BuildOrder(
         "run", str(tmp_path / "out" / ".shardctl" / "job"), "", "", 0, "", None, None, 0.0

@@ -28,7 +28,7 @@ from shardctl.build.repair import Listener, manifest
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import image
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 SHARD, OTHER = "train-00002.arrow", "train-00005.arrow"
 
@@ -782,6 +782,7 @@ def test_a_dataset_of_lines_comes_back_with_the_same_bytes(
     assert shardctl.verify(tmp_path / "out").findings == ()
 
 
+@pytest.mark.thorough(after=1)
 def test_a_unit_whose_file_changed_is_lost_as_a_whole_and_counted(
     lines_made: Path, tmp_path: Path
 ) -> None:
@@ -831,6 +832,7 @@ def fatal(sample):
 """
 
 
+@pytest.mark.thorough
 def test_a_record_that_a_worker_died_of_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -915,6 +917,7 @@ def test_a_dataset_whose_files_are_links_is_up_to_date(tmp_path: Path, cli: Any)
     assert "up to date" in cli(*convert).out
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("left", ["nothing", "no history"])
 def test_a_manifest_made_anew_follows_the_generations_that_are_kept(
     left: str, here: Path, made: Path

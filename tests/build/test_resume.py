@@ -119,6 +119,7 @@ def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(here: Path, sh
     assert sum(kept[path.name] == time for path, time in done.items()) >= markers
 
 
+@pytest.mark.thorough
 def test_a_killed_process_group_goes_on(here: Path) -> None:
     with running(here, 4) as parent:
         for process in [*workers_of(parent.pid), *children_of(parent.pid), parent.pid]:
@@ -126,6 +127,7 @@ def test_a_killed_process_group_goes_on(here: Path) -> None:
     resume(here)
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "victims", [workers_of, children_of], ids=["workers", "the process that they are forked from"]
 )
@@ -210,6 +212,7 @@ def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback() -> No
     )
 
 
+@pytest.mark.thorough
 def test_an_interrupted_demo_is_removed_and_can_be_made_again(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -541,6 +544,7 @@ def killed_in(code: str, *arguments: Path) -> None:
     assert ran.returncode == -signal.SIGKILL, ran.stderr
 
 
+@pytest.mark.thorough
 def test_the_scratch_folder_of_a_killed_conversion_is_removed_by_the_next_one(
     photos: Path, tmp_path: Path, temporary: Path
 ) -> None:
@@ -559,7 +563,7 @@ def test_a_pipe_in_a_scratch_folder_holds_nothing_up(
     photos: Path, tmp_path: Path, temporary: Path
 ) -> None:
     (temporary / "shardctl-scratch-abc").mkdir()
-    os.mkfifo(temporary / "shardctl-scratch-abc" / "owner")
+    os.mkfifo(temporary / "shardctl-scratch-abc" / ".owner")
     command = [
         sys.executable,
         "-m",
@@ -585,9 +589,9 @@ def test_scratch_folders_that_may_be_in_use_stay(tmp_path: Path, temporary: Path
         "scratch_folder()\nheld.__enter__()\ndie()"
     )
     (elsewhere,) = temporary.iterdir()
-    (elsewhere / "owner").write_text("another boot")
+    (elsewhere / ".owner").write_text("another boot")
     (temporary / "shardctl-scratch-data").mkdir()
-    (temporary / "shardctl-scratch-data" / "owner").touch()
+    (temporary / "shardctl-scratch-data" / ".owner").touch()
     (temporary / "shardctl-scratch-link").symlink_to(tmp_path)
     others = set(temporary.iterdir())
     with scratch_folder() as first:

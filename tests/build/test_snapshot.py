@@ -39,7 +39,7 @@ from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError, InputError, TooManyRejectsError, UsageError
 from shardctl.format.tables import ShardTable
 from shardctl.sources import rechecking
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 def generations(out: Path) -> int:
@@ -304,6 +304,7 @@ def test_a_split_of_it_is_chosen(source: Path, tmp_path: Path) -> None:
         whole.in_split("val")
 
 
+@pytest.mark.thorough
 def test_a_job_that_reads_it_goes_on_while_another_one_brings_it_up_to_date(
     source: Path, tmp_path: Path
 ) -> None:
@@ -474,6 +475,7 @@ def test_a_wrong_declaration_is_wrong_usage(given: dict[str, Any], said: str) ->
         shardctl.transform(**given)
 
 
+@pytest.mark.thorough
 def test_the_page_about_it_works_as_it_is_written(photos: Path, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "snapshot.md").read_text(encoding="utf-8")
     # of one: test_snapshot_on_store.py
@@ -506,6 +508,7 @@ distributed.destroy_process_group()
 """
 
 
+@pytest.mark.thorough
 def test_four_ranks_of_torch_train_on_it_though_the_one_that_makes_it_is_killed(
     source: Path, tmp_path: Path
 ) -> None:

@@ -25,10 +25,10 @@ from store_contents import done_on, keys, nothing_is_left
 
 import shardctl
 from shardctl.build.convert.targets import store as destination
-from shardctl.build.snapshot import OnAStore
+from shardctl.build.snapshot import _Snapshot
 from shardctl.errors import DatasetError, InputError, StorageError, UsageError
-from shardctl.system.lease import store_lease
-from shardctl.system.lease.store_lease import LeaseTiming
+from shardctl.system import store_lease
+from shardctl.system.store_lease import LeaseTiming
 from shardctl.system.stores import open_store
 
 RECIPE: dict[str, Any] = {"store": "raw", "transform": [{"name": "resize", "size": "24x24"}]}
@@ -112,6 +112,7 @@ def begin(*processes: subprocess.Popen[str]) -> None:
         process.stdin.flush()
 
 
+@pytest.mark.thorough
 def test_of_two_processes_that_begin_at_once_one_makes_it(
     source: Path, url: str, tmp_path: Path, object_server: ObjectServer
 ) -> None:
@@ -220,7 +221,7 @@ def test_who_waits_goes_on_when_the_dataset_is_there_and_needs_no_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a thousand ranks, none waits for its turn to hold the lease."""
-    monkeypatch.setattr(OnAStore, "look_seconds", 0.05)
+    monkeypatch.setattr(_Snapshot, "_look_seconds", 0.05)
     snapshot(source, f"{bucket}/elsewhere")
     here, elsewhere = open_store(url), open_store(f"{bucket}/elsewhere")
     found: list[int] = []
@@ -276,6 +277,7 @@ def test_where_nothing_may_be_written_a_dataset_that_is_there_is_opened(
         snapshot(source, url)
 
 
+@pytest.mark.thorough
 def test_the_page_about_it_works_as_it_is_written(
     photos: Path, bucket: str, tmp_path: Path
 ) -> None:

@@ -24,15 +24,13 @@ from object_server import ObjectServer
 import shardctl
 from shardctl.build.repair import Listener
 from shardctl.errors import DatasetError, ObjectChangedError, StoreError, UsageError
-from shardctl.format.dataset_place import open_place
-from shardctl.format.footer import footer_bytes
+from shardctl.format.dataset_location import open_location
 from shardctl.format.names import LEASE_KEY
-from shardctl.format.on_store.block_reads import OpenFile, RemoteFile, read_tail
-from shardctl.system.lease.store_lease import hold
-from shardctl.system.locations.folder import hash_file
-from shardctl.system.locations.local import LocalFolder
+from shardctl.format.stretches import OpenFile, RemoteFile, footer_bytes, read_tail
+from shardctl.system.folders import LocalFolder, hash_file
 from shardctl.system.machine import usable_cores
 from shardctl.system.scratch import SCRATCH
+from shardctl.system.store_lease import hold
 from shardctl.system.stores import open_store
 
 BASE = "0123456789ab/"
@@ -140,7 +138,7 @@ CASES += [
 ]
 
 
-@pytest.mark.thorough(after=3)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("level", "damage", "base"), CASES)
 def test_damage_is_found_as_in_a_folder(
     bucket: str, dataset: Path, level: str, damage: Callable[[Path], object], base: str
@@ -157,7 +155,7 @@ def test_damage_is_found_as_in_a_folder(
     assert SCRATCH not in repr(there)
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("level", ["quick", "full", "deep"])
 def test_a_whole_dataset_is_whole(placed: tuple[str, str], dataset: Path, level: str) -> None:
     url, base = placed
@@ -169,6 +167,7 @@ def test_a_whole_dataset_is_whole(placed: tuple[str, str], dataset: Path, level:
     assert heard == [(number, result.shards) for number in range(1, result.shards + 1)]
 
 
+@pytest.mark.thorough(after=1)
 def test_objects_that_do_not_belong_are_warnings(placed: tuple[str, str], dataset: Path) -> None:
     url, base = placed
     put(dataset, url, base)
@@ -184,6 +183,7 @@ def test_a_dataset_that_lost_its_manifest_is_damaged(bucket: str, dataset: Path)
     assert shardctl.verify(put(dataset, bucket)).findings == shardctl.verify(dataset).findings
 
 
+@pytest.mark.thorough(after=1)
 def test_the_quick_check_reads_ends_and_lists_once(
     placed: tuple[str, str], dataset: Path, object_server: ObjectServer
 ) -> None:
@@ -253,7 +253,7 @@ VIEWS: list[tuple[str, ...]] = [
 ]
 
 
-@pytest.mark.thorough(after=3)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("view", VIEWS, ids=" ".join)
 def test_inspect_shows_what_it_does_of_a_folder(
     cli: Any, bucket: str, raw_dataset: Path, view: tuple[str, ...]
@@ -337,6 +337,7 @@ def test_two_datasets_on_a_store_are_compared(
     assert (there.returncode, json.loads(there.stdout)) == (here.code, here.json)
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("command", ["verify", "inspect"])
 def test_a_shard_on_its_own(cli: Any, bucket: str, dataset: Path, command: str) -> None:
     put(dataset, f"{bucket}/out")
@@ -352,6 +353,7 @@ def test_a_shard_on_its_own(cli: Any, bucket: str, dataset: Path, command: str) 
     )
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("command", ["verify", "inspect"])
 def test_a_shard_is_found_below_the_folder_that_the_manifest_names(
     cli: Any, bucket: str, dataset: Path, command: str
@@ -378,6 +380,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("to", "workers", "base"), [("webdataset", 2, ""), ("files", 0, BASE)])
 def test_an_export_is_that_of_a_folder(
     bucket: str,
@@ -516,6 +519,7 @@ def test_a_repair_that_is_not_needed_writes_nothing(
     assert {key for key in written if key and not key.startswith(".shardctl/")} == set()
 
 
+@pytest.mark.thorough
 def test_repair_waits_for_who_writes(bucket: str, dataset: Path) -> None:
     flip(dataset / SHARD, middle(dataset, SHARD))
     store = open_store(put(dataset, bucket))
@@ -583,6 +587,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("level", "kind", "method", "key", "said"), FAULTS)
 def test_a_store_that_refuses_ends_the_check(
     cli: Any,
@@ -617,7 +622,7 @@ def test_faults_that_pass_change_nothing(
 
 
 def test_a_shard_that_is_written_anew_after_it_was_listed(bucket: str, dataset: Path) -> None:
-    with open_place(put(dataset, bucket), listed=True) as place:
+    with open_location(put(dataset, bucket), listed=True) as place:
         flip(dataset / SHARD, -5)
         put(dataset, bucket)
         with pytest.raises(
@@ -626,6 +631,7 @@ def test_a_shard_that_is_written_anew_after_it_was_listed(bucket: str, dataset: 
             hash_file(place.folder, SHARD)
 
 
+@pytest.mark.thorough
 def test_the_disk_that_is_used_is_bounded(
     bucket: str, many_shards: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -644,7 +650,7 @@ def test_the_disk_that_is_used_is_bounded(
         shardctl.verify(bucket)
 
 
-@pytest.mark.thorough(after=4)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "what", ["*-00001.arrow", "*/shards.arrow", "*/plan.arrow", "*/manifest.json"]
 )

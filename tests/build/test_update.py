@@ -23,15 +23,14 @@ from stopping import some_changes, stopped_at
 
 import shardctl
 from shardctl.build.commit import publish
-from shardctl.build.convert import ConvertResult, Listener, run
-from shardctl.build.convert.conversion import ExistingDataset
+from shardctl.build.convert import ConvertResult, Listener, conversion, run
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.format.generations import kept_generations
+from shardctl.format.manifest import kept_generations
 from shardctl.format.names import SHARDS, UPDATE
 from shardctl.format.tables import ShardTable, read_checksums, read_rejects
 from shardctl.sources import rechecking
 from shardctl.system.files import sha256_of
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
 
@@ -147,7 +146,7 @@ def test_the_quick_look_says_what_a_list_of_the_inputs_says(
         replace(convert(source, out, recipe=SMALL, update=update), seconds=0.0)
         for update in (False, True)
     ]
-    monkeypatch.setattr(ExistingDataset, "known", lambda existing, request: None)
+    monkeypatch.setattr(conversion, "listed_without_walk", lambda request: None)
     listed = replace(convert(source, out, recipe=SMALL), seconds=0.0)
     assert quick == [listed, listed]
     assert listed.status == "up-to-date"
@@ -204,7 +203,7 @@ def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(rechecking, "usable_cores", lambda: 2)
 
 
-@pytest.mark.thorough(after=5)
+@pytest.mark.thorough(after=2)
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize(
     "happens", [_touched, _another_image, _replaced, _new_folder, _empty_folder, _no_folder]
@@ -224,7 +223,7 @@ def test_the_quick_look_of_an_update_makes_what_a_list_makes(
         convert(source, out, recipe=SMALL, split="train=0.7,val=0.3")
     happens(source)
     results = [update(source, quick, recipe=SMALL, split="train=0.7,val=0.3")]
-    monkeypatch.setattr(ExistingDataset, "known", lambda existing, request: None)
+    monkeypatch.setattr(conversion, "listed_without_walk", lambda request: None)
     results.append(update(source, listed, recipe=SMALL, split="train=0.7,val=0.3"))
     one, other = (replace(each, seconds=0.0, samples_per_s=0.0) for each in results)
     assert vars(one) == vars(other)
@@ -240,7 +239,7 @@ def test_an_update_of_usual_images_makes_no_list(
     out, listed = tmp_path / "out", list[int]()
     convert(source, out, recipe=SMALL)
     monkeypatch.setattr(
-        "shardctl.build.convert.inputs.list_files", lambda *_: pytest.fail("it made a list")
+        "shardctl.build.convert.conversion.list_files", lambda *_: pytest.fail("it made a list")
     )
     _another_image(source)
     assert numbers(update(source, out, recipe=SMALL))[:3] == (0, 0, 2)
@@ -274,6 +273,7 @@ def test_a_new_input_with_the_path_of_another_source_is_refused(
         shardctl.convert([source, other], out, recipe=SMALL, workers=0, labels="none", update=True)
 
 
+@pytest.mark.thorough(after=4)
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize(
     "change", ["touched", "another size", "renamed", "gone", "new", "a folder", "a link to nothing"]
@@ -449,7 +449,7 @@ def lines_of(name: str, count: int, first: int = 0) -> str:
     )
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("shuffle", [None, 3])
 @pytest.mark.parametrize("split", ["none", "train=0.6,val=0.4"])
 def test_files_of_many_records_follow_too(tmp_path: Path, split: str, shuffle: int | None) -> None:
@@ -578,7 +578,7 @@ def boxes_of(source: Path, files: list[Path], labels: Path) -> str:
     return f"coco:{labels}"
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("name", RECIPES)
 def test_samples_of_unchanged_inputs_are_not_made_again(
     name: str, source: Path, tmp_path: Path
@@ -629,7 +629,7 @@ def test_samples_are_copied_after_a_compaction_too(source: Path, tmp_path: Path)
     assert update(source, out, recipe=SMALL).rejected == 0
 
 
-@pytest.mark.thorough(after=4)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("compression", ["none", "zstd:1"])
 @pytest.mark.parametrize("place", [0, 5, 59])
 @pytest.mark.parametrize("small_blocks", [True, False])
@@ -899,10 +899,7 @@ def test_another_recipe_is_refused_by_name(source: Path, tmp_path: Path, cli: An
     out = tmp_path / "out"
     convert(source, out)
     files_of(source)[0].unlink()
-    with pytest.raises(
-        DatasetError,
-        match=r"differs in its recipe\. Use the same options and code \(.*\), or overwrite=True",
-    ):
+    with pytest.raises(DatasetError, match="differs in its recipe"):
         update(source, out, recipe=SMALL)
     with pytest.raises(DatasetError, match="differs in its settings"):
         update(source, out, samples_per_shard=7)
@@ -926,8 +923,7 @@ def test_sources_that_moved_are_taken_when_that_is_said(source: Path, tmp_path: 
     files_of(moved)[0].unlink()
     with pytest.raises(
         InputError,
-        match=f"was made from {source}, and {moved} is given; .* say where each was with "
-        "moved_from",
+        match="moved_from",
     ):
         update(moved, out)
     with pytest.raises(InputError, match="is said to have been"):
@@ -1166,7 +1162,7 @@ def test_a_moved_source_is_recorded_though_nothing_has_changed(
     out, moved = tmp_path / "out", tmp_path / "elsewhere"
     convert(source, out)
     shutil.move(source, moved)
-    with pytest.raises(InputError, match="say where each was with moved_from"):
+    with pytest.raises(InputError, match="moved_from"):
         update(moved, out)
     update(moved, out, moved_from=[os.path.relpath(source)])
     assert shardctl.open(out).manifest.sources == (str(moved),)

@@ -22,7 +22,7 @@ from shardctl.build.shards import inputs
 from shardctl.errors import InputError, SourceGoneError, WorkerError
 from shardctl.format.shard import ShardWriter
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 @pytest.fixture(scope="module")
@@ -95,16 +95,16 @@ def test_a_fatal_input_is_found_and_rejected_and_the_rest_is_converted(
 
 UNREADABLE = """
 import ctypes, os
-from shardctl.build.shards import record_units
+from shardctl.build.shards import builder
 
-read = record_units.read_unit
+read = builder.read_unit
 
 def fatal(job, planned, *arguments):
     if planned.file.path == "2.jsonl":
         ctypes.string_at(0)
     return read(job, planned, *arguments)
 
-record_units.read_unit = fatal
+builder.read_unit = fatal
 
 def same(sample):
     return sample
@@ -392,7 +392,7 @@ def test_no_memory_for_a_block_of_many_samples_ends_the_job_and_rejects_none(
     source = images(tmp_path / "in", "0.png", "1.png")
     (at / "no memory").touch()
     with pytest.raises(
-        WorkerError, match=r"4 worker processes in a row ran out of memory .* Use fewer workers"
+        WorkerError, match=r"4 worker processes in a row ran out of memory .* use fewer workers"
     ):
         shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1)
 
@@ -430,6 +430,7 @@ def test_a_function_that_hangs_is_refused_after_a_few_inputs(
         shardctl.convert(source, tmp_path / "out", recipe=steps, workers=1, input_timeout=0.2)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("tables")
 def test_a_record_that_becomes_too_large_costs_itself_alone(tmp_path: Path) -> None:
     """Memory runs out where its block is written, among many others; it is not among those that are

@@ -26,7 +26,7 @@ import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.names import PLAN
 from shardctl.format.tables import ShardTable, open_table
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 def texts(count: int) -> Iterator[Sample]:

@@ -25,7 +25,7 @@ from written_samples import pixels, plain
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError, WorkerError
 from shardctl.format.tables import ShardTable
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 Sample = dict[str, Any]
 
@@ -278,6 +278,7 @@ def test_datasets_of_torch_are_written(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_datasets_of_tensorflow_are_written(tmp_path: Path) -> None:
     tensorflow = pytest.importorskip("tensorflow")
     dataset = tensorflow.data.Dataset.from_tensor_slices(
@@ -316,6 +317,7 @@ def test_datasets_of_hugging_face_are_written(tmp_path: Path) -> None:
         shardctl.write(tmp_path / "splits", splits)
 
 
+@pytest.mark.thorough
 def test_the_page_about_it_works_as_it_is_written(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "write.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -328,6 +330,7 @@ def test_the_page_about_it_works_as_it_is_written(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_calls_in_two_threads_do_not_meet(tmp_path: Path) -> None:
     def write(name: str) -> None:
         shardctl.write(tmp_path / name, rows, parts=range(20), samples_per_shard=30)
@@ -385,6 +388,7 @@ def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path
     assert {sample["n"] for sample in shardctl.open(tmp_path / "out")} == {2}
 
 
+@pytest.mark.thorough
 def test_a_call_that_nothing_can_recognise_begins_anew(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(

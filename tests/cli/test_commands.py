@@ -500,11 +500,11 @@ def test_a_message_that_cannot_be_written_leaves_the_other_stream_alone() -> Non
 def test_a_bug_is_not_taken_for_output_that_cannot_be_written() -> None:
     code = """
 import sys
-from shardctl.cli import main, version
+import shardctl.cli
 def with_a_bug(): raise FileNotFoundError(2, "No such file or directory", "forgotten")
-version.version_text = with_a_bug
+shardctl.cli.version_text = with_a_bug
 sys.argv = ["shardctl", "--version"]
-main()
+shardctl.cli.main()
 """
     with open("/dev/full", "w") as full:
         ran = subprocess.run(

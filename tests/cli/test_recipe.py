@@ -10,7 +10,7 @@ import pytest
 
 import shardctl
 from shardctl.format.manifest import Manifest
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 RECIPE = """\
 store = "png"

@@ -13,7 +13,7 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardctl.format.footer import END_BYTES, extents_of, footer_bytes
+from shardctl.format.stretches import END_BYTES, extents_of, footer_bytes
 
 ROWS = pa.schema([("key", pa.string()), ("numbers", pa.list_(pa.int32()))])
 

@@ -22,8 +22,8 @@ from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.packing import METHODS, Pieces, best_fit, concat, fewest_blocks, windows
 from shardctl.format.roles import Plain, Tokens
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
-from shardctl.transforms.records import Records
+from shardctl.system.folders import LocalFolder
+from shardctl.transforms.base import Records
 from shardctl.transforms.table import parse_step
 from shardctl.transforms.text import pack
 from shardctl.transforms.text.pack import Pack

@@ -23,7 +23,7 @@ from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles
 from shardctl.format.tables import ShardTable
 from shardctl.images.codecs import image as codec
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 HEIGHT, WIDTH = 20, 24
 CLASSES, COLOURS = ("cat", "dog", "owl"), ("black", "white")

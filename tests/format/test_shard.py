@@ -24,7 +24,7 @@ from shardctl.format.shard import (
     shard_schema,
 )
 from shardctl.system.files import HashingFile, StreamedFile, replacing, sha256_of
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 COLUMNS = pa.schema(
     [

@@ -12,7 +12,7 @@ import pyarrow as pa
 import shardctl
 from shardctl.format.tables import read_checksums
 from shardctl.system.files import sha256_of
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 def sums(dataset: Path) -> bytes:

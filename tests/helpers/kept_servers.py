@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from shardctl.system.processes import pool
-from shardctl.system.processes.forkserver_client import ForkServer, start_server
+from shardctl.system.processes.forkserver import ForkServer, start_server
 
 MOST = 2
 """Processes that wait for the next pool, for instance one that converts and one that verifies."""

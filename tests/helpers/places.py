@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from shardctl.format.dataset_place import DatasetPlace
-from shardctl.system.locations.local import LocalFolder
+from shardctl.format.dataset_location import DatasetLocation
+from shardctl.system.folders import LocalFolder
 
 
-def place_of(path: Path) -> DatasetPlace:
+def place_of(path: Path) -> DatasetLocation:
     """Return where a dataset is, or a shard."""
     return (
-        DatasetPlace(LocalFolder(path.parent), path.name)
+        DatasetLocation(LocalFolder(path.parent), path.name)
         if path.is_file()
-        else DatasetPlace(LocalFolder(path))
+        else DatasetLocation(LocalFolder(path))
     )
 
 

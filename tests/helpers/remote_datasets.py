@@ -14,10 +14,10 @@ from handmade import write_dataset
 from object_server import ObjectServer
 from PIL import Image as Pictures
 
-from shardctl.format.footer import extents_of
 from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.stretches import extents_of
 from shardctl.format.tables import ShardTable
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.stores import open_store
 
 FIELDS = pa.schema(

@@ -20,7 +20,7 @@ import shardctl
 from shardctl.errors import InstallError, Rejection
 from shardctl.format.manifest import Manifest
 from shardctl.images.codecs import backend
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 NAME = f"{'Pillow-SIMD' if '.post' in PIL.__version__ else 'Pillow'} {PIL.__version__}"
 
@@ -35,7 +35,7 @@ def test_the_package_in_effect_is_named_by_itself(dataset: Path) -> None:
 
 
 def test_the_version_names_the_package_in_effect() -> None:
-    from shardctl.cli.version import version_text
+    from shardctl.cli import version_text
 
     assert f"imaging: {NAME} (" in version_text()
 
@@ -119,7 +119,7 @@ def test_a_broken_package_is_refused_with_the_remedy(
 @pytest.mark.parametrize("compression", ["tiff_lzw", "raw"])
 def test_a_build_without_libtiff_says_so(compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a build reads TIFF files without compression alone."""
-    from shardctl.cli.version import version_text
+    from shardctl.cli import version_text
     from shardctl.images.codecs.image import decode
 
     file = io.BytesIO()

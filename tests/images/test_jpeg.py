@@ -25,12 +25,12 @@ from PIL import Image
 
 import shardctl
 from shardctl.errors import DatasetError
-from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.counts import JpegRecord
 from shardctl.format.tables import JPEG_KEY, ShardTable
 from shardctl.images.codecs import image, jpeg
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 SIZE = (40, 32)
 """Width and height of all images."""

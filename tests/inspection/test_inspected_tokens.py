@@ -24,9 +24,8 @@ import shardctl
 from shardctl.errors import DatasetError
 from shardctl.format.roles import Tokens
 from shardctl.inspection.content.samples import samples_of_key
-from shardctl.inspection.content.token_statistics import token_statistics
-from shardctl.inspection.content.tokens import Decoder
-from shardctl.system.locations.local import LocalFolder
+from shardctl.inspection.content.tokens import Decoder, token_statistics
+from shardctl.system.folders import LocalFolder
 
 DOCUMENTS = {
     "a.txt": "alpha",

@@ -21,18 +21,18 @@ import shardctl
 from shardctl.errors import DatasetError, InputError, StorageError, UsageError
 from shardctl.inspection.content.blocks import some_samples
 from shardctl.inspection.content.differences import differences
+from shardctl.inspection.content.images import save
 from shardctl.inspection.content.inspection import Inspection
-from shardctl.inspection.content.overview import overview
-from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
-from shardctl.inspection.content.saving import save
-from shardctl.inspection.content.shards import (
+from shardctl.inspection.content.overview import (
     ShardOverview,
     column_bytes,
     describe_shard,
     find_shard,
+    overview,
 )
+from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
 from shardctl.inspection.content.statistics import distribution, statistics_of
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 CLASSES = ("dunes", "forest", "harbour", "night", "snow", "sunset")
 

@@ -19,8 +19,7 @@ import shardctl
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Objects
 from shardctl.inspection.content.differences import differences
-from shardctl.inspection.content.masks import mask_statistics
-from shardctl.inspection.content.objects import object_statistics
+from shardctl.inspection.content.objects import mask_statistics, object_statistics
 
 
 @pytest.fixture(scope="module")

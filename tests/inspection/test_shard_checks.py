@@ -11,7 +11,7 @@ import shardctl
 from shardctl.format.shard import ShardReader
 from shardctl.inspection.verify.result import LEVELS
 from shardctl.inspection.verify.shard_checks import SHARD_CHECKS
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 SHARD = "train-00002.arrow"
 

@@ -29,7 +29,7 @@ from token_samples import (
 )
 
 from shardctl.format.roles import Tokens
-from shardctl.inspection.content.token_statistics import token_statistics
+from shardctl.inspection.content.tokens import token_statistics
 
 DOCUMENTS = {
     "a": "alpha",

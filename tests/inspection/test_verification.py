@@ -20,8 +20,8 @@ from PIL import Image
 import shardctl
 from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.inspection.verify.tables import check_manifest
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.processes.death import FATAL_KILLS
+from shardctl.system.folders import LocalFolder
+from shardctl.system.processes.worker_state import FATAL_KILLS
 
 
 @pytest.mark.parametrize(("level", "damage", "kind", "shard"), DAMAGE)
@@ -201,7 +201,7 @@ def test_a_plan_that_crashes_the_reader_is_a_finding_and_the_shards_are_checked(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, shardctl.inspection.verify.tables as t\nt.StoredDataset.units = lambda *given: "
+        "import os, shardctl.inspection.verify.tables as t\nt.DatasetTables.units = lambda *given: "
         "os.abort()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -358,7 +358,7 @@ def test_files_that_may_not_be_read_are_findings_without_a_manifest_too(dataset:
 
 UNREADABLE = f"""
 import errno, os
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 real = LocalFolder.chunks
 def fail(folder, name):
     if name == {SHARD!r}:

@@ -188,7 +188,7 @@ def test_no_more_memory_is_kept_than_the_bound(root: Path) -> None:
 
 
 def test_memory_that_the_system_does_not_give_is_a_memory_error() -> None:
-    from shardctl.loader.blocks import BatchMemory
+    from shardctl.loader.blocks.memory import BatchMemory
 
     with pytest.raises(MemoryError, match="bytes of memory can be had for a batch"):
         BatchMemory().array("image", (1 << 56,), np.dtype(np.uint8))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
-from shardctl.loader.blocks.specs import Spec
+from shardctl.loader.blocks.column import Spec
 from shardctl.loader.blocks.token_features import BlockLayout
 
 ALL = ("labels", "position_ids", "document_ids", "cu_seqlens")

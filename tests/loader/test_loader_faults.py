@@ -551,7 +551,7 @@ def test_a_copy_of_a_view_whose_file_was_cut_short_is_refused(tmp_path: Path) ->
     root = make(tmp_path / "out")
     code = (
         "import os, sys, shardctl\n"
-        "from shardctl.loader.blocks import without_views\n"
+        "from shardctl.loader.blocks.memory import without_views\n"
         "batch = next(iter(shardctl.open(sys.argv[1]).loader(5)))\n"
         "assert not batch['x'].flags.writeable and without_views(batch)['x'].flags.writeable\n"
         "os.truncate(sys.argv[1] + '/train-00000.arrow', 0)\n"

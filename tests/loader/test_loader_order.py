@@ -22,7 +22,8 @@ from token_samples import packed_blocks, write_packed, write_ragged
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
-from shardctl.loader.order import MODES, Ordering, OrderOptions, Orders, mix64
+from shardctl.loader.order import MODES, Ordering, OrderOptions
+from shardctl.system.permutation import Orders, mix64
 
 SAMPLES = 1000
 ORDERS = (False, True, *MODES)

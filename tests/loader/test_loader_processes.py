@@ -28,7 +28,7 @@ import shardctl
 from shardctl.errors import DatasetError, ShardctlError, WorkerError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.loader.loader import Loader
-from shardctl.loader.processes.shared_memory import Segment, file_in_memory
+from shardctl.loader.processes.worker import Segment, file_in_memory
 from shardctl.system.mmap import SharedPages
 
 SAMPLES, WIDE = 120, 20_000
@@ -601,7 +601,7 @@ def test_a_worker_without_file_descriptors_says_so(monkeypatch: pytest.MonkeyPat
     def refused(*_: Any) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("shardctl.loader.processes.shared_memory.file_in_memory", refused)
+    monkeypatch.setattr("shardctl.loader.processes.worker.file_in_memory", refused)
     with pytest.raises(
         WorkerError,
         match=r"no file descriptor is left for 8192 bytes of shared memory; raise .*ulimit -n",

@@ -6,7 +6,7 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardctl.loader.order import Permutation
+from shardctl.system.permutation import Permutation
 
 
 @examples(100)

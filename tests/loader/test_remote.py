@@ -21,9 +21,9 @@ import shardctl
 from shardctl.errors import DatasetError, StoreError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST
+from shardctl.loader.blocks import fetching
 from shardctl.loader.dataset import Dataset
-from shardctl.loader.remote import request_threads
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.scratch import SCRATCH
 from shardctl.system.stores import open_store
 
@@ -248,8 +248,8 @@ def test_an_abandoned_epoch_leaves_nothing_behind(
 def test_a_small_window_of_requests_is_enough(
     plain: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_threads, "AHEAD_BYTES", 1)
-    monkeypatch.setattr(request_threads, "AT_ONCE", 2)
+    monkeypatch.setattr(fetching, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(fetching, "AT_ONCE", 2)
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
     assert all_same(
         remote.loader(8, shuffle="global", threads=4),
@@ -378,7 +378,7 @@ def test_a_proxy_that_sends_something_else_is_told_of(
 def test_a_footer_that_claims_more_than_any_has_is_not_fetched(
     plain: Path, bucket: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardctl.format.on_store.block_reads.MOST_FOOTER", 20_000)
+    monkeypatch.setattr("shardctl.format.stretches.MOST_FOOTER", 20_000)
     url = upload(plain, f"{bucket}/out")
     data = bytearray((plain / "train-00001.arrow").read_bytes())
     data[-10:-6] = (len(data) - 20).to_bytes(4, "little")

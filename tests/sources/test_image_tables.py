@@ -23,13 +23,13 @@ from PIL import Image
 from pyarrow import feather, parquet
 
 import shardctl
-from shardctl.build.shards import record_units
+from shardctl.build.shards import builder
 from shardctl.build.shards.records import read_unit
 from shardctl.errors import InputError, SourceGoneError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import read_rejects
 from shardctl.sources.formats import RECORD_BYTES
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 SMALL = {
     "kind": "image",
@@ -580,7 +580,7 @@ def test_repair_reads_the_records_of_a_table_of_paths_one_by_one_where_memory_ra
             raise MemoryError
         return read_unit(*arguments)
 
-    monkeypatch.setattr(record_units, "read_unit", out_of_memory_at_first)
+    monkeypatch.setattr(builder, "read_unit", out_of_memory_at_first)
     assert shardctl.repair(tmp_path / "out", workers=0).status == "repaired"
     assert len(reads) >= 1 + 1 + 5, "all, the digest, and each of five"
     assert sums(tmp_path / "out") == before

@@ -27,7 +27,7 @@ import shardctl
 from shardctl.build.convert import discover
 from shardctl.errors import UsageError
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 Rows = list[dict[str, Any]]
 

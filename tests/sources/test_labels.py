@@ -17,7 +17,7 @@ from places import file_at
 from pyarrow import parquet
 
 import shardctl
-from shardctl.build.convert import inputs
+from shardctl.build.convert import conversion
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import open_table, read_rejects
@@ -33,7 +33,7 @@ from shardctl.sources.boxes import (
 )
 from shardctl.sources.splits import ROLES
 from shardctl.sources.types import Types
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 def images(root: Path, count: int) -> Path:
@@ -644,14 +644,14 @@ def test_a_labels_file_that_changes_during_a_conversion_does_not_look_up_to_date
 ) -> None:
     source, out = images(tmp_path / "in", 2), tmp_path / "out"
     (source / name).write_text(before)
-    fingerprint_parts = inputs.fingerprint_parts
+    fingerprint_parts = conversion.fingerprint_parts
 
     def of_a_changed_file(*arguments: Any) -> dict[str, str]:
         (source / name).write_text(after)
         return fingerprint_parts(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(inputs, "fingerprint_parts", of_a_changed_file)
+        patched.setattr(conversion, "fingerprint_parts", of_a_changed_file)
         shardctl.convert(source, out, workers=0)
     ds = shardctl.open(out)
     assert [

@@ -19,7 +19,7 @@ from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.tables import read_rejects
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.walk import walk
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 def tree(root: Path, *names: str) -> Path:

@@ -11,12 +11,17 @@ from pathlib import Path
 import pytest
 
 from shardctl.errors import UsageError
-from shardctl.format.dataset_place import from_json, to_json
-from shardctl.format.on_store.dataset import DatasetOnStore, Form
+from shardctl.format.dataset_location import from_json, to_json
+from shardctl.format.on_store import DatasetOnStore, Form
+from shardctl.system.folders import (
+    Folder,
+    FolderHere,
+    LocalFolder,
+    StoreFolder,
+    hash_file,
+    is_regular_file,
+)
 from shardctl.system.locations import here_only
-from shardctl.system.locations.folder import Folder, FolderHere, hash_file, is_regular_file
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.stored import StoreFolder
 from shardctl.system.stores import client_of, forget_clients
 from shardctl.system.stores.base import PIECE
 

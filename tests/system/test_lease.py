@@ -21,8 +21,8 @@ import shardctl
 from shardctl.build.commit import publish
 from shardctl.build.convert import Listener
 from shardctl.errors import BusyError, DiskFullError, StorageError
-from shardctl.system.lease import file_lease
-from shardctl.system.lease.file_lease import LEASE, STALE_SECONDS, Owner
+from shardctl.system import file_lease
+from shardctl.system.file_lease import LEASE, STALE_SECONDS, Owner
 
 
 def test_a_second_converter_fails_at_once_where_it_is_told_to(tmp_path: Path) -> None:
@@ -405,7 +405,7 @@ def test_a_conversion_whose_lease_was_taken_over_commits_nothing(tmp_path: Path)
 
 def test_a_process_that_the_owner_has_forked_does_not_hold_its_lease(tmp_path: Path) -> None:
     script = (
-        "import os, signal, sys, time\nfrom pathlib import Path\nfrom shardctl.system.lease import "
+        "import os, signal, sys, time\nfrom pathlib import Path\nfrom shardctl.system import "
         "file_lease\n"
         "with file_lease.hold(Path(sys.argv[1]), None):\n"
         "    child = os.fork()\n"

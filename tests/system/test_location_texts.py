@@ -9,7 +9,7 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardctl.system.locations.text import (
+from shardctl.system.locations import (
     beside,
     common,
     folders_above,

@@ -21,10 +21,10 @@ from kept_servers import KeptServers
 import shardctl
 from shardctl.build.convert import Listener
 from shardctl.errors import WorkerError
-from shardctl.system.lease import file_lease
-from shardctl.system.processes import forkserver_client, pool
-from shardctl.system.processes.death import TAIL_BYTES, Death
+from shardctl.system import file_lease
+from shardctl.system.processes import forkserver, pool
 from shardctl.system.processes.pool import Limits, Pool, Task
+from shardctl.system.processes.worker_state import TAIL_BYTES, Death
 
 TASKS = """
 import os, signal, sys, threading, time
@@ -208,7 +208,7 @@ from pathlib import Path
 from shardctl.system.startup import import_without_threads
 import_without_threads()
 from shardctl.system.processes.pool import Limits, Pool
-from shardctl.system.processes.forkserver_client import forked_early
+from shardctl.system.processes.forkserver import forked_early
 
 answers = []
 def work(pool, do):
@@ -306,7 +306,7 @@ def test_a_converter_that_has_nothing_to_do_starts_no_process(
     tmp_path: Path, photos: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
-    monkeypatch.setattr(forkserver_client, "ForkServer", None)  # it could not be made
+    monkeypatch.setattr(forkserver, "ForkServer", None)  # it could not be made
     assert cli("convert", photos, tmp_path / "out").out.startswith(
         f"{tmp_path / 'out'} is up to date"
     )

@@ -17,9 +17,9 @@ from object_server import ObjectServer
 from object_stores import memory_store
 
 from shardctl.errors import BusyError, PerhapsBusyError, StoreError
-from shardctl.system.lease import store_lease as leases
-from shardctl.system.lease.file_lease import Owner
-from shardctl.system.lease.store_lease import Lease, LeaseTiming, Watch, hold, hold_if_free
+from shardctl.system import store_lease as leases
+from shardctl.system.file_lease import Owner
+from shardctl.system.store_lease import Lease, LeaseTiming, Watch, hold, hold_if_free
 from shardctl.system.stores import open_store
 from shardctl.system.stores.base import Store
 
@@ -163,7 +163,7 @@ def test_a_lease_that_cannot_be_read_is_taken_over_too(store: Store) -> None:
 HOLDS = """
 import sys
 from shardctl.system.stores import open_store
-from shardctl.system.lease.store_lease import LeaseTiming, hold
+from shardctl.system.store_lease import LeaseTiming, hold
 from shardctl.errors import BusyError
 with hold(open_store(sys.argv[1]), sys.argv[2], None, pace=LeaseTiming(0.05)) as lease:
     print("held", flush=True)

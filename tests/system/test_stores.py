@@ -33,9 +33,10 @@ from shardctl.errors import (
     UsageError,
     WrongAnswerError,
 )
-from shardctl.system.lease.probing import PROBES, probe
+from shardctl.system.locations import is_url
 from shardctl.system.packages import to_install
-from shardctl.system.stores import client, client_of, forget_clients, is_url, objects, open_store
+from shardctl.system.store_lease import PROBES, probe
+from shardctl.system.stores import client, client_of, forget_clients, objects, open_store
 from shardctl.system.stores.base import Entry, Store
 from shardctl.system.stores.objects import PART
 

@@ -17,11 +17,11 @@ import pytest
 
 import shardctl
 from shardctl.errors import InputError
-from shardctl.format.step_counts import step_lines
+from shardctl.format.counts import step_lines
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
+from shardctl.system.options import Text, setting
 from shardctl.transforms.pipeline.batches import make_keys
-from shardctl.transforms.settings import Text, setting
 from shardctl.transforms.table import TRANSFORMS
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
 

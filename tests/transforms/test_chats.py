@@ -19,7 +19,7 @@ import pytest
 import shardctl
 from shardctl.errors import InputError, Rejection
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.transforms.tokenizers.templates import Template
 
 tokenizers = pytest.importorskip("tokenizers")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,12 @@ from stopping import stopped_at
 
 import shardctl
 from shardctl.build.convert import Listener
-from shardctl.build.shards import image_hashes, task
-from shardctl.build.shards.image_hashes import ImageHashTask, ListedFile
+from shardctl.build.shards import hashes as image_hashes
+from shardctl.build.shards import task
+from shardctl.build.shards.hashes import ImageHashTask, ListedFile
 from shardctl.build.shards.scan import run_task
 from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.transforms.duplicates.pictures import (
     Places,
     distances,
@@ -249,7 +251,7 @@ def test_repair_brings_back_the_same_samples_and_rejects(
         ),
         (
             {"duplicates": "exact", "image_field": "photo"},
-            "files of their own, and these inputs are records with images",
+            "compares images that are files",
         ),
     ],
 )
@@ -304,7 +306,7 @@ def test_a_file_that_changed_or_ends_its_process_is_not_compared(tmp_path: Path)
     state = path.stat()
     listed = ListedFile(str(path), state.st_size, state.st_mtime_ns)
     work = ImageHashTask((listed, listed, listed._replace(mtime_ns=1)), "picture", 10**6, False)
-    again = ImageHashTask.from_json(json.loads(json.dumps(work.to_json())))
+    again = pickle.loads(pickle.dumps(work))
     found = run_task(
         again, WorkerProgress(), {0: Rejection("decode", "crashed", "it crashed every time")}
     )

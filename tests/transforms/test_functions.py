@@ -21,7 +21,7 @@ import shardctl
 from shardctl.build.convert import ConvertResult
 from shardctl.errors import InputError, UsageError
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.transforms.values import UnfitValue, array_of, check_fit, describe, plain_value
 
 STEPS = """

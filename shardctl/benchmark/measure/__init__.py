@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,37 +35,36 @@ from shardctl.benchmark.measure.throughput import Throughput, measure
 from shardctl.benchmark.measure.tokens import samples_per_s, tokens_per_sample
 from shardctl.benchmark.options import BenchOptions
 from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
-from shardctl.build.shards.job import Job
+from shardctl.build.shards.job import Job, RecordReading
 from shardctl.build.shards.planned import PlannedUnit, Root
-from shardctl.build.shards.record_choice import choice_of
-from shardctl.build.shards.record_reading import RecordReading
-from shardctl.build.shards.records import read_unit, sample_of
-from shardctl.build.shards.retry_hints import RetryHints
+from shardctl.build.shards.records import choice_of, read_unit, sample_of
+from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError, explaining_interrupts
-from shardctl.format.exact_values import python_rows
+from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
-from shardctl.format.sample import Sample
-from shardctl.format.stored import StoredDataset
+from shardctl.format.python_values import python_rows
+from shardctl.format.roles import Sample
 from shardctl.format.tables import ShardTable, is_written
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.loader.dataset import Dataset
-from shardctl.loader.order import MODES, Permutation
+from shardctl.loader.order import MODES
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.arguments import instance
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_url
 from shardctl.system.machine import usable_cores
 from shardctl.system.options import declared_in, taken_arguments
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.permutation import Permutation
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.python_names import with_options
-from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import SamplePipeline
-from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.stored_recipe import refuse_unnamed_functions
 
 __all__ = [
     "AgainstResult",
@@ -116,7 +115,7 @@ class Listener:
 def bench(
     path: str | Path, listener: Listener | None = None, *, progress: bool = True, **options: Any
 ) -> BenchResult:
-    """Read a dataset and measure the rate of batches. BenchOptions has the `options`.
+    """Read a dataset and measure the rate of batches; docs/commands/bench.md explains the options.
 
     With a consumer, its utilisation is measured too. `progress` False shows no progress on stderr;
     a `listener` has callbacks instead. Raises UsageError, DatasetError, InputError (a baseline
@@ -299,7 +298,7 @@ class _Inputs:
         )
         self._splits = [split.name for split in manifest.splits]
         self._units = list(
-            _some_units(StoredDataset(LocalFolder(root)), options.split, self._job.fields is None)
+            _some_units(DatasetTables(LocalFolder(root)), options.split, self._job.fields is None)
         )
 
     def _paths(self) -> Iterator[Path]:
@@ -421,7 +420,7 @@ def _stack(values: list[Any]) -> None:
         np.stack(values)
 
 
-def _some_units(stored: StoredDataset, split: str | None, whole: bool) -> Iterator[tuple[int, str]]:
+def _some_units(stored: DatasetTables, split: str | None, whole: bool) -> Iterator[tuple[int, str]]:
     """Yield rows of the plan that became samples, from all over the dataset, each with its split.
     Raises DatasetError."""
     splits = [entry.split for entry in stored.shards]

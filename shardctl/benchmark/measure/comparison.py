@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import InputError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 METRICS = (

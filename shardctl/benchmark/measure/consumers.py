@@ -12,12 +12,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from shardctl.benchmark.measure.meters import count_of
 from shardctl.errors import ConsumerError, ShardctlError, UsageError
-from shardctl.loader.blocks import Batch
-from shardctl.system.dataclass import dataclass
+from shardctl.loader.blocks.memory import Batch
 
 ENOUGH = 0.9
 """Utilisation from which on a consumer counts as kept busy (MLPerf Storage, `metric: au: 0.90`)."""

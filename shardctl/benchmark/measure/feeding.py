@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardctl.benchmark.measure.consumers import (
@@ -26,9 +26,7 @@ from shardctl.benchmark.measure.throughput import ThreadTime, Throughput
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.presets import Preset, find_preset
 from shardctl.errors import InstallError, UsageError
-from shardctl.system.dataclass import dataclass
-from shardctl.system.importing import find_function
-from shardctl.system.packages import to_install
+from shardctl.system.packages import find_function, to_install
 
 Report = Callable[[int], None]
 RateOf = Callable[[Preset], tuple[float, tuple[str, ...]]]

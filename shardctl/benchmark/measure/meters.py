@@ -8,14 +8,14 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.loader.blocks import Batch
-from shardctl.system.dataclass import dataclass
+from shardctl.loader.blocks.memory import Batch
 from shardctl.system.machine import usable_core_numbers
 
 _FIRST_MS, _LAST_MS, _PER_DECADE = 1e-3, 1e7, 100

@@ -11,7 +11,7 @@ from pathlib import Path
 from shardctl.errors import UsageError
 from shardctl.format.tables import ShardTable
 from shardctl.system.files import ordinary
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.mmap import resident_pages
 from shardctl.system.sequences import evenly_spaced
 

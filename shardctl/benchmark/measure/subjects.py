@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -12,12 +13,12 @@ from shardctl.benchmark.measure.page_cache import evict, residency
 from shardctl.benchmark.options import BenchOptions
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.token_columns import columns_of_blocks
-from shardctl.loader.blocks import Batch, zeros
+from shardctl.loader.blocks.fetching import NAMES as NETWORK_COUNTS
+from shardctl.loader.blocks.memory import Batch
+from shardctl.loader.blocks.transforms import zeros
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.loader import Loader
-from shardctl.loader.remote.counts import NAMES as NETWORK_COUNTS
-from shardctl.system.dataclass import dataclass
-from shardctl.system.stores import is_url
+from shardctl.system.locations import is_url
 from shardctl.system.text import printable
 
 IN_ORDER = "in-order"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import dataclass
 from typing import Any
 
 from shardctl.benchmark.measure.result import AgainstResult, BenchResult, NetworkResult, spread_of
 from shardctl.benchmark.measure.throughput import Throughput
 from shardctl.benchmark.options import BenchOptions
-from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

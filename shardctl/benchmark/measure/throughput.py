@@ -8,12 +8,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from shardctl.benchmark.measure.meters import CpuMeter, Latencies, RateSeries, Weights, count_of
 from shardctl.benchmark.measure.subjects import IN_ORDER, Batches, Subject
 from shardctl.benchmark.options import BenchOptions
-from shardctl.system.dataclass import dataclass
 
 WARM_UP_SECONDS = 0.5
 """Seconds of warm-up before measuring: the decoders are loaded, and the number of threads ("auto")

@@ -11,7 +11,7 @@ from shardctl.benchmark.presets import Preset
 from shardctl.errors import UsageError
 from shardctl.format.roles import Roles
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, packed_column
-from shardctl.loader.blocks import Column
+from shardctl.loader.blocks.column import Column
 from shardctl.loader.dataset import Dataset
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable

@@ -15,7 +15,7 @@ from shardctl.benchmark.measure.tokens import samples_per_s
 from shardctl.benchmark.options import BenchOptions
 from shardctl.errors import UsageError
 from shardctl.loader.metrics import Sink
-from shardctl.loader.metrics.watching import watch
+from shardctl.loader.watching import watch
 
 
 def watch_dataset(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.errors import UsageError
 from shardctl.sources.formats.tfds import FEATURES
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 

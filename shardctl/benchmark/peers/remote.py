@@ -10,15 +10,14 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shardctl.benchmark.peers.readers import PeerReader
 from shardctl.errors import InputError, InstallError
-from shardctl.loader.blocks import Batch
-from shardctl.system.dataclass import dataclass
-from shardctl.system.processes.death import await_end, last_line_of
+from shardctl.loader.blocks.memory import Batch
+from shardctl.system.processes.worker_state import await_end, last_line_of
 from shardctl.system.text import printable
 
 PROGRAM = Path(__file__).parent / "programs" / "serve.py"

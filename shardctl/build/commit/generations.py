@@ -10,8 +10,7 @@ from pathlib import Path
 
 from shardctl.build.commit.publish import files_of
 from shardctl.errors import DatasetError, StorageError
-from shardctl.format.generations import folder_of
-from shardctl.format.manifest import Manifest
+from shardctl.format.manifest import Manifest, folder_of
 from shardctl.format.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, is_shard_name
 from shardctl.system.files import (
     copy_file,
@@ -22,7 +21,7 @@ from shardctl.system.files import (
     remove_tree,
     sync_folder,
 )
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
 
 HIDDEN = "."

@@ -26,14 +26,14 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.errors import DatasetError, StorageError
-from shardctl.format.generations import beside as _beside
 from shardctl.format.manifest import Manifest
+from shardctl.format.manifest import beside as _beside
 from shardctl.format.names import (
     BESIDE_SHARDS,
     MANIFEST,
@@ -43,7 +43,7 @@ from shardctl.format.names import (
     shard_name,
 )
 from shardctl.format.tables import ShardTable, read_checksums
-from shardctl.system.dataclass import dataclass
+from shardctl.system.file_lease import LEASE
 from shardctl.system.files import (
     is_file,
     is_folder,
@@ -54,9 +54,8 @@ from shardctl.system.files import (
     sync_folder,
     write_atomically,
 )
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
-from shardctl.system.lease.file_lease import LEASE
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 
 _RENAME_EXCHANGE = 2

@@ -13,16 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.build.plan.fingerprint import difference
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.build.shards.marker import ShardMarker, read_finished
 from shardctl.build.shards.planned import Root
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.names import REPLACED
+from shardctl.system.file_lease import LEASE
 from shardctl.system.files import is_file, is_folder, naming_the_path
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JOB, JobFolder
-from shardctl.system.lease.file_lease import LEASE
-from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import Recipe
 
 REPAIR_PREFIX = "repair-"

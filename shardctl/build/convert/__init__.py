@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardctl.build.convert.conversion_progress import ConversionProgress
-from shardctl.build.convert.listener import Listener
+from shardctl.build.convert.listener import ConversionProgress, Listener
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult
 from shardctl.build.convert.run import run as run_conversion
@@ -16,7 +15,7 @@ from shardctl.build.convert.targets import open_target
 from shardctl.build.options import convert_options
 from shardctl.errors import CONTINUES, explaining_interrupts
 from shardctl.system.arguments import instance
-from shardctl.system.importing import refuse_while_importing
+from shardctl.system.packages import refuse_while_importing
 from shardctl.system.progress import progress_of
 from shardctl.system.python_names import with_options
 

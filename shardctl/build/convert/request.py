@@ -4,23 +4,22 @@ need not be there."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from shardctl.build.options import Options, chosen_options
 from shardctl.build.paths import check_copies_folder, check_destination, check_place_on_store
-from shardctl.build.plan.labels import PlanRules
+from shardctl.build.plan.labels import PlanRules, read_classes
 from shardctl.build.plan.listing import LabelRule
-from shardctl.build.plan.pinned import read_classes
 from shardctl.build.plan.splits import SplitRule
 from shardctl.errors import UsageError
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.files import SourceRoot
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.stores import is_url, refuse_half_url
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_url
+from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 

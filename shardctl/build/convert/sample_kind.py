@@ -7,7 +7,7 @@ from typing import Any
 
 from shardctl.build.plan.labels import LABEL
 from shardctl.build.plan.listing import LabelRule, detect_kind, first_file
-from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.scan import ByteRange, ScanTask
 from shardctl.errors import UsageError
 from shardctl.format.roles import Mask

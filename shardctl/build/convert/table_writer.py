@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,14 @@ import pyarrow as pa
 from shardctl.build.plan.fingerprint import VERSIONS
 from shardctl.build.plan.labels import JOB_ONLY
 from shardctl.build.plan.listing import CHUNK_ROWS
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.arrays import column_of
-from shardctl.format.jpeg_record import JpegRecord, joined
+from shardctl.format.counts import Counts, JpegRecord, add_counts, joined
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS
 from shardctl.format.shard import ShardFacts
-from shardctl.format.step_counts import Counts, add_counts
 from shardctl.format.tables import (
     PLAN_SCHEMA,
     UNIT_FIELDS,
@@ -33,11 +32,10 @@ from shardctl.format.tables import (
     read_rejects,
 )
 from shardctl.format.update_state import NOTHING_PRUNED, Pruned, ShardCounts, writing_update
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, HashingFile, copy_file, replacing, write_atomically
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
-from shardctl.transforms.pipeline.made_sample import Shape
+from shardctl.transforms.pipeline.functions import Shape
 
 JOINED_SHARDS = 64
 """Shards whose rows of the plan are copied into one table."""

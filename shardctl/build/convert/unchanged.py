@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -19,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.build.convert.decision import verdict_on
 from shardctl.build.convert.request import ConvertRequest
-from shardctl.build.convert.update.compatibility import verdict_on
 from shardctl.build.plan.fingerprint import differing_parts, labels_digest, parts_without_sources
 from shardctl.build.plan.listing import CHUNK_ROWS, Group, KnownListing, wanted_files
 from shardctl.errors import DatasetError, UsageError
@@ -36,9 +37,8 @@ from shardctl.sources.kinds import KINDS, KNOWN_SUFFIXES, Form
 from shardctl.sources.rechecking import Changed, ChangedError, Listed, Seen, unlisted_files
 from shardctl.sources.sidecars import depends_on_others, inputs_among
 from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import sha256_of
-from shardctl.system.locations.text import is_stored
+from shardctl.system.locations import is_stored
 from shardctl.transforms.recipe import Recipe
 
 MOST_ADDED = 100_000

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,24 +19,23 @@ from shardctl.build.commit import publish
 from shardctl.build.commit.staging import REPAIR_PREFIX, discard
 from shardctl.build.options import Options
 from shardctl.build.paths import check_sources
+from shardctl.build.repair.outcomes import Listener, Lost, RepairResult, Unrepaired
 from shardctl.build.repair.repairing import Repair
-from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
 from shardctl.errors import CONTINUES, BusyError, UsageError, explaining_interrupts
-from shardctl.format.dataset_place import DatasetPlace, open_place
+from shardctl.format.dataset_location import DatasetLocation, open_location
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import LEASE_KEY, MANIFEST, STAGING
-from shardctl.format.on_store.dataset import DatasetOnStore
+from shardctl.format.on_store import DatasetOnStore
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.sources.files import in_use
+from shardctl.system import file_lease, store_lease
 from shardctl.system.arguments import instance
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, write_atomically
-from shardctl.system.lease import file_lease, store_lease
-from shardctl.system.lease.probing import probe
-from shardctl.system.locations.folder import FolderHere
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import FolderHere, LocalFolder
+from shardctl.system.locations import is_url
 from shardctl.system.progress import progress_of
-from shardctl.system.stores import client_of, forget_clients, is_url
+from shardctl.system.store_lease import probe
+from shardctl.system.stores import client_of, forget_clients
 from shardctl.system.text import printable
 
 __all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]
@@ -86,7 +85,7 @@ def _repair(
             "a local folder,"
             " repair it there, and copy it back"
         )
-    with open_place(path, "blocks") as there:
+    with open_location(path, "blocks") as there:
         _check_that_it_is_one(there)
     with editable_dataset(path, listener.waiting) as changed:
         result = _repair_in(changed.folder, given, tuple(transforms), drop_lost, workers, listener)
@@ -95,7 +94,7 @@ def _repair(
     return result
 
 
-def _check_that_it_is_one(place: DatasetPlace) -> None:
+def _check_that_it_is_one(place: DatasetLocation) -> None:
     here = place.folder.local
     if place.lone:
         raise UsageError(f"{place.shown}: one shard; repair works on a whole dataset")
@@ -205,7 +204,7 @@ def editable_dataset(
         probe(store)
         with (
             store_lease.hold(store, LEASE_KEY, waiting) as held,
-            open_place(place, "whole", listed=True) as there,
+            open_location(place, "whole", listed=True) as there,
         ):
             assert isinstance(there.folder, DatasetOnStore), "its URL was given"
             yield _OnStore(there.folder, held)

@@ -15,16 +15,19 @@ from typing import Any
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.build.repair.outcomes import LOST
 from shardctl.errors import DatasetError
-from shardctl.format.footer import MAGIC
-from shardctl.format.generations import Generation, folder_of, generations_of, kept_generations
+from shardctl.format.counts import are_step_counts
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import (
+    Generation,
     Manifest,
     SplitFacts,
     are_class_counts,
     are_object_counts,
     are_versions,
+    folder_of,
+    generations_of,
     is_absolute_place,
+    kept_generations,
 )
 from shardctl.format.names import (
     CHECKSUMS,
@@ -37,13 +40,12 @@ from shardctl.format.names import (
     is_shard_name,
     shard_name,
 )
-from shardctl.format.step_counts import are_counts
+from shardctl.format.stretches import MAGIC
 from shardctl.format.tables import ShardEntry, ShardTable, read_checksums, read_rejects
 from shardctl.system.files import FileFacts
-from shardctl.system.locations.folder import Folder, FolderHere, hash_file, is_regular_file
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file, is_regular_file
 from shardctl.system.machine import usable_cores
-from shardctl.transforms.samples_per_record import samples_per_record
+from shardctl.transforms.stored_recipe import samples_per_record
 from shardctl.version import __version__
 
 LOST_PART = ""
@@ -141,7 +143,7 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
         records=making.records,
         objects=left["objects"] if are_object_counts(left.get("objects")) else None,
         jpeg=table.jpegs.counts() if table.jpegs is not None else None,
-        steps=left["steps"] if are_counts(left.get("steps")) else None,
+        steps=left["steps"] if are_step_counts(left.get("steps")) else None,
         update=_update(left, folder),
         history=_history(left, samples, len(entries), sums[CHECKSUMS]),
         keep=left["keep"] if type(left.get("keep")) is int and left["keep"] > 0 else len(kept),

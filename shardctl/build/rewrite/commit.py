@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,13 @@ import pyarrow as pa
 from shardctl.build.commit import publish
 from shardctl.build.commit.generations import keep, link_or_copy, settle
 from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in
-from shardctl.build.convert.update.previous import refuse_damaged_tables
+from shardctl.build.convert.previous import refuse_damaged_tables
 from shardctl.build.paths import check_writable, refuse_generation
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.build.shards.job import NEW_FOLDER
-from shardctl.build.write.commit import digest_of_shards
-from shardctl.format.jpeg_record import COUNTS, JpegRecord, joined
+from shardctl.build.write.writer import digest_of_shards
+from shardctl.format.counts import COUNTS, Counts, JpegRecord, joined
+from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
 from shardctl.format.names import (
@@ -40,8 +41,6 @@ from shardctl.format.names import (
     STAGING,
 )
 from shardctl.format.shard import Compression
-from shardctl.format.step_counts import Counts
-from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import (
     PLAN_SCHEMA,
     Reject,
@@ -53,10 +52,9 @@ from shardctl.format.tables import (
     taken,
 )
 from shardctl.format.update_state import NO_COUNTS, ShardCounts, UpdateState, writing_update
-from shardctl.system.dataclass import dataclass
+from shardctl.system import file_lease
 from shardctl.system.files import naming_the_path, refuse_link, replacing
-from shardctl.system.lease import file_lease
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 Flags = npt.NDArray[np.bool_]
 
@@ -71,7 +69,7 @@ class SourceDataset:
     def __init__(self, root: Path) -> None:
         self.root, self.manifest = root, Manifest.load(LocalFolder(root))
         refuse_damaged_tables(LocalFolder(root), self.manifest)
-        self.stored = StoredDataset(LocalFolder(root))
+        self.stored = DatasetTables(LocalFolder(root))
         self.table = self.stored.shards
         self.layout = Layout.loads(self.table.making.layout)
         self.compression = Compression.parse(str(self.manifest.recipe["compression"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -15,24 +15,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.conversion_plan import SMALLEST_SHARD_ROWS, shards_of
-from shardctl.build.convert.missing_shards import refuse_lost_files
+from shardctl.build.convert.targets import refuse_lost_files
 from shardctl.build.options import Options
 from shardctl.build.rewrite.commit import NewShard, RewriteTotals, SourceDataset, commit, rewriting
-from shardctl.build.shards.image_facts import record_of_jpegs
+from shardctl.build.shards.rows import record_of_jpegs
 from shardctl.errors import CONTINUES, StorageError, UsageError, explaining_interrupts
-from shardctl.format.jpeg_record import COUNTS
+from shardctl.format.counts import COUNTS
 from shardctl.format.names import shard_name
 from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied, Run, copy_shard
 from shardctl.format.tables import PLAN_SCHEMA, Reject, ShardEntry
 from shardctl.format.update_state import ShardCounts
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.loader.order import Permutation
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import free_bytes
+from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import here_only
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
+from shardctl.system.permutation import Permutation
 from shardctl.system.progress import counting
 from shardctl.system.text import format_bytes, printable
 

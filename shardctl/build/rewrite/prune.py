@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,23 +22,22 @@ from shardctl.build.rewrite.commit import (
     forget,
     rewriting,
 )
-from shardctl.build.shards.image_facts import record_of_jpegs
+from shardctl.build.shards.rows import record_of_jpegs
 from shardctl.errors import CONTINUES, InputError, UsageError, explaining_interrupts
-from shardctl.format.generations import folder_of, kept_generations
-from shardctl.format.jpeg_record import COUNTS
+from shardctl.format.counts import COUNTS
+from shardctl.format.dataset_tables import ShardUnits, possible_names
+from shardctl.format.manifest import folder_of, kept_generations
 from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied, Run, copy_shard
-from shardctl.format.stored import ShardUnits, possible_names
 from shardctl.format.tables import PLAN_SCHEMA, ShardEntry, pruned_reject
 from shardctl.format.update_state import BY_KEY
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.loader.blocks import Shards
+from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.filtering import matching
 from shardctl.loader.stream import Selection
 from shardctl.sources.label_table import hash_names, some
-from shardctl.system.dataclass import dataclass
+from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import here_only
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
 from shardctl.system.progress import counting
 from shardctl.system.text import printable

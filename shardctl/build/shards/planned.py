@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +15,7 @@ from shardctl.errors import InputError, Rejection, SourceGoneError
 from shardctl.format.names import shard_name
 from shardctl.sources.files import check_on_store
 from shardctl.sources.formats import Unit
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.text import is_stored
+from shardctl.system.locations import is_stored
 from shardctl.system.text import printable
 
 UNKNOWN_DEVICE = -1

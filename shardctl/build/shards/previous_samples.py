@@ -4,6 +4,7 @@ for the sake of others."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
@@ -14,13 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.shard import exactly
 from shardctl.format.shard_copy import Run, RunReader
-from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import open_table
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
-from shardctl.transforms.pipeline.made_sample import Shape
+from shardctl.system.folders import LocalFolder
+from shardctl.transforms.pipeline.functions import Shape
 
 Numbers = npt.NDArray[np.int64]
 
@@ -74,7 +74,7 @@ class PreviousSamples:
 
     def __init__(self, path: Path, root: Path) -> None:
         self._table = open_table(LocalFolder(path.parent), path.name, REUSED_SCHEMA)
-        self._before = StoredDataset(LocalFolder(root))
+        self._before = DatasetTables(LocalFolder(root))
         self._reader = RunReader()
 
     @cached_property

@@ -17,14 +17,13 @@ from shardctl.build.shards.job import Job
 from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.errors import Rejection
-from shardctl.format.list_types import is_list
-from shardctl.format.roles import Mask
-from shardctl.format.sample import Sample
+from shardctl.format.arrays import is_list
+from shardctl.format.roles import Mask, Sample
 from shardctl.images.codecs import image
 from shardctl.sources.boxes import holds_image
 from shardctl.sources.files import resolved
-from shardctl.system.locations.text import follow, parent_of, path_below
-from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.locations import follow, parent_of, path_below
+from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import printable
 
 

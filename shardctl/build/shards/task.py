@@ -15,20 +15,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.shards.builder import ShardBuilder
+from shardctl.build.shards.inputs import prefetched_units
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.job_units import prefetched_units
-from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker, write_marker
+from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker, WorkDone, write_marker
 from shardctl.build.shards.planned import ShardPlace
 from shardctl.build.shards.previous_samples import PreviousUnits
-from shardctl.build.shards.retry_hints import BuildAgain, RecordPlace, RetryHints
-from shardctl.build.shards.shard_build import ShardBuild
+from shardctl.build.shards.shard_build import BuildAgain, RecordUnit, RetryHints, ShardBuild
 from shardctl.build.shards.upload import upload_shard
-from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import Rejection
 from shardctl.format.shard import ShardFacts
 from shardctl.format.tables import Reject
 from shardctl.system.files import HashingFile, StreamedFile, naming_the_path, replacing
-from shardctl.system.processes.progress_slot import NOWHERE, WorkerProgress
+from shardctl.system.processes.worker_state import NOWHERE, WorkerProgress
 
 REPORT_SECONDS = 0.5
 """Seconds between progress reports of a task. Every report wakes the parent, which then takes a
@@ -67,7 +65,7 @@ def build_shard(
     reporter.flush()
 
 
-def _known_rejects(job: Job, shard: int) -> dict[RecordPlace, Rejection]:
+def _known_rejects(job: Job, shard: int) -> dict[RecordUnit, Rejection]:
     """Return the rejects that are known of a shard of a finished dataset."""
     place = job.place(shard)
     units = range(place.first_unit, place.first_unit + place.units)

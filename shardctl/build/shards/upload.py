@@ -10,10 +10,10 @@ from pathlib import Path
 
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.format.names import STAGING
+from shardctl.system.file_lease import PARTS
 from shardctl.system.files import PARTIAL, replacing, write_atomically
 from shardctl.system.job_folder import DONE_FOLDER, JobFolder
-from shardctl.system.lease.file_lease import PARTS
-from shardctl.system.lease.store_lease import LeaseToken
+from shardctl.system.store_lease import LeaseToken
 from shardctl.system.stores import client_of
 from shardctl.system.stores.base import Entry, Store
 

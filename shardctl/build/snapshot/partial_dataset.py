@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,17 +23,17 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.names import MANIFEST, STAGING, shard_name
 from shardctl.format.shard import Opener, ShardFacts, ShardReader
-from shardctl.loader.blocks import Batch, Indices
+from shardctl.loader.blocks.gather import Indices
+from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.shards import FinishedShards, OpenShard, Shards
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.loader import Loader, LoaderStats, refuse_other_order
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.stream import Selection
 from shardctl.system.arguments import truth, whole_number
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import is_file
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JOB, JobFolder
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import lacks, printable
 from shardctl.version import __version__
 

@@ -9,6 +9,7 @@ import pickle
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,7 @@ from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in, refus
 from shardctl.build.options import check_if_running
 from shardctl.build.paths import check_destination, check_writable
 from shardctl.build.shards.job import NEW_FOLDER
-from shardctl.build.write.commit import finish
-from shardctl.build.write.field_roles import roles_of
-from shardctl.build.write.fields import Fields, WriteSchema
+from shardctl.build.write.fields import Fields, WriteSchema, roles_of
 from shardctl.build.write.parts import Part, PartsJob, make_and_join, workers_for
 from shardctl.build.write.samples import Names, classes_of, elements_of, is_indexed, named
 from shardctl.build.write.writer import (
@@ -32,6 +31,7 @@ from shardctl.build.write.writer import (
     ShardLimits,
     Splits,
     WrittenSplit,
+    finish,
     in_order,
     new_keys,
     refuse_bad_names,
@@ -45,20 +45,19 @@ from shardctl.errors import (
 )
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, STAGING
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.format.shard import FORMAT_VERSION
 from shardctl.format.tables import MADE_BY
+from shardctl.system import file_lease
 from shardctl.system.arguments import names as names_of
 from shardctl.system.arguments import whole_number
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, remove_tree
-from shardctl.system.importing import refuse_while_importing
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
-from shardctl.system.lease import file_lease
-from shardctl.system.locations.local import LocalFolder
-from shardctl.system.stores import is_url
+from shardctl.system.locations import is_url
+from shardctl.system.packages import refuse_while_importing
 from shardctl.system.text import printable
-from shardctl.transforms.own_code import code_digest
+from shardctl.transforms.custom import code_digest
 from shardctl.transforms.values import describe
 from shardctl.version import __version__
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
@@ -31,10 +31,9 @@ from shardctl.format.names import is_file_name, shard_name
 from shardctl.format.shard import Compression
 from shardctl.format.shard_copy import Copied, Run, copy_shard
 from shardctl.format.tables import ShardEntry
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, remove_tree, write_atomically
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.channel import Ended
 from shardctl.system.processes.forked_pool import ForkedPool
 from shardctl.system.text import counted, printable

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardctl.errors import InputError, ShardctlError, UsageError
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Sample
 from shardctl.images.codecs.image import to_rgb
 from shardctl.system.text import printable
 from shardctl.transforms.values import DEEPEST, PLAIN, describe

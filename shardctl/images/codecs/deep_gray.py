@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import UsageError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import counted
 
 Values = npt.NDArray[Any]

@@ -12,6 +12,7 @@ import re
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -20,7 +21,6 @@ import numpy.typing as npt
 import simplejpeg
 
 from shardctl.errors import Rejection
-from shardctl.system.dataclass import dataclass
 
 Pixels = npt.NDArray[np.uint8]
 Shape = tuple[int, int, int]

@@ -4,7 +4,7 @@ everywhere."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,15 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import UsageError
-from shardctl.format.dataset_place import DatasetPlace
+from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.manifest import Manifest
+from shardctl.format.python_values import python_values
 from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import ShardEntry, ShardTable
-from shardctl.loader.blocks import python_values
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.folder import Folder
+from shardctl.system.folders import Folder
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import lacks
 
@@ -295,7 +294,7 @@ def is_image(field: pa.Field) -> bool:
     return isinstance(field.type, pa.FixedShapeTensorType) or bool(field.type.equals(ENCODED_IMAGE))
 
 
-def all_blocks(place: DatasetPlace, split: str | None) -> Iterator[Placed]:
+def all_blocks(place: DatasetLocation, split: str | None) -> Iterator[Placed]:
     """Yield the blocks of a dataset, of one of its splits, or of a lone shard, in order. Raises
     UsageError, DatasetError."""
     folder, lone = place
@@ -317,7 +316,7 @@ def check_split(folder: Folder, split: str | None) -> None:
         raise UsageError(f"{folder.shown()}: {lacks('split', split, names)}")
 
 
-def some_blocks(place: DatasetPlace, split: str | None, count: int) -> Iterator[Placed]:
+def some_blocks(place: DatasetLocation, split: str | None, count: int) -> Iterator[Placed]:
     """Yield up to `count` blocks, evenly spaced, in order; none is read yet. Raises UsageError,
     DatasetError."""
     folder, lone = place
@@ -349,7 +348,7 @@ def shards_of(folder: Folder, split: str | None) -> tuple[int, int]:
     return 0, start
 
 
-def some_samples(place: DatasetPlace, split: str | None, count: int) -> Iterator[StoredSample]:
+def some_samples(place: DatasetLocation, split: str | None, count: int) -> Iterator[StoredSample]:
     """Yield up to `count` records, evenly spaced, in order. Raises UsageError, DatasetError."""
     placed = list(some_blocks(place, split, min(_MOST_BLOCKS, count)))
     for number, block in enumerate(placed):
@@ -358,7 +357,7 @@ def some_samples(place: DatasetPlace, split: str | None, count: int) -> Iterator
 
 
 def blocks_and_share(
-    place: DatasetPlace, split: str | None, blocks: int | None, images: int | None
+    place: DatasetLocation, split: str | None, blocks: int | None, images: int | None
 ) -> tuple[Iterable[Placed], int | None]:
     """Return blocks of a dataset, None for all, and how many images of each to look at, so that
     they are `images` together."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -13,17 +14,16 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.dataset_place import DatasetPlace
+from shardctl.format.dataset_location import DatasetLocation
+from shardctl.format.dataset_tables import DatasetTables, ShardUnits, take
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, SHARDS
 from shardctl.format.shard import BlockFile
-from shardctl.format.stored import ShardUnits, StoredDataset, take
 from shardctl.format.tables import ShardEntry
 from shardctl.loader.dataset import Dataset, open_dataset
-from shardctl.loader.order import mix64
 from shardctl.sources.label_table import hash_names
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.folder import Folder
+from shardctl.system.folders import Folder
+from shardctl.system.permutation import mix64
 
 EXAMPLES = 10
 _CHUNK = 256
@@ -85,12 +85,12 @@ class _Side:
     where that is unknown.
     """
 
-    def __init__(self, place: DatasetPlace) -> None:
+    def __init__(self, place: DatasetLocation) -> None:
         folder = place.folder
         if place.lone:
             raise UsageError(f"{place.shown}: is one shard; two whole datasets can be compared")
         self.manifest, self.dataset = Manifest.load(folder), open_dataset(folder.text)
-        stored = StoredDataset(folder)
+        stored = DatasetTables(folder)
         hashes, checks = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
         for number, entry in enumerate(stored.shards):
             hashes += _names(folder, entry)
@@ -133,7 +133,7 @@ def _names(folder: Folder, entry: ShardEntry) -> Iterator[Hashes]:
         yield names
 
 
-def _checks(stored: StoredDataset, units: ShardUnits) -> Hashes:
+def _checks(stored: DatasetTables, units: ShardUnits) -> Hashes:
     """Return a hash of all that each row of a shard is made from, the recipe apart: bytes, split,
     what labels say. (rows,)
 
@@ -155,7 +155,9 @@ def _checks(stored: StoredDataset, units: ShardUnits) -> Hashes:
 
 
 def differences(
-    a: DatasetPlace, b: DatasetPlace, report: Callable[[int, int], None] = lambda done, total: None
+    a: DatasetLocation,
+    b: DatasetLocation,
+    report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Differences:
     """Compare two datasets. `report` is called with (samples compared, samples). Raises
     DatasetError, UsageError.
@@ -195,7 +197,7 @@ def differences(
     )
 
 
-def _written_alike(a: DatasetPlace, b: DatasetPlace) -> bool:
+def _written_alike(a: DatasetLocation, b: DatasetLocation) -> bool:
     """Return whether all files of both had the same bytes when they were written."""
     if a.lone or b.lone:
         return False

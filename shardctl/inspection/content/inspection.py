@@ -3,26 +3,107 @@ command line."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.dataset_place import DatasetPlace, open_place, refuse_part_of_dataset
-from shardctl.format.roles import Roles
-from shardctl.inspection.content.overview import Overview, overview
-from shardctl.inspection.content.shards import ShardOverview, column_bytes, describe_shard
+from shardctl.format.dataset_location import DatasetLocation, open_location, refuse_part_of_dataset
+from shardctl.format.roles import Roles, Sample
+from shardctl.inspection.content.objects import mask_statistics, object_statistics
+from shardctl.inspection.content.overview import (
+    Overview,
+    ShardOverview,
+    column_bytes,
+    describe_shard,
+    overview,
+)
 from shardctl.inspection.content.statistics import BLOCKS, IMAGES, Statistics, statistics_of
+from shardctl.inspection.content.tokens import token_statistics
+from shardctl.loader.dataset import open_dataset
 from shardctl.loader.notebook import columns_in_notebook, splits_in_notebook
 from shardctl.system.arguments import truth
-from shardctl.system.dataclass import dataclass
+from shardctl.system.folders import Folder
 from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked, rows_in_notebook
+from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import counted, format_bytes
 
 if TYPE_CHECKING:
-    from shardctl.inspection.content.masks import MaskStatistics
-    from shardctl.inspection.content.objects import ObjectStatistics
-    from shardctl.inspection.content.token_statistics import TokenStatistics
-    from shardctl.inspection.content.variants import VariantStatistics
+    from shardctl.inspection.content.objects import MaskStatistics, ObjectStatistics
+    from shardctl.inspection.content.tokens import TokenStatistics
+
+
+INPUTS = 32
+"""Inputs, from all over the dataset, whose variants are compared."""
+
+MOST = 16
+"""Samples that are read to find the variants of an input."""
+
+
+@dataclass(frozen=True)
+class VariantStatistics:
+    """Comparison of the variants of some inputs: `compared` of them, with `each` variants on
+    average.
+
+    `alike` have two variants with the same content. `difference` is the mean absolute difference
+    between the pixels of the first variant and of the others, from 0 to 255, over those of the same
+    size; None where there are no such images.
+    """
+
+    compared: int
+    each: float
+    alike: int
+    difference: float | None
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+def variant_statistics(folder: Folder, split: str | None = None) -> VariantStatistics | None:
+    """Compare the variants of some inputs; None if the dataset has none. Raises DatasetError."""
+    dataset = open_dataset(folder.text, split)
+    if "variant" not in dataset.schema.names or not len(dataset):
+        return None
+    image = dataset.roles.main_image
+    content = [name for name in dataset.schema.names if name not in ("key", "variant", "label")]
+    counts, alike, differences = [], 0, []
+    for place in evenly_spaced(len(dataset), INPUTS):
+        first = max(0, min(place - MOST // 2, len(dataset) - MOST))
+        batch = dataset.take(
+            range(first, min(first + MOST, len(dataset))), ["key", "variant", *content]
+        )
+        rows = [
+            {name: values[row] for name, values in batch.items()}
+            for row in range(len(batch["key"]))
+        ]
+        of_input = [
+            row for row in rows if row["key"] == batch["key"][min(place - first, len(rows) - 1)]
+        ]
+        contents = {repr([_plain(row[name]) for name in content]) for row in of_input}
+        counts.append(len(of_input))
+        alike += len(contents) < len(of_input)
+        if image is not None:
+            differences += _differences([row[image] for row in of_input])
+    mean = float(np.mean(differences)) if differences else None
+    return VariantStatistics(len(counts), float(np.mean(counts)), alike, mean)
+
+
+def _plain(value: Sample | Any) -> Any:
+    """Return a value that is written the same only if it is the same."""
+    return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
+
+
+def _differences(images: list[Any]) -> list[float]:
+    """Return how much each image differs from the first one, where it has the same size."""
+    first, *others = images
+    if first is None:
+        return []
+    same = (other for other in others if other is not None and other.shape == first.shape)
+    return [float(np.abs(other.astype(np.int16) - first.astype(np.int16)).mean()) for other in same]
+
 
 ALL_BLOCKS = 1024
 """Blocks from which `stats` takes lengths and sizes."""
@@ -106,8 +187,8 @@ class Inspection(Overview):
         )
 
     def record(self) -> dict[str, Any]:
-        """Return everything as plain data, as `shardctl inspect --json` prints it: docs/json.md has
-        the keys."""
+        """Return everything as plain data, as `shardctl inspect --json` prints it:
+        docs/json.schema.json has the keys."""
         record = {**super().record(), "statistics": self.statistics.record()}
         for name, found in (
             ("objects", self.objects),
@@ -136,7 +217,7 @@ def inspect(
     StoreError, InstallError, and UsageError for an unknown split, or one of a shard.
     """
     truth("stats", stats)
-    with open_place(dst, "blocks") as place:
+    with open_location(dst, "blocks") as place:
         refuse_part_of_dataset(place)
         if not place.lone:
             return inspect_dataset(place, split, stats)
@@ -145,7 +226,7 @@ def inspect(
         return describe_shard(place.folder, place.lone, check=stats)
 
 
-def inspect_dataset(place: DatasetPlace, split: str | None, stats: bool) -> Inspection:
+def inspect_dataset(place: DatasetLocation, split: str | None, stats: bool) -> Inspection:
     """Return what is in a dataset that is open, or in one of its splits. Raises DatasetError,
     UsageError."""
     found = overview(place.folder, split)
@@ -166,37 +247,35 @@ def inspect_dataset(place: DatasetPlace, split: str | None, stats: bool) -> Insp
 
 
 def _objects(
-    place: DatasetPlace, roles: Roles, split: str | None, stats: bool
+    place: DatasetLocation, roles: Roles, split: str | None, stats: bool
 ) -> dict[str, ObjectStatistics]:
     if not roles.objects:
         return {}
-    from shardctl.inspection.content.objects import object_statistics
 
     return object_statistics(place, None if stats else BLOCKS, None if stats else IMAGES, split)
 
 
-def _masks(place: DatasetPlace, roles: Roles, split: str | None) -> dict[str, MaskStatistics]:
+def _masks(place: DatasetLocation, roles: Roles, split: str | None) -> dict[str, MaskStatistics]:
     if all(role.name != "mask" for role in roles.images.values()):
         return {}
-    from shardctl.inspection.content.masks import mask_statistics
 
     return mask_statistics(place, MASKS, split)
 
 
 def _tokens(
-    place: DatasetPlace, roles: Roles, split: str | None, stats: bool
+    place: DatasetLocation, roles: Roles, split: str | None, stats: bool
 ) -> dict[str, TokenStatistics]:
     if not roles.tokens:
         return {}
-    from shardctl.inspection.content.token_statistics import token_statistics
 
     return token_statistics(place, None if stats else BLOCKS, split)
 
 
-def _variants(place: DatasetPlace, found: Overview, split: str | None) -> VariantStatistics | None:
+def _variants(
+    place: DatasetLocation, found: Overview, split: str | None
+) -> VariantStatistics | None:
     if "variant" not in found.schema:
         return None
-    from shardctl.inspection.content.variants import variant_statistics
 
     try:
         return variant_statistics(place.folder, split)

@@ -12,20 +12,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.format.dataset_place import DatasetPlace
+from shardctl.format.dataset_location import DatasetLocation
+from shardctl.format.dataset_tables import DatasetTables, RecordUnit, possible_names
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN
 from shardctl.format.shard import ShardReader
-from shardctl.format.stored import RecordPlace, StoredDataset, possible_names
 from shardctl.format.tables import Reject, ShardEntry, read_rejects
 from shardctl.format.token_columns import packed_column
 from shardctl.inspection.content.blocks import Placed, Shard, StoredSample, all_blocks, is_image
 from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects, plain_objects
-from shardctl.loader.blocks import Column, askable_headers, headers_of
-from shardctl.loader.where import Where, first_line, kept_rows, parse_where, quoted
+from shardctl.inspection.content.tokens import blocks_of_document, document_keys
+from shardctl.loader.blocks.column import Column
+from shardctl.loader.blocks.pictures import askable_headers, headers_of
+from shardctl.loader.condition import Condition, first_line, kept_rows, parse_condition, quoted
 from shardctl.system.files import exists
-from shardctl.system.locations.folder import Folder, FolderHere
+from shardctl.system.folders import Folder, FolderHere
 from shardctl.system.text import counted, printable, similar
 
 DERIVED = {
@@ -86,7 +88,7 @@ def _block_of(reader: ShardReader, row: int, entry: ShardEntry | None) -> tuple[
 def _source(folder: FolderHere, entry: ShardEntry, found: StoredSample) -> str | None:
     """Return the path of the file that a record of a shard was made from; None if the tables do not
     say."""
-    stored = StoredDataset(folder)
+    stored = DatasetTables(folder)
     try:
         shard = stored.shards.index_of(entry.path)
         file = (
@@ -110,7 +112,7 @@ def samples_of_key(folder: FolderHere, key: str) -> list[StoredSample]:
     """
     if folder.local is not None and not exists(folder.local):
         Manifest.load(folder)  # says that there is no such dataset
-    stored = StoredDataset(folder)
+    stored = DatasetTables(folder)
     packed = packed_column(stored.manifest.roles) is not None
     if not stored.files.num_rows or stored.manifest.has_own_keys:
         return _written_in_blocks(stored, key) if packed else _written_with_key(stored, key)
@@ -133,11 +135,10 @@ def samples_of_key(folder: FolderHere, key: str) -> list[StoredSample]:
 
 
 def _blocks_with(
-    stored: StoredDataset, key: str, places: list[RecordPlace] | None
+    stored: DatasetTables, key: str, places: list[RecordUnit] | None
 ) -> list[StoredSample]:
     """Return the first blocks of tokens that have a document; `places` are those of the plan, None
     if there is no plan."""
-    from shardctl.inspection.content.tokens import blocks_of_document
 
     records = []
     for shard, row in islice(blocks_of_document(stored, key, places), MOST_BLOCKS):
@@ -149,10 +150,9 @@ def _blocks_with(
     return [replace(record, source=source) for record in records]
 
 
-def _written_in_blocks(stored: StoredDataset, key: str) -> list[StoredSample]:
+def _written_in_blocks(stored: DatasetTables, key: str) -> list[StoredSample]:
     """Return the blocks of tokens with a document of a dataset that shardctl.write made: the keys
     of all shards are read."""
-    from shardctl.inspection.content.tokens import document_keys
 
     def keys() -> Iterator[pa.Array]:
         return (
@@ -170,7 +170,7 @@ def _written_in_blocks(stored: StoredDataset, key: str) -> list[StoredSample]:
     return records
 
 
-def _written_with_key(stored: StoredDataset, key: str) -> list[StoredSample]:
+def _written_with_key(stored: DatasetTables, key: str) -> list[StoredSample]:
     """Return the samples with a key of a dataset that shardctl.write made: its tables know no keys,
     so shards are read."""
     records = []
@@ -187,7 +187,7 @@ def _written_with_key(stored: StoredDataset, key: str) -> list[StoredSample]:
 
 
 def _why_no_sample(
-    folder: FolderHere, stored: StoredDataset, key: str, places: list[RecordPlace]
+    folder: FolderHere, stored: DatasetTables, key: str, places: list[RecordUnit]
 ) -> Exception:
     """Return the error for a record that the plan has, and of which there is no sample."""
     shown = printable(key)
@@ -210,7 +210,7 @@ def _why_no_sample(
 
 
 def _why_in_no_block(
-    folder: FolderHere, stored: StoredDataset, key: str, places: list[RecordPlace]
+    folder: FolderHere, stored: DatasetTables, key: str, places: list[RecordUnit]
 ) -> Exception:
     """Return the error for a document that the plan has, and that is in no block of tokens."""
     if why := _why_rejected(folder, key, places):
@@ -219,14 +219,14 @@ def _why_in_no_block(
     return InputError(f"{stored.folder.shown()}: no block has tokens of {printable(key)}: {why}")
 
 
-def _why_rejected(folder: FolderHere, key: str, places: list[RecordPlace]) -> str | None:
+def _why_rejected(folder: FolderHere, key: str, places: list[RecordUnit]) -> str | None:
     """Return why a record was rejected, None if that is not recorded."""
     return next(
         (reject.message for reject in read_rejects(folder) if _is_of(reject, key, places)), None
     )
 
 
-def _is_of(reject: Reject, key: str, places: list[RecordPlace]) -> bool:
+def _is_of(reject: Reject, key: str, places: list[RecordUnit]) -> bool:
     """Return whether a reject is that of a record: by its key, or as one of several of a unit that
     are rejected together."""
     if reject.key == key or reject.records == 1:
@@ -240,14 +240,14 @@ def _is_of(reject: Reject, key: str, places: list[RecordPlace]) -> bool:
     )
 
 
-def _near(stored: StoredDataset, key: str) -> str:
+def _near(stored: DatasetTables, key: str) -> str:
     """Suggest keys that look alike, or that have the beginning of its name."""
     path, number = list(possible_names(key))[-1]
     near = (stored.nearest_key(other, number) for other in _alike(path, stored.paths.chunks))
     return _meant([other for other in near if other is not None], stored)
 
 
-def _meant(keys: list[str], stored: StoredDataset) -> str:
+def _meant(keys: list[str], stored: DatasetTables) -> str:
     if not keys:
         return f"; `shardctl inspect {stored.folder.shown()} --head 5` shows some"
     return f"; did you mean {' or '.join(map(printable, keys))}?"
@@ -265,7 +265,7 @@ def _alike(name: str, parts: Iterable[pa.Array]) -> list[str]:
     return similar(name, distinct, 3) or distinct[:3]
 
 
-def head(place: DatasetPlace, split: str | None, count: int) -> Iterator[StoredSample]:
+def head(place: DatasetLocation, split: str | None, count: int) -> Iterator[StoredSample]:
     """Yield the first samples of a dataset, of one of its splits, or of a lone shard. Raises
     UsageError, DatasetError."""
     for block in all_blocks(place, split):
@@ -275,13 +275,13 @@ def head(place: DatasetPlace, split: str | None, count: int) -> Iterator[StoredS
             return
 
 
-def matching(place: DatasetPlace, split: str | None, text: str) -> Iterator[StoredSample]:
+def matching(place: DatasetLocation, split: str | None, text: str) -> Iterator[StoredSample]:
     """Yield the samples for which a condition holds. Blocks are read one after the other. Raises
     UsageError, DatasetError."""
-    where: Where | None = None
+    where: Condition | None = None
     for block in all_blocks(place, split):
         if where is None:
-            where = parse_where(
+            where = parse_condition(
                 text, _askable(block.reader.layout), block.reader.layout.roles.names
             )
         yield from (block.record(row) for row in _places(where, block))
@@ -297,7 +297,7 @@ def _askable(layout: Layout) -> pa.Schema:
     )
 
 
-def _places(where: Where, block: Placed) -> list[int]:
+def _places(where: Condition, block: Placed) -> list[int]:
     """Return the rows of a block that match a condition."""
     columns = {name: _column(name, block) for name in where.columns}
     table = pa.table({**columns, _PLACE: pa.array(np.arange(block.data.num_rows))})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.dataset_place import DatasetPlace
+from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Roles
 from shardctl.format.shard import Compression
 from shardctl.format.token_columns import DOCUMENT_COLUMNS, packed_column
 from shardctl.inspection.content.blocks import some_blocks
-from shardctl.system.dataclass import dataclass
+from shardctl.inspection.content.images import facts_of
 
 BLOCKS = 4
 """Default number of blocks that are read: a few milliseconds each."""
@@ -84,7 +84,7 @@ class Statistics:
 
 
 def statistics_of(
-    place: DatasetPlace, blocks: int = BLOCKS, split: str | None = None
+    place: DatasetLocation, blocks: int = BLOCKS, split: str | None = None
 ) -> Statistics:
     """Read up to `blocks` blocks of a dataset, of one of its splits, or of a lone shard.
 
@@ -142,7 +142,6 @@ class _Tally:
     ) -> None:
         """Count width, height, stored bytes and formats of some images of a field."""
         # loads the decoders, which most datasets of text never need
-        from shardctl.inspection.content.images import facts_of
 
         facts = [
             facts_of(data.as_py())

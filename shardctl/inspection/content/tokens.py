@@ -3,8 +3,9 @@ have a document."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, ShardctlError
+from shardctl.format.dataset_location import DatasetLocation
+from shardctl.format.dataset_tables import DatasetTables, RecordUnit, checked_column
+from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Roles, Tokens
 from shardctl.format.shard import BlockFile
-from shardctl.format.stored import RecordPlace, StoredDataset, checked_column
-from shardctl.format.tables import REPAIR_ADVICE
-from shardctl.format.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, list_offsets
-from shardctl.inspection.content.blocks import Piece, StoredSample
-from shardctl.system.locations.folder import Folder, FolderHere
+from shardctl.format.tables import REPAIR_ADVICE, ShardTable
+from shardctl.format.token_columns import (
+    DOCUMENT_COLUMNS,
+    DOCUMENT_KEYS,
+    DOCUMENT_LENGTHS,
+    DOCUMENT_STARTS,
+    LOSS_MASK,
+    Rows,
+    documents_in,
+    list_offsets,
+    main_tokens,
+    token_rows,
+)
+from shardctl.inspection.content.blocks import (
+    Piece,
+    Placed,
+    StoredSample,
+    checked_columns,
+    some_blocks,
+)
+from shardctl.inspection.content.statistics import Distribution, spread_of_counts
+from shardctl.system.folders import Folder, FolderHere
+from shardctl.system.sequences import evenly_spaced
 from shardctl.transforms.tokenizers.base import Tokenizer
-from shardctl.transforms.tokenizers.stored import stored_tokenizer
+from shardctl.transforms.tokenizers.table import stored_tokenizer
 
 BEGINNING = 48
 """Tokens of a document whose text is shown beside it: a line."""
@@ -177,7 +199,7 @@ def _is_count(number: Any) -> bool:
 
 
 def blocks_of_document(
-    stored: StoredDataset, key: str, places: Iterable[RecordPlace] | None
+    stored: DatasetTables, key: str, places: Iterable[RecordUnit] | None
 ) -> Iterator[tuple[int, int]]:
     """Yield the blocks of packed tokens that have a document: the number of the shard, and the row
     in it.
@@ -216,3 +238,297 @@ def _rows_with(keys: pa.ListArray, key: str) -> npt.NDArray[np.int64]:
         pc.indices_nonzero(pc.equal(keys.flatten(), key).fill_null(False))
     ).astype(np.int64)
     return np.searchsorted(list_offsets(keys), found, side="right") - 1
+
+
+MOST_COMMON = 20
+NEVER_USED = 20
+"""Tokens that are listed."""
+
+LARGEST = 1 << 24
+"""Numbers of tokens from which on they are only counted together: the largest vocabularies have a
+million tokens."""
+
+DECODED = 1 << 16
+"""Tokens of all blocks together that are decoded to count the bytes of their text."""
+
+_DECODED_TOGETHER = 512
+"""Tokens that are decoded at a time: some from many places say more than many from a few."""
+
+_LEAST_DECODED = 16
+"""Tokens of each block that are decoded, however many blocks there are."""
+
+TOKENIZE = "tokenize"
+"""The step whose counts say how many bytes of text the tokens were made of."""
+
+
+@dataclass(frozen=True)
+class TokenCount:
+    """A token, how people read it (None if the tokenizer cannot be used, or has none of this
+    number), how often it occurs."""
+
+    token: int
+    text: str | None
+    count: int
+
+
+@dataclass(frozen=True)
+class TokenStatistics:
+    """What was found in a column of tokens, in `samples` samples of `blocks` blocks. Padding counts
+    nowhere but in `padding`.
+
+    `documents` are those that begin in these samples, and `lengths` says how many tokens they have;
+    where tokens are not packed, each sample counts as one, and so does each piece of a document
+    that was cut into several. Of packed ones there are `padding` (tokens), `cut` (documents of
+    which a part is in another block), and `per_block`, the documents in a block. `loss_tokens` is
+    the number of tokens whose loss counts, None without a loss mask. `used` is how many different
+    tokens occur, `coverage` their share of the vocabulary. `outside` counts tokens that are not in
+    the vocabulary. `text_bytes` of text were found in `text_tokens` tokens: all (`exact`, as the
+    step that made them counted), or some that were decoded. `faults` says of blocks that cannot be
+    read why, and `why_numbers` why tokens have no text.
+    """
+
+    samples: int
+    blocks: int
+    tokens: int
+    documents: int
+    lengths: Distribution
+    packed: bool
+    padding: int | None
+    cut: int | None
+    per_block: Distribution | None
+    loss_tokens: int | None
+    vocabulary: int | None
+    used: int
+    outside: int
+    most_common: tuple[TokenCount, ...]
+    never_used: tuple[TokenCount, ...]
+    text_bytes: int
+    text_tokens: int
+    exact: bool
+    faults: tuple[str, ...]
+    why_numbers: str | None
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of the vocabulary that occurs."""
+        return self.used / self.vocabulary if self.vocabulary else None
+
+    @property
+    def unused(self) -> int | None:
+        """How many tokens of the vocabulary do not occur."""
+        return None if self.vocabulary is None else self.vocabulary - self.used
+
+    @property
+    def padding_share(self) -> float | None:
+        """The share of all places in blocks that is padding."""
+        return None if self.padding is None else self.padding / max(1, self.tokens + self.padding)
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """Bytes of text for each token."""
+        return self.text_bytes / self.text_tokens if self.text_tokens else None
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        shares = {
+            name: getattr(self, name)
+            for name in ("coverage", "unused", "padding_share", "bytes_per_token")
+        }
+        return {
+            **asdict(self),
+            **{name: round(v, 6) if isinstance(v, float) else v for name, v in shares.items()},
+        }
+
+
+@dataclass
+class _Tally:
+    """What was counted so far in one column of tokens."""
+
+    role: Tokens
+    samples: int = 0
+    blocks: int = 0
+    tokens: int = 0
+    documents: int = 0
+    padding: int = 0
+    cut: int = 0
+    outside: int = 0
+    loss_tokens: int | None = None
+    text_bytes: int = 0
+    text_tokens: int = 0
+    lengths: Counter[int] = field(default_factory=Counter)
+    per_block: Counter[int] = field(default_factory=Counter)
+    counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def add(
+        self, columns: Mapping[str, pa.Array], name: str, decoder: Decoder, decode: int
+    ) -> None:
+        """Count a block, and decode up to `decode` of its tokens. Raises ValueError."""
+        rows = token_rows(columns[name])
+        mask = token_rows(columns[LOSS_MASK]).values if LOSS_MASK in columns else None
+        ids = self._add_packed(rows, columns) if self.role.packed else self._add_ragged(rows)
+        self.samples += len(rows.lengths)
+        self.blocks += 1
+        self.tokens += len(ids)
+        if mask is not None:
+            self.loss_tokens = (self.loss_tokens or 0) + int(np.count_nonzero(mask))
+        self._add_counts(ids)
+        self._decode(ids, decoder, decode)
+
+    def _add_ragged(self, rows: Rows) -> npt.NDArray[Any]:
+        self.documents += len(rows.lengths)
+        _add_numbers(self.lengths, rows.lengths)
+        return rows.values
+
+    def _add_packed(self, rows: Rows, columns: Mapping[str, pa.Array]) -> npt.NDArray[Any]:
+        """Count the documents in blocks, and return their tokens without the padding."""
+        found = documents_in(rows, columns)
+        _add_numbers(self.per_block, np.bincount(found.row, minlength=len(rows.lengths)))
+        self.documents += int(found.begins.sum())
+        self.cut += int(found.seconds(rows).sum())
+        _add_numbers(self.lengths, found.lengths(rows, self.role.eos))
+        padding = rows.lengths - found.filled
+        self.padding += int(padding.sum())
+        if not padding.any():
+            return rows.values
+        place = np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
+        return np.asarray(rows.values[place < np.repeat(found.filled, rows.lengths)])
+
+    def _add_counts(self, ids: npt.NDArray[Any]) -> None:
+        limit = min(self.role.vocabulary or LARGEST, LARGEST)
+        if len(ids) and not (ids.min() >= 0 and ids.max() < limit):
+            inside = (ids >= 0) & (ids < limit)
+            self.outside += int((~inside).sum())
+            ids = ids[inside]
+        found = np.bincount(ids, minlength=len(self.counts))
+        found[: len(self.counts)] += self.counts
+        self.counts = found
+
+    def _decode(self, ids: npt.NDArray[Any], decoder: Decoder, most: int) -> None:
+        """Decode some tokens, evenly spaced, and count the bytes of their text; special tokens
+        stand for none."""
+        tokenizer = decoder.use(self.role)
+        if tokenizer is None:
+            return
+        ends = [token for token in (self.role.eos, self.role.pad) if token is not None]
+        special = np.array([*tokenizer.special.values(), *ends], np.int64)
+        together = min(_DECODED_TOGETHER, most)
+        parts = [
+            ids[first : first + together] for first in evenly_spaced(len(ids), most // together)
+        ]
+        for some in parts if len(ids) > most else [ids]:
+            text = decoder.text(some[~np.isin(some, special)])
+            if text is not None:
+                self.text_bytes += len(text.encode("utf-8", "replace"))
+                self.text_tokens += len(some)
+
+    def result(
+        self, decoder: Decoder, faults: list[str], text_bytes: int | None
+    ) -> TokenStatistics:
+        """Return all of it, with what was wrong with blocks; `text_bytes` is known where the step
+        that made them counted."""
+        role, packed = self.role, self.role.packed
+        decoder.use(role)
+        size = min(role.vocabulary or len(self.counts), LARGEST)
+        counts = np.append(self.counts, np.zeros(max(0, size - len(self.counts)), np.int64))
+        ranked = np.argsort(-counts, kind="stable")[:MOST_COMMON].tolist()
+        unused = (
+            np.flatnonzero(counts == 0)[:NEVER_USED].tolist() if role.vocabulary is not None else []
+        )
+
+        def token_count(number: int) -> TokenCount:
+            return TokenCount(number, decoder.name_of(number), int(counts[number]))
+
+        exact = text_bytes is not None and not faults
+        return TokenStatistics(
+            samples=self.samples,
+            blocks=self.blocks,
+            tokens=self.tokens,
+            documents=self.documents,
+            lengths=spread_of_counts(
+                "tokens of a document" if packed else "tokens of a sample", self.lengths
+            ),
+            packed=packed,
+            padding=self.padding if packed else None,
+            cut=self.cut if packed else None,
+            per_block=spread_of_counts("documents in a block", self.per_block) if packed else None,
+            loss_tokens=self.loss_tokens,
+            vocabulary=role.vocabulary,
+            used=int(np.count_nonzero(counts)),
+            outside=self.outside,
+            most_common=tuple(token_count(number) for number in ranked if counts[number]),
+            never_used=tuple(map(token_count, unused)),
+            text_bytes=text_bytes if exact and text_bytes is not None else self.text_bytes,
+            text_tokens=self.tokens if exact else self.text_tokens,
+            exact=exact,
+            faults=tuple(faults),
+            why_numbers=decoder.why_not,
+        )
+
+
+def token_statistics(
+    place: DatasetLocation, blocks: int | None = None, split: str | None = None
+) -> dict[str, TokenStatistics]:
+    """Count the tokens of up to `blocks` blocks of a dataset, or of a split, by the name of the
+    column; None: of all blocks.
+
+    Raises DatasetError if not even the tables can be read, UsageError for a split that there is
+    not.
+    """
+    tallies: dict[str, _Tally] = {}
+    faults: list[str] = []
+    decoder = Decoder(place.folder)
+    everything = int(ShardTable(place.folder).block_counts.sum())
+    decode = max(_LEAST_DECODED, DECODED // max(1, min(everything, blocks or everything)))
+    for block in some_blocks(place, split, everything if blocks is None else blocks):
+        try:
+            if not block.shard.roles.tokens:
+                break  # all shards have the same columns
+            _count_tokens(block, decode, tallies, decoder)
+        except DatasetError as error:
+            faults.append(str(error))
+    known = _text_bytes(place.folder) if blocks is None and split is None else None
+    return {name: tally.result(decoder, faults, known) for name, tally in tallies.items()}
+
+
+def _count_tokens(block: Placed, decode: int, tallies: dict[str, _Tally], decoder: Decoder) -> None:
+    """Count the tokens of a block. Raises DatasetError."""
+    roles, there = block.shard.roles, set(block.reader.schema.names)
+    main = main_tokens(roles)
+    for name, role in roles.tokens.items():
+        tally = tallies.setdefault(name, _Tally(role))
+        beside = [DOCUMENT_LENGTHS, DOCUMENT_STARTS] if role.packed else []
+        beside += [LOSS_MASK] if main is not None and name == main[0] and LOSS_MASK in there else []
+        if missing := [column for column in beside if column not in there]:
+            raise block.reader.unreadable(
+                block.number, f"its tokens are packed, and it has no column {missing[0]}"
+            )
+        batch = checked_columns(block, [name, *beside])
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        try:
+            tally.add(columns, name, decoder, decode)
+        except ValueError as error:
+            raise block.reader.unreadable(block.number, error) from error
+
+
+def _add_numbers(counter: Counter[int], numbers: npt.NDArray[np.int64]) -> None:
+    values, counts = np.unique(numbers, return_counts=True)
+    for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+        counter[value] += count
+
+
+def _text_bytes(folder: Folder) -> int | None:
+    """Return the bytes of the texts that a dataset's tokens were made of, all together; None if
+    that was not counted.
+
+    Pieces of documents that overlap have more tokens than their text.
+    """
+    manifest = Manifest.load(folder)
+    counts = next((step for step in manifest.steps or () if step["name"] == TOKENIZE), None)
+    if (
+        counts is None
+        or not counts.get("bytes")
+        or any(name == "variant" for name, _ in manifest.schema)
+    ):
+        return None
+    rejected: dict[str, list[int]] = counts.get("rejected", {})
+    return int(counts["bytes"]) - sum(size for _, size in rejected.values())

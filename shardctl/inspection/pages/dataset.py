@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shardctl.format.dataset_place import DatasetPlace
-from shardctl.format.step_counts import step_lines
+from shardctl.format.counts import step_lines
+from shardctl.format.dataset_location import DatasetLocation
 from shardctl.images.codecs.drawing import objects_line
 from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.inspection.content.images import is_objects
-from shardctl.inspection.content.masks import mask_statistics
-from shardctl.inspection.content.objects import object_statistics
+from shardctl.inspection.content.objects import (
+    MaskStatistics,
+    ObjectStatistics,
+    mask_statistics,
+    object_statistics,
+)
 from shardctl.inspection.content.overview import (
     Overview,
     overview,
@@ -20,23 +25,26 @@ from shardctl.inspection.content.overview import (
     settings_in_words,
 )
 from shardctl.inspection.content.samples import describe_value
-from shardctl.inspection.content.statistics import Statistics, statistics_of
-from shardctl.inspection.content.token_statistics import (
+from shardctl.inspection.content.statistics import Distribution, Statistics, statistics_of
+from shardctl.inspection.content.tokens import (
+    Decoder,
     TokenCount,
     TokenStatistics,
     token_statistics,
 )
-from shardctl.inspection.content.tokens import Decoder
-from shardctl.inspection.pages import charts
-from shardctl.inspection.pages import objects as object_pages
-from shardctl.inspection.pages.objects import whole_bins
 from shardctl.inspection.pages.page import (
     absolute,
+    bars,
     command,
     data,
     figures,
+    heat_map,
+    histogram,
+    number,
     page,
     paragraph,
+    percent,
+    rejects,
     section,
     tiles,
 )
@@ -47,14 +55,142 @@ from shardctl.inspection.pages.pictures import (
     figure,
     pictures_of,
 )
-from shardctl.inspection.pages.rejects import rejects
 from shardctl.system.html import Html, table, text
 from shardctl.system.text import counted, format_bytes
+
+LISTED = 500
+"""Categories or classes that are listed."""
+
+
+def object_sections(
+    objects: Mapping[str, ObjectStatistics], masks: Mapping[str, MaskStatistics]
+) -> Iterator[Html]:
+    """Yield a part of the page for each column of objects, and for each of masks with classes."""
+    for name, found in objects.items():
+        title = "Objects" if name == "objects" else f"Objects: {name}"
+        yield section(
+            title,
+            tiles(_object_figures(found)),
+            *_faults(found),
+            figures(*_object_charts(found)),
+            _note(found),
+        )
+    for name, pixels in masks.items():
+        if pixels.pixels:
+            yield section(
+                f"Mask: {name}",
+                figures(_class_chart(pixels)),
+                _mask_note(pixels),
+            )
+
+
+def _object_figures(found: ObjectStatistics) -> list[tuple[str, str]]:
+    used = sum(1 for each in found.categories if each.objects)
+    tiles = [
+        (f"{found.objects:,}", "objects"),
+        (f"{used:,}", f"of {len(found.categories):,} categories have objects"),
+        (f"{found.per_image.median:,.4g}", "objects in an image at the median"),
+        (f"{found.without_objects:,}", "images without objects"),
+        (f"{found.not_annotated:,}", "images not annotated"),
+    ]
+    flags = (
+        ("crowds", found.crowds),
+        ("difficult", found.difficult),
+        ("truncated", found.truncated),
+    )
+    tiles += [(f"{count:,}", what) for what, count in flags if count is not None]
+    wrong = (
+        ("boxes without an area", found.degenerate),
+        ("boxes reach out of their image", found.outside),
+    )
+    return tiles + [(f"{count:,}", what) for what, count in wrong if count]
+
+
+def _faults(found: ObjectStatistics) -> Iterator[Html]:
+    if found.faults:
+        yield paragraph(
+            f"{len(found.faults)} blocks cannot be read; run shardctl verify. {found.faults[0]}",
+            "bad",
+        )
+
+
+def _object_charts(found: ObjectStatistics) -> Iterator[Html]:
+    used = [each for each in found.categories if each.objects]
+    if not used:
+        return
+    top = used[:LISTED]
+    names = [str(each.category) if each.name is None else each.name for each in top]
+    by_split = {split: [each.splits[split]["objects"] for each in top] for split in used[0].splits}
+    total = len(used)
+    yield bars("Objects by category", names, by_split, "objects", stacked=True, total=total)
+    images = {"": [each.images for each in top]}
+    yield bars("Images with a category", names, images, "images", total=total)
+    each_image = {"": found.per_image.counts}
+    yield bars("Objects in an image", whole_bins(found.per_image), each_image, "images")
+    areas = ["small, under 32x32", "medium, under 96x96", "large"]
+    yield bars("Boxes by their area in pixels", areas, {"": list(found.sizes.values())}, "boxes")
+    if found.shares.counts:
+        title = "Side of a box / side of the image"
+        yield histogram(title, found.shares.edges, found.shares.counts, "boxes", percent)
+        yield heat_map("Where the centres of boxes are", found.centres, "boxes")
+    if found.keypoints:
+        points = [each.name or str(number) for number, each in enumerate(found.keypoints)]
+        states = {
+            "visible": [each.visible for each in found.keypoints],
+            "hidden": [each.hidden for each in found.keypoints],
+            "not there": [each.absent for each in found.keypoints],
+        }
+        yield bars("Keypoints", points, states, "objects", stacked=True)
+
+
+def whole_bins(spread: Distribution) -> list[str]:
+    """Return the names of bins of whole numbers: one number, or the first and the last."""
+    pairs = ((round(low), round(high) - 1) for low, high in itertools.pairwise(spread.edges))
+    return [f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in pairs]
+
+
+def _note(found: ObjectStatistics) -> Html:
+    sized = (
+        f"; sizes and places in the image are those of {found.sized_images:,} images"
+        if found.sized_images
+        else ""
+    )
+    return paragraph(
+        f"Counted in {found.samples:,} samples of {found.blocks:,} blocks{sized}.", "soft"
+    )
+
+
+def _used_classes(found: MaskStatistics) -> list[tuple[str, int, int]]:
+    used = [each for each in found.classes if each.pixels][:LISTED]
+    return [
+        (str(each.number) if each.name is None else each.name, each.pixels, each.masks)
+        for each in used
+    ]
+
+
+def _class_chart(found: MaskStatistics) -> Html:
+    rows = _used_classes(found)
+    shares = {
+        "share of all pixels": [pixels / found.pixels for _, pixels, _ in rows],
+        "share of the masks": [masks / found.masks for _, _, masks in rows],
+    }
+    return bars("Pixels by class", [name for name, _, _ in rows], shares, written=percent)
+
+
+def _mask_note(found: MaskStatistics) -> Html:
+    ignored = (
+        f", {found.ignored / found.pixels:.1%} of their pixels of no class" if found.ignored else ""
+    )
+    return paragraph(
+        f"Of {found.masks:,} masks{ignored}; {found.missing:,} samples without a mask, "
+        f"{found.unreadable:,} not readable.",
+        "soft",
+    )
+
 
 PICTURES = 60
 TEXTS = 24
 ROWS = 500
-LISTED_CLASSES = object_pages.LISTED
 OBJECT_BLOCKS, OBJECT_IMAGES, MASKS, TOKEN_BLOCKS = 256, 2048, 128, 256
 """How much of what is read and shown: the page of ten million samples is as large as that of ten
 thousand."""
@@ -89,7 +225,10 @@ input { font: inherit; padding: .35rem .6rem; width: min(24rem, 100%); color: va
 
 
 def dataset_page(
-    place: DatasetPlace, split: str | None = None, annotated: bool = True, origin: str | None = None
+    place: DatasetLocation,
+    split: str | None = None,
+    annotated: bool = True,
+    origin: str | None = None,
 ) -> str:
     """Return a dataset, or one of its splits, as a page; `annotated` images have what is marked in
     them drawn onto them.
@@ -118,7 +257,7 @@ def dataset_page(
         figures(*_charts(statistics)),
     ]
     parts += [*rejects(place.folder, found), *_steps(found)]
-    parts += [*object_pages.sections(objects, masks), *token_sections(tokens)]
+    parts += [*object_sections(objects, masks), *token_sections(tokens)]
     parts += [_samples(records, found.samples, annotated, None if origin else name)]
     parts += [
         _making(found, statistics),
@@ -171,60 +310,42 @@ def _classes(found: Overview) -> Iterator[Html]:
     if not totals or by_split is None:
         return
     names = sorted(totals, key=lambda name: -totals[name])
-    splits = list(by_split) if len(by_split) > 1 else []
-    rows = [
-        (name, totals[name], *(by_split[each].get(name, 0) for each in splits))
-        for name in names[:LISTED_CLASSES]
-    ]
-    more = (
-        f"the first {LISTED_CLASSES:,} of {len(names):,}; " if len(names) > LISTED_CLASSES else ""
-    )
     least, most = totals[names[-1]], totals[names[0]]
     each = (
         f"{counted(most, 'sample')} each"
         if least == most
         else f"{least:,} to {most:,} samples each"
     )
-    parts = [
-        paragraph(f"{more}{each}", "soft"),
-        Html(f'<div class="tall">{table(rows, ("class", "samples", *splits)).text}</div>'),
-    ]
-    if most > 1 and (least < most or splits):
-        series = {
-            split: (names, [counts.get(name, 0) for name in names])
-            for split, counts in by_split.items()
-        }
-        parts.append(
-            figures(
-                charts.bars(
-                    "Samples by class", _first(series), charts.counts("samples"), True, len(names)
-                )
+    yield section(
+        counted(len(names), "class", "classes"),
+        paragraph(each, "soft"),
+        figures(
+            bars(
+                "Samples by class",
+                names[:LISTED],
+                {
+                    split: [counts.get(name, 0) for name in names[:LISTED]]
+                    for split, counts in by_split.items()
+                },
+                stacked=True,
+                total=len(names),
             )
-        )
-    yield section(counted(len(names), "class", "classes"), *parts)
-
-
-def _first(series: dict[str, tuple[list[str], list[int]]]) -> charts.Bars:
-    """Return the bars of as many classes as are listed."""
-    return {
-        split: (names[:LISTED_CLASSES], counts[:LISTED_CLASSES])
-        for split, (names, counts) in series.items()
-    }
+        ),
+    )
 
 
 def _charts(statistics: Statistics) -> Iterator[Html]:
     for spread in statistics.distributions:
         if spread.says_something:
-            _, comma, unit = spread.what.rpartition(", ")
-            axis = charts.BYTES if unit == "bytes" else charts.counts(unit if comma else "pixels")
+            written = format_bytes if spread.what.endswith(", bytes") else number
             title = spread.what.capitalize()
-            yield charts.histogram(title, spread.edges, spread.counts, axis, "samples")
-    raw = {column.name: column.raw_bytes for column in statistics.columns}
+            yield histogram(title, spread.edges, spread.counts, "samples", written)
     stored = {column.name: column.stored_bytes for column in statistics.columns}
-    if raw:
-        before = {} if raw == stored else {"before compression": (list(raw), list(raw.values()))}
-        both = {**before, "as stored": (list(stored), list(stored.values()))}
-        yield charts.bars("Bytes of a sample by column", both, charts.BYTES)
+    if stored:
+        raw = [column.raw_bytes for column in statistics.columns]
+        before = {} if raw == list(stored.values()) else {"before compression": raw}
+        both = {**before, "as stored": list(stored.values())}
+        yield bars("Bytes of a sample by column", list(stored), both, written=format_bytes)
 
 
 def _pictures(records: list[StoredSample], annotated: bool) -> Iterator[Html]:
@@ -379,27 +500,20 @@ def token_sections(found: dict[str, TokenStatistics]) -> Iterator[Html]:
     """Yield a section for each column of tokens."""
     for name, tokens in found.items():
         spreads = (
-            (tokens.lengths, "tokens", tokens.lengths.what.rpartition(" ")[2] + "s"),
-            (tokens.per_block, "documents", "blocks"),
+            (tokens.lengths, f"{tokens.lengths.what.rpartition(' ')[2]}s"),
+            (tokens.per_block, "blocks"),
         )
         drawn = [
-            charts.columns(
-                spread.what.capitalize(),
-                {"": (whole_bins(spread), spread.counts)},
-                x,
-                charts.counts(y),
-            )
-            for spread, x, y in spreads
+            bars(spread.what.capitalize(), whole_bins(spread), {"": spread.counts}, unit)
+            for spread, unit in spreads
             if spread is not None and spread.low < spread.high
         ]
         if tokens.most_common:
-            common = (
-                [_named(each) for each in tokens.most_common],
-                [each.count for each in tokens.most_common],
-            )
-            drawn.append(charts.bars("Most common tokens", {"": common}, charts.counts("times")))
+            names = [_named(each) for each in tokens.most_common]
+            times = [each.count for each in tokens.most_common]
+            drawn.append(bars("Most common tokens", names, {"": times}, "times"))
         note = f"Of {tokens.samples:,} samples in {tokens.blocks:,} blocks."
-        parts = [tiles(_figures(tokens)), figures(*drawn), *_never_used(tokens)]
+        parts = [tiles(_token_figures(tokens)), figures(*drawn), *_never_used(tokens)]
         parts += (
             [paragraph(f"Tokens have no text here: {tokens.why_numbers}", "soft")]
             if tokens.why_numbers
@@ -408,7 +522,7 @@ def token_sections(found: dict[str, TokenStatistics]) -> Iterator[Html]:
         yield section(f"Tokens: {name}", *parts, paragraph(note, "soft"))
 
 
-def _figures(found: TokenStatistics) -> Iterator[tuple[str, str]]:
+def _token_figures(found: TokenStatistics) -> Iterator[tuple[str, str]]:
     yield f"{found.tokens:,}", "tokens"
     if found.padding_share is not None:
         yield f"{found.padding_share:.2%}", f"of the blocks is padding: {found.padding:,} tokens"

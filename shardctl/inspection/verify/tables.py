@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.dataset_tables import MOST, DatasetTables, open_files
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
-from shardctl.format.stored import MOST, StoredDataset, open_files
 from shardctl.format.tables import (
     BRING_BACK,
     ShardTable,
@@ -22,11 +22,11 @@ from shardctl.format.tables import (
     read_checksums,
     read_rejects,
 )
-from shardctl.inspection.verify.finding import MEND, MISSING, Finding, error, reading, unreadable
+from shardctl.inspection.verify.result import MEND, MISSING, Finding, error, reading, unreadable
 from shardctl.sources.label_table import hash_names
 from shardctl.system.files import exists
+from shardctl.system.folders import Folder, FolderHere, hash_file, is_regular_file
 from shardctl.system.job_folder import JOB
-from shardctl.system.locations.folder import Folder, FolderHere, hash_file, is_regular_file
 from shardctl.system.text import printable
 
 MOVE_AWAY = "if it is lost, move it away, and `shardctl repair` makes a new one"
@@ -241,7 +241,7 @@ def _first_duplicate(paths: pa.ChunkedArray) -> str | None:
 def check_plan(folder: FolderHere, _manifest: Manifest) -> Iterator[Finding]:
     """Compare the plan with the tables of shards and files: what units there are, and what became
     of them."""
-    stored = StoredDataset(folder)
+    stored = DatasetTables(folder)
     whole: list[npt.NDArray[np.int32]] = [np.empty(0, np.int32)]
     parts: dict[str, list[Numbers]] = {}
     try:
@@ -270,7 +270,7 @@ def check_plan(folder: FolderHere, _manifest: Manifest) -> Iterator[Finding]:
             yield _twice(stored, int(file[place]), int(first[place + 1]))
 
 
-def _twice(stored: StoredDataset, file: int, record: int) -> Finding:
+def _twice(stored: DatasetTables, file: int, record: int) -> Finding:
     return error("duplicate-key", f"{PLAN} has it twice; {MEND}", key=stored.file(file).key(record))
 
 

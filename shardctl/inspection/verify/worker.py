@@ -1,4 +1,4 @@
-"""The worker process of a check (worker_loop.py calls `handle`). If damaged bytes crash it, its
+"""The worker process of a check (forkserver.py calls `handle`). If damaged bytes crash it, its
 parent survives."""
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.dataset_place import DatasetFolder, from_json
+from shardctl.format.dataset_location import DatasetFolder, from_json
+from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.shard import ShardReader
-from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import ShardEntry
-from shardctl.inspection.verify.check import Block, Fault, Shard, ShardRecord
-from shardctl.inspection.verify.finding import REBUILD, Finding, error, reading, unreadable
-from shardctl.inspection.verify.provenance import Provenance
-from shardctl.inspection.verify.result import LEVELS
+from shardctl.inspection.verify.check import Block, Fault, Provenance, Shard, ShardRecord
+from shardctl.inspection.verify.result import LEVELS, REBUILD, Finding, error, reading, unreadable
 from shardctl.inspection.verify.shard_checks import SHARD_CHECKS
 from shardctl.inspection.verify.tables import TABLE_CHECKS, check_file
-from shardctl.system.locations.folder import Folder, hash_file, is_regular_file
-from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.system.processes.worker_loop import Tell
+from shardctl.system.folders import Folder, hash_file, is_regular_file
+from shardctl.system.processes.forkserver import Tell
+from shardctl.system.processes.worker_state import WorkerProgress
 
 
 def handle(task: dict[str, Any], _tell: Tell, progress: WorkerProgress) -> Any:
@@ -45,11 +43,11 @@ def handle(task: dict[str, Any], _tell: Tell, progress: WorkerProgress) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _stored(folder: DatasetFolder) -> StoredDataset:
-    return StoredDataset(folder)
+def _stored(folder: DatasetFolder) -> DatasetTables:
+    return DatasetTables(folder)
 
 
-def _record(stored: StoredDataset, shard: int, use_plan: bool) -> ShardRecord:
+def _record(stored: DatasetTables, shard: int, use_plan: bool) -> ShardRecord:
     """Return what a dataset records of a shard; of its rows, if the plan can be read and is
     needed."""
     provenance = Provenance(stored, shard) if use_plan else None

@@ -6,24 +6,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError, first_line
-from shardctl.format.dataset_place import DatasetFolder, check_unchanged
+from shardctl.format.dataset_location import DatasetFolder, check_unchanged
+from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, ShardReader
-from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import REPAIR_ADVICE, ShardEntry
 from shardctl.interop.exports.options import Choice
-from shardctl.loader.where import Where, kept_rows, parse_where
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.folder import Folder
+from shardctl.loader.condition import Condition, kept_rows, parse_condition
+from shardctl.system.folders import Folder
 from shardctl.system.text import counted, lacks
 
 KEY = "key"
@@ -92,7 +91,7 @@ class Source:
 
     def __init__(self, folder: DatasetFolder, choice: Choice) -> None:
         self.folder, self.choice = folder, choice
-        self._stored = StoredDataset(folder)
+        self._stored = DatasetTables(folder)
         self.manifest: Manifest = self._stored.manifest
         names = [facts.name for facts in self.manifest.splits]
         if choice.split is not None and choice.split not in names:
@@ -161,11 +160,11 @@ class Source:
         return replace(self.layout, columns=columns, roles=Roles(roles))
 
     @cached_property
-    def where(self) -> Where | None:
+    def where(self) -> Condition | None:
         """The condition on samples, None for all. Raises UsageError."""
         if self.choice.where is None:
             return None
-        return parse_where(self.choice.where, self.layout.columns, self.layout.roles.names)
+        return parse_condition(self.choice.where, self.layout.columns, self.layout.roles.names)
 
     def numbered_shards(self) -> Iterator[tuple[int, ShardEntry]]:
         """Yield the number and the entry of every shard that is exported, in order."""

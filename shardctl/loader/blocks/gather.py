@@ -2,19 +2,18 @@
 
 A table of (buffer, start, length) is just what an Arrow array of views is: making one and casting
 it to a plain array is a gather in C++. It does what a loop over rows does at 1.1 times the speed
-for 150 kB rows, and ten times for 4 kB rows (docs/dev/measurements/loader.md).
+for 150 kB rows, and ten times for 4 kB rows (docs/dev/measurements.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-
-from shardctl.system.dataclass import dataclass
 
 Indices = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

@@ -12,7 +12,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
@@ -23,9 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, UsageError
-from shardctl.format.generations import Generation, beside, folder_of
 from shardctl.format.layout import Layout
-from shardctl.format.manifest import Manifest
+from shardctl.format.manifest import Generation, Manifest, beside, folder_of
 from shardctl.format.names import MANIFEST, SHARDS
 from shardctl.format.shard import (
     VERIFY_ADVICE,
@@ -38,16 +37,15 @@ from shardctl.format.shard import (
     read_file,
 )
 from shardctl.format.tables import ShardTable
+from shardctl.loader.blocks.fetching import NAMES as NETWORK_COUNTS
 from shardctl.loader.blocks.stages import Stages
-from shardctl.loader.remote.counts import NAMES as NETWORK_COUNTS
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import allow_open_files, memory_bytes
 from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.text import lacks, printable
 
 if TYPE_CHECKING:
-    from shardctl.loader.remote.request_threads import Ahead
+    from shardctl.loader.blocks.fetching import Ahead
 
 Indices = npt.NDArray[np.int64]
 

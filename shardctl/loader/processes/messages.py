@@ -13,14 +13,13 @@ import pickle
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import WorkerError
-from shardctl.loader.blocks import Indices
-from shardctl.system.dataclass import dataclass
+from shardctl.loader.blocks.gather import Indices
 from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS, allow_open_files
 from shardctl.system.processes.channel import Ended, fill, receive_bytes
 
@@ -144,4 +143,17 @@ def _no_descriptors() -> WorkerError:
     return WorkerError(
         "this process has no file descriptors left for batches of its worker processes; "
         f"{MORE_FILES}"
+    )
+
+
+def no_shared_memory(size: int, error: OSError) -> WorkerError:
+    """Return the error for memory that the system does not give, or for which there is no file
+    descriptor."""
+    if error.errno in NO_DESCRIPTORS:
+        return WorkerError(
+            f"no file descriptor is left for {size} bytes of shared memory; {MORE_FILES}"
+        )
+    return WorkerError(
+        f"no {size} bytes of shared memory can be had ({error.strerror or error}); keep fewer "
+        "batches"
     )

@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,17 +27,21 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import WorkerError
-from shardctl.loader.blocks import Batch, Indices
-from shardctl.loader.processes.messages import INLINE, Found, Question, receive_answer
-from shardctl.loader.processes.shared_memory import no_shared_memory
+from shardctl.loader.blocks.gather import Indices
+from shardctl.loader.blocks.memory import Batch
+from shardctl.loader.processes.messages import (
+    INLINE,
+    Found,
+    Question,
+    no_shared_memory,
+    receive_answer,
+)
 from shardctl.loader.stream import Stream
-from shardctl.system.dataclass import dataclass
 from shardctl.system.machine import allow_open_files
 from shardctl.system.mmap import SharedPages
-from shardctl.system.processes.channel import Ended, packed, receive, send
-from shardctl.system.processes.death import await_end
-from shardctl.system.processes.interpreter import environment, not_started, start_python
-from shardctl.system.processes.remote_error import raise_again
+from shardctl.system.processes.channel import Ended, packed, raise_again, receive, send
+from shardctl.system.processes.fork import environment, not_started, start_python
+from shardctl.system.processes.worker_state import await_end
 from shardctl.system.startup import NO_THREADS
 
 WORKER = "shardctl.loader.processes.worker"

@@ -28,7 +28,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ import xxhash
 from shardctl.errors import StorageError
 from shardctl.format.names import MANIFEST
 from shardctl.system import file_locks
-from shardctl.system.dataclass import dataclass
 from shardctl.system.file_locks import ByteLocks, Use, locked, open_own, unused
 from shardctl.system.files import (
     PARTIAL,
@@ -133,7 +132,7 @@ class Cache:
         Yield False where another one has done so for OPENING_PATIENCE: it may have been stopped.
         """
         with locked(self.folder / f"{_hash_of(url)}.lock", file_locks.OPENING_PATIENCE) as mine:
-            yield mine
+            yield bool(mine)
 
     def find(self, url: str, version: str) -> CachedDataset | None:
         """Return the dataset of this URL whose manifest has this version, if it is here."""

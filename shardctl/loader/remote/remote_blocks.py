@@ -9,7 +9,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -18,15 +18,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, NoSuchKeyError, ObjectChangedError
-from shardctl.format.footer import END_BYTES, Extents, extents_of, footer_bytes
-from shardctl.format.on_store.block_reads import TAIL, read_tail
 from shardctl.format.shard import VERIFY_ADVICE, BlockFile, check_intact, map_file
+from shardctl.format.stretches import (
+    END_BYTES,
+    TAIL,
+    Extents,
+    HeldFile,
+    extents_of,
+    footer_bytes,
+    read_tail,
+)
 from shardctl.format.tables import ShardTable
-from shardctl.format.virtual import HeldFile
+from shardctl.loader.blocks.fetching import Ahead, Counts, Fetcher
 from shardctl.loader.remote.cache import About, CachedDataset
-from shardctl.loader.remote.counts import Counts
-from shardctl.loader.remote.request_threads import Ahead, Fetcher
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.stores import client_of

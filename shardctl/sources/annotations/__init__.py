@@ -13,7 +13,7 @@ from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, 
 from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.files import begin_of, exists, is_folder
 from shardctl.system.files import near_path
-from shardctl.system.locations.text import is_stored
+from shardctl.system.locations import is_stored
 from shardctl.system.text import printable, similar
 
 FORMATS = ("coco", "yolo", "voc", "masks", "captions", "imagenet")

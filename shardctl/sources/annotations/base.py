@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -18,8 +18,7 @@ from shardctl.format.roles import Role
 from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
 from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.annotations.told_splits import ToldSplits
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.text import normal
+from shardctl.system.locations import normal
 from shardctl.system.options import Word
 
 _SOURCE = re.compile(

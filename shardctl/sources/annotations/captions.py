@@ -6,7 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,9 +30,8 @@ from shardctl.sources.annotations.per_image import (
 from shardctl.sources.files import fetch_all, is_folder, local_copy, resolved
 from shardctl.sources.label_table import FILE_COLUMNS, some
 from shardctl.sources.walk import FoundFile, suffix_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary, sha256_of
-from shardctl.system.locations.text import name_of, parent_of
+from shardctl.system.locations import name_of, parent_of
 from shardctl.system.text import printable
 
 SUFFIXES = (".txt", ".json")

@@ -9,7 +9,7 @@ docs/annotations.md has the rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from shardctl.sources.annotations.finishing import may_be_turned
 from shardctl.sources.annotations.masks import MASK, MASK_FILE
 from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS
 from shardctl.sources.files import BEGIN_BYTES, begin_of, begins_ahead
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.text import follow, is_stored
+from shardctl.system.locations import follow, is_stored
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import counted, printable
 

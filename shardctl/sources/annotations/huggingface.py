@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.list_types import is_list, leaf_of
+from shardctl.format.arrays import is_list, leaf_of
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, fault
 from shardctl.sources.annotations.objects import (

@@ -7,6 +7,7 @@ import csv
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,9 +19,8 @@ from shardctl.sources.annotations.base import AnnotationRule, Annotations, Sourc
 from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, stem
 from shardctl.sources.files import exists, is_folder, local_copy
 from shardctl.sources.label_table import some
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import read_bytes
-from shardctl.system.locations.text import join, name_of, parent_of
+from shardctl.system.locations import join, name_of, parent_of
 from shardctl.system.text import counted, printable
 
 WORDS = ("LOC_synset_mapping.txt", "synset_words.txt")

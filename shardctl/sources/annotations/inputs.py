@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import starmap
 from typing import Any, NoReturn, TypeAlias
@@ -18,8 +19,7 @@ from shardctl.errors import InputError
 from shardctl.sources.files import SourceRoot, exists, resolved
 from shardctl.sources.label_table import hash_names, some
 from shardctl.sources.splits import roles_of, split_word
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.text import (
+from shardctl.system.locations import (
     folders_above,
     follow,
     is_stored,

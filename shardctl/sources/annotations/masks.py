@@ -25,7 +25,7 @@ from shardctl.sources.annotations.per_image import (
     walked,
 )
 from shardctl.sources.files import begin_of, resolved, version_of
-from shardctl.system.locations.text import name_of, relative
+from shardctl.system.locations import name_of, relative
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable
 

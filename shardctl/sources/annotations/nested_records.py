@@ -23,7 +23,7 @@ from shardctl.sources.annotations.inputs import stem
 from shardctl.sources.annotations.unused import MOST_FOLDERS, OF_IMAGES, PARQUET, Images
 from shardctl.sources.files import begin_of, exists, local_copy
 from shardctl.sources.walk import FoundFile
-from shardctl.system.locations.text import follow, name_of, parent_of, path_below
+from shardctl.system.locations import follow, name_of, parent_of, path_below
 from shardctl.system.text import printable
 
 BEGIN_BYTES, MOST_RECORDS = 1 << 20, 100

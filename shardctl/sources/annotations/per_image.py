@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import attrgetter
 
@@ -16,9 +17,8 @@ from shardctl.sources.annotations.inputs import FOLDERS, Inputs, stem
 from shardctl.sources.files import SourceRoot, exists, is_folder, local_copy
 from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, walk
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
-from shardctl.system.locations.text import is_stored, join, name_of, parent_of, within
+from shardctl.system.locations import is_stored, join, name_of, parent_of, within
 from shardctl.system.text import composed, counted, format_bytes, printable
 
 LARGEST = 64 << 20

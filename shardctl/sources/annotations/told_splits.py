@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -19,9 +20,8 @@ from shardctl.sources.files import SourceRoot, is_folder, local_copy, resolved
 from shardctl.sources.label_table import some
 from shardctl.sources.splits import may_name_a_split, split_word
 from shardctl.sources.walk import suffix_of, walk
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import sha256_of
-from shardctl.system.locations.text import name_of, parent_of, within
+from shardctl.system.locations import name_of, parent_of, within
 from shardctl.system.text import counted, printable
 
 Place = str | npt.NDArray[np.int64]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -25,8 +25,7 @@ from shardctl.sources.files import SourceRoot, begin_of, stretch_of
 from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import named_as_splits
 from shardctl.sources.walk import FoundFile
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.text import common, join, parent_of
+from shardctl.system.locations import common, join, parent_of
 from shardctl.system.text import printable
 
 ONE_EACH = (".txt", ".xml")

@@ -36,7 +36,7 @@ from shardctl.sources.annotations.told_splits import lists_in, told_by_lists
 from shardctl.sources.files import fetch_all, is_folder
 from shardctl.sources.types import in_order
 from shardctl.sources.walk import FoundFile
-from shardctl.system.locations.text import beside, join, name_of, parent_of
+from shardctl.system.locations import beside, join, name_of, parent_of
 from shardctl.system.text import composed, counted, printable
 
 ZERO_BASED = "zero-based"

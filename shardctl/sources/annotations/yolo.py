@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -39,8 +39,7 @@ from shardctl.sources.annotations.told_splits import Place, ToldSplits
 from shardctl.sources.files import exists, fetch_all, is_folder, resolved
 from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, suffix_of
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.text import join, name_of, normal, parent_of, path_below
+from shardctl.system.locations import join, name_of, normal, parent_of, path_below
 from shardctl.system.packages import to_install
 from shardctl.system.text import composed, printable
 

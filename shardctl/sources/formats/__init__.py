@@ -46,7 +46,7 @@ from shardctl.sources.formats.base import (
     is_json,
 )
 from shardctl.sources.walk import COMPRESSED, suffix_of
-from shardctl.system.locations.text import follow, is_stored, parent_of, split_bucket
+from shardctl.system.locations import follow, is_stored, parent_of, split_bucket
 
 SHUFFLED_UNIT_BYTES = 128 << 10
 """About how many bytes of a file of lines are a unit where records are shuffled: the neighbours of

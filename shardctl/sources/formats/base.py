@@ -7,6 +7,7 @@ import codecs
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,7 +18,6 @@ from shardctl.errors import Rejection
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.sources.format_table import FRAME
 from shardctl.sources.types import Types
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 
 UNIT_BYTES = 1 << 20

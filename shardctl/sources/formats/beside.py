@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from shardctl.sources.export_description import DEEPEST, DESCRIPTION
 from shardctl.sources.files import exists, read_small
 from shardctl.sources.walk import FoundFile
-from shardctl.system.locations.text import beside, join, parent_of
+from shardctl.system.locations import beside, join, parent_of
 from shardctl.system.text import printable
 
 MOST_BYTES = 64 << 20

@@ -9,6 +9,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import Any, BinaryIO, Protocol
@@ -16,7 +17,6 @@ from typing import Any, BinaryIO, Protocol
 import zstandard
 
 from shardctl.errors import Rejection
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 
 CHUNK_BYTES = 1 << 20

@@ -8,7 +8,7 @@ import csv
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.text_bytes import bytes_of
+from shardctl.format.arrays import bytes_of
 from shardctl.sources.formats.base import (
     UNIT_BYTES,
     Choose,
@@ -34,7 +34,6 @@ from shardctl.sources.formats.base import (
 from shardctl.sources.formats.columns import check_columns
 from shardctl.sources.formats.lines import chosen_lines, is_utf8
 from shardctl.sources.types import UNNAMED, WRITTEN, Types, separator_in, without_nulls
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import first_repeated, printable
 
 HEAD_BYTES = UNIT_BYTES

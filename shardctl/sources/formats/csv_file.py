@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -44,7 +44,6 @@ from shardctl.sources.formats.csv import (
 )
 from shardctl.sources.formats.lines import range_of
 from shardctl.sources.types import Types
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 
 

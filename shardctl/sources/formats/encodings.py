@@ -8,12 +8,12 @@ import re
 import threading
 import unicodedata
 from array import array
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
 from shardctl.errors import InstallError, Rejection, UsageError
 from shardctl.sources.formats.base import DETECT, OTHER_ENCODING, looks_wide, unmarked_wide
-from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 from shardctl.system.text import did_you_mean, printable
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.arrays import dtype_of
-from shardctl.format.keys import key_of_member
 from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.names import key_of_member
 from shardctl.sources.export_description import Description, Field
 from shardctl.sources.formats.found_values import Declared, JsonForm, Record
 from shardctl.sources.formats.webdataset import IMAGES

@@ -8,6 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -15,9 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import dtype_of
-from shardctl.format.json_values import from_json
-from shardctl.format.list_types import is_list, leaf_of
+from shardctl.format.arrays import dtype_of, is_list, leaf_of
+from shardctl.format.python_values import from_json
 from shardctl.sources.formats.base import (
     CHOSEN,
     RECORD_BYTES,
@@ -33,7 +33,6 @@ from shardctl.sources.formats.content import Content
 from shardctl.sources.jsonl import EXACT_IN_FLOAT
 from shardctl.sources.types import Types, without_nulls
 from shardctl.sources.values import Feature
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import format_bytes, printable
 
 Record = dict[str, Any]
@@ -43,7 +42,7 @@ arrays, Feature."""
 
 @dataclass(frozen=True)
 class JsonForm:
-    """A value as json_values.py writes it: with the type of its column it is exact."""
+    """A value as python_values.py writes it: with the type of its column it is exact."""
 
     value: Any
 

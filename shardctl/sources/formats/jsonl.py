@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.list_types import is_list
+from shardctl.format.arrays import is_list
 from shardctl.sources.formats.base import (
     OTHER_ENCODING,
     Choose,

@@ -22,7 +22,7 @@ from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, FAULTS, damaged, plain_schema
 from shardctl.sources.formats.numbered import Rows, batch_of, cuts_of
 from shardctl.sources.walk import FoundFile
-from shardctl.system.locations.text import is_stored, name_of, parent_of
+from shardctl.system.locations import is_stored, name_of, parent_of
 from shardctl.system.text import printable
 
 VERSIONS = "_versions"

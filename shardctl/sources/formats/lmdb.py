@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from shardctl.errors import Rejection
-from shardctl.images.codecs.image import SNIFF_BYTES, is_image
+from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
 from shardctl.sources.formats.base import UNIT_BYTES, Digest, check_magic
 from shardctl.sources.formats.columns import damaged
 from shardctl.sources.formats.found_values import Record

@@ -12,6 +12,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from pathlib import Path
@@ -38,9 +39,8 @@ from shardctl.sources.formats.found_values import (
 )
 from shardctl.sources.jsonl import parse_value
 from shardctl.sources.walk import FoundFile, LeftOut
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
-from shardctl.system.locations.text import beside, name_of
+from shardctl.system.locations import beside, name_of
 from shardctl.system.text import printable
 
 MOST_SAMPLES = 1 << 24

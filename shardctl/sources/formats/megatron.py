@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,7 +25,6 @@ from shardctl.sources.files import fill, read_range
 from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Numbers, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_range
 from shardctl.sources.formats.numbered import DType, Rows, batch_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 from shardctl.system.text import format_bytes, printable
 

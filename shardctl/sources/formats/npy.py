@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import IO, BinaryIO, cast
 
 import numpy as np
@@ -41,7 +42,6 @@ from shardctl.sources.formats.numbered import (
 )
 from shardctl.sources.splits import split_word
 from shardctl.sources.walk import is_of_system
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 from shardctl.system.text import printable
 

@@ -7,7 +7,7 @@ import os
 from array import array
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -42,7 +42,6 @@ from shardctl.sources.formats.encodings import (
 )
 from shardctl.sources.formats.lines import HEAD_BYTES
 from shardctl.sources.types import Types
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 from shardctl.system.text import counted, format_bytes
 

@@ -12,7 +12,7 @@ import contextlib
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,7 @@ from shardctl.sources.formats.beside import of_export
 from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.found_values import Declared, Record, whole_array
 from shardctl.sources.values import Feature
-from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.text import beside
+from shardctl.system.locations import beside
 
 FEATURES = "features.json"
 

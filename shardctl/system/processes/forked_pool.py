@@ -17,9 +17,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shardctl.system.processes.channel import Ended, packed, receive, send
+from shardctl.system.processes.channel import Ended, packed, portable, raise_again, receive, send
 from shardctl.system.processes.fork import close_in_forks, end_with_parent
-from shardctl.system.processes.remote_error import portable, raise_again
 
 Handle = Callable[[Any], Any]
 

@@ -2,38 +2,44 @@
 nothing of what tasks are.
 
 Workers are forked from a process of their own that has their modules loaded (forkserver.py), each
-with a socket for its tasks and answers and a pipe for what it prints. They share no lock, nothing
-is pickled, and a worker that dies is seen at once as the end of its socket. The worker's side is
-worker_loop.py.
+with a socket for its tasks and answers, which are pickled, and a pipe for what it prints. They
+share no lock, and a worker that dies is seen at once as the end of its socket. The worker's side
+is `serve` in forkserver.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import pickle
 import selectors
 import socket
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardctl import errors
 from shardctl.errors import WorkerError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path
 from shardctl.system.machine import allow_open_files, open_files_left, usable_cores
-from shardctl.system.processes import progress_slot
-from shardctl.system.processes.death import TAIL_BYTES, Death
-from shardctl.system.processes.forkserver_client import ForkServer, start_server, take_early
-from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.system.stores.uploads import ENDING_SECONDS
+from shardctl.system.processes import worker_state
+from shardctl.system.processes.forkserver import (
+    HEAD,
+    ForkServer,
+    end_of,
+    framed,
+    start_server,
+    take_early,
+)
+from shardctl.system.processes.worker_state import TAIL_BYTES, Death, WorkerProgress
+from shardctl.system.stores.base import ENDING_SECONDS
 from shardctl.system.text import counted
 
-Task = dict[str, Any]
+Task = Any
 OnLine = Callable[[str], None]
 """Callback for a line that a worker has printed."""
 
@@ -293,7 +299,7 @@ class _Worker:
         with tempfile.TemporaryFile() as progress:
             with naming_the_path(Path(tempfile.gettempdir())):
                 # a hole in a full file system would end in a SIGBUS
-                os.pwrite(progress.fileno(), bytes(progress_slot.SIZE), 0)
+                os.pwrite(progress.fileno(), bytes(worker_state.SIZE), 0)
             self._progress = WorkerProgress.shared(progress.fileno())
             self.channel, theirs = socket.socketpair()
             self.output, printing = os.pipe()
@@ -301,10 +307,10 @@ class _Worker:
             theirs.close()
             os.close(printing)
         os.set_blocking(self.output, False)
-        self._answer = self._line = b""
+        self._answer, self._line = bytearray(), b""
         self._last_line = ""
         self._overtime = self._delivers = False
-        self._seen = ((progress_slot.NOWHERE, progress_slot.WHOLE), 0.0)
+        self._seen = ((worker_state.NOWHERE, worker_state.WHOLE), 0.0)
         self.task: Task | None = None
         self.gone = False
 
@@ -312,7 +318,7 @@ class _Worker:
         """Send a task. If the process is gone, the end of its socket will tell."""
         self.task = task
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.channel.sendall(json.dumps(task).encode() + b"\n")
+            self.channel.sendall(framed(task))
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """Yield the answers that have arrived; `gone` is set at the end of the socket."""
@@ -321,9 +327,11 @@ class _Worker:
         except ConnectionResetError:
             data = b""
         self.gone = not data
-        *lines, self._answer = (self._answer + data).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
+        self._answer += data
+        while len(self._answer) >= HEAD and len(self._answer) >= (end := end_of(self._answer)):
+            message = self._answer[HEAD:end]
+            del self._answer[:end]
+            yield pickle.loads(message)
 
     def listen(self) -> bool:
         """Pass on the lines that were printed; False where no more will come. One read empties the
@@ -346,7 +354,7 @@ class _Worker:
         if self.task is None or place != self._seen[0]:
             self._seen = (place, now)
         elif (
-            place[0] != progress_slot.NOWHERE
+            place[0] != worker_state.NOWHERE
             and now - self._seen[1] > seconds
             and not self._overtime
         ):
@@ -358,7 +366,7 @@ class _Worker:
         code = self._server.wait(self._number)
         self.listen()
         words = self._line.decode("utf-8", "replace").strip() or self._last_line
-        place = self._progress.place if self._progress.place != progress_slot.NOWHERE else None
+        place = self._progress.place if self._progress.place != worker_state.NOWHERE else None
         # it never began, or ended with the process that it was forked from: no input did that
         if code is None:
             code, said = self._server.death()
@@ -366,7 +374,7 @@ class _Worker:
         self._close()
         record = (
             self._progress.record
-            if place is not None and self._progress.record != progress_slot.WHOLE
+            if place is not None and self._progress.record != worker_state.WHOLE
             else None
         )
         return Death(code, self._overtime, place, self._progress.stage, words, record)

@@ -5,31 +5,14 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import threading
 from functools import lru_cache
-from pathlib import Path
 
 from shardctl.errors import UsageError
-from shardctl.system.schemes import SCHEMES
+from shardctl.system.locations import SCHEMES, URL
 from shardctl.system.stores.base import Store
 from shardctl.system.stores.client import package
 from shardctl.system.text import printable
-
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-
-
-def is_url(text: str | Path) -> bool:
-    """Return whether this is a URL and not a path on a file system. Raises UsageError for a URL
-    that was made a Path."""
-    if isinstance(text, Path):
-        scheme = text.parts[0] if text.parts else ""
-        if scheme.endswith(":") and scheme[:-1] in SCHEMES:
-            raise UsageError(
-                f"{printable(str(text))}: a Path drops one / of a URL; give the URL as a string"
-            )
-        return False
-    return _URL.fullmatch(text) is not None
 
 
 def refuse_half_url(text: str) -> None:
@@ -85,7 +68,7 @@ def parts_of(url: str) -> tuple[str, str, str]:
     end. Raises UsageError."""
     # of s3://, where a caller has taken the / at the end away
     url = f"{url}//" if url.endswith(":") else url
-    match = _URL.fullmatch(url)
+    match = URL.fullmatch(url)
     schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
     if not match or match[1] not in SCHEMES:
         raise UsageError(

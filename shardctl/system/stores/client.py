@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shardctl.errors import InstallError, UsageError
 from shardctl.system.packages import to_install
@@ -14,6 +15,29 @@ from shardctl.system.text import printable
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
+
+
+Action = Literal["read", "list", "write", "delete", "copy"]
+"""What is asked of a store, as messages name it."""
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """The name of a cloud's store, the permission that each action needs there, and where its
+    settings come from.
+
+    `bucket` is its word for a bucket, `address` names the variable that says where the store is,
+    `renew` what to do about credentials that have expired or are wrong, `plain` the variable that
+    allows http.
+    """
+
+    name: str
+    bucket: str
+    permissions: dict[Action, str]
+    address: str
+    renew: str
+    plain: str
+
 
 TIMEOUT = "SHARDCTL_STORE_TIMEOUT"
 """Variable: seconds that a store may leave a request without an answer."""

@@ -21,8 +21,7 @@ from shardctl.errors import (
     first_line,
 )
 from shardctl.system.stores.base import WRONG_ADVICE
-from shardctl.system.stores.client import RETRY, TIMEOUT
-from shardctl.system.stores.cloud import Action, Cloud
+from shardctl.system.stores.client import RETRY, TIMEOUT, Action, Cloud
 from shardctl.system.text import printable
 
 _STATUS = re.compile(r"status code: (\d{3})")

@@ -28,10 +28,18 @@ from shardctl.errors import (
     UnansweredError,
     WrongAnswerError,
 )
-from shardctl.system.stores.base import PIECE, PIECES_AT_ONCE, WRONG_ADVICE, Entry, asked_again
-from shardctl.system.stores.cloud import Action, Cloud
+from shardctl.system.stores.base import (
+    PART,
+    PIECE,
+    PIECES_AT_ONCE,
+    WRONG_ADVICE,
+    Entry,
+    Upload,
+    asked_again,
+    end_uploads,
+)
+from shardctl.system.stores.client import Action, Cloud
 from shardctl.system.stores.faults import described, is_past_the_end
-from shardctl.system.stores.uploads import PART, Upload, end_uploads
 from shardctl.system.text import printable
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from obstore.store import S3Store
 
 from shardctl.errors import StoreError
 from shardctl.system.stores.base import Store
-from shardctl.system.stores.client import client_options, package, switched_on
-from shardctl.system.stores.cloud import Cloud
+from shardctl.system.stores.client import Cloud, client_options, package, switched_on
 from shardctl.system.stores.objects import Clients, Objects
 
 S3 = Cloud(

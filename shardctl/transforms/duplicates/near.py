@@ -13,10 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.format.text_bytes import Bytes, bytes_of
-from shardctl.transforms.duplicates.exact import DROPPED, PIECE_BITS
+from shardctl.format.arrays import Bytes, bytes_of
+from shardctl.transforms.duplicates.exact import DROPPED, PARTS, PARTS_BITS, PIECE_BITS, Rows, Runs
 from shardctl.transforms.duplicates.pieces import Hashes, Numbers
-from shardctl.transforms.duplicates.runs import PARTS, PARTS_BITS, Rows, Runs
 
 PERMUTATIONS = 128
 SHINGLE = 5

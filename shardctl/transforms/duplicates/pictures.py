@@ -9,6 +9,7 @@ order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 
@@ -16,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import Rejection
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.rule import DuplicateRule
 

@@ -3,13 +3,14 @@ texts without some of them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.format.text_bytes import Bytes, bytes_of, texts_from
-from shardctl.system.dataclass import dataclass
+from shardctl.format.arrays import Bytes, bytes_of, texts_from
 
 Numbers = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]

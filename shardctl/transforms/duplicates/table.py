@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,9 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import dtype_of
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import replacing
 from shardctl.system.text import printable
-from shardctl.transforms.duplicates.exact import DROPPED, PIECE_BITS
-from shardctl.transforms.duplicates.runs import PARTS, Rows, Runs
+from shardctl.transforms.duplicates.exact import DROPPED, PARTS, PIECE_BITS, Rows, Runs
 
 Numbers = npt.NDArray[np.int64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import bytes_of
 from shardctl.format.layout import Layout
-from shardctl.format.roles import Role
-from shardctl.format.sample import Sample
-from shardctl.format.text_bytes import bytes_of
+from shardctl.format.roles import Role, Sample
 from shardctl.sources.formats import Misfit, Numbers
-from shardctl.system.dataclass import dataclass
-from shardctl.transforms.base import BatchTransform
-from shardctl.transforms.records import BatchRun, Records
+from shardctl.transforms.base import BatchRun, BatchTransform, Records
 
 
 def make_keys(path: str, numbers: Numbers) -> pa.Array:

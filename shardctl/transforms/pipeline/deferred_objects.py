@@ -7,6 +7,7 @@ import struct
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from types import MappingProxyType
@@ -17,8 +18,7 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
-from shardctl.format.roles import Mask, Objects, Roles
-from shardctl.format.sample import Sample
+from shardctl.format.roles import Mask, Objects, Roles, Sample
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Opened, mask_png, open_image
 from shardctl.images.codecs.resampling import patch_mover, resampled_mask
@@ -44,10 +44,8 @@ from shardctl.sources.annotations.finishing import (
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.label_table import some
-from shardctl.system.dataclass import dataclass
 from shardctl.system.text import counted, printable
-from shardctl.transforms.pipeline.sizes import value_size
-from shardctl.transforms.values import UnfitValue, describe, plain_value
+from shardctl.transforms.values import UnfitValue, describe, plain_value, value_size
 
 WAITING_BYTES = 16 << 10
 """Bytes of the objects of an image from which they are moved at once: there is little to win, and

@@ -8,14 +8,13 @@ again, knowing the rejects, makes the same calls.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.sample import Sample
-from shardctl.system.dataclass import dataclass
-from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
-from shardctl.transforms.pipeline.functions import FailedCallError
-from shardctl.transforms.pipeline.made_sample import MadeSample
+from shardctl.format.roles import Sample
+from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE
+from shardctl.transforms.pipeline.functions import FailedCallError, MadeSample
 from shardctl.transforms.pipeline.samples import Prepared, SamplePipeline
 
 

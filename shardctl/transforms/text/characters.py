@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.text_bytes import Bytes, Places, texts_from
+from shardctl.format.arrays import Bytes, Places, texts_from
 
 Mask = npt.NDArray[np.bool_]
 

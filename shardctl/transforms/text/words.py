@@ -6,14 +6,14 @@ characters of a line or a paragraph, nor when two of them are compared.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.text_bytes import Places, TextBytes, bytes_of, texts_from
-from shardctl.system.dataclass import dataclass
+from shardctl.format.arrays import Places, TextBytes, bytes_of, texts_from
 from shardctl.transforms.text.characters import NEWLINE, Mask, characters_before, letters, spaces
 
 

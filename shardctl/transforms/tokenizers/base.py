@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -10,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.text_bytes import bytes_of
-from shardctl.system.dataclass import dataclass
+from shardctl.format.arrays import bytes_of
 
 Ids = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]

@@ -10,13 +10,13 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
 from shardctl.errors import InputError, InstallError, Rejection, first_line
-from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 
 CHATML = """\

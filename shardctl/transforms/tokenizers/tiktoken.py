@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError, UsageError
-from shardctl.system.dataclass import dataclass
 from shardctl.system.files import read_named
 from shardctl.system.packages import to_install
 from shardctl.system.text import printable, unknown

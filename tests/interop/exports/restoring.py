@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from shardctl.format.json_values import from_json
-from shardctl.format.keys import key_of_member
+from shardctl.format.names import key_of_member
+from shardctl.format.python_values import from_json
 from shardctl.sources.export_description import Description, Field
 
 Sample = dict[str, Any]

@@ -23,7 +23,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.interop.exports.examples import serialized
 from shardctl.sources.export_description import Description, Field
 from shardctl.sources.formats.tfrecord import messages
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 BOTH = ("tfrecord", "tfds")
 

@@ -13,8 +13,8 @@ from conftest import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shardctl.format.json_values import check_type, from_json, to_json
-from shardctl.format.keys import DistinctNames, extension_part, key_of_member, member_key
+from shardctl.format.names import DistinctNames, extension_part, key_of_member, member_key
+from shardctl.format.python_values import check_type, from_json, to_json
 
 WIDE = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 import shardctl
-from shardctl.format.keys import key_of_member
+from shardctl.format.names import key_of_member
 from shardctl.images.codecs import rle
 
 INTEROP = Path(os.environ.get("SHARDCTL_INTEROP", Path(__file__).parents[3] / ".interop"))

@@ -14,7 +14,7 @@ from PIL import Image
 import shardctl
 from shardctl.build.convert import ConvertResult
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 PALETTE = [0, 0, 0, 128, 0, 0, 0, 128, 0]
 

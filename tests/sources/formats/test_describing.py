@@ -23,12 +23,12 @@ from tars import tar
 import shardctl
 from shardctl.errors import DatasetError, InputError
 from shardctl.format.tables import read_rejects
-from shardctl.interop.foreign.checking import check
+from shardctl.interop.foreign import check
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.formats import ending_of
 from shardctl.sources.sidecars import inputs_among
 from shardctl.sources.walk import walk
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 
 def found_in(folder: Path) -> tuple[list[str], list[str]]:

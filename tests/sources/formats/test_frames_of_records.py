@@ -20,7 +20,7 @@ from tars import write_tar
 import shardctl
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (6, 8, 3), np.uint8)
 SQUARE = PIXELS[:, :6]

@@ -14,7 +14,7 @@ from PIL import Image, ImageSequence
 import shardctl
 from shardctl.errors import UsageError
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 FRAMES = 4
 

@@ -23,7 +23,7 @@ from shardctl.errors import UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import read_rejects
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.folders import LocalFolder
 
 NUMBERS = PIXELS[:, :, 0]
 

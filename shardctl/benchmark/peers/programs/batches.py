@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass  # noqa: TID251 - it runs where shardctl is not installed
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np

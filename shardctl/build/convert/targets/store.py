@@ -20,12 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardctl.build.commit import staging
-from shardctl.build.convert.execute import Chosen
-from shardctl.build.convert.targets.base import WriteLease
-from shardctl.build.convert.update.outcomes import Outcomes
-from shardctl.build.convert.update.previous import PreviousDataset
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.convert.previous import PreviousDataset
+from shardctl.build.convert.targets import Chosen, Target, WriteLease, kept_shards
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.build.shards.upload import (
     done_folder,
     fetch_file,
@@ -40,6 +37,7 @@ from shardctl.errors import (
     ObjectChangedError,
     StorageError,
 )
+from shardctl.format.dataset_tables import is_path_below
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import (
     BESIDE_SHARDS,
@@ -49,17 +47,15 @@ from shardctl.format.names import (
     STAGING,
     is_shard_name,
 )
-from shardctl.format.stored import is_path_below
 from shardctl.format.tables import ShardTable
+from shardctl.system import store_lease
+from shardctl.system.file_lease import PARTS, Waiting, file_of_part, part_of_file
 from shardctl.system.files import PARTIAL, write_atomically
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
-from shardctl.system.lease import store_lease
-from shardctl.system.lease.file_lease import PARTS, Waiting, file_of_part, part_of_file
-from shardctl.system.lease.probing import PROBES, probe, probe_with
-from shardctl.system.lease.store_lease import Lease
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.pool import Pool
 from shardctl.system.scratch import scratch_folder
+from shardctl.system.store_lease import PROBES, Lease, probe, probe_with
 from shardctl.system.stores import client_of, forget_clients
 from shardctl.system.stores.base import Entry, Store
 from shardctl.system.text import printable
@@ -104,7 +100,7 @@ def on_store_without_jobs(url: str) -> Iterator[StoreTarget]:
     """Yield the place at a URL for who may only wait for its dataset: its jobs, whose plans are
     large, are not fetched.
 
-    `writing` and `planning` fetch them. Raises as `on_store` does.
+    `lease` and `lease_beside_parts` fetch them. Raises as `on_store` does.
     """
     url = url.rstrip("/")
     with scratch_folder() as scratch:
@@ -116,7 +112,7 @@ def on_store_without_jobs(url: str) -> Iterator[StoreTarget]:
             forget_clients()
 
 
-class StoreTarget:
+class StoreTarget(Target):
     """The place at a URL, and the folder of this machine that has the work on it."""
 
     def __init__(self, url: str, target: Path) -> None:
@@ -236,17 +232,17 @@ class StoreTarget:
         return None
 
     @contextmanager
-    def writing(
+    def lease(
         self, waiting: Waiting | None, looking: Callable[[], None] = lambda: None
     ) -> Iterator[Lease]:
         """Hold the lease, once no part is being built. While this process waits for it, `looking`
         is called now and then."""
-        with self.planning(waiting, looking) as held:
+        with self.lease_beside_parts(waiting, looking) as held:
             self.await_parts(waiting)
             yield held
 
     @contextmanager
-    def planning(
+    def lease_beside_parts(
         self, waiting: Waiting | None, looking: Callable[[], None] = lambda: None
     ) -> Iterator[Lease]:
         """Hold the lease, and see what is there now. Raises StoreError if the store ignores
@@ -299,7 +295,7 @@ class StoreTarget:
             shutil.rmtree(job, ignore_errors=True)
 
     @contextmanager
-    def building(self, job: Path, part: str) -> Iterator[Lease]:
+    def part_lease(self, job: Path, part: str) -> Iterator[Lease]:
         """Hold the lease of a part."""
         with store_lease.hold_if_free(
             self._store, f"{state_folder(job)}{PARTS}/{file_of_part(part)}.json", self._parts
@@ -473,12 +469,12 @@ class StoreTarget:
         """Nothing is looked at: it would take the table of shards, and a listing of one request for
         each 1,000 of them."""
 
-    def keep(self, outcomes: Outcomes) -> None:
+    def keep(self, job: DatasetJob, before: PreviousDataset) -> None:
         """Have the store copy the shards."""
-        job, base = outcomes.job, self._base_there()
+        base = self._base_there()
         copies = [
             (base + before.table[number].path, job.base + job.place(shard).name)
-            for shard, before, number in outcomes.kept()
+            for shard, number in kept_shards(job)
         ]
         with ThreadPoolExecutor(AT_ONCE) as threads:
             list(threads.map(lambda names: self._store.copy(*names), copies))
@@ -486,10 +482,6 @@ class StoreTarget:
     def leave_out(self, job: DatasetJob, shards: list[str]) -> None:
         """Delete the objects."""
         self._store.delete([job.base + name for name in shards])
-
-    def base(self, job: DatasetJob) -> str:
-        """Return the folder that the shards of the job are in."""
-        return job.base
 
     def publish(self, new: Path, updates: bool, checks: Pool | None = None) -> None:
         """Put the tables, then the manifest. The dataset of before stays for those who read it; the

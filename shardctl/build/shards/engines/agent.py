@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import astuple
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,8 @@ from shardctl.build.shards.job import Job
 from shardctl.build.shards.upload import SIGN, fetch_job
 from shardctl.errors import InstallError, ShardctlError, StorageError
 from shardctl.format.names import STAGING
-from shardctl.system.dataclass import dataclass
+from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
-from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.pool import Limits
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
@@ -113,7 +112,7 @@ class Agent:
             self._run, self._job = order.run, _job_of(order, self._copies)
             self._pool = LocalPool(1, Limits(order.memory, order.seconds), self._tell_line)
         self._pool.run(
-            self._job, [order.shard], lambda progress: messages.put({"progress": astuple(progress)})
+            self._job, [order.shard], lambda progress: messages.put({"progress": progress})
         )
 
     def _tell_line(self, line: str) -> None:

@@ -1,0 +1,122 @@
+"""What `shardctl convert` and `shardctl finish` show of a conversion: lines and a progress bar on
+stderr, then the result."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, replace
+from typing import Any
+
+import click
+
+from shardctl.build.convert import ConvertResult, Listener, narration
+from shardctl.build.convert.listener import ConversionProgress, Estimate
+from shardctl.cli.output import Output, good, on_stderr, tell
+from shardctl.system.progress import progress_of
+from shardctl.system.text import printable
+
+
+class ConversionView(ConversionProgress):
+    """What a user sees on stderr while a conversion to `dst` runs."""
+
+    def __init__(self, dst: str, output: Output) -> None:
+        super().__init__(progress_of(output.shows_progress), stays=True)
+        self._dst, self._output = dst, output
+        self._printed: tuple[str, ...] = ()
+
+    def listener(self) -> Listener:
+        """Return the callbacks for the conversion."""
+        on_line = self._on_line if self._output.verbose else Listener.on_line
+        if not self._output.shows_notes:
+            return Listener(on_line=on_line)
+        return replace(
+            super().listener(), waiting=self._waiting, resuming=self._resuming, on_line=on_line
+        )
+
+    def listing(self, inputs: int) -> None:
+        """So many inputs are found."""
+        super().listing(inputs)
+        if self._output.verbose:
+            self._write([narration.listed_line(inputs)])
+
+    def announce(self, estimate: Estimate) -> None:
+        """The work is planned."""
+        super().announce(estimate)
+        self._write(narration.estimate_lines(estimate))
+        self._printed = narration.notices_of(estimate)
+
+    def part(self, name: str, shards: int, records: int) -> None:
+        """Only a part of it is to be done."""
+        super().part(name, shards, records)
+        self._write([narration.part_line(name, shards, records)])
+
+    def tell_rest(self, result: ConvertResult) -> None:
+        """Show the notices that were not shown before the work, and the warnings, even with
+        --quiet."""
+        print_notices(result, self._output, self._printed)
+
+    def close(self) -> None:
+        """End the line of the progress bar."""
+        self._shown.close()
+
+    def _waiting(self, owner: str) -> None:
+        self._write([narration.waiting_line(owner, self._dst)])
+
+    def _resuming(self, done: int, shards: int) -> None:
+        self._write([narration.resuming_line(done, shards)])
+
+    def _on_line(self, line: str) -> None:
+        """Show what a worker has printed."""
+        self._write([printable(line)])
+
+    def _write(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._shown.write(on_stderr(line))
+
+
+def print_notices(result: ConvertResult, output: Output, printed: Collection[str] = ()) -> None:
+    """Print on stderr the notices and warnings that were not `printed` yet; warnings even with
+    --quiet."""
+    notices = result.notices if output.shows_notes else ()
+    tell(narration.notice_lines(notices, result.warnings, printed))
+
+
+def print_result(result: ConvertResult, dst: str) -> None:
+    """Print what a conversion has done."""
+    first, *rest = narration.result_lines(result, dst)
+    verb = result.status if first.startswith(f"{result.status} ") else ""
+    for line in (good(verb) + first[len(verb) :], *rest):
+        click.echo(line)
+
+
+def result_record(result: ConvertResult) -> dict[str, Any]:
+    """Return what --json prints of a conversion."""
+    names = (
+        "status",
+        "samples",
+        "shards",
+        "bytes",
+        "rejected",
+        "seconds",
+        "samples_per_s",
+        "fingerprint",
+    )
+    record = {name: getattr(result, name) for name in names}
+    record["reject_reasons"] = result.reasons
+    record["reject_examples"] = [asdict(example) for example in result.examples]
+    record["copied_rejects"] = result.copied
+    record["notices"] = list(result.notices)
+    record["warnings"] = list(result.warnings)
+    record["jpeg"] = result.jpeg
+    record["steps"] = result.steps
+    if result.changes is not None:
+        record["changes"] = asdict(result.changes)
+    if result.explanation is not None:
+        record["explanation"] = asdict(result.explanation)
+    if result.part is not None:
+        record["part"] = asdict(result.part)
+    if result.estimate is not None:
+        record["inputs"] = result.estimate.inputs
+        record["free_bytes"] = result.estimate.free_bytes
+        record["estimated_seconds"] = round(result.estimate.seconds, 2)
+    return record

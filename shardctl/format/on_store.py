@@ -1,0 +1,509 @@
+"""A dataset on a store, as the processes see it that read it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, ShardctlError
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, MANIFEST, SHARDS, is_file_name
+from shardctl.format.stretches import TAIL, OpenFile, RemoteFile, read_tail
+from shardctl.system.files import naming_the_path, sha256_of
+from shardctl.system.folders import LocalFolder, Note, StoreFolder
+from shardctl.system.machine import usable_cores
+from shardctl.system.object_cache import Limits, NewFile, ObjectCache
+from shardctl.system.stores.base import Entry, Store
+from shardctl.system.text import printable
+
+Form = Literal["whole", "ends", "blocks"]
+"""How shards are fetched: each whole; its end alone, in a file of its size; blocks when they are
+read, with no file."""
+
+PIECES = 4
+"""Requests for one file that are under way at the same time: fewer than usual, as many files are
+fetched at once."""
+
+MOST_FILES = 4096
+"""Files of shards that may be there, however small."""
+
+OPEN = 16
+"""Shards that are read where they are, of which some blocks stay in memory: 8 MiB each, where
+samples are small."""
+
+HELD = 2
+"""Files that each process has, however little room there is: the one that it reads, and the one
+that it opens next."""
+
+PREFETCH = 2
+"""Files that are fetched ahead for each process that reads, however large they are."""
+
+PREFETCH_BYTES = 128 << 20
+"""Bytes of files that are fetched ahead for all of them: of small ones many, since each takes as
+long as an answer."""
+
+AT_ONCE = 64
+"""Files that are fetched at the same time, at most."""
+
+_CACHE, _WORK = "cache", "work"
+"""Folders in the one of the handle: files that may be removed at any time, and those that stay."""
+
+_ENTIRE = frozenset((SHARDS, CHECKSUMS))
+"""What is read of the tables where only ends of shards are looked at."""
+
+
+@dataclass(frozen=True)
+class DatasetOnStore:
+    """The dataset at a URL, while a command reads it. Files of the dataset come into `folder`, a
+    scratch folder of the command.
+
+    `base` is the folder below the URL that has the files, with a / at its end; the manifest is
+    right below the URL. `form` says how shards are fetched. Up to `limit` bytes may be on the disk,
+    without the files of the `kept` names. `version` is the one of the manifest, "" if there is no
+    manifest. `listed` says whether all files were listed. A file in `work` counts instead of the
+    file on the store: a repair changes the dataset there, and puts the files on the store in the
+    end. Another process that is given this record finds the same files.
+    """
+
+    url: str
+    base: str
+    form: Form
+    folder: str
+    limit: int
+    version: str
+    kept: tuple[str, ...]
+    listed: bool
+
+    @property
+    def text(self) -> str:
+        """The URL."""
+        return self.url
+
+    @property
+    def local(self) -> None:
+        """Nothing: its files come and go."""
+        return
+
+    @property
+    def work(self) -> Path:
+        """The folder of this machine with the files that stay: what is kept, and what a repair has
+        made."""
+        return Path(self.folder) / _WORK
+
+    def shown(self, name: str = "") -> str:
+        """Return the URL of a file, or of the dataset, as it is printed."""
+        return printable(f"{self.url}/{self.key_of(name)}" if name else self.url)
+
+    def key_of(self, name: str) -> str:
+        """Return the key of a file of the dataset, below its URL."""
+        return name if name == MANIFEST else self.base + name
+
+    def stat(self, name: str) -> Entry | None:
+        """Return what is known of a file: by the list if there is one, else by a request."""
+        found = LocalFolder(self.work).stat(name)
+        # the manifest came at the beginning, if it was there
+        if found is not None or name == MANIFEST:
+            return found
+        there = _state_of(self).find(name)
+        return None if there is None else there._replace(name=name)
+
+    def names(self) -> list[str]:
+        """Return the names in the dataset's folder, those of changed files too."""
+        return sorted({*os.listdir(self.work), *_state_of(self).names()})
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> pa.Buffer:
+        """Return the bytes of a file, or some of them; the file is fetched whole, unless blocks are
+        read where they are."""
+        if self._is_read_there(name):
+            return _state_of(self).store.read_found(_state_of(self).found(name), start, length)
+        folder, name = self._here(name)
+        return folder.read(name, start, length)
+
+    def chunks(self, name: str) -> Iterator[pa.Buffer]:
+        """Yield the bytes of a file."""
+        if self._is_read_there(name):
+            yield from _state_of(self).store.chunks_of(_state_of(self).found(name))
+        else:
+            folder, name = self._here(name)
+            yield from folder.chunks(name)
+
+    def open(self, name: str) -> pa.NativeFile:
+        """Open a file: where blocks are read when they are needed, each is one request; else it is
+        fetched, and mapped."""
+        if self._is_read_there(name):
+            return pa.PythonFile(OpenFile(_state_of(self).opened(name)), mode="r")
+        folder, name = self._here(name)
+        return folder.open(name)
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file that has been fetched; of a shard, it stays until some more of
+        them were."""
+        own = self.work / name
+        if name == MANIFEST or own.exists():
+            return own
+        path = _state_of(self).fetch(name)
+        if name in self.kept:
+            if self._digest_of(name) not in ("", sha256_of(path)):  # perhaps a proxy's answer
+                self.forget(name)
+                path = _state_of(self).fetch(name)
+            with contextlib.suppress(FileExistsError):
+                own.hardlink_to(path)
+            return own
+        return path
+
+    def _here(self, name: str) -> tuple[LocalFolder, str]:
+        """Return the folder of this machine that a file has been fetched to, and its name there."""
+        path = self.path(name)
+        return LocalFolder(path.parent), path.name
+
+    def _digest_of(self, name: str) -> str:
+        """Return the SHA-256 of a file beside the shards, "" if the manifest cannot be read."""
+        with contextlib.suppress(DatasetError):
+            manifest = Manifest.load(LocalFolder(self.work))
+            return manifest.files[name].sha256 if name in manifest.files else ""
+        return ""
+
+    def forget(self, name: str) -> bool:
+        """Fetch a file anew when it is read next, once, unless it was changed here."""
+        if (self.work / name).exists():
+            return False
+        return _state_of(self).forget(name)
+
+    def prefetch(self, names: Sequence[str]) -> AbstractContextManager[Note]:
+        """While the block runs, fetch files before they are read, for all processes that read some
+        of them in a row."""
+        if self.form == "blocks" or not names:
+            return contextlib.nullcontext(lambda number: None)
+        return _state_of(self).prefetch(names, self.path)
+
+    def check_unchanged(self) -> None:
+        """Raise DatasetError if the manifest on the store is another one by now."""
+        if self.version:
+            found = _state_of(self).store.stat(MANIFEST)
+            if found is None or found.version != self.version:
+                raise DatasetError(
+                    f"{self.shown()}: was replaced while it was read; run the same command again"
+                )
+
+    def close(self) -> None:
+        """Let go of what was fetched."""
+        with _opening:
+            state = _states.pop(self, None)
+        if state is not None:
+            state.cache.close()
+
+    def _is_read_there(self, name: str) -> bool:
+        """Return whether a file is a shard that is read where it is: any other is fetched."""
+        return (
+            self.form == "blocks"
+            and name != MANIFEST
+            and name not in self.kept
+            and not (self.work / name).exists()
+        )
+
+    def gone(self, name: str) -> FileNotFoundError:
+        """Return the error for a file that is not there."""
+        return FileNotFoundError(
+            errno.ENOENT, os.strerror(errno.ENOENT), f"{self.url}/{self.key_of(name)}"
+        )
+
+
+def _state_of(dataset: DatasetOnStore) -> _State:
+    """Return what this process has of a dataset: from the first use on, until it is closed."""
+    if (state := _states.get(dataset)) is not None:
+        return state
+    with _opening:
+        if dataset not in _states:
+            _states[dataset] = _State(dataset)
+        return _states[dataset]
+
+
+_states: dict[DatasetOnStore, _State] = {}
+
+_opening = threading.Lock()
+"""Held while a state is made or taken away."""
+
+
+def _after_fork() -> None:
+    """Begin anew in a forked child: what the parent has of a dataset is for the threads of the
+    parent."""
+    global _opening
+    _opening = threading.Lock()
+    _states.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class _State:
+    """What this process has of a dataset on a store. Threads share it."""
+
+    def __init__(self, dataset: DatasetOnStore) -> None:
+        self._dataset, self.store = dataset, StoreFolder(dataset.url)
+        self._listing: Listing | None = None
+        self._open: dict[str, RemoteFile] = {}
+        self._forgotten = set[str]()
+        self._tail = TAIL
+        self._lock = threading.Lock()
+        folder = Path(dataset.folder) / _CACHE
+        folder.mkdir(exist_ok=True)
+        limits = Limits(dataset.limit, MOST_FILES, HELD, 0, HELD)
+        self.cache = ObjectCache(str(folder), limits, lambda size: contextlib.nullcontext())
+
+    @property
+    def listing(self) -> Listing:
+        """All that there is. Raises OSError if no list was made."""
+        with self._lock:
+            if self._listing is None:
+                self._listing = Listing(Path(self._dataset.folder))
+            return self._listing
+
+    def names(self) -> list[str]:
+        """Return the names in the folder of the dataset. Raises StoreError."""
+        if self._dataset.listed:
+            return list(self.listing)
+        base = self._dataset.base
+        folders, objects = self.store.store.children(base.rstrip("/"))
+        return [*folders, *(found.name[len(base) :] for found in objects)]
+
+    def find(self, name: str) -> Entry | None:
+        """Return what the store has under a name, None for nothing. Its name is that below the
+        URL."""
+        key = self._dataset.base + name
+        if not self._dataset.listed:
+            return self.store.stat(key)
+        found = self.listing.find(name)
+        return None if found is None else found._replace(name=key)
+
+    def found(self, name: str) -> Entry:
+        """Return what the store has under a name, as `find` does. Raises FileNotFoundError for
+        nothing."""
+        found = self.find(name)
+        if found is None:
+            raise self._dataset.gone(name)
+        return found
+
+    def fetch(self, name: str) -> Path:
+        """Return the path of a file in the cache. Of several that want it one fetches it.
+
+        Raises FileNotFoundError, StoreError, StorageError.
+        """
+        with _on_disk(Path(self._dataset.folder).parents[1]):
+            if self.cache.is_held(_copy_of(name)):
+                return Path(self.cache.folder, _copy_of(name))
+        found = self.found(name)
+        try:
+            with _on_disk(Path(self._dataset.folder).parents[1]):
+                return Path(self.cache.hold(_copy_of(name), 0, partial(self._fill, name, found)))
+        except NoSuchKeyError as error:
+            raise self._dataset.gone(name) from error
+
+    def forget(self, name: str) -> bool:
+        """Let go of a file, the first time."""
+        with self._lock:
+            if name in self._forgotten:
+                return False
+            self._forgotten.add(name)
+            self._open.pop(name, None)
+        Path(self.cache.folder, _copy_of(name)).unlink(missing_ok=True)
+        return True
+
+    def opened(self, name: str) -> RemoteFile:
+        """Return a shard that is read where it is. Raises FileNotFoundError, StoreError."""
+        with self._lock:
+            file = self._open.pop(name, None)
+        if file is None:
+            found = self.found(name)
+            file = RemoteFile(found.size, partial(self.store.store.exactly, found))
+        with self._lock:
+            self._open[name] = file
+            while len(self._open) > OPEN:
+                self._open.pop(next(iter(self._open)))
+        return file
+
+    @contextlib.contextmanager
+    def prefetch(self, names: Sequence[str], fetch: Callable[[str], Path]) -> Iterator[Note]:
+        """Fetch files with `fetch` before they are read."""
+        room = AT_ONCE
+        if self._dataset.form == "whole":
+            mean = self.listing.mean_size if self._dataset.listed else 1 << 40
+            room = min(AT_ONCE, min(PREFETCH_BYTES, self._dataset.limit // 4) // mean)
+        several = max(PREFETCH, room // usable_cores())
+        at_once = min(AT_ONCE, several * usable_cores())
+        self.cache.hold_at_least(at_once + HELD)
+        prefetcher = FilePrefetcher(fetch, names, several, at_once)
+        try:
+            prefetcher.note(-1)
+            yield prefetcher.note
+        finally:
+            prefetcher.close()
+
+    def _fill(self, name: str, found: Entry, new: NewFile) -> int:
+        """Write a file, or what is needed of it."""
+        if self._dataset.form != "ends" or name in _ENTIRE:
+            new.expect(found.size)
+            for piece in self.store.store.pieces(found, at_once=PIECES):
+                new.write(piece)
+            return 0
+        new.expect(self._tail)
+        tail = b""  # of a table, nothing
+        if name not in BESIDE_SHARDS and name not in self._dataset.kept:
+            tail = read_tail(found.size, partial(self.store.store.exactly, found), self._tail)
+            self._tail = max(self._tail, min(len(tail), 1 << 20))
+        new.skip(found.size - len(tail))
+        new.write(tail)
+        return 0
+
+
+def _copy_of(name: str) -> str:
+    """Return the name of a file in the cache: beside the cache's own files, whose names an object
+    may have too."""
+    return f"files/{name}"
+
+
+@contextlib.contextmanager
+def _on_disk(folder: Path) -> Iterator[None]:
+    """Raise StorageError for what the system refuses in the folder for temporary files; where it is
+    full, say what to do."""
+    try:
+        with naming_the_path(folder):
+            yield
+    except DiskFullError as error:
+        raise DiskFullError(
+            f"{error}; shards are downloaded to it: set TMPDIR to a folder on a larger disk, or "
+            "SHARDCTL_SCRATCH_LIMIT to less"
+        ) from error
+
+
+LEAVE_SECONDS = 2.0
+"""How long the end waits for requests that are on their way."""
+
+
+class FilePrefetcher:
+    """Threads that fetch `several` files after each that was read. They end with the process,
+    whatever they wait for."""
+
+    def __init__(
+        self, fetch: Callable[[str], Path], names: Sequence[str], several: int, threads: int
+    ) -> None:
+        self._fetch, self._names, self._several, self._most = fetch, names, several, threads
+        self._requested = bytearray(len(names))
+        self._queue: deque[int] = deque()
+        self._ended = False
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+
+    def note(self, number: int) -> None:
+        """Ask for the files after this one."""
+        with self._changed:
+            self._requested[max(0, number)] = True
+            for following in range(number + 1, min(number + 1 + self._several, len(self._names))):
+                if not self._requested[following]:
+                    self._requested[following] = True
+                    self._queue.append(following)
+            for _ in range(min(len(self._queue), self._most) - len(self._threads)):
+                self._threads.append(
+                    threading.Thread(target=self._work, daemon=True, name="shardctl-prefetch")
+                )
+                self._threads[-1].start()
+            self._changed.notify(len(self._queue))
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ended or self._queue)
+                if self._ended:
+                    return
+                name = self._names[self._queue.popleft()]
+            try:
+                self._fetch(name)
+            except (ShardctlError, OSError):
+                return  # whoever reads the file meets the same, and tells it
+
+    def close(self) -> None:
+        """Fetch no more. What is on its way is waited for, but not for long: after Ctrl-C it may be
+        on its way for a minute."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        until = time.monotonic() + LEAVE_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+LISTING = "listing.arrow"
+
+_SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("version", pa.string())])
+
+
+def write_listing(files: Path, store: Store, base: str) -> None:
+    """List the objects below `base`, a folder with a / at its end or nothing, into a file. Raises
+    StoreError."""
+    with pa.OSFile(str(files / LISTING), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
+        last = ""
+        for page in store.pages(base):
+            rows = []
+            for found in page:
+                name, inside, _ = found.name[len(base) :].partition("/")
+                if is_file_name(name) and (not inside or name != last):  # a folder is one name
+                    rows.append(
+                        {
+                            "name": name,
+                            "size": -1 if inside else found.size,
+                            "version": found.version,
+                        }
+                    )
+                last = name if inside else last
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=_SCHEMA))
+
+
+class Listing:
+    """The list in a file. Names are in the order of the store; a folder has the size -1."""
+
+    def __init__(self, files: Path) -> None:
+        table = (
+            pa.ipc.open_file(pa.memory_map(str(files / LISTING)))
+            .read_all()
+            .sort_by("name")
+            .combine_chunks()
+        )
+        self._names, self._sizes, self._versions = (
+            table[name].combine_chunks() for name in _SCHEMA.names
+        )
+
+    @property
+    def mean_size(self) -> int:
+        """The bytes of an object, on average; 1 at least."""
+        return max(1, int(np.from_dlpack(self._sizes).sum()) // max(1, len(self._sizes)))
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield all names."""
+        return iter(self._names.to_pylist())
+
+    def find(self, name: str) -> Entry | None:
+        """Return the size and version of an object, None if there is none. Its name is that within
+        the folder."""
+        place = bisect_left(
+            range(len(self._names)), name, key=lambda number: self._names[number].as_py()
+        )
+        if (
+            place == len(self._names)
+            or self._names[place].as_py() != name
+            or self._sizes[place].as_py() < 0
+        ):
+            return None
+        return Entry(name, self._sizes[place].as_py(), self._versions[place].as_py())

@@ -1,0 +1,230 @@
+"""Arrow IPC files of which only some stretches are here: the footer says where the blocks lie.
+
+https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format: a file ends with a footer (a
+flatbuffer), its length as a 32-bit number, and "ARROW1". The footer lists the place of each record
+batch.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.system.folders import PlacedFile
+
+MAGIC = b"ARROW1"
+END_BYTES = 4 + len(MAGIC)
+"""What comes after the footer."""
+
+_BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("padding", "<i4"), ("body", "<i8")])
+"""The struct Block of File.fbs."""
+
+_DICTIONARIES, _RECORD_BATCHES = 2, 3
+"""The numbers of these fields in the table Footer of File.fbs."""
+
+
+@dataclass(frozen=True)
+class Extents:
+    """The place of each block in a file: where it begins and how many bytes it has, (blocks,) int64
+    each."""
+
+    starts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+
+def footer_bytes(tail: bytes) -> int:
+    """Return how many of the last bytes of a file belong to its footer. Raises ValueError if it is
+    no Arrow file."""
+    if len(tail) < END_BYTES or tail[-len(MAGIC) :] != MAGIC:
+        raise ValueError("it does not end as an Arrow file does")
+    (length,) = struct.unpack_from("<i", tail, len(tail) - END_BYTES)
+    if length <= 0:
+        raise ValueError(f"its footer has {length} bytes")
+    return int(length) + END_BYTES
+
+
+def extents_of(tail: bytes, size: int) -> Extents:
+    """Return where the blocks lie in a file of `size` bytes, of which `tail` are the last, with all
+    of the footer.
+
+    Every block lies inside the file, before the footer. Raises ValueError if the footer says
+    anything else.
+    """
+    length = footer_bytes(tail)
+    if length > len(tail) or length > size:
+        raise ValueError("its footer is longer than the file")
+    footer = tail[len(tail) - length : len(tail) - END_BYTES]
+    try:
+        if len(_vector(footer, _DICTIONARIES)):
+            raise ValueError("it has dictionaries, which no shard has")
+        found = _vector(footer, _RECORD_BATCHES)
+    except struct.error as error:
+        raise ValueError(f"its footer leads out of itself ({error})") from None
+    starts, metadata, body = (
+        found[name].astype(np.int64) for name in ("offset", "metadata", "body")
+    )
+    end = size - length
+    if (
+        (starts < 0)
+        | (metadata <= 0)
+        | (body < 0)
+        | (starts > end)
+        | (body > end - starts)
+        | (metadata > end - starts - body)
+    ).any():
+        raise ValueError("a block lies outside of it")
+    return Extents(starts, metadata + body)
+
+
+def _vector(footer: bytes, field: int) -> npt.NDArray[Any]:
+    """Return a vector of Blocks of the root table. Raises struct.error or ValueError where the
+    bytes lead astray."""
+    (table,) = struct.unpack_from("<I", footer, 0)
+    (back,) = struct.unpack_from("<i", footer, table)
+    vtable = table - back
+    _expect(vtable >= 0)
+    (vtable_bytes,) = struct.unpack_from("<H", footer, vtable)
+    entry = 4 + 2 * field
+    if entry + 2 > vtable_bytes:
+        return np.empty(0, _BLOCK)
+    (at,) = struct.unpack_from("<H", footer, vtable + entry)
+    if not at:
+        return np.empty(0, _BLOCK)
+    (forward,) = struct.unpack_from("<I", footer, table + at)
+    vector = table + at + forward
+    (count,) = struct.unpack_from("<I", footer, vector)
+    _expect(vector + 4 + count * _BLOCK.itemsize <= len(footer))
+    return np.frombuffer(footer, _BLOCK, count, vector + 4)
+
+
+def _expect(holds: bool) -> None:
+    if not holds:
+        raise ValueError("its footer leads out of itself")
+
+
+class HeldFile(PlacedFile):
+    """A file of `size` bytes, whose last bytes are `tail`.
+
+    Reading anything else raises OSError.
+    """
+
+    def __init__(self, size: int, tail: bytes) -> None:
+        super().__init__(size)
+        self._tail = (size - len(tail), pa.py_buffer(tail))
+        self._held: list[tuple[int, pa.Buffer]] = []
+
+    @contextmanager
+    def holding(self, start: int, data: pa.Buffer) -> Iterator[None]:
+        """Have the bytes from `start` on, too."""
+        held = (start, data)
+        self._held.append(held)
+        try:
+            yield
+        finally:
+            self._held.remove(held)  # it, or an equal one, which does as well
+
+    def stretch(self, start: int, count: int) -> pa.Buffer:
+        """Return some bytes. Raises OSError."""
+        for first, data in (*self._held, self._tail):
+            if first <= start and start + count <= first + data.size:
+                return data.slice(start - first, count)
+        raise OSError(f"bytes {start} to {start + count} are outside of its block")
+
+
+TAIL = 16 << 10
+"""Bytes from the end of a shard that are asked for first: the footer of most is in them."""
+
+MOST_FOOTER = 64 << 20
+"""Bytes of the longest footer that is fetched: 24 for each block, and the schema. A damaged one may
+claim much more."""
+
+KEPT = 2
+"""Blocks that stay in memory. Arrow reads the metadata of a block, then the rest of it; then the
+next one comes."""
+
+_ALIGNMENT = 64
+"""Bytes that Arrow's memory is aligned to, and that its writer aligns buffers to at most."""
+
+Get = Callable[[int, int], pa.Buffer]
+"""A way to get some bytes: (start, length)."""
+
+
+def read_tail(size: int, get: Get, likely: int = TAIL) -> bytes:
+    """Return the last bytes of a file of `size` bytes, with all of the footer of an Arrow file: one
+    request, or two.
+
+    Of any other file they are just its last bytes.
+    """
+    length = min(size, likely)
+    tail: bytes = get(size - length, length).to_pybytes()
+    with suppress(ValueError):
+        needed = min(size, footer_bytes(tail))
+        if length < needed <= MOST_FOOTER:
+            before: bytes = get(size - needed, needed - length).to_pybytes()
+            return before + tail
+    return tail
+
+
+class RemoteFile:
+    """A file of `size` bytes elsewhere, of which some stretches are in memory. Threads may share
+    it."""
+
+    def __init__(self, size: int, get: Get) -> None:
+        self.size, self._get = size, get
+        tail = read_tail(size, get)
+        self._tail = (size - len(tail), pa.py_buffer(tail))
+        self._held: list[tuple[int, pa.Buffer]] = []
+        self._starts = self._lengths = np.empty(0, np.int64)
+        with suppress(ValueError):  # Arrow says what is wrong with it
+            extents = extents_of(tail, size)
+            self._starts, self._lengths = extents.starts, extents.lengths
+        self._lock = threading.Lock()
+
+    def read(self, at: int, count: int) -> pa.Buffer:
+        """Return some bytes, without a copy of them. Raises StoreError."""
+        with self._lock:
+            start, data = self._stretch_with(at, count)
+        return data.slice(at - start, count)
+
+    def _stretch_with(self, at: int, count: int) -> tuple[int, pa.Buffer]:
+        """Return a stretch that these bytes are in, and where it begins: the whole block, if they
+        are of one."""
+        for start, data in (*self._held, self._tail):
+            if start <= at and at + count <= start + data.size:
+                return start, data
+        start, length = at, count
+        for block in np.flatnonzero(
+            (self._starts <= at) & (at + count <= self._starts + self._lengths)
+        ).tolist()[:1]:
+            start, length = int(self._starts[block]), int(self._lengths[block])
+        data = _aligned(self._get(start, length), start)
+        self._held = [*self._held, (start, data)][-KEPT:]
+        return start, data
+
+
+def _aligned(data: pa.Buffer, start: int) -> pa.Buffer:
+    """Return a copy of what begins at `start` of a file, in which values lie as they do where the
+    file is mapped."""
+    room = pa.allocate_buffer(data.size + start % _ALIGNMENT)
+    np.frombuffer(room, np.uint8)[start % _ALIGNMENT :] = np.frombuffer(data, np.uint8)
+    return room.slice(start % _ALIGNMENT)
+
+
+class OpenFile(PlacedFile):
+    """A RemoteFile with a place in it."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        super().__init__(file.size)
+        self._file = file
+
+    def stretch(self, start: int, count: int) -> pa.Buffer:
+        """Return some bytes. Raises StoreError."""
+        return self._file.read(start, count)

@@ -1,0 +1,547 @@
+"""The objects of a batch: read from a struct of lists, moved with their images, given sample by
+sample or filled up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import DatasetError, Rejection, UsageError
+from shardctl.format.arrays import leaf_of
+from shardctl.format.roles import Objects
+from shardctl.format.shard import VERIFY_ADVICE
+from shardctl.images.codecs import rle
+from shardctl.images.codecs.image import open_image
+from shardctl.images.codecs.jpeg import plain_size
+from shardctl.images.geometry import Patch, Size, View
+from shardctl.images.object_geometry import (
+    KeepRule,
+    Motion,
+    MovedMasks,
+    Moves,
+    VisibleSpans,
+    moved_keypoints,
+    moved_places,
+    visible_columns,
+)
+from shardctl.images.polygons import Polygons, stretches
+from shardctl.loader.blocks.column import Column, is_missing, numbers_of
+from shardctl.loader.blocks.convert import Views
+from shardctl.loader.blocks.gather import Indices, Located
+from shardctl.loader.blocks.locate import BlockSources, Samples
+from shardctl.loader.blocks.memory import Batch, BatchMemory
+from shardctl.loader.blocks.pictures import encoded_images, limit_of, most_pixels, why_undecoded
+from shardctl.loader.blocks.shards import Shards
+from shardctl.loader.blocks.transforms import Transforms
+
+Floats = npt.NDArray[np.float64]
+
+
+class Unmovable(Exception):
+    """The image at `place` is too small for the crop, or too large."""
+
+    def __init__(self, place: int, why: str) -> None:
+        super().__init__(why)
+        self.place = place
+
+
+def moves_of(transforms: Transforms, wanted: Samples, sizes: Sequence[Size]) -> Moves:
+    """Return what the transforms do to the images of these samples, whose stored sizes are (width,
+    height) each.
+
+    Raises Unmovable for an image that the crop does not fit in, and one that is resized to too many
+    pixels.
+    """
+    views = Views(transforms, wanted)
+    scales, shifts, lows, highs = [], [], [], []
+    for place, (width, height) in enumerate(sizes):
+        resized = (
+            transforms.resized_view(width, height).size if transforms.resize else (width, height)
+        )
+        try:
+            left, top, right, bottom = views.box(*resized, place)
+            transforms.bounded(View.whole((right - left, bottom - top)))
+        except DatasetError as error:
+            raise Unmovable(place, str(error)) from error
+        across, down = resized[0] / width, resized[1] / height
+        if views.mirrored(place):
+            scales.append((-across, down))
+            shifts.append((right, -top))
+        else:
+            scales.append((across, down))
+            shifts.append((-left, -top))
+        still = scales[-1] == (1.0, 1.0) and (left, top, right, bottom) == (0, 0, width, height)
+        lows.append((-np.inf, -np.inf) if still else (0.0, 0.0))
+        highs.append((np.inf, np.inf) if still else (right - left, bottom - top))
+    return Moves(
+        *(np.array(each, np.float64).reshape(-1, 2) for each in (scales, shifts, lows, highs))
+    )
+
+
+Numbers = npt.NDArray[Any]
+Memory = Callable[[str, tuple[int, ...], np.dtype[Any]], Numbers]
+"""Returns an array for a member, of this shape and type, whatever is in it."""
+
+BOX, CATEGORY, AREA, KEYPOINTS, POLYGONS, RLE = (
+    "bbox",
+    "category",
+    "area",
+    "keypoints",
+    "segmentation",
+    "rle",
+)
+
+
+_ROUNDING = 1e-9
+"""How far a pixel's centre may be off by the rounding of numbers."""
+
+
+class Malformed(Exception):
+    """The objects of the sample at `place` are not as docs/annotations.md describes them."""
+
+    def __init__(self, place: int, why: str) -> None:
+        super().__init__(why)
+        self.place = place
+
+
+@dataclass(frozen=True)
+class MemberType:
+    """What a member has for each object: numbers of this `shape` and `dtype` (-1: any length), or
+    anything for dtype None."""
+
+    shape: tuple[int, ...] = ()
+    dtype: np.dtype[Any] | None = None
+
+    def fill(self, value: float) -> float:
+        """Return what is put where there is no object: -1 for whole numbers, False, and `value` for
+        all other numbers."""
+        kind = "" if self.dtype is None else self.dtype.kind
+        return -1 if kind == "i" else 0 if kind == "b" else value
+
+
+BOX_TYPE = MemberType((4,), np.dtype(np.float32))
+CATEGORY_TYPE = MemberType((), np.dtype(np.int64))
+
+
+def member_types(column: Column) -> dict[str, MemberType]:
+    """Return all members of a column of objects. Raises ValueError for a type that is not one of
+    objects."""
+    type_ = column.type
+    if not pa.types.is_struct(type_) or not all(_is_ragged(field.type) for field in type_):
+        raise ValueError("it is not a struct of lists")
+    types = {field.name: _member_type(field, column.objects) for field in type_}
+    if types.get(BOX) != BOX_TYPE or types.get(CATEGORY) != CATEGORY_TYPE:
+        raise ValueError("it needs a bbox of four numbers and a category for each object")
+    lists = [
+        name
+        for name in (KEYPOINTS, POLYGONS)
+        if name in types and _depth(type_.field(name).type) != 3
+    ]
+    if lists:
+        raise ValueError(f"its {lists[0]} are not lists of lists for each object")
+    return types
+
+
+def _member_type(field: pa.Field, role: Objects | None) -> MemberType:
+    item = field.type.value_type
+    if field.name == KEYPOINTS:
+        points = -1 if role is None or role.keypoints is None else len(role.keypoints)
+        return MemberType((points, 3), np.dtype(np.float32))
+    inner = Column.of(pa.field(field.name, item))
+    if inner.is_boolean:
+        return MemberType((), np.dtype(bool))
+    if inner.kind != "fixed" or inner.dtype is None:
+        return MemberType()
+    as_float32 = inner.dtype.kind == "f" and field.name in (BOX, AREA)
+    return MemberType(
+        inner.shape,
+        np.dtype(np.float32)
+        if as_float32
+        else np.dtype(np.int64)
+        if inner.dtype.kind in "iu"
+        else inner.dtype,
+    )
+
+
+def _is_ragged(type_: pa.DataType) -> bool:
+    """Return whether values are lists of any length."""
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_))
+
+
+def _depth(type_: pa.DataType) -> int:
+    leaf, depth = leaf_of(type_)
+    return depth if pa.types.is_floating(leaf) or pa.types.is_integer(leaf) else 0
+
+
+Member = Numbers | Polygons | list[Any]
+"""(T, …) numbers, or a list of T values."""
+
+
+@dataclass(frozen=True)
+class Marked:
+    """The objects of n samples, T in all, one behind the other.
+
+    `counts` (n,) says how many each sample has, and `annotated` (n,) which samples were looked at
+    for objects at all.
+    """
+
+    counts: Indices
+    annotated: npt.NDArray[np.bool_]
+    members: dict[str, Member]
+    types: dict[str, MemberType]
+
+    @classmethod
+    def of(cls, array: pa.StructArray, types: dict[str, MemberType]) -> Marked:
+        """Read the members of an Arrow array of structs of lists. Raises Malformed."""
+        annotated = ~is_missing(array)
+        lists = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+        counts = _lengths(lists[BOX])
+        members: dict[str, Member] = {}
+        for name, type_ in types.items():
+            lengths = _lengths(lists[name])
+            wrong = np.flatnonzero(lengths != counts)
+            if len(wrong):
+                place = int(wrong[0])
+                raise Malformed(place, f"has {counts[place]} boxes and {lengths[place]} of {name}")
+            members[name] = _member(name, lists[name].flatten(), type_, counts)
+        return cls(counts, annotated, members, types)
+
+    @property
+    def owners(self) -> Indices:
+        """The sample that each object is of, (T,)."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    def with_categories(self, table: Indices) -> Marked:
+        """Return the same objects with table[n] for the category n. Raises Malformed for one that
+        is not in it."""
+        categories: Any = self.members.get(CATEGORY)
+        if categories is None:
+            return self
+        wrong = np.flatnonzero((categories < -1) | (categories >= len(table)))
+        if len(wrong):
+            place = int(self.owners[wrong[0]])
+            raise Malformed(
+                place, f"has the category {categories[wrong[0]]}, which is not one of {len(table)}"
+            )
+        renumbered = np.append(table, -1)[categories]
+        return replace(self, members={**self.members, CATEGORY: renumbered})
+
+    def moved(self, moves: Moves, rule: KeepRule, role: Objects) -> Marked:
+        """Return the objects where the images of their samples were put, without those of which too
+        little can be seen.
+
+        It is what images/object_geometry.py does in a conversion, for all samples of a batch at
+        once, and by the same rules. A point outside is no longer there (0, 0, 0). Nothing changes
+        in an image that is as it is stored. Raises Malformed.
+        """
+        owners, changed = self.owners, dict[str, Member]()
+        of_object = moves.at(owners)
+        boxes, polygons = self.members[BOX], self.members.get(POLYGONS)
+        runs: Any = self.members.get(RLE, ())
+        masks = None
+        if any(each is not None for each in runs):
+            changed[RLE], masks = _moved_rle(runs, moves, owners)
+        kept, found, times, outlines = moved_places(
+            np.asarray(boxes, np.float64),
+            polygons if isinstance(polygons, Polygons) else None,
+            [of_object],
+            rule,
+            masks,
+        )
+        if KEYPOINTS in self.members:
+            points: Any = self.members[KEYPOINTS]
+            moved = moved_keypoints(points, [of_object], role)
+            still = np.isinf(of_object.high[:, 0])
+            moved[still] = points[still]
+            changed[KEYPOINTS] = moved
+        members = {
+            name: _selected(changed.get(name, member), kept)
+            for name, member in self.members.items()
+        }
+        members[BOX] = found
+        if AREA in members:
+            areas: Any = members[AREA]
+            members[AREA] = (areas * times).astype(np.float32)
+        if outlines is not None:
+            members[POLYGONS] = outlines
+        return replace(
+            self, counts=np.bincount(owners[kept], minlength=len(self.counts)), members=members
+        )
+
+    def only(self, names: Collection[str]) -> Marked:
+        """Return the same objects with these members alone."""
+        return replace(
+            self, members={name: member for name, member in self.members.items() if name in names}
+        )
+
+    def samples(self) -> list[dict[str, Any] | None]:
+        """Return the members of each sample: arrays (objects, …) of numbers, lists of all else.
+        None if not annotated."""
+        whole = {
+            name: member.lists() if isinstance(member, Polygons) else member
+            for name, member in self.members.items()
+        }
+        return [
+            {name: member[part] for name, member in whole.items()} if annotated else None
+            for part, annotated in zip(stretches(self.counts), self.annotated.tolist(), strict=True)
+        ]
+
+    def padded(self, name: str, value: float, memory: Memory) -> dict[str, Any]:
+        """Return the fields of a batch: arrays (n, most objects, …) filled up, and which objects
+        are there.
+
+        Polygons, RLE and all else that is not numbers of one shape are a list for each sample.
+        """
+        most = int(self.counts.max(initial=0))
+        there = np.arange(most) < self.counts[:, None]
+        fields: dict[str, Any] = {}
+        for member, values in self.members.items():
+            field = f"{name}.{member}"
+            if isinstance(values, np.ndarray):
+                filled = memory(field, (len(self.counts), most, *values.shape[1:]), values.dtype)
+                filled.fill(self.types[member].fill(value))
+                filled[there] = values
+                fields[field] = filled
+            else:
+                each = values.lists() if isinstance(values, Polygons) else values
+                fields[field] = [each[part] for part in stretches(self.counts)]
+        lengths = self.counts.astype(np.int64)
+        return {
+            **fields,
+            f"{name}_length": lengths,
+            f"{name}_mask": there,
+            f"{name}_annotated": self.annotated,
+        }
+
+
+def _lengths(lists: pa.Array) -> Indices:
+    import pyarrow.compute as pc  # rare, and 40 ms
+
+    lengths: Indices = (
+        pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    )
+    return lengths
+
+
+def _member(name: str, values: pa.Array, type_: MemberType, counts: Indices) -> Member:
+    """Return the values of T objects."""
+    if name == KEYPOINTS:
+        return _keypoints(values, type_, counts)
+    if name == POLYGONS:
+        return _polygons(values, counts)
+    if name == RLE:
+        return [runs and {**runs, "size": np.array(runs["size"])} for runs in values.to_pylist()]
+    if type_.dtype is None:
+        return list(values.to_pylist())
+    numbers, missing = numbers_of(values, Column.of(pa.field(name, values.type)))
+    found = numbers.astype(type_.dtype)
+    if missing is not None:
+        found[missing] = type_.fill(np.nan)
+    return found
+
+
+def _keypoints(values: pa.Array, type_: MemberType, counts: Indices) -> Numbers:
+    """Return the points of T objects, (T, points, 3); those that an object lacks are 0, 0, 0: not
+    there."""
+    lengths = _lengths(values)
+    most = int(lengths.max(initial=0)) if type_.shape[0] < 0 else type_.shape[0]
+    wrong = np.flatnonzero(lengths > most)
+    if len(wrong):
+        place = _owner(counts, int(wrong[0]))
+        raise Malformed(
+            place, f"has an object of {lengths[wrong[0]]} keypoints, where {most} have names"
+        )
+    points = values.flatten()
+    numbers, _ = numbers_of(points, Column.of(pa.field(KEYPOINTS, points.type)))
+    found = np.zeros((len(lengths), most, 3), np.float32)
+    found[np.arange(most) < lengths[:, None]] = numbers
+    return found
+
+
+def _polygons(values: pa.Array, counts: Indices) -> Polygons:
+    of_object = _lengths(values)
+    lists = values.flatten()
+    lengths = _lengths(lists)
+    wrong = np.flatnonzero(lengths % 2)
+    if len(wrong):
+        owner = np.repeat(np.arange(len(of_object)), of_object)[wrong[0]]
+        raise Malformed(
+            _owner(counts, int(owner)),
+            f"has a polygon of {lengths[wrong[0]]} numbers, which are x, y, x, y, …",
+        )
+    numbers = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+    return Polygons(numbers.reshape(-1, 2), lengths // 2, of_object)
+
+
+def _owner(counts: Indices, number: int) -> int:
+    """Return the sample that an object is of."""
+    return int(np.searchsorted(np.cumsum(counts), number, side="right"))
+
+
+def _selected(member: Member, kept: npt.NDArray[np.bool_]) -> Member:
+    if isinstance(member, Polygons):
+        return member.only(kept)
+    if isinstance(member, np.ndarray):
+        return member[kept]
+    return [value for value, keeps in zip(member, kept.tolist(), strict=True) if keeps]
+
+
+def _moved_rle(members: Any, moves: Moves, owners: Indices) -> tuple[list[Any], MovedMasks]:
+    """Return masks of single objects where their images were put, by the nearest pixel, and what
+    became of each.
+
+    None stands for an object without one, and for one that nothing is left of.
+    """
+    found, masks = [], MovedMasks(len(members))
+    columns_of: dict[int, VisibleSpans] = {}
+    for place, (runs, owner) in enumerate(zip(members, owners.tolist(), strict=True)):
+        if runs is None or np.isinf(moves.high[owner, 0]):
+            found.append(runs)
+            continue
+        mask = _pixels(runs, owner)
+        if owner not in columns_of:
+            columns_of[owner] = visible_columns(_motion(moves, owner, mask), mask.shape[::-1])
+        columns, rows = (_nearest(moves, owner, axis) for axis in (0, 1))
+        if rows.max() >= mask.shape[0] or columns.max() >= mask.shape[1]:
+            raise Malformed(
+                owner,
+                f"has a mask of {mask.shape[1]}x{mask.shape[0]}, which is smaller than the image",
+            )
+        moved = masks.moved(place, mask, columns_of[owner], lambda mask: mask.taken(rows, columns))  # noqa: B023 - called at once
+        found.append(
+            None
+            if moved is None
+            else {"size": np.array(moved.shape), "counts": rle.encode_patch(moved)}
+        )
+    return found, masks
+
+
+def _pixels(runs: dict[str, Any], owner: int) -> Patch:
+    if runs["size"].dtype.kind != "i" or runs["counts"] is None:
+        raise Malformed(owner, "has a mask without a size or without counts")
+    try:
+        return rle.decode_patch(runs["counts"], tuple(runs["size"].tolist()))
+    except ValueError as error:
+        raise Malformed(owner, f"has a mask that cannot be read: {error}") from None
+
+
+def _motion(moves: Moves, place: int, mask: Patch) -> Motion:
+    """Return the motion of the image of one mask."""
+    (across, down), (right, below) = moves.scale[place].tolist(), moves.shift[place].tolist()
+    matrix = np.array([[across, 0.0, right], [0.0, down, below], [0.0, 0.0, 1.0]])
+    (left, top), (end, bottom) = moves.low[place].tolist(), moves.high[place].tolist()
+    return Motion(
+        (mask.shape[1], mask.shape[0]),
+        matrix,
+        (round(end), round(bottom)),
+        (left, top, end, bottom),
+    )
+
+
+def _nearest(moves: Moves, place: int, axis: int) -> Indices:
+    """Return the pixel of the stored image that is nearest to each column (axis 0) or row of the
+    one in the batch."""
+    centres = np.arange(moves.high[place, axis]) + 0.5
+    pixels: Indices = np.floor(
+        (centres - moves.shift[place, axis]) / moves.scale[place, axis] + _ROUNDING
+    ).astype(np.int64)
+    return pixels
+
+
+class ObjectReader:
+    """Reads the columns of objects of batches. Threads may share it.
+
+    `hidden` is the column of the main image where it must be read for the sizes of its images, and
+    was not asked for. `cut` objects were left out because too little of them is inside.
+    """
+
+    def __init__(self, shards: Shards, columns: list[Column], transforms: Transforms) -> None:
+        """Raises UsageError for transforms that do not fit, DatasetError for a column that is not
+        one of objects."""
+        self._shards, self._transforms = shards, transforms
+        self.cut = 0
+        objects = [column for column in columns if column.objects is not None]
+        self._types: dict[str, dict[str, MemberType]] = {}
+        for column in objects:
+            try:
+                self._types[column.name] = member_types(column)
+            except ValueError as error:
+                raise DatasetError(
+                    f"{shards.root}: {column.name} is not a column of objects: {error}"
+                ) from None
+        self._image = self._main_image(objects[0]) if objects and transforms.moving else None
+        self.hidden: list[Column] = []
+        if self._image is not None and self._image.picture_shape is None:
+            read = {column.name for column in columns}
+            self.hidden = [] if self._image.name in read else [self._image]
+
+    def _main_image(self, column: Column) -> Column:
+        """Return the column of the images that the objects are in."""
+        layout = self._shards.layout
+        name = layout.roles.main_image
+        if name is None:
+            raise UsageError(
+                f"resize, crop and flip move {column.name} with the main image, and the dataset "
+                f"has {len(layout.roles.images)} columns"
+                f" of images, none of them called image; leave {column.name} out with columns="
+            )
+        image = Column.of(layout.columns.field(name), layout.roles.images[name])
+        self._transforms.check_crop(image)
+        return image
+
+    def read(self, column: Column, sources: BlockSources, memory: BatchMemory) -> Batch:
+        """Return the fields of a column of objects in a batch. Raises DamageError."""
+        transforms, wanted = self._transforms, sources.wanted
+        assert column.objects is not None
+        types, members = self._types[column.name], column.object_members
+        # how many there are, and which of them stay
+        needed = {BOX} if self._image is None else {BOX, POLYGONS, RLE}
+        read = tuple(name for name in types if name in members or name in needed)
+        try:
+            stored = sources.take(replace(column, members=read))
+            found = Marked.of(stored, {name: types[name] for name in read})
+            if column.name in transforms.relabel:
+                found = found.with_categories(np.array(transforms.relabel[column.name], np.int64))
+            if self._image is not None:
+                before = int(found.counts.sum())
+                moves = self._moves(self._image, sources)
+                found = found.moved(moves, KeepRule.of(transforms.keep_objects), column.objects)
+                self.cut += before - int(found.counts.sum())
+        except Malformed as malformed:
+            why = f"{column.name}: {malformed}; {VERIFY_ADVICE}"
+            raise wanted.unreadable(malformed.place, why) from malformed
+        found = found.only(members)
+        if column.name not in transforms.pad:
+            return {column.name: found.samples()}
+        return found.padded(column.name, transforms.pad[column.name], memory.array)
+
+    def _moves(self, image: Column, sources: BlockSources) -> Moves:
+        try:
+            return moves_of(self._transforms, sources.wanted, self._sizes(image, sources))
+        except Unmovable as small:
+            raise sources.wanted.unreadable(small.place, f"{image.name}: {small}") from small
+
+    def _sizes(self, image: Column, sources: BlockSources) -> list[Size]:
+        """Return the stored size of each image, upright: (width, height)."""
+        wanted, recipe = sources.wanted, self._shards.manifest.recipe
+        if image.picture_shape is not None:
+            height, width = image.picture_shape[:2]
+            return [(width, height)] * len(wanted)
+        located = sources.locate(image)
+        if not isinstance(located, Located):
+            located = encoded_images(image, sources.memory.take(image), wanted)
+        most, keeps = most_pixels(recipe), recipe.get("truncated") == "keep"
+        found = []
+        for place, data in enumerate(located.rows()):
+            try:
+                limit = limit_of(image, data, most)
+                found.append(plain_size(data) or open_image(data.tobytes(), limit, keeps).size)
+            except Rejection as rejection:
+                why = f"{image.name}: {why_undecoded(image, rejection)}; {VERIFY_ADVICE}"
+                raise wanted.unreadable(place, why) from rejection
+        return found

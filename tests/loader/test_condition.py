@@ -1,0 +1,374 @@
+"""Conditions: what they mean, and that nothing else is done with them."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from places import place_of
+
+import shardctl
+from shardctl.errors import UsageError
+from shardctl.inspection.content.samples import matching
+from shardctl.loader.condition import kept_rows, parse_condition
+
+SCHEMA = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("x", pa.float64()),
+        ("text", pa.string()),
+        ("ids", pa.list_(pa.int64())),
+        ("label", pa.int64()),
+    ]
+    + [("box", pa.struct([("width", pa.int64())])), ("yes", pa.bool_())]
+)
+ROWS: list[dict[str, Any]] = [
+    {
+        "n": n,
+        "x": n / 4,
+        "text": f"Text {n}",
+        "ids": list(range(n)),
+        "label": n % 3,
+        "box": {"width": 10 * n},
+        "yes": n > 5,
+    }
+    for n in range(8)
+] + [{"n": None, "x": None, "text": None, "ids": None, "label": None, "box": None, "yes": None}]
+CLASSES = ("ant", "bee", "cat")
+
+
+def chosen(text: str) -> list[int]:
+    where = parse_condition(text, SCHEMA, {"label": CLASSES})
+    table = pa.Table.from_pylist(ROWS, schema=SCHEMA)
+    kept = kept_rows(table.append_column("place", pa.array(range(len(ROWS)))), where.expression)
+    found: list[int] = kept["place"].to_pylist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "python"),
+    [
+        ("n == 3", lambda r: r["n"] == 3),
+        ("n != 3", lambda r: r["n"] != 3),
+        ("3 < n <= 6", lambda r: 3 < r["n"] <= 6),
+        ("n >= 2 and x < 1.5 or n == 7", lambda r: (r["n"] >= 2 and r["x"] < 1.5) or r["n"] == 7),
+        ("not (n > 2)", lambda r: not r["n"] > 2),
+        ("n in [1, 2, 5]", lambda r: r["n"] in (1, 2, 5)),
+        ("n not in (1, 2)", lambda r: r["n"] not in (1, 2)),
+        ("n > -1", lambda r: r["n"] > -1),
+        ("n * 2 + 1 == 7", lambda r: r["n"] * 2 + 1 == 7),
+        ("n / 2 > 1.4", lambda r: r["n"] / 2 > 1.4),
+        ("len(text) == 6", lambda r: len(r["text"]) == 6),
+        ("len(ids) > 4", lambda r: len(r["ids"]) > 4),
+        ("contains(text, '5')", lambda r: "5" in r["text"]),
+        ("startswith(lower(text), 'text')", lambda r: True),
+        ("endswith(text, ' 7')", lambda r: r["text"].endswith(" 7")),
+        ("label == 'bee'", lambda r: r["label"] == 1),
+        ("label in ['ant', 2]", lambda r: r["label"] in (0, 2)),
+        ("'cat' != label", lambda r: r["label"] != 2),
+        ("yes == True and n != 2", lambda r: r["yes"] and r["n"] != 2),
+        ("yes in [False]", lambda r: not r["yes"]),
+        ("n == 3.0", lambda r: r["n"] == 3),
+        ("text in ['Text 1']", lambda r: r["n"] == 1),
+        ("box.width >= 30", lambda r: r["box"]["width"] >= 30),
+    ],
+)  # fmt: skip
+def test_a_condition_means_what_it_means_in_python(text: str, python: Any) -> None:
+    assert chosen(text) == [place for place, row in enumerate(ROWS[:-1]) if python(row)]
+
+
+NUMBERS = {
+    "i": pa.array([1, 16777213, 2**53 + 1, -5, -(2**63)], pa.int64()),
+    "b": pa.array([100, -100, 1, 127, 0], pa.int8()),
+    "u": pa.array([2**63 + 5, 1, 2, 3, 127], pa.uint64()),
+    "f": pa.array([0.5, 1.5, 2.0**53, float("nan"), -5.0], pa.float64()),
+    "g": pa.array([0.1, 0.2, 1.0, 127.0, -0.0], pa.float32()),
+}
+
+
+@examples(400)
+@given(
+    st.sampled_from("ibufg"),
+    st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "in"]),
+    st.sampled_from([0, 1, -5, 127, 2**53, 2**53 + 1, 2**63 - 1, -(2**63)])
+    | st.sampled_from([0.5, -0.0, 1.0, 0.1, -5.0, 127.5, 2.0**53, 1e30, -1e30, 9.3e18]),
+    st.booleans(),
+)
+def test_numbers_of_all_types_are_compared_as_in_python(
+    column: str, sign: str, number: float, behind: bool
+) -> None:
+    text = f"{number} {sign} {column}" if behind and sign != "in" else f"{column} {sign} {number}"
+    text = text.replace(f"in {number}", f"in [{number}, 1.5]")
+    table = pa.table(NUMBERS)
+    kept = kept_rows(
+        table.append_column("place", pa.array(range(5))),
+        parse_condition(text, table.schema, {}).expression,
+    )
+    assert kept["place"].to_pylist() == [
+        place for place, row in enumerate(table.to_pylist()) if eval(text, {}, row)
+    ], text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["i - 0.5 == 16777212.5", "b + b == 200", "b * 2.5 > 300", "i / 2 == 0.5", "u == i", "b < u"],
+)
+def test_numbers_are_computed_with_in_64_bits(text: str) -> None:
+    table = pa.table(NUMBERS)
+    kept = kept_rows(
+        table.append_column("place", pa.array(range(5))),
+        parse_condition(text, table.schema, {}).expression,
+    )
+    assert kept["place"].to_pylist() == [
+        place for place, row in enumerate(table.to_pylist()) if eval(text, {}, row)
+    ]
+
+
+def test_missing_values_meet_no_comparison_and_can_be_asked_for() -> None:
+    assert chosen("n is None") == [8]
+    assert chosen("text is not None and n < 2") == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("n ==", "is not a condition"),
+        ("", "is not a condition"),
+        ("n = 3", "is not a condition"),
+        ("m == 3", "no column 'm'; it has n, x, text"),
+        ("lable == 3", "no column 'lable'; did you mean label"),
+        ("label == 'wasp'", "no class 'wasp'"),
+        ("label == 'bea'", "no class 'bea'; did you mean bee"),
+        ("box.height > 1", "box has no part 'height'"),
+        ("n.real == 1", "n has no part 'real'"),
+        ("n == 'three'", "n is a number; compare it with a number, not with 'three'"),
+        ("n == '5'", "n is a number; compare it with 5, not with '5'"),
+        ("'-2.5' < x", "x is a number; compare it with -2.5, not with '-2.5'"),
+        (
+            "box.width in [1, 2] and box.width in ['1']",
+            "box.width is a number; compare it with 1, not with '1'",
+        ),
+        ("n == True", "n is a number; compare it with a number, not with True"),
+        ("yes == 1", "yes is True or False; compare it with True or False, not with 1"),
+        ("text > 3", "text is text; compare it with '3', not with 3"),
+        ("text not in [3]", "text is text; compare it with '3', not with 3"),
+        (
+            "len(n) > 1",
+            "does not fit the columns (n is a number). A condition is true or false for each "
+            "sample",
+        ),
+        ("n", "does not fit the columns (n is a number)"),
+        ("ids > 3", "does not fit the columns (ids is list<item: int64>)"),
+        ("n in ids", "goes with a list"),
+        ("n is 3", "`is` goes with None only"),
+        ("n in [m]", "is not a number or a string"),
+        ("contains(text, n)", "takes a column and a string"),
+        ("__import__('os').system('true')", "is not one of len"),
+        ("(lambda: n)() == 1", "is not one of len"),
+        ("n == [x for x in ids]", "is not allowed"),
+        ("f'{n}' == '1'", "is not allowed"),
+        ("n if n else n", "is not allowed"),
+        ("(n := 3) == 3", "is not allowed"),
+        ("ids[0] == 1", "is not allowed"),
+        ("n ** 9 == 1", "is not allowed"),
+        ("text.upper() == 'X'", "is not one of len"),
+        ("not " * 200 + "n == 1", "nested too deep"),
+        ("(" * 5000 + "n" + ")" * 5000, "is not a condition"),
+        ("n == 99999999999999999999999", "a whole number is too large"),
+        ("n == 9223372036854775808", "a whole number is too large"),
+        ("n + 99999999999999999999 > 0", "a whole number is too large"),
+        ("label in [1, 99999999999999999999]", "a whole number is too large"),
+        ("not (n > 1 or -99999999999999999999 < n)", "a whole number is too large"),
+        ("n == 0x" + "f" * 6000, "a whole number is too large"),
+        ("n == [0x" + "f" * 6000 + "]", "cannot be read"),
+        ("n == " + "9" * 6000, "is not a condition"),
+        (r'text == "\ud800"', "half of a surrogate pair"),
+        (r'text in ["\ud800"]', "half of a surrogate pair"),
+        (r'contains(text, "\ud800")', "half of a surrogate pair"),
+        ("n in [1, 'x']", "must be of one kind"),
+        ("n in [True, 1]", "must be of one kind"),
+        ("n" + ".a" * 1500 + " == 1", "nested too deep"),
+        ("n" + " ** 2" * 1500 + " == 1", "nested too deep"),
+        ("n" + "[0]" * 20_000 + " == 1", "nested too deep"),
+        (
+            " or ".join(["n == 1"] * 1001),
+            "more than 1,000 comparisons and operations; .* as in index in [1, 5, 7]",
+        ),
+        ("n" + " < n" * 20_000, "more than 1,000 comparisons"),
+        ("not not (" + " and ".join(["n == 1"] * 20_000) + ")", "more than 1,000 comparisons"),
+    ],
+)
+def test_what_is_no_condition_is_refused_in_a_sentence(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.sub(r"[()\[]", r"\\\g<0>", message)) as refused:
+        parse_condition(text, SCHEMA, {"label": CLASSES})
+    assert len(str(refused.value)) < 800, (
+        "a message repeats no more than the beginning of a condition"
+    )
+    assert "kernel" not in str(refused.value), "Arrow's own words are not for users of shardctl"
+
+
+def test_numbers_at_the_ends_of_64_bits_are_allowed() -> None:
+    assert chosen(f"n < {2**63 - 1} and n > {-(2**63)} and n == 4") == [4]
+
+
+def test_a_condition_of_a_thousand_comparisons_is_allowed_and_a_list_may_be_longer() -> None:
+    assert chosen(" or ".join(f"n == {number}" for number in range(4, 1004))) == [4, 5, 6, 7]
+    assert chosen(f"n in {list(range(5, 50_000))}") == [5, 6, 7]
+
+
+def test_columns_are_released_by_the_thread_that_asked() -> None:
+    """Where another thread is the last to release a numpy array while Python exits, the process is
+    aborted."""
+    where, released = (
+        parse_condition(" or ".join(f"n == {number}" for number in range(200)), SCHEMA, {}),
+        [],
+    )
+    for _ in range(50):
+        numbers = np.arange(100)
+        weakref.finalize(numbers, lambda: released.append(threading.get_ident()))
+        table = pa.table({"n": pa.array(numbers)})
+        del numbers
+        assert kept_rows(table, where.expression).num_rows == 100
+        del table
+    assert released == [threading.get_ident()] * 50
+
+
+@examples(300)
+@given(st.text(st.sampled_from("nx text()[]'\"=<>!.,+-*/ inotadle12{}:\\\n\0é"), max_size=40))
+def test_no_text_does_anything_but_be_refused_or_understood(text: str) -> None:
+    try:
+        assert set(chosen(text)) <= set(range(len(ROWS)))
+    except UsageError:
+        return
+
+
+def test_width_height_and_place_can_be_asked_without_being_columns(
+    photos: Path, raw_dataset: Path, tmp_path: Path
+) -> None:
+    shardctl.convert(photos, tmp_path / "out", workers=0)
+    wide = {
+        sample["key"]
+        for sample in shardctl.open(tmp_path / "out")
+        if sample["image"].shape[1] > 500
+    }
+    assert {
+        record.values["key"] for record in matching(place_of(tmp_path / "out"), None, "width > 500")
+    } == wide
+    large = {
+        p.relative_to(photos).as_posix() for p in photos.rglob("*.*") if p.stat().st_size > 9000
+    }
+    assert {
+        record.values["key"]
+        for record in matching(place_of(tmp_path / "out"), None, "image_bytes > 9000")
+    } == large
+    assert len(list(matching(place_of(raw_dataset), None, "width == 32 and height == 32"))) == 60
+    assert [
+        record.index for record in matching(place_of(raw_dataset), None, "index in [3, 41]")
+    ] == [3, 41]
+    (val,) = {
+        record.shard.partition("-")[0]
+        for record in matching(place_of(raw_dataset), None, "split == 'val'")
+    }
+    assert val == "val"
+    assert [record.row for record in matching(place_of(raw_dataset), "val", "row == 1")] == [
+        1
+    ] * len(list(raw_dataset.glob("val-*")))
+
+
+def test_no_match_is_said(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:
+    for options in (["--head", 2], []):
+        shown = cli("inspect", raw_dataset, "--where", "row == 1000", *options)
+        assert (shown.code, shown.out) == (0, "no sample matches row == 1000\n")
+        assert cli("inspect", raw_dataset, "--where", "row == 1000", *options, "--json").json == {
+            "matches": 0,
+            "samples": [],
+        }
+    saved = cli("inspect", raw_dataset, "--where", "row == 1000", "--save", tmp_path / "none")
+    assert (saved.code, saved.out) == (0, "no sample matches row == 1000\n")
+    drawn = cli("inspect", raw_dataset, "--where", "row == 1000", "--images", tmp_path / "none.png")
+    assert (
+        drawn.code,
+        "no sample matches row == 1000, and there is nothing to draw" in drawn.err,
+    ) == (2, True)
+
+
+def test_matches_are_counted_only_where_all_samples_were_looked_at(
+    cli: Any, raw_dataset: Path
+) -> None:
+    few = cli("inspect", raw_dataset, "--where", "label == 'snow'", "--head", 3, "--json").json
+    assert (few["matches"], len(few["samples"])) == (None, 3)
+    assert (
+        cli("inspect", raw_dataset, "--where", "label == 'snow'", "--head", 30, "--json").json[
+            "matches"
+        ]
+        == 10
+    )
+
+
+def test_a_division_by_zero_is_said_in_a_sentence(cli: Any, raw_dataset: Path) -> None:
+    refused = cli("inspect", raw_dataset, "--where", "index / 0 > 1")
+    assert (refused.code, refused.err) == (
+        2,
+        "shardctl: --where 'index / 0 > 1' cannot be computed: divide by zero\n",
+    )
+    with pytest.raises(
+        UsageError,
+        match=r"^filter 'label / 0 > 1' cannot be computed from the columns label: divide by zero$",
+    ):
+        shardctl.open(raw_dataset).filter("label / 0 > 1")
+
+
+def test_a_huge_number_is_refused_by_the_command(cli: Any, raw_dataset: Path) -> None:
+    refused = cli("inspect", raw_dataset, "--where", "index == 99999999999999999999999")
+    assert (refused.code, "a whole number is too large" in refused.err) == (2, True)
+
+
+def test_the_command_counts_shows_and_saves_what_matches(
+    cli: Any, raw_dataset: Path, tmp_path: Path
+) -> None:
+    shown = cli(
+        "inspect",
+        raw_dataset,
+        "--where",
+        "label in ['snow', 'night', 'dunes']",
+        "--columns",
+        "key,label",
+    )
+    assert shown.code == 0
+    assert "30 samples match; the first 20 are shown" in shown.out
+    assert cli("inspect", raw_dataset, "--where", "label == 'snow'", "--json").json["matches"] == 10
+    few = cli("inspect", raw_dataset, "--where", "label == 'snow'", "--head", 3, "--json").json
+    assert len(few["samples"]) == 3
+    saved = cli("inspect", raw_dataset, "--where", "label == 'snow'", "--save", tmp_path / "snow")
+    assert f"20 files written to {tmp_path}/snow" in saved.out
+    assert len(list((tmp_path / "snow" / "snow").glob("*.png"))) == 10
+    assert json.loads(next((tmp_path / "snow" / "snow").glob("*.json")).read_text()) == {
+        "label": 4,
+        "label_name": "snow",
+    }
+    both = cli(
+        "inspect",
+        raw_dataset,
+        "--where",
+        "label == 3",
+        "--save",
+        tmp_path / "s",
+        "--images",
+        tmp_path / "s.png",
+        "--json",
+    )
+    assert (len(both.json["files"]), both.json["images"]) == (20, 10)
+    assert (tmp_path / "s.png").exists()
+    refused = cli("inspect", raw_dataset, "--where", "labl == 1")
+    assert refused.code == 2
+    assert "no column 'labl'; did you mean label?" in refused.err
