@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.sources.annotations.base import AnnotationRule
+from shardctl.format.roles import Objects
+from shardctl.sources.annotations.base import AnnotationRule, Annotations
 from shardctl.sources.label_table import some
 from shardctl.system.files import naming_the_path
 from shardctl.system.text import counted
@@ -127,7 +128,7 @@ class ObjectsWriter:
         self._objects: list[dict[str, list[Any]]] = []
         self._annotated: list[dict[str, Any]] = []
         self._members: set[str] = set()
-        self.outside = self.degenerate = 0
+        self._outside = self._degenerate = 0
 
     def add(self, objects: dict[str, list[Any]], size: tuple[int, int] | None) -> None:
         """Add the objects of an image, whose size (width, height) the annotations say to be
@@ -136,8 +137,8 @@ class ObjectsWriter:
         outside, degenerate = odd_boxes(
             objects["bbox"], (1, 1) if self._relative else size or (0, 0), self._relative
         )
-        self.outside += outside
-        self.degenerate += degenerate
+        self._outside += outside
+        self._degenerate += degenerate
         count = len(objects["bbox"])
         self._objects.append({name: objects.get(name) or _empty(name, count) for name in ITEMS})
         self._annotated.append(annotated(self._rule, size, self._relative))
@@ -145,15 +146,24 @@ class ObjectsWriter:
             self._flush()
 
     def finish(
-        self, categories: npt.NDArray[np.int64] | None = None
-    ) -> tuple[pa.Table, tuple[str, ...]]:
-        """Return the table, without what is not known of any object, and its members.
+        self,
+        rows: npt.NDArray[np.int64],
+        role: Objects,
+        categories: npt.NDArray[np.int64] | None = None,
+        **more: Any,
+    ) -> Annotations:
+        """Return the annotations, without what is not known of any object. `rows` has the row of
+        each input.
 
-        `categories` has the number that each category gets in the place of its own.
+        `categories` has the number that each category gets in the place of its own, and `more` has
+        other fields of the annotations.
         """
         self._flush()
         members = tuple(name for name in ITEMS if name in self._members or name in ALWAYS)
-        return trimmed(self._writer.finish(), members, categories), members
+        table = trimmed(self._writer.finish(), members, categories)
+        said = said_of_boxes(self._outside, self._degenerate, self._rule)
+        more["notices"] = (*more["notices"], *said)
+        return Annotations(table, rows, (objects_field(members),), roles={OBJECTS: role}, **more)
 
     def _flush(self) -> None:
         self._writer.write(

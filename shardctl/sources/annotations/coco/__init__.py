@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from shardctl.errors import InputError
-from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, no_options
+from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.coco.file import CocoFile, joined_categories
 from shardctl.sources.annotations.coco.joining import Joined
 from shardctl.sources.annotations.coco.reading import read_file
@@ -24,15 +24,11 @@ from shardctl.system.locations import name_of, parent_of
 from shardctl.system.text import printable
 
 
-class Coco:
+class Coco(AnnotationFormat):
     """The JSON files of the COCO datasets and of the many tools that write such."""
 
     name: ClassVar[str] = "coco"
-    needs_path: ClassVar[bool] = True
-
-    def check_option(self, name: str, value: str) -> None:
-        """Raise UsageError: it has none."""
-        no_options(self, name)
+    takes_several: ClassVar[bool] = True
 
     def read(
         self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
