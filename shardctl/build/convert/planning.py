@@ -20,7 +20,7 @@ from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.job import DatasetJob, Job
 from shardctl.errors import InputError, StorageError, TypesDifferError
 from shardctl.format.roles import Image
-from shardctl.sources.annotations.counting import annotated_columns
+from shardctl.sources.annotations.objects import annotated_columns
 from shardctl.sources.formats.base import FOLDER
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import format_bytes, printable

@@ -30,8 +30,12 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
-from shardctl.sources.annotations.nested_records import refuse_nested_records
-from shardctl.sources.annotations.unused import Images, Unused, warnings_of_unused
+from shardctl.sources.annotations.unused import (
+    Images,
+    Unused,
+    refuse_nested_records,
+    warnings_of_unused,
+)
 from shardctl.sources.export_description import may_be_of_export
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.kinds.image import KNOWN_SUFFIXES

@@ -16,8 +16,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.roles import Role
 from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
-from shardctl.sources.annotations.inputs import Inputs
-from shardctl.sources.annotations.told_splits import ToldSplits
+from shardctl.sources.annotations.inputs import Inputs, ToldSplits
 from shardctl.system.options import Word
 
 

@@ -17,7 +17,7 @@ from shardctl.sources.annotations.base import (
     Annotations,
     Source,
 )
-from shardctl.sources.annotations.inputs import Inputs
+from shardctl.sources.annotations.inputs import Inputs, lists_in, told_by_lists
 from shardctl.sources.annotations.objects import (
     ObjectsWriter,
     Others,
@@ -34,7 +34,6 @@ from shardctl.sources.annotations.per_image import (
     refuse_no_match,
     said_of_others,
 )
-from shardctl.sources.annotations.told_splits import lists_in, told_by_lists
 from shardctl.sources.files import fetch_all, is_folder
 from shardctl.sources.types import in_order
 from shardctl.sources.walk import FoundFile

@@ -22,7 +22,7 @@ from shardctl.sources.annotations.base import (
     Annotations,
     Source,
 )
-from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, stem
+from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, Place, ToldSplits, stem
 from shardctl.sources.annotations.objects import (
     BEYOND,
     ObjectsWriter,
@@ -39,7 +39,6 @@ from shardctl.sources.annotations.per_image import (
     said_of_others,
     walked,
 )
-from shardctl.sources.annotations.told_splits import Place, ToldSplits
 from shardctl.sources.files import exists, is_folder
 from shardctl.sources.label_table import some
 from shardctl.sources.roots import resolved

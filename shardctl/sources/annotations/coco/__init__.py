@@ -14,9 +14,15 @@ from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, 
 from shardctl.sources.annotations.coco.file import CocoFile, joined_categories
 from shardctl.sources.annotations.coco.joining import Joined
 from shardctl.sources.annotations.coco.reading import read_file
-from shardctl.sources.annotations.inputs import Inputs, none_among_inputs, said_of_absent, stem
+from shardctl.sources.annotations.inputs import (
+    Inputs,
+    Place,
+    ToldSplits,
+    none_among_inputs,
+    said_of_absent,
+    stem,
+)
 from shardctl.sources.annotations.objects import said_of_others_in
-from shardctl.sources.annotations.told_splits import Place, ToldSplits
 from shardctl.sources.label_table import some
 from shardctl.sources.roots import resolved
 from shardctl.sources.splits import split_word
