@@ -53,7 +53,7 @@ MOST_FOLDERS = 64
 OF_IMAGES = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".webp", ".bmp", ".tif", ".tiff")
 """How names of images end, which are looked for in texts."""
 
-_NAME = re.compile(rf"[^\s\"',;|=#<>]+(?:{'|'.join(map(re.escape, OF_IMAGES))})")
+_WORDS = re.compile(r"[\s\"',;|=#<>]+")
 _OF_LABELS = re.compile(
     rb"(?i)\b(labels?|class(es)?|categor(y|ies)|captions?|text|target|species|breed|bbox|objects?|xmin)\b"
 )
@@ -151,9 +151,9 @@ def _looked_at(files: Sequence[FoundFile], images: Images) -> Iterator[tuple[str
                 yield _said(file.opened, "yolo:", "looks like the data.yaml of YOLO labels")
         elif suffix == ".json" and _OF_COCO.search(ends) and _MEMBERS_OF_COCO.search(ends):
             yield _said(file.opened, "coco:", "looks like COCO annotations")
-        elif (name := _NAME.search(ends.decode("utf-8", "replace"))) is not None:
+        elif name := _name_in(ends):
             is_told = not images.have_classes or _OF_LABELS.search(ends)
-            if is_told and images.have(name[0].removeprefix("./"), [file.folder, *folders]):
+            if is_told and images.have(name.removeprefix("./"), [file.folder, *folders]):
                 if suffix not in TABLES:  # there may be one for each image
                     yield file.opened, f"{printable(file.opened)} names images{_TO_WRITE}"
                     return
@@ -177,6 +177,12 @@ _TO_WRITE = (
 _OF_YOLO = re.compile(rb"(?ms)(?=.*^names\s*:).*^(train|val|path)\s*:")
 _OF_COCO = re.compile(rb'(?s)\A\s*\{.*("annotations"\s*:\s*\[\s*\{|"image_id")')
 _MEMBERS_OF_COCO = re.compile(rb'"(category_id|caption)"|"categories"\s*:\s*\[')
+
+
+def _name_in(data: bytes) -> str:
+    """Return the first name of an image in a text, "" for none."""
+    words = _WORDS.split(data.decode("utf-8", "replace"))
+    return next((word for word in words if word.endswith(OF_IMAGES)), "")
 
 
 def _said_of_masks(images: Images) -> Iterator[str]:
