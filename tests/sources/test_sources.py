@@ -1,21 +1,25 @@
 from __future__ import annotations
+
 import json
-import numpy as np
 import os
-import pytest
-import shardctl
 import tarfile
-from PIL import Image
-from conftest import examples
-from hypothesis import (example, given, strategies as st)
 from pathlib import Path
-from shardctl.errors import (InputError, TooManyRejectsError)
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import examples
+from hypothesis import example, given
+from hypothesis import strategies as st
+from PIL import Image
+from tars import tar
+
+import shardctl
+from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.tables import read_rejects
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.walk import walk
 from shardctl.system.folders import LocalFolder
-from tars import tar
-from typing import Any
 
 
 def tree(root: Path, *names: str) -> Path:
