@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -220,8 +220,7 @@ def _module_digest(target: str, name: str) -> str:
         ) from error
 
 
-@dataclass(frozen=True)
-class Custom(SampleTransform):
+class Custom(SampleTransform, name="custom"):
     """Calls `function(sample)`, or `function(sample, rng)` where it asks for rng. Anything that can
     be called will do.
 
@@ -230,14 +229,13 @@ class Custom(SampleTransform):
     numpy.random.Generator keyed by the seed, the sample's key and its variant.
     """
 
-    name: ClassVar[str] = "custom"
     target: str = setting(Text(), help="MODULE:FUNCTION.")
 
     def loaded(self, folder: Path | None = None) -> Transform:
         """Import the function, to be sure that it can be called. A class becomes a model. Raises
         UsageError."""
         if is_model(self._function):
-            return Model(self.target).loaded()
+            return Model(target=self.target).loaded()
         self._call  # noqa: B018 - imported once, and kept
         return self
 
@@ -312,8 +310,7 @@ MODELS_KEPT = 4
 conversions."""
 
 
-@dataclass(frozen=True)
-class Model(GroupTransform):
+class Model(GroupTransform, name="model"):
     """Makes an object of a class once in each worker, `Class(**arguments)`, and calls it with lists
     of `batch` samples.
 
@@ -321,7 +318,6 @@ class Model(GroupTransform):
     each sample the changed dict, a list of several, or None, which leaves it out.
     """
 
-    name: ClassVar[str] = "model"
     target: str = setting(Text(), help="MODULE:CLASS.")
     batch: int = setting(Whole(1, 65536), 32, "Most samples in a call.")
     arguments: str = setting(Table(), "{}", "A table with the keywords for the class.")

@@ -71,7 +71,7 @@ class ImageSteps:
         begun = deque[tuple[Picture, Rng]]()
         for number in range(self._samples):
             picture = Picture(opened.size, number % self._parts, self._recipe.max_pixels)
-            rng = self._recipe.rng(key, number) if self._random else None
+            rng = self._recipe.rng(key, number, self._random)
             for step in self._first:
                 step.apply(picture, rng)
             begun.append((picture, rng))

@@ -6,11 +6,11 @@ import io
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +46,7 @@ VERSION = 3
 """Which chats get which tokens and masks: a number for each change of that."""
 
 
-@dataclass(frozen=True)
-class TokenizeChat(TokenStep):
+class TokenizeChat(TokenStep, name="tokenize_chat"):
     """Turns chats into the columns tokens and loss_mask, by a chat template.
 
     The template writes a chat as one text, which is encoded whole, with no tokens added to those
@@ -56,7 +55,6 @@ class TokenizeChat(TokenStep):
     template does not have these.
     """
 
-    name: ClassVar[str] = "tokenize_chat"
     template: str = setting(
         Text(), AUTO, "auto: that of the tokenizer's folder. chatml: built in. Or a FILE.jinja."
     )

@@ -4,9 +4,7 @@ the work was divided."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -34,12 +32,10 @@ from shardctl.transforms.text.base import require_text, texts_of, with_texts
 EXACT, NEAR = "exact", "near"
 
 
-@dataclass(frozen=True)
-class Deduplicate(BatchTransform):
+class Deduplicate(BatchTransform, name="deduplicate"):
     """Rejects texts that are the same as others, or nearly; or drops the lines or paragraphs that
     are the same as others."""
 
-    name: ClassVar[str] = "deduplicate"
     unit: str = setting(
         Word(DOCUMENT, LINE, PARAGRAPH),
         DOCUMENT,

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -100,12 +100,10 @@ class RuleFilter(TextFilter):
 LIMIT = Whole(0, 2**40)
 
 
-@dataclass(frozen=True)
-class FilterLength(BatchTransform):
+class FilterLength(BatchTransform, name="filter_length"):
     """Keeps texts whose number of characters, words or tokens is within limits. A missing text has
     none."""
 
-    name: ClassVar[str] = "filter_length"
     min_chars: int | None = setting(LIMIT, None, "Fewest characters (code points).")
     max_chars: int | None = setting(LIMIT, None, "Most characters.")
     min_words: int | None = setting(LIMIT, None, "Fewest words: characters between white space.")
@@ -184,8 +182,7 @@ POLICY = (
 )
 
 
-@dataclass(frozen=True)
-class FilterC4(TextStep):
+class FilterC4(TextStep, name="filter_c4"):
     """Removes lines, and rejects texts, by the rules of C4 (arXiv:1910.10683, section 2.2).
 
     The lines that are left are joined by newlines. Rules about whole texts look at all of their
@@ -193,7 +190,6 @@ class FilterC4(TextStep):
     the end of the line or white space follows.
     """
 
-    name: ClassVar[str] = "filter_c4"
     endings: tuple[str, ...] = setting(
         Names(),
         (".", "?", "!", '"', "”"),
@@ -274,12 +270,10 @@ def _flags(values: pa.Array) -> Mask:
     return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]  # pyarrow has no types
 
 
-@dataclass(frozen=True)
-class FilterFineweb(RuleFilter):
+class FilterFineweb(RuleFilter, name="filter_fineweb"):
     """Rejects texts by the rules of FineWeb (arXiv:2406.17557, section 3.6): to come after Gopher
     and C4."""
 
-    name: ClassVar[str] = "filter_fineweb"
     min_punctuated: float = setting(
         PROBABILITY, 0.12, "The share of lines that end with punctuation must be over this."
     )
@@ -347,11 +341,9 @@ RATIO = Number(0.0)
 ELLIPSES = ("...", "…")
 
 
-@dataclass(frozen=True)
-class FilterGopher(RuleFilter):
+class FilterGopher(RuleFilter, name="filter_gopher"):
     """Rejects texts by the quality rules of Gopher (arXiv:2112.11446, appendix A.1.1)."""
 
-    name: ClassVar[str] = "filter_gopher"
     min_words: int = setting(COUNT, 50, "Fewest words.")
     max_words: int = setting(COUNT, 100_000, "Most words.")
     min_word_length: float = setting(RATIO, 3.0, "Least mean length of words, in characters.")
@@ -483,8 +475,7 @@ def _quoted(word: str) -> str:
 N_GRAMS = range(2, 11)
 
 
-@dataclass(frozen=True)
-class FilterGopherRepetition(RuleFilter):
+class FilterGopherRepetition(RuleFilter, name="filter_gopher_repetition"):
     """Rejects texts that repeat themselves, by the rules of Gopher (arXiv:2112.11446, table A1).
 
     A line, paragraph or n-gram is a duplicate where it has been in the text before: its first
@@ -492,7 +483,6 @@ class FilterGopherRepetition(RuleFilter):
     once is no repetition.
     """
 
-    name: ClassVar[str] = "filter_gopher_repetition"
     max_duplicate_lines: float = setting(
         PROBABILITY, 0.3, "Largest share of lines that are duplicates."
     )

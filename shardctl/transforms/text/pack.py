@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -70,12 +70,10 @@ class EndToken(ValueType):
         }
 
 
-@dataclass(frozen=True)
-class Pack(BatchTransform):
+class Pack(BatchTransform, name="pack"):
     """Packs the tokens of documents into blocks of one length, or cuts them into pieces. It is the
     last step."""
 
-    name: ClassVar[str] = "pack"
     length: int | None = setting(
         Whole(2, 1 << 20),
         None,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -79,12 +78,10 @@ PATTERNS_VERSION = 3
 made again."""
 
 
-@dataclass(frozen=True)
-class Redact(TextTransform):
+class Redact(TextTransform, name="redact"):
     """Replaces what identifies a person or a place in the net by a placeholder: e-mail addresses,
     IP addresses and more."""
 
-    name: ClassVar[str] = "redact"
     patterns: tuple[str, ...] = setting(Names(), ("email", "ip"), f"Which: {', '.join(PATTERNS)}.")
     placeholder: str = setting(
         Text(), "[NAME]", "What stands there instead; NAME in it becomes EMAIL, IP, …"
@@ -130,8 +127,7 @@ def _with_at(texts: pa.Array) -> npt.NDArray[np.int64]:
 ENGINES = ("auto", "re2", "regex")
 
 
-@dataclass(frozen=True)
-class Replace(TextStep):
+class Replace(TextStep, name="replace"):
     """Replaces what a regular expression finds. RE2 does it where the pattern is valid there, else
     the package `regex`.
 
@@ -139,7 +135,6 @@ class Replace(TextStep):
     may take for ever: a text for which it needs more than `time_limit` is rejected.
     """
 
-    name: ClassVar[str] = "replace"
     pattern: str = setting(Text(), help="The regular expression, for instance '[ ]+,'.")
     replacement: str = setting(
         Text(), "", "What stands there instead; \\1 is what the first group found."

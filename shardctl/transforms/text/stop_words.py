@@ -4,10 +4,9 @@ package stopwordsiso."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,12 +27,10 @@ INSIDE = (b"'", "’".encode())
 """What may be inside of a word, between two letters: don't."""
 
 
-@dataclass(frozen=True)
-class StopWords(TextTransform):
+class StopWords(TextTransform, name="stop_words"):
     """Removes the stop words of a language, and the spaces after each. Chinese and Japanese need
     words first: see segment."""
 
-    name: ClassVar[str] = "stop_words"
     language: str = LANGUAGE
     also: tuple[str, ...] = ALSO
     keep: tuple[str, ...] = setting(Names(), (), "Words of the list that stay, such as not.")
@@ -70,12 +67,10 @@ class StopWords(TextTransform):
         return texts_of_kept(data, keep, offsets)
 
 
-@dataclass(frozen=True)
-class FilterStopWords(RuleFilter):
+class FilterStopWords(RuleFilter, name="filter_stop_words"):
     """Rejects texts by the share of their words that are stop words of a language: little of it, or
     lists of keywords."""
 
-    name: ClassVar[str] = "filter_stop_words"
     language: str = LANGUAGE
     min_share: float | None = setting(PROBABILITY, None, "Least share of the words.")
     max_share: float | None = setting(PROBABILITY, None, "Largest share of the words.")
@@ -205,8 +200,7 @@ PRIVATE = range(0xF0000, 0xFFFFE)
 looked at."""
 
 
-@dataclass(frozen=True)
-class Segment(TextTransform):
+class Segment(TextTransform, name="segment"):
     """Puts a space between the words of Chinese texts, as jieba finds them.
 
     Only where a Chinese character is on at least one side, and white space on none: other languages
@@ -214,7 +208,6 @@ class Segment(TextTransform):
     out gives the text back.
     """
 
-    name: ClassVar[str] = "segment"
     language: str = setting(Word(*LANGUAGES), "zh", "The language.")
     new_words: bool = setting(
         Flag(), True, "Find words that are not in the dictionary too (a hidden Markov model)."

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -176,15 +176,13 @@ class TokenStep(BatchTransform):
         return pa.ListArray.from_arrays(starts, numbers)
 
 
-@dataclass(frozen=True)
-class Tokenize(TokenStep):
+class Tokenize(TokenStep, name="tokenize"):
     """Turns texts into the numbers of tokens: the column tokens takes the place of text.
 
     Special tokens are added, and found in texts, as the tokenizer says; the end of a document is
     added by packing. Empty and missing texts are rejected.
     """
 
-    name: ClassVar[str] = "tokenize"
     keep_text: bool = setting(Flag(), False, "Keep the column text too.")
     exact: bool = setting(
         Flag(),
