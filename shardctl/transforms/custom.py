@@ -247,13 +247,7 @@ class Custom(SampleTransform, name="custom"):
     def apply(self, sample: Sample, rng: np.random.Generator | None) -> Sequence[Sample]:
         """Call the function. Raises Rejection (stage `transform`) where it raises or returns no
         samples."""
-        try:
-            result = self._call[0](sample, rng)
-        except (Rejection, MemoryError):
-            raise
-        except (Exception, SystemExit) as error:
-            # sys.exit() must not end a conversion that runs in this process
-            raise rejection_of(self.target, error) from error
+        result = _called(self.target, self._call[0], sample, rng)
         return samples_of(result, self.target, self._known_names)
 
     def code_digest(self) -> str | None:
@@ -275,32 +269,49 @@ class Custom(SampleTransform, name="custom"):
         """The function, called with the sample, and with rng where it asks for it; and whether it
         does. Raises UsageError."""
         function = self._function
-        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        if _is_other(function):
             raise UsageError(
                 f"transform {self.target}: is async or a generator; an ordinary function is needed"
             )
-        try:
-            signature = inspect.signature(function)
-        except (ValueError, TypeError):  # some functions written in C do not say
-            return (lambda sample, rng: function(sample)), False
-        if _can_call(signature, None, rng=None) and "rng" in signature.parameters:
+        named = _takes(function, None, rng=None)
+        if named and "rng" in inspect.signature(function).parameters:
             return (lambda sample, rng: function(sample, rng=rng)), True
-        if _can_call(signature, None):
+        if _takes(function, None):
             return (lambda sample, rng: function(sample)), False
-        if _can_call(signature, None, None):
+        if _takes(function, None, None):
             return function, True
         raise UsageError(
-            f"transform {self.target}: takes {signature}; it is called with (sample), or with "
-            "(sample, rng)"
+            f"transform {self.target}: takes {inspect.signature(function)}; it is called with "
+            "(sample), or with (sample, rng)"
         )
 
 
-def _can_call(signature: inspect.Signature, *positional: Any, **named: Any) -> bool:
+def _is_other(function: Any) -> bool:
+    """Return whether a function is async or a generator."""
+    return inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)
+
+
+def _takes(function: Any, *positional: Any, **named: Any) -> bool:
+    """Return whether a function takes these arguments. Some that are written in C do not say: then
+    only whether there are none by name."""
     try:
-        signature.bind(*positional, **named)
+        inspect.signature(function).bind(*positional, **named)
     except TypeError:
         return False
+    except ValueError:
+        return not named
     return True
+
+
+def _called(target: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a person's function. Raises Rejection (stage `transform`) where it raises."""
+    try:
+        return function(*arguments)
+    except (Rejection, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        # sys.exit() must not end a conversion that runs in this process
+        raise rejection_of(target, error) from error
 
 
 # --- a person's own class, which is set up once and called on many samples ---
@@ -347,18 +358,11 @@ class Model(GroupTransform, name="model"):
         """Call the object. Raises Rejection (stage `transform`) where it raises, or returns no list
         with an item for each."""
         count = len(samples)
-        try:
-            results = self._model()(samples)
-        except (Rejection, MemoryError):
-            raise
-        except (Exception, SystemExit) as error:
-            # sys.exit() must not end a conversion that runs in this process
-            raise rejection_of(self.target, error) from error
+        results = _called(self.target, self._model(), samples)
         if not isinstance(results, list | tuple) or len(results) != count:
             message = (
                 f"{self.target} returned {describe(results)} for a list of {count}; it must return "
-                "a list of the same length."
-                " For each sample, it has a dict, a list of dicts, or None"
+                "a list of the same length, of dicts, lists of dicts, or None"
             )
             raise Rejection("transform", "not-a-list", message)
         return [self._made(result) for result in results]
@@ -386,25 +390,12 @@ class Model(GroupTransform, name="model"):
         call = next(
             (vars(base)["__call__"] for base in found.__mro__ if "__call__" in vars(base)), None
         )
-        if call is None:
+        takes = _takes(call, None, []) if call is not None and not _is_other(call) else False
+        if not takes:
             raise UsageError(
-                f"transform {self.target}: is a class without __call__, which is called with a "
-                "list of samples"
+                f"transform {self.target}: needs an ordinary method __call__, which is called with "
+                "a list of samples"
             )
-        if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call):
-            raise UsageError(
-                f"transform {self.target}: its __call__ is async or a generator; an ordinary "
-                "method is needed"
-            )
-        try:
-            inspect.signature(call).bind(None, [])
-        except TypeError:
-            raise UsageError(
-                f"transform {self.target}: its __call__ takes {inspect.signature(call)}; it is "
-                "called with a list of samples"
-            ) from None
-        except ValueError:  # some methods written in C do not say
-            pass
         version = getattr(found, "version", None)
         if version is not None and not isinstance(version, str):
             raise UsageError(

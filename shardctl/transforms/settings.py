@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
 
     from shardctl.images.geometry import Colour, Size
-else:  # Python 3.11 has it in typing; it does nothing
+else:
 
-    def dataclass_transform(**_):  # noqa: ANN
+    def dataclass_transform(**_):
+        """Tell type checkers: Python 3.10 does not have this yet, and it does nothing."""
         return lambda made: made
 
 

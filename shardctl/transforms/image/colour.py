@@ -139,9 +139,7 @@ class Grayscale(SometimesPixels, name="grayscale"):
 
     p: float = _ALWAYS
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
-        """Make it grey."""
-        return colour.grayscale(image)
+    change = staticmethod(colour.grayscale)
 
 
 class ChannelPermutation(SometimesPixels, name="channel_permutation"):
@@ -180,9 +178,7 @@ class Autocontrast(SometimesPixels, name="autocontrast"):
 
     p: float = _HALF
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
-        """Stretch."""
-        return tables.autocontrast(image)
+    change = staticmethod(tables.autocontrast)
 
 
 class Equalize(SometimesPixels, name="equalize"):
@@ -190,9 +186,7 @@ class Equalize(SometimesPixels, name="equalize"):
 
     p: float = _HALF
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
-        """Spread."""
-        return tables.equalize(image)
+    change = staticmethod(tables.equalize)
 
 
 class Posterize(SometimesPixels, name="posterize"):
@@ -201,9 +195,7 @@ class Posterize(SometimesPixels, name="posterize"):
     bits: int = setting(Whole(0, 8), help="How many bits are kept.")
     p: float = _HALF
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
-        """Cut the lower bits off."""
-        return tables.posterize(image, self.bits)
+    change = staticmethod(tables.posterize)
 
 
 class Solarize(SometimesPixels, name="solarize"):
@@ -212,9 +204,7 @@ class Solarize(SometimesPixels, name="solarize"):
     threshold: float = setting(Number(0.0, 256.0), help="The lowest value that is inverted.")
     p: float = _HALF
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
-        """Invert the brighter values."""
-        return tables.solarize(image, self.threshold)
+    change = staticmethod(tables.solarize)
 
 
 class Invert(SometimesPixels, name="invert"):
@@ -222,6 +212,4 @@ class Invert(SometimesPixels, name="invert"):
 
     p: float = _HALF
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
-        """Invert."""
-        return tables.invert(image)
+    change = staticmethod(tables.invert)

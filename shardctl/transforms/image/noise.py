@@ -92,6 +92,4 @@ class AdjustSharpness(SometimesPixels, name="adjust_sharpness"):
     )
     p: float = setting(PROBABILITY, 0.5, "Probability of doing it.")
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
-        """Blend."""
-        return blur.sharpness(image, self.factor)
+    change = staticmethod(blur.sharpness)

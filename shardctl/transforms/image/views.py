@@ -14,6 +14,16 @@ from shardctl.transforms.settings import PROBABILITY, Fill, Sides, Span
 _SIZE = setting(Sides(pair=True), help="WIDTHxHEIGHT, or one number for a square.")
 
 
+class _ToSize(ImageTransform):
+    """Every output has the size that is given."""
+
+    size: Size
+
+    def output_size(self, size: Size | None) -> Size | None:
+        """Return the size."""
+        return self.size
+
+
 class Resize(ViewTransform, name="resize"):
     """One number: a side becomes that long, the shape is kept. Two: exactly that size, the shape is
     not kept."""
@@ -43,7 +53,7 @@ class Resize(ViewTransform, name="resize"):
         return None if isinstance(self.size, int) else self.size
 
 
-class Letterbox(ImageTransform, name="letterbox"):
+class Letterbox(_ToSize, name="letterbox"):
     """Resize an image, its shape kept, so that it just fits into a size, and fill what is left on
     both sides of it."""
 
@@ -57,10 +67,6 @@ class Letterbox(ImageTransform, name="letterbox"):
         if inner != self.size:
             left, top = (self.size[0] - inner[0]) // 2, (self.size[1] - inner[1]) // 2
             picture.pad(Pad(left, top, self.size, self.fill))
-
-    def output_size(self, size: Size | None) -> Size | None:
-        """Return the size of the canvas."""
-        return self.size
 
 
 class Padding(ImageTransform, name="pad"):
@@ -107,7 +113,7 @@ def _middle(size: Size, part: Size) -> tuple[int, int]:
     return round((size[0] - part[0]) / 2), round((size[1] - part[1]) / 2)
 
 
-class Crop(ViewTransform, name="crop"):
+class Crop(_ToSize, ViewTransform, name="crop"):
     """Keep the centre. An image smaller than the crop is enlarged first, its shape kept, until it
     covers it."""
 
@@ -118,12 +124,8 @@ class Crop(ViewTransform, name="crop"):
         look = _covering(look, self.size)
         return look.cropped(*_middle(look.size, self.size), *self.size)
 
-    def output_size(self, size: Size | None) -> Size | None:
-        """Return the size of the crop."""
-        return self.size
 
-
-class RandomCrop(ImageTransform, name="random_crop"):
+class RandomCrop(_ToSize, name="random_crop"):
     """Keep a part at a random place. An image smaller than the crop is enlarged first, as with
     `crop`.
 
@@ -154,12 +156,8 @@ class RandomCrop(ImageTransform, name="random_crop"):
         )
         picture.look = look.cropped(left, top, *self.size)
 
-    def output_size(self, size: Size | None) -> Size | None:
-        """Return the size of the crop."""
-        return self.size
 
-
-class RandomResizedCrop(ViewTransform, name="random_resized_crop"):
+class RandomResizedCrop(_ToSize, ViewTransform, name="random_resized_crop"):
     """A random part of the image (its share of the area and its shape drawn), resized to `size`.
 
     Source: the "Inception crop", as in torchvision's RandomResizedCrop: ten tries, then the centre.
@@ -202,12 +200,8 @@ class RandomResizedCrop(ViewTransform, name="random_resized_crop"):
         )
         return look.cropped((width - w) // 2, (height - h) // 2, w, h)
 
-    def output_size(self, size: Size | None) -> Size | None:
-        """Return the size that every crop is resized to."""
-        return self.size
 
-
-class FiveCrop(ViewTransform, name="five_crop"):
+class FiveCrop(_ToSize, ViewTransform, name="five_crop"):
     """Five samples of each: the corners (top left, top right, bottom left, bottom right) and the
     centre."""
 
@@ -231,10 +225,6 @@ class FiveCrop(ViewTransform, name="five_crop"):
         right, bottom = look.size[0] - self.size[0], look.size[1] - self.size[1]
         places = ((0, 0), (right, 0), (0, bottom), (right, bottom), _middle(look.size, self.size))
         return look.cropped(*places[part % 5], *self.size)
-
-    def output_size(self, size: Size | None) -> Size | None:
-        """Return the size of the crops."""
-        return self.size
 
 
 class TenCrop(FiveCrop, name="ten_crop"):

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InstallError
 from shardctl.format.arrays import Bytes, Places, bytes_of
 from shardctl.system.options import Flag, Whole, Word, setting
-from shardctl.system.packages import to_install
+from shardctl.system.packages import needed
 from shardctl.transforms.text.base import TextTransform, unidata, version_of
 from shardctl.transforms.text.characters import NEWLINE, is_ascii, texts_of_kept
 from shardctl.transforms.text.words import Words
@@ -38,17 +37,6 @@ class Normalize(TextTransform, name="normalize"):
         "NFC: composed. NFD: decomposed. NFKC, NFKD: and without compatibility characters, as ﬁ or "
         "full width.",
     )
-
-    @classmethod
-    def unknown_key(cls, key: str) -> str:
-        """Say that there is no such setting. In other libraries the step of this name is for
-        images."""
-        if key in ("mean", "std"):
-            return (
-                f"setting {key!r} is not known: this step is for texts; the loader normalizes "
-                "images (normalize=…)"
-            )
-        return super().unknown_key(key)
 
     def versions(self) -> tuple[str, ...]:
         """Return that of Python's tables of Unicode."""
@@ -244,10 +232,4 @@ def _without_tags(texts: pa.Array) -> list[str]:
 
 
 def _parser() -> Any:
-    try:
-        from selectolax.lexbor import LexborHTMLParser
-    except ImportError:
-        raise InstallError(
-            f"the step html needs selectolax: pip install {to_install('text')}"
-        ) from None
-    return LexborHTMLParser
+    return needed("selectolax.lexbor", "text", "the step html").LexborHTMLParser

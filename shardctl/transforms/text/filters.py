@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,16 @@ from shardctl.format.arrays import Places, TextBytes, texts_from
 from shardctl.format.roles import Role
 from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
 from shardctl.system.options import Flag, Number, Whole, setting
-from shardctl.transforms.base import BatchRun, BatchTransform, EachBatch, Records, RejectRow
-from shardctl.transforms.settings import PROBABILITY, Names, Numbers, SettingError, shown_beside
+from shardctl.transforms.base import (
+    BatchRun,
+    BatchTransform,
+    Counts,
+    EachBatch,
+    Records,
+    RejectRow,
+    check_limits,
+)
+from shardctl.transforms.settings import PROBABILITY, Names, Numbers, shown_beside
 from shardctl.transforms.text.base import (
     Fault,
     Report,
@@ -48,21 +56,22 @@ class Rule:
     most: float | None = None
     exclusive: bool = False
 
+    def _sides(self) -> tuple[Mask, Mask]:
+        """Return which texts, (n,), are too low, and which are too high."""
+        low = -np.inf if self.least is None else self.least
+        high = np.inf if self.most is None else self.most
+        if self.exclusive:
+            return self.values <= low, self.values >= high
+        return self.values < low, self.values > high
+
     def broken(self) -> Mask:
         """Return which texts do not keep to it, (n,)."""
-        broken = np.zeros(len(self.values), bool)
-        if self.least is not None:
-            broken |= self.values <= self.least if self.exclusive else self.values < self.least
-        if self.most is not None:
-            broken |= self.values >= self.most if self.exclusive else self.values > self.most
-        return broken
+        low, high = self._sides()
+        return low | high
 
     def why(self, row: int) -> str:
         """Say what is wrong with a text that breaks it."""
-        value = self.values[row].item()
-        low = self.least is not None and (
-            value <= self.least if self.exclusive else value < self.least
-        )
+        value, low = self.values[row].item(), self._sides()[0][row]
         limit = self.least if low else self.most
         assert limit is not None, "only a text that breaks a rule is asked about"
         side = f"not {'over' if low else 'under'}" if value == limit else "under" if low else "over"
@@ -112,14 +121,7 @@ class FilterLength(BatchTransform, name="filter_length"):
     max_tokens: int | None = setting(LIMIT, None, "Most tokens.")
 
     def __post_init__(self) -> None:
-        if all(getattr(self, field.name) is None for field in fields(self)):
-            raise SettingError(
-                f"needs at least one of {', '.join(field.name for field in fields(self))}"
-            )
-        for what in ("chars", "words", "tokens"):
-            least, most = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
-            if least is not None and most is not None and least > most:
-                raise SettingError(f"max_{what} {most} is under min_{what} {least}", f"max_{what}")
+        check_limits(self)
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the same columns."""
@@ -141,12 +143,12 @@ class FilterLength(BatchTransform, name="filter_length"):
     def _limits(self, what: str) -> bool:
         return getattr(self, f"min_{what}") is not None or getattr(self, f"max_{what}") is not None
 
-    def _apply(self, records: Records, reject: RejectRow) -> Records:
+    def _apply(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
         kept = np.ones(len(records.numbers), bool)
         for fault in broken_by(self._rules(records)):
             kept[fault.row] = False
             reject(fault.row, Rejection(fault.stage, fault.rule, fault.why))
-        return records.kept(kept)
+        return (records.kept(kept),)
 
     def _rules(self, records: Records) -> Iterator[Rule]:
         import pyarrow.compute as pc

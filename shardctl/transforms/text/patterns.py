@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import InstallError
 from shardctl.format.arrays import bytes_of
 from shardctl.system.options import Number, Text, Word, setting
-from shardctl.system.packages import to_install
+from shardctl.system.packages import needed
 from shardctl.system.text import unknown
 from shardctl.transforms.settings import Names, SettingError
 from shardctl.transforms.text.base import Fault, Report, TextStep, TextTransform, version_of
@@ -219,18 +218,9 @@ def _refused_by_re2(pattern: str, replacement: str) -> str:
 def _compiled(pattern: str, replacement: str) -> Any:
     """Return a pattern of the package regex. Raises SettingError if it is not one, or the
     replacement is not for it."""
-    try:
-        import regex
-    except ImportError:
-        why = _refused_by_re2(pattern, replacement)
-        reason = (
-            f"RE2 does not take the pattern ({why}), and the package regex is missing"
-            if why
-            else "it needs regex"
-        )
-        raise InstallError(
-            f"the step replace: {reason}: pip install {to_install('text')}"
-        ) from None
+    why = _refused_by_re2(pattern, replacement)
+    refused = f" (RE2 refuses its pattern: {why})" if why else ""
+    regex = needed("regex", "text", f"the step replace{refused}")
     try:
         compiled = regex.compile(pattern)
     except regex.error as error:
