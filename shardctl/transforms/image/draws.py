@@ -1,16 +1,16 @@
 """Steps that change the values of pixels with a probability `p`."""
 
 from __future__ import annotations
-
 import math
-from collections.abc import Mapping
-
 import numpy as np
-
+from PIL import Image
+from collections.abc import (Callable, Mapping)
 from shardctl.images.geometry import Size
 from shardctl.images.pixels import Rectangle
-from shardctl.transforms.base import PixelTransform, Rng, between, drawn
+from shardctl.system.options import declared_in
+from shardctl.transforms.base import (PixelTransform, Rng, between, drawn)
 from shardctl.transforms.picture import Picture
+from typing import ClassVar
 
 Span = tuple[float, float]
 """The lowest and the highest value of a uniform distribution."""
@@ -58,6 +58,14 @@ class SometimesPixels(PixelTransform):
     pixels."""
 
     p: float
+
+    change: ClassVar[Callable[..., Image.Image]]
+    """What a step does that is one function of the image and the step's other settings."""
+
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+        """Return the changed image."""
+        settings = [getattr(self, name) for name in declared_in(type(self)) if name != "p"]
+        return type(self).change(image, *settings)
 
     @property
     def random(self) -> bool:
