@@ -109,7 +109,7 @@ class BatchReader:
         self._derived = Deriver(shards, columns, transforms.derive, transforms.pad)
         read = [*columns, *self._objects.hidden, *self._derived.hidden]
         self._storage = Storage(shards, read, options, self.stages)
-        self._pictures = PictureReader(shards, transforms, options.cache_bytes)
+        self._pictures = PictureReader(shards, transforms, options.cache)
         self.skipped = 0
 
     def counts(self) -> dict[str, int]:
@@ -143,7 +143,7 @@ class BatchReader:
                 with self.stages.stage(GATHER):
                     return self._gather(Samples(self.shards, numbers[left], epoch), memory), there
             except DamageError as damage:
-                if not self._options.skip or not len(damage.places):
+                if not self._options.skips or not len(damage.places):
                     raise
                 there[left[damage.places]] = False
                 self.skipped += len(damage.places)
@@ -174,7 +174,7 @@ class BatchReader:
             wanted = Samples(self.shards, numbers)
             located = BlockSources(self._storage, wanted, counted=False).locate(found[0])
         except DamageError:
-            if not self._options.skip:
+            if not self._options.skips:
                 raise
             # the readable ones are found when they are read, in any order
             return np.zeros(len(numbers), np.int64)
@@ -333,7 +333,7 @@ class BatchReader:
             # A view may lose its file after it was handed out, which cannot be skipped then.
             found = (
                 adjoining(located, column.width)
-                if memory.views and not self._options.skip
+                if memory.views and not self._options.skips
                 else None
             )
             if found is None and memory.views and column.width < LEAST_ALONE:
@@ -470,13 +470,13 @@ def _spec(column: Column, transforms: Transforms) -> Spec:
         return Spec(
             "fixed" if shape else "ragged",
             shape or of_any_size,
-            transforms.dtype(column.name, column.pixel_dtype),
+            transforms.dtype_of(column.name, column.pixel_dtype),
         )
     if column.is_boolean:
         return Spec("fixed", (), np.dtype(bool))
     if column.dtype is None:
         return Spec("text" if column.is_text else "bytes" if column.kind == "variable" else "other")
-    dtype = transforms.dtype(column.name, column.dtype)
+    dtype = transforms.dtype_of(column.name, column.dtype)
     if column.is_ragged:
         fill, shape = transforms.pad.get(column.name), (-1,) * column.ndim
         return Spec("ragged", shape, dtype) if fill is None else Spec("padded", shape, dtype, fill)

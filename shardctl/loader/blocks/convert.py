@@ -41,7 +41,7 @@ class Converter:
         """`stored` is the type of the stored numbers. Images and masks are those of the samples
         `wanted`."""
         name, is_picture = column.name, column.picture is not None
-        self.dtype = transforms.dtype(name, stored)
+        self.dtype = transforms.dtype_of(name, stored)
         self._transforms = transforms
         normalization = transforms.normalize.get(name)
         self._affine = (

@@ -363,19 +363,25 @@ class GatherOptions:
 
     `mmap` False reads blocks into memory instead of mapping files (for network file systems),
     `preload` keeps everything that was read. If blocks cannot be read in place, at most `blocks` of
-    them and `block_bytes` bytes are kept in memory. `cache_bytes` limits the memory for decoded
-    images. `checksums` compares each block with its checksum when it is first read. `skip` leaves
-    out samples that cannot be read, and counts them. `profile` measures the time of each stage.
+    them and `block_bytes` bytes are kept in memory. `cache` limits the bytes of decoded images that
+    are kept. `checksums` compares each block with its checksum when it is first read. `on_error`
+    "skip" leaves out samples that cannot be read, and counts them; "raise" does not. `profile`
+    measures the time of each stage.
     """
 
     mmap: bool = True
     preload: bool = False
     blocks: int = 64
     block_bytes: float = 1e9
-    cache_bytes: int = 0
+    cache: int = 0
     checksums: bool = False
-    skip: bool = False
+    on_error: str = "raise"
     profile: bool = False
+
+    @property
+    def skips(self) -> bool:
+        """Whether samples that cannot be read are left out."""
+        return self.on_error == "skip"
 
     def in_place(self, shards: Shards) -> bool:
         """Return whether samples can be read one by one: uncompressed, and mapped or loaded."""
