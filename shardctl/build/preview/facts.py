@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shardctl.build.preview.making import Preview, Tried
-from shardctl.images.object_geometry import CENTRE
+from shardctl.images.defaults import CENTRE
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects
+from shardctl.system.options import declared_in
 from shardctl.system.text import counted, format_bytes
 from shardctl.transforms.base import Transform
 from shardctl.transforms.settings import Span, first_line
@@ -82,7 +83,7 @@ def captions_of(record: StoredSample) -> list[str]:
 
 
 def record_of(preview: Preview) -> dict[str, Any]:
-    """Return a preview as plain data (docs/json.md)."""
+    """Return a preview as plain data (docs/json.schema.json)."""
     return {
         "total": preview.total,
         "samples": preview.samples,
@@ -124,8 +125,8 @@ def steps_in_words(steps: Sequence[Transform], depth: int = 0) -> Iterator[Step]
     """Yield steps with all of their settings, and after each the steps that it is made of."""
     for step in steps:
         settings, inner = [], list[Sequence[Transform]]()
-        for field in fields(step):  # type: ignore[arg-type]  # each step is a dataclass
-            value, kind = getattr(step, field.name), field.metadata["kind"]
+        for name, field in declared_in(type(step)).items():
+            value = getattr(step, name)
             if (
                 isinstance(value, tuple)
                 and value
@@ -134,7 +135,7 @@ def steps_in_words(steps: Sequence[Transform], depth: int = 0) -> Iterator[Step]
                 inner.append(value)
             elif value is not None:
                 settings.append(
-                    f"{field.name} {_in_words(kind.write(value), isinstance(kind, Span))}"
+                    f"{name} {_in_words(field.write(value), isinstance(field.type, Span))}"
                 )
         yield Step(depth, step.name, ", ".join(settings), first_line(type(step)).replace("`", ""))
         for each in inner:

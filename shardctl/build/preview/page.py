@@ -19,16 +19,15 @@ from shardctl.build.preview.facts import (
     storing_in_words,
 )
 from shardctl.build.preview.making import Preview, Tried
+from shardctl.images.codecs.drawing import contact_sheet, enlarge, small_file
 from shardctl.images.codecs.image import Pixels
-from shardctl.images.codecs.sheet import contact_sheet, enlarge, small_file
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import facts_of
-from shardctl.inspection.pages import charts
 from shardctl.inspection.pages.page import (
     absolute,
+    bars,
     command,
     figures,
-    fix,
     page,
     paragraph,
     section,
@@ -44,6 +43,7 @@ from shardctl.inspection.pages.pictures import (
     thumbnail,
 )
 from shardctl.system.html import Html, table, text
+from shardctl.system.messages import entry_for
 from shardctl.system.text import counted, format_bytes
 
 SIDE = 448
@@ -169,10 +169,7 @@ def _kept(preview: Preview) -> Iterator[Html]:
         for share in shares
     ]
     counts = [places.count(place) for place in range(len(_NAMES))]
-    samples = charts.counts("samples")
-    yield figures(
-        charts.columns("Objects of an image that are kept", {"": (_NAMES, counts)}, "", samples)
-    )
+    yield figures(bars("Objects of an image that are kept", _NAMES, {"": counts}, "samples"))
 
 
 def _tiles(preview: Preview) -> Html:
@@ -238,8 +235,8 @@ def _row(tried: Tried) -> Html:
 def _reject(tried: Tried) -> str:
     if tried.reject is None:
         return ""
-    advice = fix(tried.reject.message).text
-    what = f"<br>What to do: {advice}" if advice else ""
+    entry = entry_for(tried.reject.message)
+    what = f"<br>What to do: {text(entry.do)}" if entry else ""
     said = f'<b class="bad">{text(reject_in_words(tried))}</b><br>{text(tried.reject.message)}'
     return f'<p class="reject">{said}{what}</p>'
 

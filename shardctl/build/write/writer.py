@@ -28,7 +28,7 @@ from shardctl.sources.splits import is_split_name
 from shardctl.system.files import StreamedFile, naming_the_path
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
-from shardctl.transforms.pipeline.sizes import row_size
+from shardctl.transforms.values import row_size
 
 SHARD_BYTES = 128 << 20
 

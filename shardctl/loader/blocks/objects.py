@@ -18,19 +18,17 @@ from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import plain_size
-from shardctl.images.geometry import Size, View
+from shardctl.images.geometry import Patch, Size, View
 from shardctl.images.object_geometry import (
     KeepRule,
     Motion,
     MovedMasks,
+    Moves,
     VisibleSpans,
-    are_between,
-    keypoints_at,
-    left_of,
-    scaled_boxes,
+    moved_keypoints,
+    moved_places,
     visible_columns,
 )
-from shardctl.images.patch import Patch
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column, is_missing, numbers_of
 from shardctl.loader.blocks.convert import Views
@@ -42,25 +40,6 @@ from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Moves:
-    """What is done to the coordinates of n things, in pixels from the corner of an upright image.
-
-    (x, y) of the stored image becomes (x, y) * `scale` + `shift` in the batch. The scale of x is
-    negative in a mirrored image. Parts below `low` or above `high` are cut off. These are the edges
-    of the image, or infinite if the image stays as it is stored. Each array is (n, 2).
-    """
-
-    scale: Floats
-    shift: Floats
-    low: Floats
-    high: Floats
-
-    def at(self, places: Indices) -> Moves:
-        """Return those at these places, of which any may come several times."""
-        return Moves(self.scale[places], self.shift[places], self.low[places], self.high[places])
 
 
 class Unmovable(Exception):
@@ -260,39 +239,36 @@ class Marked:
         once, and by the same rules. A point outside is no longer there (0, 0, 0). Nothing changes
         in an image that is as it is stored. Raises Malformed.
         """
-        owners = self.owners
+        owners, changed = self.owners, dict[str, Member]()
         of_object = moves.at(owners)
-        polygons = self.members.get(POLYGONS)
-        whole = None
-        if isinstance(polygons, Polygons):
-            of_point = of_object.at(polygons.owners[polygons.of_points])
-            whole = polygons.at(polygons.points * of_point.scale + of_point.shift)
-        boxes: Any = self.members[BOX]
-        before = scaled_boxes(boxes.astype(np.float64), of_object.scale, of_object.shift)
-        left = left_of(before, whole, of_object.low, of_object.high)
-        boxes, visible, masked = left.after, left.visible, left.masked
-        growth = np.abs(of_object.scale).prod(axis=1)
-        grown = growth * visible
-        changed: dict[str, Member] = {}
+        boxes, polygons = self.members[BOX], self.members.get(POLYGONS)
         runs: Any = self.members.get(RLE, ())
+        masks = None
         if any(each is not None for each in runs):
             changed[RLE], masks = _moved_rle(runs, moves, owners)
-            boxes, grown = masks.measured(boxes, growth, visible)
-            visible, masked = np.where(masks.there, masks.share, visible), masked | masks.there
-        changed[BOX] = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1).astype(
-            np.float32
+        kept, found, times, outlines = moved_places(
+            np.asarray(boxes, np.float64),
+            polygons if isinstance(polygons, Polygons) else None,
+            [of_object],
+            rule,
+            masks,
         )
-        if AREA in self.members:
-            changed[AREA] = _grown(self.members[AREA], grown)
         if KEYPOINTS in self.members:
-            changed[KEYPOINTS] = _moved_keypoints(self.members[KEYPOINTS], of_object, role)
-        if left.polygons is not None:
-            changed[POLYGONS] = left.polygons.without_slivers()
-        kept = rule.keeps(before, left.within, visible, masked)
+            points: Any = self.members[KEYPOINTS]
+            moved = moved_keypoints(points, [of_object], role)
+            still = np.isinf(of_object.high[:, 0])
+            moved[still] = points[still]
+            changed[KEYPOINTS] = moved
         members = {
             name: _selected(changed.get(name, member), kept)
             for name, member in self.members.items()
         }
+        members[BOX] = found
+        if AREA in members:
+            areas: Any = members[AREA]
+            members[AREA] = (areas * times).astype(np.float32)
+        if outlines is not None:
+            members[POLYGONS] = outlines
         return replace(
             self, counts=np.bincount(owners[kept], minlength=len(self.counts)), members=members
         )
@@ -475,22 +451,6 @@ def _nearest(moves: Moves, place: int, axis: int) -> Indices:
         (centres - moves.shift[place, axis]) / moves.scale[place, axis] + _ROUNDING
     ).astype(np.int64)
     return pixels
-
-
-def _grown(areas: Any, growth: Floats) -> Numbers:
-    grown: Numbers = (areas * growth).astype(np.float32)
-    return grown
-
-
-def _moved_keypoints(points: Any, moves: Moves, role: Objects) -> Numbers:
-    """Return the points (T, K, 3) where their images were put, as those of a mirrored object where
-    it is mirrored."""
-    places = points[:, :, :2] * moves.scale[:, None] + moves.shift[:, None]
-    seen = are_between(places, moves.low[:, None], moves.high[:, None]) & (points[:, :, 2] > 0)
-    moved = keypoints_at(places, points[:, :, 2:], seen, moves.scale[:, 0] < 0, role)
-    still = np.isinf(moves.high[:, 0])
-    moved[still] = points[still]
-    return moved
 
 
 class ObjectReader:
