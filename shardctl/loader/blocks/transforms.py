@@ -2,20 +2,23 @@
 whether they fit the columns."""
 
 from __future__ import annotations
+
 import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pyarrow as pa
-import warnings
-from collections.abc import (Mapping, Sequence)
-from dataclasses import (dataclass, field)
-from shardctl.errors import (DatasetError, UsageError)
+
+from shardctl.errors import DatasetError, UsageError
 from shardctl.format.roles import Mask
-from shardctl.images.defaults import (CENTRE, KEPT_SHARE, MAX_PIXELS)
+from shardctl.images.defaults import CENTRE, KEPT_SHARE, MAX_PIXELS
 from shardctl.images.geometry import View
 from shardctl.loader.blocks.column import Column
-from shardctl.system.arguments import (caller_level, real_number, whole_number)
+from shardctl.system.arguments import caller_level, real_number, whole_number
 from shardctl.system.text import lacks
-from typing import (Any, TYPE_CHECKING)
 
 if TYPE_CHECKING:
     from shardctl.transforms.image.views import Resize
