@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, ShardctlError, UsageError
+from shardctl.format.arrays import Indices
 from shardctl.format.manifest import Generation, Manifest, root_of
 from shardctl.format.names import GENERATIONS, MANIFEST
 from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
@@ -24,7 +25,7 @@ from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.locate import GatherOptions
 from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.pictures import most_pixels
-from shardctl.loader.blocks.shards import Indices, Shards, identity
+from shardctl.loader.blocks.shards import Shards, identity
 from shardctl.loader.blocks.transforms import (
     Normalization,
     Transforms,

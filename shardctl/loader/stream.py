@@ -11,12 +11,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import UsageError
+from shardctl.format.arrays import Bools, Indices
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.column import Column, Spec
-from shardctl.loader.blocks.gather import Indices
 from shardctl.loader.blocks.locate import GatherOptions
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.shards import Shards
@@ -91,9 +90,7 @@ class Stream(Protocol):
         """Return the order of an epoch."""
         ...
 
-    def gather(
-        self, samples: Indices, epoch: int, memory: BatchMemory
-    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, Bools]:
         """Return samples, and which of them are present. The content of `memory` may be
         overwritten."""
         ...
@@ -232,9 +229,7 @@ class DatasetStream:
         """Return the dataset's samples that these are."""
         return self._selection.samples(samples)
 
-    def gather(
-        self, samples: Indices, epoch: int, memory: BatchMemory
-    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, Bools]:
         """Return samples, and which of them are present."""
         return self._gatherer.gather(self.of_dataset(samples, epoch), epoch, memory)
 

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, UsageError
+from shardctl.format.arrays import Array, Bools, Bytes, Indices
 from shardctl.format.python_values import python_values
 from shardctl.format.roles import Mask
 from shardctl.format.shard import VERIFY_ADVICE
-from shardctl.loader.blocks.column import Bools, Column, Lists, Spec, numbers_of, with_none
+from shardctl.loader.blocks.column import Column, Lists, Spec, numbers_of, with_none
 from shardctl.loader.blocks.convert import Converter, Misfit
 from shardctl.loader.blocks.gather import (
     LEAST_ALONE,
-    Bytes,
     Located,
     adjoining,
     gather,
@@ -26,17 +26,11 @@ from shardctl.loader.blocks.gather import (
     gather_into,
     in_array,
 )
-from shardctl.loader.blocks.locate import (
-    Array,
-    BlockSources,
-    GatherOptions,
-    Samples,
-    Storage,
-)
+from shardctl.loader.blocks.locate import BlockSources, GatherOptions, Samples, Storage
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.objects import ObjectReader, member_types
 from shardctl.loader.blocks.pictures import PictureReader, encoded_images, missing_images
-from shardctl.loader.blocks.shards import Indices, Shards
+from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.stages import DECODE, GATHER, Stages
 from shardctl.loader.blocks.token_features import Deriver
 from shardctl.loader.blocks.transforms import Transforms

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from shardctl.errors import DatasetError
+from shardctl.format.arrays import Array
 from shardctl.images.geometry import Size, View
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.locate import Array, Samples
+from shardctl.loader.blocks.locate import Samples
 from shardctl.loader.blocks.transforms import Normalization, Transforms, range_of
 from shardctl.system.permutation import key_of, mix64
 

@@ -10,11 +10,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, first_line
-from shardctl.format.arrays import column_of
+from shardctl.format.arrays import Array, Indices, column_of
 from shardctl.format.shard import VERIFY_ADVICE, Opener, check_intact, load_file
 from shardctl.loader.blocks.block_cache import (
     BlockCache,
@@ -24,7 +23,7 @@ from shardctl.loader.blocks.block_cache import (
     other_rows,
 )
 from shardctl.loader.blocks.column import Block, Column, Flat, flatten
-from shardctl.loader.blocks.gather import Indices, Located, gather_fixed
+from shardctl.loader.blocks.gather import Located, gather_fixed
 from shardctl.loader.blocks.shards import OpenShard, Shards
 from shardctl.loader.blocks.stages import Stages
 from shardctl.system.mmap import mended, was_mended, watch
@@ -32,8 +31,6 @@ from shardctl.system.mmap import mended, was_mended, watch
 CHECK_SECONDS = 0.01
 """How old the last look at a file may be: one takes a system call and the interpreter's lock,
 twice; 7 % at full speed."""
-
-Array = npt.NDArray[Any]
 
 
 class Samples:

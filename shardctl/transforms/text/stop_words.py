@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InstallError
-from shardctl.format.arrays import Places, bytes_of, texts_from
+from shardctl.format.arrays import Indices, bytes_of, texts_from
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import to_install
 from shardctl.transforms.settings import PROBABILITY, Names, SettingError
@@ -124,8 +124,8 @@ class _Found(NamedTuple):
     """The words of texts, and which of them are stop words: word i is data[starts[i]:ends[i]]. All
     are (words,)."""
 
-    starts: Places
-    ends: Places
+    starts: Indices
+    ends: Indices
     stops: Mask
 
 
