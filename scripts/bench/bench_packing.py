@@ -16,7 +16,8 @@ import time
 
 import numpy as np
 
-from shardctl.format.packing import Numbers, best_fit, concat, fewest_blocks, windows
+from shardctl.format.arrays import Indices
+from shardctl.format.packing import best_fit, concat, fewest_blocks, windows
 
 
 def main() -> None:
@@ -54,7 +55,7 @@ def main() -> None:
         )
 
 
-def kinds(documents: int) -> dict[str, Numbers]:
+def kinds(documents: int) -> dict[str, Indices]:
     """Return the lengths of documents with a token that ends them, by what they are like."""
     generator = np.random.default_rng(0)
     drawn = {

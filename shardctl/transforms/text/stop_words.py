@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import Places, bytes_of, texts_from
+from shardctl.format.arrays import Indices, bytes_of, texts_from
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import needed
 from shardctl.transforms.base import check_limits
@@ -110,8 +110,8 @@ class _Found(NamedTuple):
     """The words of texts, and which of them are stop words: word i is data[starts[i]:ends[i]]. All
     are (words,)."""
 
-    starts: Places
-    ends: Places
+    starts: Indices
+    ends: Indices
     stops: Mask
 
 
