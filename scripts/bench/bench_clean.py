@@ -18,14 +18,32 @@ import shutil
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from bench_text_steps import english
+import numpy as np
 from processes import run
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))
+from text_inputs import Vocabulary
 
 HERE = Path(__file__).resolve().parent
 OPTIONS = ("--unicode", "NFC", "--strip-control-chars", "--whitespace", "--duplicates", "exact")
 QUALITY = ("--step", "filter_gopher")
+
+
+def english(size: int, seed: int = 0) -> Iterator[str]:
+    """Yield documents of paragraphs and lines, until there are so many bytes."""
+    vocabulary, rng, made = Vocabulary(seed), np.random.default_rng(seed), 0
+    common = ("the", "of", "and", "to", "with", "that")
+    while made < size:
+        parts = []
+        for sentence in vocabulary.sentences(rng.integers(5, 25, 35)):
+            ends = ". " if rng.random() < 0.6 else ".\n" if rng.random() < 0.8 else "!\n\n"
+            first, second = (common[int(each)] for each in rng.integers(6, size=2))
+            parts.append(f"{sentence.capitalize()} {first} {second} it{ends}")
+        yield (text := "".join(parts))
+        made += len(text.encode())
 
 
 def make_documents(path: Path, size: float) -> int:
