@@ -11,7 +11,6 @@ processes: start-up counts. Both must keep as many texts.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shutil
@@ -22,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from harness import options_of, save
 from processes import run
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))
@@ -64,12 +64,8 @@ def make_documents(path: Path, size: float) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__, runs=3)
     parser.add_argument("--size", type=float, default=500, help="MB of text")
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-clean-"))
     try:
@@ -118,10 +114,7 @@ def main() -> None:
             b / a for a, b in zip(seconds["shardctl"], seconds["plain"], strict=True)
         )
         print(f"{size / 1e6:.0f} MB: {medians}; plain / shardctl {ratio:.2f}, the bar is 0.6")
-        if given.json:
-            given.json.write_text(
-                json.dumps({"bytes": size, "seconds": seconds, "memory_mb": memory, "ratio": ratio})
-            )
+        save(given.json, {"bytes": size, "seconds": seconds, "memory_mb": memory, "ratio": ratio})
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

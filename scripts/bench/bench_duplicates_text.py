@@ -10,7 +10,6 @@ conversion without de-duplication: the difference is what it costs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -23,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from harness import options_of
 from processes import run
 
 FILES = 8
@@ -33,9 +33,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__)
     parser.add_argument("--documents", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--rules", nargs="+", default=["keep", "exact", "line", "near"])
     parser.add_argument("--workers", default="2")

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from harness import options_of
 from processes import high_water, run
 
 LINKED = 256
@@ -31,12 +32,9 @@ LINKED = 256
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__, runs=5)
     parser.add_argument("--files", type=int, default=200_000)
     parser.add_argument("--folders", type=int, default=1000, help="1: all in one flat folder")
-    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument(
         "--in",
         dest="scratch",
