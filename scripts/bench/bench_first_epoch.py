@@ -38,7 +38,7 @@ from harness import options_of, save
 
 import shardctl
 import shardctl.loader.dataset  # now: how long the import takes is another question
-from shardctl.benchmark.measure.page_cache import drop, residency_of
+from shardctl.benchmark.measure.machine import drop, residency_of
 from shardctl.system.mmap import map_whole
 
 HERE = Path(__file__).resolve().parent

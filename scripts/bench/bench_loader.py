@@ -34,7 +34,7 @@ import simplejpeg
 from harness import options_of, save
 
 import shardctl
-from shardctl.benchmark.measure.page_cache import evict
+from shardctl.benchmark.measure.machine import evict
 from shardctl.loader.dataset import Dataset
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))

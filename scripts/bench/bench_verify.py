@@ -25,7 +25,7 @@ from bench_update import sources
 from harness import options_of, save
 from processes import as_installed
 
-from shardctl.benchmark.measure.page_cache import evict
+from shardctl.benchmark.measure.machine import evict
 from shardctl.format.tables import ShardTable
 from shardctl.system.folders import LocalFolder
 

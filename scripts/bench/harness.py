@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardctl.benchmark.measure.environment import environment
+from shardctl.benchmark.measure.machine import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 Found = TypeVar("Found")

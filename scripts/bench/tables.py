@@ -41,7 +41,7 @@ from typing import Any
 from PIL import Image
 from processes import as_installed
 
-from shardctl.benchmark.measure.environment import environment
+from shardctl.benchmark.measure.machine import environment
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
