@@ -1,20 +1,50 @@
 """A preview as a page, and as a contact sheet."""
 
 from __future__ import annotations
+
 import base64
 import bisect
+from collections.abc import Iterator, Sequence
+
 import numpy as np
-from collections.abc import (Iterator, Sequence)
-from shardctl.build.preview.facts import (SampleFacts, captions_of, count_objects, reject_in_words, sample_facts, size_in_words, steps_in_words, storing_in_words)
-from shardctl.build.preview.making import (Preview, Tried)
-from shardctl.images.codecs.drawing import (contact_sheet, enlarge, small_file)
+
+from shardctl.build.preview.facts import (
+    SampleFacts,
+    captions_of,
+    count_objects,
+    reject_in_words,
+    sample_facts,
+    size_in_words,
+    steps_in_words,
+    storing_in_words,
+)
+from shardctl.build.preview.making import Preview, Tried
+from shardctl.images.codecs.drawing import contact_sheet, enlarge, small_file
 from shardctl.images.codecs.image import Pixels
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import facts_of
-from shardctl.inspection.pages.page import (absolute, bars, command, figures, fix, page, paragraph, section, tiles)
-from shardctl.inspection.pages.pictures import (PICTURES_STYLE, Picture, caption, counted_objects, main_picture, marks, thumbnail)
-from shardctl.system.html import (Html, table, text)
-from shardctl.system.text import (counted, format_bytes)
+from shardctl.inspection.pages.page import (
+    absolute,
+    bars,
+    command,
+    figures,
+    fix,
+    page,
+    paragraph,
+    section,
+    tiles,
+)
+from shardctl.inspection.pages.pictures import (
+    PICTURES_STYLE,
+    Picture,
+    caption,
+    counted_objects,
+    main_picture,
+    marks,
+    thumbnail,
+)
+from shardctl.system.html import Html, table, text
+from shardctl.system.text import counted, format_bytes
 
 SIDE = 448
 """The longer side of a sample in pixels, at most."""
