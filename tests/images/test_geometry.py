@@ -243,7 +243,7 @@ def test_two_warps_cut_twice() -> None:
 
 
 def test_a_warp_that_shrinks_is_better_than_reading_four_pixels() -> None:
-    """Against every output pixel averaged over 8 x 8 samples; docs/dev/measurements/steps.md has
+    """Against every output pixel averaged over 8 x 8 samples; docs/dev/measurements.md has
     the figures."""
     rng = np.random.default_rng(3)
     coarse = Image.fromarray(rng.integers(0, 255, (200, 300, 3), dtype=np.uint8)).resize(

@@ -115,7 +115,7 @@ class Listener:
 def bench(
     path: str | Path, listener: Listener | None = None, *, progress: bool = True, **options: Any
 ) -> BenchResult:
-    """Read a dataset and measure the rate of batches. BenchOptions has the `options`.
+    """Read a dataset and measure the rate of batches; docs/commands/bench.md explains the options.
 
     With a consumer, its utilisation is measured too. `progress` False shows no progress on stderr;
     a `listener` has callbacks instead. Raises UsageError, DatasetError, InputError (a baseline

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from shardctl.build.commit.staging import begin
 from shardctl.build.convert.discover import Discovery, group
+from shardctl.build.notices import notice
 from shardctl.build.plan.labels import Labelling, write_files
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Order, Planner, Units
@@ -244,29 +245,18 @@ class Compared:
 
     def notices(self) -> list[str]:
         """Say how many duplicates there are, and how many records were not compared."""
-        if not self.not_compared:
-            return [self._notice()]
-        records = counted(self.not_compared, "record")
-        return [
-            self._notice(),
-            f"{records} could not be compared with others (deduplicate): {self.why}",
-        ]
-
-    def _notice(self) -> str:
-        what = {DOCUMENT: "text"}.get(self.step.unit, self.step.unit)
-        how = (
-            f"deduplicate: {self.step.method} {self.step.threshold:g}"
-            if self.step.method == NEAR
-            else "deduplicate"
-        )
-        of_all = counted(self.count, what)
-        if not self.dropped:
-            return f"none of {of_all} is a duplicate of another ({how})"
-        are = "is a duplicate" if self.dropped == 1 else "are duplicates"
-        if self.step.unit == DOCUMENT:
-            return f"{self.dropped:,} of {of_all} {are} of others, and rejected ({how})"
-        sizes = f"{format_bytes(self.dropped_bytes)} of {format_bytes(self.bytes)}"
-        return f"{self.dropped:,} of {of_all} {are} of others, and dropped: {sizes} ({how})"
+        step, what, rule = self.step, "rejected", "deduplicate"
+        if step.unit != DOCUMENT:
+            sizes = f"{format_bytes(self.dropped_bytes)} of {format_bytes(self.bytes)}"
+            what = f"dropped: {sizes}"
+        if step.method == NEAR:
+            rule = f"deduplicate: {step.method} {step.threshold:g}"
+        count = counted(self.count, {DOCUMENT: "text"}.get(step.unit, step.unit))
+        said = [notice("duplicates", dropped=self.dropped, count=count, what=what, rule=rule)]
+        if self.not_compared:
+            records = counted(self.not_compared, "record")
+            said.append(notice("not-compared", records=records, why=self.why))
+        return said
 
 
 def without_comparing(recipe: Recipe) -> Recipe:

@@ -2,29 +2,25 @@
 of system/html.py."""
 
 from __future__ import annotations
-
 import base64
 import hashlib
 import itertools
 import json
 import math
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import (Callable, Iterable, Iterator, Mapping, Sequence)
 from itertools import islice
 from pathlib import Path
-from typing import Any
-
-from shardctl.format.tables import Reject, read_rejects
+from shardctl.format.tables import (Reject, read_rejects)
 from shardctl.inspection.content.overview import Overview
 from shardctl.system.files import OutputFileType
 from shardctl.system.folders import FolderHere
-from shardctl.system.html import Html, table, text
+from shardctl.system.html import (Html, table, text)
 from shardctl.system.locations import is_url
-from shardctl.system.messages import Entry, all_entries, entry_for
+from shardctl.system.messages import entry_for
 from shardctl.system.report import Section
 from shardctl.system.text import counted
+from typing import Any
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --soft: #5c6370; --paper: #ffffff; --panel: #f5f6f8; --rule: #d9dce1;
@@ -329,37 +325,10 @@ def rejects(folder: FolderHere, found: Overview) -> Iterator[Html]:
 
 
 def _reason(reason: str, count: int, example: Reject) -> Html:
-    advice = fix(example.message).text
-    what = f"<p>What to do: {advice}</p>" if advice else ""
+    entry = entry_for(example.message)
+    what = f"<p>What to do: {text(entry.do)}</p>" if entry else ""
     said = f"<p>for instance {text(example.key)}: {text(example.message)}</p>"
     return Html(
         f'<div class="tile reason"><b>{counted(count, "input")}, '
         f"{text(reason)}</b>{said}{what}</div>"
-    )
-
-
-def fix(message: str) -> Html:
-    """Return what the table of messages says is to be done; nothing where it does not know the
-    message."""
-    found = entry_for(message, _entries())
-    if found is None:
-        return Html("")
-    example = "".join(f"<br><code>{text(line)}</code>" for line in found.example.splitlines())
-    return Html(f"{_plain_markdown(found.do)}{example}")
-
-
-@cache
-def _entries() -> list[Entry]:
-    try:
-        return all_entries()
-    except OSError:  # an installation without documents
-        return []
-
-
-def _plain_markdown(said: str) -> str:
-    """Return a sentence in Markdown as HTML: code as code, of links the text."""
-    without_links = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", said)
-    parts = without_links.split("`")
-    return "".join(
-        f"<code>{text(part)}</code>" if at % 2 else text(part) for at, part in enumerate(parts)
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -251,34 +252,6 @@ class Frame(NamedTuple):
     folder: str = ""
 
 
-class Container(Protocol):
-    """An open file of records."""
-
-    @property
-    def content(self) -> Content:
-        """The content of the file."""
-        ...
-
-    @property
-    def declared(self) -> Declared:
-        """What the file itself, or one beside it, says of the fields of its records."""
-        ...
-
-    def begin(self) -> int:
-        """Return where the first record begins. Raises Rejection if no record of the file can be
-        read."""
-        ...
-
-    def frame(self, offset: int) -> Frame | None:
-        """Return the record that begins at `offset`, None at the end of the file."""
-        ...
-
-    def fields(self, frame: Frame, data: bytes) -> Record:
-        """Return the fields of the record that `frame` gave last, all its bytes given. Raises
-        Rejection."""
-        ...
-
-
 class Declared(NamedTuple):
     """What is known of the fields of records without a look at them: their types, and the names of
     the classes of labels."""
@@ -290,18 +263,45 @@ class Declared(NamedTuple):
 NOTHING_DECLARED = Declared(pa.schema([]), {})
 
 
-class ContainerFormat(Protocol):
-    """A format of such files: it opens one."""
+class Container(ABC):
+    """An open file of records, and its content."""
 
-    name: ClassVar[str]
+    def __init__(self, content: Content) -> None:
+        self.content = content
 
-    def is_plain(self, start: bytes) -> bool:
+    @property
+    def declared(self) -> Declared:
+        """What the file itself, or one beside it, says of the fields of its records."""
+        return NOTHING_DECLARED
+
+    def begin(self) -> int:
+        """Return where the first record begins. Raises Rejection if no record of the file can be
+        read."""
+        return 0
+
+    @abstractmethod
+    def frame(self, offset: int) -> Frame | None:
+        """Return the record that begins at `offset`, None at the end of the file."""
+
+    @abstractmethod
+    def fields(self, frame: Frame, data: bytes) -> Record:
+        """Return the fields of the record that `frame` gave last, all its bytes given. Raises
+        Rejection."""
+
+
+class ContainerFormat(ABC):
+    """A format of such files: it opens one. `has_features`: a features.json of TFDS beside a file
+    says more of its records."""
+
+    has_features = False
+
+    def is_plain(self, _start: bytes) -> bool:
         """Tell of the beginning of a file that looks compressed whether it is not."""
-        ...
+        return False
 
+    @abstractmethod
     def open(self, content: Content, path: str, reading: Reading) -> Container:
         """Return the records of a file. Raises OSError, Rejection."""
-        ...
 
 
 def types_beside(declared: Declared, reading: Reading, parts: Iterator[list[Record]]) -> Types:
