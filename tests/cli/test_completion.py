@@ -56,6 +56,7 @@ HEAVY = ("pyarrow", "numpy", "PIL", "shardctl.format.manifest")
 """Modules that take long to import: a person waits for what the Tab key finds."""
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     ("words", "found"),
     [

@@ -117,6 +117,7 @@ def test_a_wrong_name_is_answered(arguments: str, answer: str, cli: Any) -> None
     assert answer in ran.err
 
 
+@pytest.mark.thorough
 def test_shuffle_needs_no_value(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("".join(f"{n}\n" for n in range(50)))
     for place, given in enumerate((["--shuffle"], ["--shuffle", "0"])):

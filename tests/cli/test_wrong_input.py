@@ -823,6 +823,7 @@ def test_an_input_that_may_not_be_read_is_rejected_and_named(here: Path, name: s
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not write")
 def test_a_destination_that_may_not_be_written_is_said(here: Path) -> None:
     locked = here / "locked"
@@ -836,6 +837,7 @@ def test_a_destination_that_may_not_be_written_is_said(here: Path) -> None:
     assert list(locked.iterdir()) == []
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not look")
 @pytest.mark.parametrize("more", [(), ("--dry-run",)], ids=["run", "dry"])
 def test_a_destination_where_another_user_works_is_said(here: Path, more: tuple[str, ...]) -> None:

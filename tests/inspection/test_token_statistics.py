@@ -104,6 +104,7 @@ def test_a_loss_mask_is_counted(tmp_path: Path) -> None:
     assert found.loss_tokens == 4 * len(blocks)
 
 
+@pytest.mark.thorough
 def test_tokens_outside_of_the_vocabulary_are_counted_and_take_no_memory(tmp_path: Path) -> None:
     fields = pa.schema([("key", pa.string()), ("tokens", pa.list_(pa.uint32()))])
     rows = [("a", [1, 2**32 - 1, 2**31]), ("b", [1])]
