@@ -2,27 +2,42 @@
 command line."""
 
 from __future__ import annotations
-import numpy as np
+
 from collections.abc import Iterator
-from dataclasses import (asdict, dataclass)
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from shardctl.errors import (DatasetError, UsageError)
-from shardctl.format.counts import (jpeg_costs, step_lines)
-from shardctl.format.dataset_location import (DatasetLocation, open_location, refuse_part_of_dataset)
+from typing import Any
+
+import numpy as np
+
+from shardctl.errors import DatasetError, UsageError
+from shardctl.format.counts import jpeg_costs, step_lines
+from shardctl.format.dataset_location import DatasetLocation, open_location, refuse_part_of_dataset
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Sample
 from shardctl.format.tables import reason_lines
-from shardctl.inspection.content.objects import (MaskStatistics, ObjectStatistics, mask_statistics, object_statistics)
-from shardctl.inspection.content.overview import (Overview, ShardOverview, column_bytes, describe_shard, overview, recipe_in_words)
-from shardctl.inspection.content.statistics import (BLOCKS, IMAGES, Statistics, statistics_of)
-from shardctl.inspection.content.tokens import (TokenCount, TokenStatistics, token_statistics)
+from shardctl.inspection.content.objects import (
+    MaskStatistics,
+    ObjectStatistics,
+    mask_statistics,
+    object_statistics,
+)
+from shardctl.inspection.content.overview import (
+    Overview,
+    ShardOverview,
+    column_bytes,
+    describe_shard,
+    overview,
+    recipe_in_words,
+)
+from shardctl.inspection.content.statistics import BLOCKS, IMAGES, Statistics, statistics_of
+from shardctl.inspection.content.tokens import TokenCount, TokenStatistics, token_statistics
 from shardctl.loader.dataset import open_dataset
 from shardctl.system.arguments import truth
 from shardctl.system.folders import Folder
-from shardctl.system.report import (Section, Table, in_a_notebook)
+from shardctl.system.report import Section, Table, in_a_notebook
 from shardctl.system.sequences import evenly_spaced
-from shardctl.system.text import (counted, format_bytes, printable)
-from typing import Any
+from shardctl.system.text import counted, format_bytes, printable
 
 INPUTS = 32
 """Inputs, from all over the dataset, whose variants are compared."""

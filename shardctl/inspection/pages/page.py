@@ -2,25 +2,27 @@
 of system/html.py."""
 
 from __future__ import annotations
+
 import base64
 import hashlib
 import itertools
 import json
 import math
 import os
-from collections.abc import (Callable, Iterable, Iterator, Mapping, Sequence)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from shardctl.format.tables import (Reject, read_rejects)
+from typing import Any
+
+from shardctl.format.tables import Reject, read_rejects
 from shardctl.inspection.content.overview import Overview
 from shardctl.system.files import OutputFileType
 from shardctl.system.folders import FolderHere
-from shardctl.system.html import (Html, table, text)
+from shardctl.system.html import Html, table, text
 from shardctl.system.locations import is_url
 from shardctl.system.messages import entry_for
 from shardctl.system.report import Section
 from shardctl.system.text import counted
-from typing import Any
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --soft: #5c6370; --paper: #ffffff; --panel: #f5f6f8; --rule: #d9dce1;
