@@ -117,11 +117,10 @@ WRONG = r"""
 2 | convert | SRC... DST is missing; for instance: shardctl convert photos out
 2 | verify | DST|SHARD is missing; for instance: shardctl verify out
 2 | inspect | is missing; for instance: shardctl inspect out
-2 | tokenizer train text | SRC... OUT.json: an argument is missing; for instance: shardctl tokenizer train
-2 | export ready out | --to is missing; it is one of parquet, webdataset,
+2 | tokenizer train text | SRC... is missing; for instance: shardctl tokenizer train
+2 | export ready out | --to (one of parquet, webdataset,
 2 | convert in out --store | --store needs a value: HOW
 2 | convert in out --kind | --kind needs a value: one of auto, image,
-2 | convert in out --resize 64 64 | --resize takes one value, and 64 stands behind it; write --resize 64x64
 3 | convert lines.jsonl out --redact email ip | out: no such file or folder; the last argument, ip, is
 2 | inspect ready val | 'val' is too much; for a split, write --split val
 3 | convert 'in/*.jpg' out | shardctl expands no patterns: give the folder in, all of which is read
