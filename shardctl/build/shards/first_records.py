@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.planned import PlannedUnit
+from shardctl.build.shards.planned import PlannedUnit, RetryHints
 from shardctl.build.shards.record_images import TableImages, is_nothing
 from shardctl.build.shards.records import key_of, records_of
-from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
 from shardctl.images.codecs.image import Opened, decode_mask

@@ -18,14 +18,14 @@ from shardctl.build.shards.inputs import NO_ANSWER, read_file, read_whole, reque
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.prefetch import ReadRequest, take
-from shardctl.build.shards.records import FITTED_RECORDS, read_unit
+from shardctl.build.shards.records import read_fitting, read_unit
 from shardctl.build.shards.scan import Found, PrePlanTask
 from shardctl.errors import Rejection, TypesDifferError, WorkerError
 from shardctl.format.arrays import bytes_of
 from shardctl.images.codecs.deep_gray import GrayRange
 from shardctl.images.codecs.image import Opened, check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
-from shardctl.sources.formats import ColumnMisfit, Misfit, ranges
+from shardctl.sources.formats import ColumnMisfit, Misfit, Parsed, ranges
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
@@ -201,14 +201,16 @@ class TextHashTask(PrePlanTask):
         if job.fields is None:
             return self._compare(number, _whole(job, planned), progress)
         try:
-            return self._compare(number, _read(job, planned), progress)
+            read = read_unit(job, planned, planned.unit, None, xxhash.xxh3_64())
+            return self._compare(number, _records_of(planned, read), progress)
         except Misfit as misfit:
             if job.recipe.typed_fields is None:
                 raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
             # of no record: reading them one by one would read the unit as many times
             if isinstance(misfit, ColumnMisfit):
                 raise Rejection("decode", "other-type", str(misfit)) from misfit
-        return self._compare(number, _fitting(job, planned), progress)
+        fitting = read_fitting(job, planned, None, lambda record, misfit: None)
+        return self._compare(number, _records_of(planned, fitting), progress)
 
     def finish(self, found: Found) -> None:
         """Write what is held."""
@@ -351,29 +353,12 @@ def _whole(job: Job, planned: PlannedUnit) -> Iterator[Records]:
     yield records_of_file(planned.file_number, planned.key(), fields)
 
 
-def _read(job: Job, planned: PlannedUnit) -> Iterator[Records]:
-    """Yield the records of a unit. Raises Misfit, Rejection, SourceGoneError."""
-    for parsed in read_unit(job, planned, planned.unit, None, xxhash.xxh3_64()):
+def _records_of(planned: PlannedUnit, read: Iterator[Parsed]) -> Iterator[Records]:
+    """Yield the records of a unit as they are read."""
+    for parsed in read:
         if len(parsed.numbers):
             batch = keyed(parsed.batch, planned.file.path, parsed.numbers)
             yield Records(planned.file_number, parsed.numbers, batch)
-
-
-def _fitting(job: Job, planned: PlannedUnit) -> Iterator[Records]:
-    """Yield the records of a unit that fit the types which were given. Raises Rejection,
-    SourceGoneError."""
-    unit, done, together = planned.unit, 0, FITTED_RECORDS
-    while done < unit.records:
-        count = min(together, unit.records - done)
-        part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=count)
-        try:
-            yield from list(_read(job, planned._replace(unit=part)))
-        except Misfit:
-            if count > 1:
-                together = count // 2
-                continue
-        done += count
-        together = min(2 * together, FITTED_RECORDS)
 
 
 def _texts(records: Records) -> tuple[pa.Array, Numbers]:

@@ -16,15 +16,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.build.shards.builder import ShardBuilder, ShardContent
+from shardctl.build.shards.builder import ShardBuilder
 from shardctl.build.shards.first_records import inspect_first_records, refuse_unmoved
 from shardctl.build.shards.inputs import prefetched_units
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.planned import PlannedUnit, ShardPlace
+from shardctl.build.shards.planned import BuildAgain, PlannedUnit, RetryHints, ShardPlace
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.records import records_of, sample_of
 from shardctl.build.shards.scan import Probe
-from shardctl.build.shards.shard_build import RetryHints, ShardBuild
+from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.errors import InputError, Rejection
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import Mask, Objects
@@ -75,16 +75,24 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
     gray = list[tuple[float, float] | None]()
     build = ShardBuild(
-        job, ShardPlace(0, "probe", 0, 0, 0, 0), progress, hints, partial(look_at_gray, found=gray)
+        job,
+        ShardPlace(0, "probe", 0, 0, 0, 0),
+        progress,
+        hints,
+        sink,
+        rejects.append,
+        partial(look_at_gray, found=gray),
     )
-    builder = ShardBuilder(build, sink, rejects.append)
+    builder, output = ShardBuilder(build), build.output
     added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
     started = time.monotonic()
-    content, totals = builder.finish(), builder.totals
-    rows = sum(content.block_rows)
+    done = builder.finish()
+    rows = done.facts.rows
     finishing = time.monotonic() - started
-    records = max(1, totals.inputs)
-    full = rows - _padding(content) / _block_length(job.layout)
+    records = max(1, output.inputs)
+    # more are padding in the blocks of a few records than in those of a shard
+    padding = sum(step.get("padding", 0) for step in done.steps)
+    full = rows - padding / _block_length(job.layout)
     record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
     empty = _empty_shard_bytes(job.layout)
     reasons, examples = count_reasons(rejects)
@@ -97,21 +105,15 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         shard_bytes=empty,
         record_seconds=record_seconds + finishing / records,
         unit_seconds=unit_seconds,
-        samples_per_record=full / max(1, records - totals.rejected),
+        samples_per_record=full / max(1, records - output.rejected),
         records=records,
-        rejected=totals.rejected,
+        rejected=output.rejected,
         notices=[*first.notices, *beside, *notices],
         warnings=[*first.warnings, *warnings_on_gray(gray)],
         frames=first.frames,
         reasons=reasons,
         examples=examples,
     )
-
-
-def _padding(content: ShardContent) -> int:
-    """Return how many tokens of blocks are padding: more in the blocks of a few records than in
-    those of a shard."""
-    return sum(step.get("padding", 0) for step in content.steps)
 
 
 def _block_length(layout: Layout) -> int:
@@ -134,7 +136,7 @@ def _seconds(
     read: list[float] = []
     for planned in units[some]:
         if sum(read) < READ_AGAIN_SECONDS:
-            read.append(_timed(partial(builder.read_only, planned)))
+            read.append(_timed(partial(builder.records.read_only, planned)))
     rest = zip(added[some], read, units[some], strict=False)  # strict: some may not be read again
     each = [max(0.0, whole - own) / planned.unit.records for whole, own, planned in rest]
     return _median(each), _median(read)
@@ -150,7 +152,7 @@ def _timed(work: Callable[[], object]) -> float:
     """Return how long work on a unit took that may be rejected, or would have its shard built
     again."""
     started = time.monotonic()
-    with suppress(Rejection):  # what it gave before counts all the same
+    with suppress(Rejection, BuildAgain):  # what it gave before counts all the same
         work()
     return time.monotonic() - started
 

@@ -47,6 +47,9 @@ FIRST_RANK_SECONDS = 10.0
 QUIET_SECONDS = 1.0
 """After how long they say that they wait."""
 
+LOOK_SECONDS, LOOK_SECONDS_ON_STORE = 0.25, 1.0
+"""Seconds between looks whether another process has done something."""
+
 NOT_HERE = ("append", "copy_rejects", "dry_run", "explain", "if_running")
 """Options of `convert` that are for a person at a terminal, or say what is always so here."""
 
@@ -193,11 +196,6 @@ class _Snapshot:
     store: StoreTarget | None
 
     @property
-    def _look_seconds(self) -> float:
-        """Seconds between looks whether another process has done something."""
-        return 0.25 if self.store is None else 1.0
-
-    @property
     def _staging(self) -> Path:
         return self.target.folder.path(STAGING)
 
@@ -307,7 +305,7 @@ class _Snapshot:
             if time.monotonic() >= due:
                 if store.is_replaced():
                     raise _ReplacedError
-                due = time.monotonic() + self._look_seconds
+                due = time.monotonic() + LOOK_SECONDS_ON_STORE
 
         return store.lease(waiting, looking)
 
@@ -336,7 +334,7 @@ class _Snapshot:
             self.store.is_leased if self.store else partial(file_lease.is_leased, self._staging)
         )
         while time.monotonic() < until and not is_leased() and self.manifest() == before:
-            time.sleep(self._look_seconds)
+            time.sleep(LOOK_SECONDS if self.store is None else LOOK_SECONDS_ON_STORE)
             if not announced and time.monotonic() > until - FIRST_RANK_SECONDS + QUIET_SECONDS:
                 self.log.leaving()
                 announced = True

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from shardctl.build.shards import WORKER
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import WorkDone
+from shardctl.build.shards.planned import RetryHints
 from shardctl.build.shards.scan import Found, PrePlanTask, Probe, run_task
-from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import Rejection, SourceGoneError, WorkerError
 from shardctl.system.machine import usable_cores
 from shardctl.system.processes.pool import Limits, OnLine, Pool, most_workers
@@ -300,7 +300,7 @@ class CrashPolicy:
         if unit is None:
             if deaths >= FATAL_ACCIDENTS:
                 raise WorkerError(self._accident(task, death))
-            return replace(again, hints=hints.with_anew())
+            return replace(again, hints=replace(hints, anew=True))
         if not is_fatal:
             return again
         stage = "encode" if death.stage == "write" else death.stage
