@@ -36,7 +36,6 @@ from shardctl.cli.show import (
     print_token_statistics,
     without_texts,
 )
-from shardctl.cli.values import WholeNumber
 from shardctl.errors import UsageError
 from shardctl.format.manifest import kept_generations
 from shardctl.system.folders import LocalFolder
@@ -99,14 +98,14 @@ PICTURES = 64
 @option(
     "--block",
     heading=CHOICE,
-    type=WholeNumber(),
+    type=click.INT,
     metavar="N",
     help="One block of the shard; blocks are counted from 0.",
 )
 @option(
     "--row",
     heading=CHOICE,
-    type=WholeNumber(),
+    type=click.INT,
     metavar="N",
     help="One sample of the shard, or of its --block; rows are counted from 0.",
 )
@@ -128,7 +127,7 @@ PICTURES = 64
     "--head",
     heading=CHOICE,
     brief="the first N samples",
-    type=WholeNumber(min=1),
+    type=click.IntRange(min=1),
     metavar="N",
     help="The first N samples; with --where the first N that match.",
 )
@@ -209,8 +208,7 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     """
     with quick_imports():
         from shardctl.format.dataset_location import open_location
-        from shardctl.interop.foreign.shards import is_foreign, refuse_text
-        from shardctl.interop.foreign.sums import refuse_export
+        from shardctl.interop.foreign import is_foreign, refuse_export, refuse_text
 
     path = Path(target)
     refuse_text(path)
@@ -254,7 +252,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
     Raises UsageError for options that are for datasets.
     """
     from shardctl.cli.show import print_foreign, without_bytes
-    from shardctl.interop.foreign.showing import look
+    from shardctl.interop.foreign import look
 
     drawn = given["images"] is not None or given["html"] is not None or given["open"]
     known = ("images", "html", "open", "no_annotations") if drawn else ("head",)
@@ -533,7 +531,7 @@ def _no_match(given: dict[str, Any]) -> str:
 def _draw(
     place: DatasetLocation, records: Iterator[StoredSample], given: dict[str, Any], as_json: bool
 ) -> dict[str, Any]:
-    from shardctl.images.codecs.sheet import SHEET
+    from shardctl.images.codecs.drawing import SHEET
     from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 
     path, shown = Path(given["images"]), list(islice(records, PICTURES))

@@ -25,7 +25,6 @@ from shardctl.cli.output import (
     printing_to_stderr,
     progress_options,
 )
-from shardctl.cli.values import WholeNumber
 from shardctl.errors import UsageError
 from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import quick_imports
@@ -94,7 +93,7 @@ REFERENCE = (
 @open_option()
 @option(
     "--inputs",
-    type=WholeNumber(1, 1000),
+    type=click.IntRange(1, 1000),
     metavar="N",
     help=f"Show N inputs from all over the sources. Default: {INPUTS}.",
 )
@@ -107,7 +106,7 @@ REFERENCE = (
 )
 @option(
     "--variants",
-    type=WholeNumber(),
+    type=click.INT,
     metavar="K",
     help="Show K variants of every input, each with its own random numbers. Default: the number in "
     "the recipe, else 4 if the"
@@ -183,7 +182,7 @@ def _write(
     with_page = given["html"] is not None or given["open"]
     if with_page or given["images"] is not None:
         from shardctl.build.preview.page import preview_page, preview_sheet
-        from shardctl.images.codecs.sheet import SHEET
+        from shardctl.images.codecs.drawing import SHEET
         from shardctl.inspection.pages.page import write_page
 
         if with_page:

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 import shardctl
 from shardctl.errors import TooManyRejectsError
-from shardctl.sources.encoding_guess import guess_encoding
+from shardctl.sources.formats.encodings import guess_encoding
 
 CHINESE = "今天的天气很好，我们一起去公园看看。她说这是最近一个月里最好的一天，大家都很高兴。"
 TRADITIONAL = "今天的天氣很好，我們一起去公園看看。她說這是最近一個月裡最好的一天，大家都很高興。"
@@ -147,7 +147,7 @@ def test_json_lines_in_utf_16_are_told_from_what_is_no_json(tmp_path: Path) -> N
         shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=0)
     (tmp_path / "b.jsonl").write_text("no JSON\n" * 3 + '{"a": 1}\n')
     with pytest.raises(
-        TooManyRejectsError, match=r"3 of the 4 inputs .* b.jsonl#1: not a line of JSON"
+        TooManyRejectsError, match=r"3 of the 4 inputs .* b.jsonl#1: not JSON"
     ) as raised:
         shardctl.convert(tmp_path / "b.jsonl", tmp_path / "out", workers=0)
     assert "encoding" not in str(raised.value)

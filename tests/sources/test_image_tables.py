@@ -585,11 +585,12 @@ def test_a_large_row_group_is_read_in_parts(
 ) -> None:
     """Batches are cut by bytes: photos of a few MB are not thousands at a time."""
     from shardctl.sources.formats import Reading, Unit
-    from shardctl.sources.formats.parquet import ParquetFile
+    from shardctl.sources.formats.numbered import Numbered
+    from shardctl.sources.formats.parquet import Parquet
 
     found = pa.table({"image": pa.array([os.urandom(1 << 20) for _ in range(24)], pa.binary())})
     parquet.write_table(found, tmp_path / "t.parquet")
-    form = ParquetFile()
+    form = Numbered(Parquet())
     (cut,) = form.join([form.scan(str(tmp_path / "t.parquet"), 0, 0, Reading())], 0) or []
     unit = Unit(cut.offset, cut.size, 0, 1, 24)
     import xxhash

@@ -23,8 +23,14 @@ from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import open_table, read_rejects
 from shardctl.sources import label_table
 from shardctl.sources.annotations import inputs as names
-from shardctl.sources.boxes import NUMBER_NAMES, PLACE_NAMES, Shown, beside_images, known_places
-from shardctl.sources.first_values import kinds_of
+from shardctl.sources.boxes import (
+    NUMBER_NAMES,
+    PLACE_NAMES,
+    Shown,
+    beside_images,
+    kinds_of,
+    known_places,
+)
 from shardctl.sources.splits import ROLES
 from shardctl.sources.types import Types
 from shardctl.system.folders import LocalFolder

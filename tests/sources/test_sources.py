@@ -17,7 +17,7 @@ from tars import tar
 import shardctl
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.tables import read_rejects
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot
 from shardctl.sources.walk import walk
 from shardctl.system.folders import LocalFolder
 

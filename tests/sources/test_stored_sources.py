@@ -41,11 +41,9 @@ from shardctl.errors import (
     UsageError,
 )
 from shardctl.sources import files
-from shardctl.sources.files import LocalCopies, folder_of_copies
+from shardctl.sources.files import LocalCopies, SourceRoot, folder_of_copies, number_of
 from shardctl.sources.formats.base import Reading
 from shardctl.sources.label_table import load
-from shardctl.sources.remote.object_faults import number_of
-from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import FoundFile, order_in_walk, walk
 from shardctl.system import object_cache, stores
 from shardctl.system.object_cache import Limits, ObjectCache

@@ -19,8 +19,8 @@ from PIL import Image
 from torchvision_v2 import two_sample
 from torchvision_v2 import v2 as v2
 
-from shardctl.images.pixels import artefacts, blur, colour, erasing, noise, tables
-from shardctl.transforms.image import draws, policies
+from shardctl.images import pixels
+from shardctl.transforms.image import automatic, draws
 from shardctl.transforms.image.automatic import do
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.table import parse_step
@@ -32,21 +32,21 @@ SIZES = [(224, 160), (41, 29), (1, 1), (2, 7)]
 FACTORS = (0.0, 0.31, 1.0, 1.7)
 
 EXACT: dict[str, tuple[Callable[..., Image.Image], str, tuple[Any, ...]]] = {
-    "brightness": (tables.brightness, "adjust_brightness", FACTORS),
-    "contrast": (tables.contrast, "adjust_contrast", FACTORS),
-    "saturation": (colour.saturation, "adjust_saturation", FACTORS),
-    "sharpness": (blur.sharpness, "adjust_sharpness", FACTORS),
-    "hue_of_pillow": (colour.hue_of_pillow, "adjust_hue", (-0.5, -0.1, 0.0, 0.03, 0.25, 0.5)),
-    "grayscale": (lambda image, _: colour.grayscale(image), "rgb_to_grayscale", (3,)),
-    "posterize": (tables.posterize, "posterize", (1, 4, 8)),
-    "solarize": (tables.solarize, "solarize", (0.0, 100.0, 127.5, 255.0)),
-    "permute_channels": (colour.permute_channels, "permute_channels", ([2, 0, 1], [1, 0, 2])),
-    "jpeg": (artefacts.jpeg, "jpeg", (1, 20, 75, 95, 100)),
+    "brightness": (pixels.brightness, "adjust_brightness", FACTORS),
+    "contrast": (pixels.contrast, "adjust_contrast", FACTORS),
+    "saturation": (pixels.saturation, "adjust_saturation", FACTORS),
+    "sharpness": (pixels.sharpness, "adjust_sharpness", FACTORS),
+    "hue_of_pillow": (pixels.hue_of_pillow, "adjust_hue", (-0.5, -0.1, 0.0, 0.03, 0.25, 0.5)),
+    "grayscale": (lambda image, _: pixels.grayscale(image), "rgb_to_grayscale", (3,)),
+    "posterize": (pixels.posterize, "posterize", (1, 4, 8)),
+    "solarize": (pixels.solarize, "solarize", (0.0, 100.0, 127.5, 255.0)),
+    "permute_channels": (pixels.permute_channels, "permute_channels", ([2, 0, 1], [1, 0, 2])),
+    "jpeg": (pixels.jpeg, "jpeg", (1, 20, 75, 95, 100)),
 }
 WITHOUT_SETTING: dict[str, Callable[[Image.Image], Image.Image]] = {
-    "autocontrast": tables.autocontrast,
-    "equalize": tables.equalize,
-    "invert": tables.invert,
+    "autocontrast": pixels.autocontrast,
+    "equalize": pixels.equalize,
+    "invert": pixels.invert,
 }
 
 
@@ -74,7 +74,7 @@ def tensor(image: Image.Image) -> Any:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def pixels(made: Any) -> Any:
+def pixels_of(made: Any) -> Any:
     return made.permute(1, 2, 0).numpy().astype(int)
 
 
@@ -82,8 +82,8 @@ def pixels(made: Any) -> Any:
 def test_hue_is_within_1_of_that_of_a_tensor(turn: float, v2: Any) -> None:
     for seed, size in enumerate(SIZES):
         image = picture(seed, *size)
-        theirs = pixels(v2.functional.adjust_hue(tensor(image), turn))
-        assert np.abs(values(colour.hue(image, turn)) - theirs).max() <= 1
+        theirs = pixels_of(v2.functional.adjust_hue(tensor(image), turn))
+        assert np.abs(values(pixels.hue(image, turn)) - theirs).max() <= 1
 
 
 @pytest.mark.parametrize("kernel", [1, 3, 9, 23])
@@ -92,20 +92,20 @@ def test_blur_is_within_1(kernel: int, sigma: float, v2: Any) -> None:
     for seed, size in enumerate(SIZES[:2]):
         image = picture(seed, *size)
         theirs = values(v2.functional.gaussian_blur(image, [kernel, kernel], [sigma, sigma]))
-        assert np.abs(values(blur.gaussian_blur(image, sigma, kernel)) - theirs).max() <= 1
+        assert np.abs(values(pixels.gaussian_blur(image, sigma, kernel)) - theirs).max() <= 1
 
 
 def test_erasing(v2: Any) -> None:
     image = picture(1)
     theirs = v2.functional.erase(image, 3, 5, 9, 11, torch.tensor([7, 8, 9])[:, None, None])
-    assert np.array_equal(values(erasing.erase(image, (5, 3, 11, 9), (7, 8, 9))), values(theirs))
+    assert np.array_equal(values(pixels.erase(image, (5, 3, 11, 9), (7, 8, 9))), values(theirs))
 
 
 def test_gaussian_noise_has_the_same_distribution(v2: Any) -> None:
     image = Image.new("RGB", (300, 300), (60, 128, 250))
-    ours = values(noise.gaussian_noise(image, np.random.default_rng(1), 0.02, 0.1))
+    ours = values(pixels.gaussian_noise(image, np.random.default_rng(1), 0.02, 0.1))
     torch.manual_seed(1)
-    theirs = pixels(v2.functional.gaussian_noise(tensor(image), 0.02, 0.1))
+    theirs = pixels_of(v2.functional.gaussian_noise(tensor(image), 0.02, 0.1))
     for channel in range(3):
         counts = [
             np.bincount(each[..., channel].reshape(-1), minlength=256) for each in (ours, theirs)
@@ -148,15 +148,15 @@ def named(theirs: str) -> str:
 @pytest.mark.parametrize(
     ("ours", "theirs", "bins"),
     [
-        (policies.RAND_AUGMENT, "RandAugment", 31),
-        (policies.RAND_AUGMENT, "RandAugment", 11),
-        (policies.TRIVIAL_AUGMENT, "TrivialAugmentWide", 31),
-        (policies.AUTO_AUGMENT, "AutoAugment", policies.AUTO_AUGMENT_BINS),
-        (policies.AUG_MIX, "AugMix", policies.AUG_MIX_BINS),
+        (automatic.RAND_AUGMENT, "RandAugment", 31),
+        (automatic.RAND_AUGMENT, "RandAugment", 11),
+        (automatic.TRIVIAL_AUGMENT, "TrivialAugmentWide", 31),
+        (automatic.AUTO_AUGMENT, "AutoAugment", automatic.AUTO_AUGMENT_BINS),
+        (automatic.AUG_MIX, "AugMix", automatic.AUG_MIX_BINS),
     ],
 )
 def test_the_operations_of_a_policy_and_their_magnitudes(
-    ours: policies.Space, theirs: str, bins: int, v2: Any
+    ours: automatic.Space, theirs: str, bins: int, v2: Any
 ) -> None:
     space = getattr(v2, theirs)._AUGMENTATION_SPACE
     assert set(ours) == {named(name) for name in space}
@@ -176,21 +176,21 @@ def test_the_operations_of_a_policy_and_their_magnitudes(
 
 
 def test_the_part_of_aug_mix_without_colours(v2: Any) -> None:
-    assert set(policies.AUG_MIX_PART) == {
+    assert set(automatic.AUG_MIX_PART) == {
         named(name) for name in v2.AugMix._PARTIAL_AUGMENTATION_SPACE
     }
 
 
-@pytest.mark.parametrize("policy", policies.POLICIES)
+@pytest.mark.parametrize("policy", automatic.POLICIES)
 def test_the_pairs_of_auto_augment(policy: str, v2: Any) -> None:
     theirs = v2.AutoAugment(v2.AutoAugmentPolicy(policy))._policies
     assert [tuple((named(name), p, index) for name, p, index in pair) for pair in theirs] == [
-        *policies.POLICIES[policy]
+        *automatic.POLICIES[policy]
     ]
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-@pytest.mark.parametrize("name", sorted({*policies.TRIVIAL_AUGMENT, *policies.AUTO_AUGMENT}))
+@pytest.mark.parametrize("name", sorted({*automatic.TRIVIAL_AUGMENT, *automatic.AUTO_AUGMENT}))
 def test_the_operations_of_policies_are_bit_for_bit_those_of_a_pillow_image(
     name: str, interpolation: str, v2: Any
 ) -> None:
@@ -198,7 +198,7 @@ def test_the_operations_of_policies_are_bit_for_bit_those_of_a_pillow_image(
     theirs = {ours: name for name, ours in NAMES.items()}.get(name, name.capitalize())
     how = v2.InterpolationMode(interpolation)
     image = picture(1, 101, 77)
-    for space in (policies.RAND_AUGMENT, policies.TRIVIAL_AUGMENT, policies.AUTO_AUGMENT):
+    for space in (automatic.RAND_AUGMENT, automatic.TRIVIAL_AUGMENT, automatic.AUTO_AUGMENT):
         strengths = space.get(name)
         signs = (1, -1) if strengths is not None and strengths.signed else (1,)
         for index in (0, 1, 9, 17, 30) if strengths is not None else (0,):

@@ -20,8 +20,7 @@ from shardctl.build.plan.plan import Units, UnitsInMaking
 from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.scan import ByteRange, Found, ScanTask
 from shardctl.errors import InputError, Rejection
-from shardctl.sources.endings import ending_of
-from shardctl.sources.files import begin_of
+from shardctl.sources.files import begin_of, changed
 from shardctl.sources.formats import (
     DETECT,
     PIECE_BYTES,
@@ -30,13 +29,11 @@ from shardctl.sources.formats import (
     Format,
     Numbers,
     Reading,
+    ending_of,
     find_format,
 )
-from shardctl.sources.formats.ranges import changed
-from shardctl.sources.kinds.text import too_large
-from shardctl.sources.label_table import DELIMITED_SUFFIXES
-from shardctl.sources.types import Types, separator_in
-from shardctl.sources.walk import suffix_of
+from shardctl.sources.kinds import too_large
+from shardctl.sources.types import Types
 from shardctl.system.progress import Report
 from shardctl.system.sequences import LazySequence, evenly_spaced
 
@@ -121,22 +118,6 @@ def group(sizes: Numbers, most: int, most_bytes: int) -> Numbers:
     return np.frombuffer(starts, np.int64)
 
 
-@dataclass
-class _Encoding:
-    """An encoding that was detected: in how many files, and the first of them by its place in the
-    listing."""
-
-    files: int
-    first: int
-
-
-LONG_NAME = 60
-"""Characters of a header's cell above which it looks like a text of a record."""
-
-_LOOKED_AT = 1 << 16
-"""Bytes of a CSV file in which a header is looked for."""
-
-
 @dataclass(frozen=True)
 class Discovery:
     """Looks at files in the engine's processes. `shuffled` asks for small units. `scanning` gets
@@ -153,8 +134,9 @@ class Discovery:
     untyped: dict[int, Rejection] = field(default_factory=dict)
     """Why no types were found in a unit, by its number: the first one that was met, there may be
     millions."""
-    _encodings: dict[str, _Encoding] = field(default_factory=dict)
-    _separable: dict[int, str] = field(default_factory=dict)
+    _encodings: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """In how many files an encoding was detected, and the first of them by its place in the
+    listing."""
 
     def find_units(self, wanted: npt.NDArray[np.bool_] | None = None) -> Units:
         """Cut the files into units; of files of many records only those that are `wanted` (files,),
@@ -244,9 +226,7 @@ class Discovery:
         if isinstance(scan, dict) and scan.get("folders"):
             self.listing.inside[file] = scan["folders"]
         if self.reading.encoding == DETECT and isinstance(scan, dict) and "encoding" in scan:
-            noted = self._encodings.setdefault(scan["encoding"], _Encoding(0, file))
-            noted.files += 1
-            noted.first = min(noted.first, file)
+            self._note_encoding(scan["encoding"], file)
 
     def _too_large(self, sizes: Numbers) -> dict[int, Rejection]:
         """Return the files of text that are too large to be one record, by number."""
@@ -304,80 +284,27 @@ class Discovery:
             first += batch.num_rows
         return found
 
-    def encodings(self) -> dict[str, tuple[int, str]]:
+    def encodings(self) -> list[tuple[str, tuple[int, str]]]:
         """Return the encodings that were detected while units were found: in how many files, and
         the path of the first.
 
         Those of most files come first. Where every file is one record, some are read.
         """
-        noted = self._encodings_of_whole_files() if self.listing.whole else self._encodings
-        names = sorted(noted, key=lambda name: (-noted[name].files, noted[name].first))
-        paths = self.listing.paths_at(np.array([noted[name].first for name in names], np.int64))
-        return {name: (noted[name].files, path) for name, path in zip(names, paths, strict=True)}
+        noted = self._encodings
+        if self.listing.whole:
+            from shardctl.sources.formats.encodings import DETECTED_BYTES, detect
 
-    def _encodings_of_whole_files(self) -> dict[str, _Encoding]:
-        from shardctl.sources.formats.encodings import DETECTED_BYTES, detect
+            chosen = evenly_spaced(len(self.listing), DETECTED_FILES)
+            for number, opened in zip(chosen, self.opened(np.array(chosen, np.int64)), strict=True):
+                with contextlib.suppress(OSError, Rejection):
+                    self._note_encoding(detect(begin_of(opened, DETECTED_BYTES)), number)
+        names = sorted(noted, key=lambda name: (-noted[name][0], noted[name][1]))
+        paths = self.listing.paths_at(np.array([noted[name][1] for name in names], np.int64))
+        return [(name, (noted[name][0], path)) for name, path in zip(names, paths, strict=True)]
 
-        found: dict[str, _Encoding] = {}
-        chosen = evenly_spaced(len(self.listing), DETECTED_FILES)
-        for number, opened in zip(chosen, self.opened(np.array(chosen, np.int64)), strict=True):
-            with contextlib.suppress(OSError, Rejection):
-                found.setdefault(
-                    detect(begin_of(opened, DETECTED_BYTES)), _Encoding(0, number)
-                ).files += 1
-        return found
-
-    def _note_only_column(self, file: int, name: str | None) -> None:
-        """Keep the column of the first file that has one column, which may be several."""
-        if name and separator_in([name]) and file < min(self._separable, default=file + 1):
-            self._separable.clear()
-            self._separable[file] = name
-
-    def only_column(self) -> tuple[str, str]:
-        """Return the path of the first CSV file with one column whose name has a mark that may
-        separate several, and that name.
-
-        "" twice if there is no such file among those that types were found in.
-        """
-        for file, name in self._separable.items():
-            return self.listing.paths_at(np.array([file]))[0], name
-        return "", ""
-
-    def header_like_a_record(self) -> list[str]:
-        """Return the header of the first file if it looks like a record: a name is a number, or as
-        long as a sentence."""
-        if self.reading.columns:
-            return []
-        data, delimiter = self._first_delimited()
-        if not data:
-            return []
-        # 20 ms to import, with its parts of Arrow
-        from shardctl.sources.csv_numbers import is_number
-        from shardctl.sources.formats.csv import first_row
-
-        row = first_row(data, delimiter)
-        return (
-            row
-            if any(
-                is_number(name) or len(name) > LONG_NAME or name.startswith(("{", "["))
-                for name in row
-            )
-            else []
-        )
-
-    def _first_delimited(self) -> tuple[bytes, str]:
-        """Return the beginning of the first file and its delimiter. Nothing for files other than
-        plain CSV files in UTF-8."""
-        if self.reading.encoding != "utf-8":
-            return b"", ","
-        suffix = suffix_of(self.listing.paths_at(np.array([0]))[0].rpartition("/")[2])
-        if suffix not in DELIMITED_SUFFIXES:
-            return b"", ","
-        (opened,) = self.opened(np.array([0]))
-        with contextlib.suppress(OSError, Rejection):
-            delimiter = self.reading.delimiter or ("\t" if suffix == ".tsv" else ",")
-            return begin_of(opened, _LOOKED_AT), delimiter
-        return b"", ","
+    def _note_encoding(self, name: str, file: int) -> None:
+        count, first = self._encodings.get(name, (0, file))
+        self._encodings[name] = count + 1, min(first, file)
 
     def first_fields(self, units: Units) -> list[str]:
         """Return the names of the fields of the first unit that can be read; none if there is no
@@ -424,7 +351,6 @@ class Discovery:
                     self.untyped[int(numbers[number])] = Rejection(*answer["fault"])
                 elif "types" in answer:
                     these = Types.unpacked(answer["types"])
-                    self._note_only_column(int(ranges.file[number]), these.only_column())
                     # types are joined in any order, but for the first of all
                     if types is None or number < leftmost:
                         types, leftmost = these if types is None else these.join(types), number

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from shardctl.build.commit.staging import begin
 from shardctl.build.convert.discover import Discovery, group
+from shardctl.build.notices import notice
 from shardctl.build.plan.labels import Labelling, write_files
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Order, Planner, Units
@@ -36,7 +37,16 @@ from shardctl.format.names import FILES
 from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, format_bytes, printable
-from shardctl.transforms.duplicates.exact import DROPPED, HASHED, PIECE_BITS, add_hashes, repeated
+from shardctl.transforms.duplicates.exact import (
+    CHUNK_BYTES,
+    DROPPED,
+    HASHED,
+    PIECE_BITS,
+    Rows,
+    Runs,
+    add_hashes,
+    repeated,
+)
 from shardctl.transforms.duplicates.near import (
     BANDED,
     Components,
@@ -53,7 +63,6 @@ from shardctl.transforms.duplicates.pictures import (
     first_of_similar,
 )
 from shardctl.transforms.duplicates.pieces import DOCUMENT
-from shardctl.transforms.duplicates.runs import CHUNK_BYTES, Rows, Runs
 from shardctl.transforms.duplicates.table import Numbers, add_dropped, write_table
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
@@ -236,29 +245,18 @@ class Compared:
 
     def notices(self) -> list[str]:
         """Say how many duplicates there are, and how many records were not compared."""
-        if not self.not_compared:
-            return [self._notice()]
-        records = counted(self.not_compared, "record")
-        return [
-            self._notice(),
-            f"{records} could not be compared with others (deduplicate): {self.why}",
-        ]
-
-    def _notice(self) -> str:
-        what = {DOCUMENT: "text"}.get(self.step.unit, self.step.unit)
-        how = (
-            f"deduplicate: {self.step.method} {self.step.threshold:g}"
-            if self.step.method == NEAR
-            else "deduplicate"
-        )
-        of_all = counted(self.count, what)
-        if not self.dropped:
-            return f"none of {of_all} is a duplicate of another ({how})"
-        are = "is a duplicate" if self.dropped == 1 else "are duplicates"
-        if self.step.unit == DOCUMENT:
-            return f"{self.dropped:,} of {of_all} {are} of others, and rejected ({how})"
-        sizes = f"{format_bytes(self.dropped_bytes)} of {format_bytes(self.bytes)}"
-        return f"{self.dropped:,} of {of_all} {are} of others, and dropped: {sizes} ({how})"
+        step, what, rule = self.step, "rejected", "deduplicate"
+        if step.unit != DOCUMENT:
+            sizes = f"{format_bytes(self.dropped_bytes)} of {format_bytes(self.bytes)}"
+            what = f"dropped: {sizes}"
+        if step.method == NEAR:
+            rule = f"deduplicate: {step.method} {step.threshold:g}"
+        count = counted(self.count, {DOCUMENT: "text"}.get(step.unit, step.unit))
+        said = [notice("duplicates", dropped=self.dropped, count=count, what=what, rule=rule)]
+        if self.not_compared:
+            records = counted(self.not_compared, "record")
+            said.append(notice("not-compared", records=records, why=self.why))
+        return said
 
 
 def without_comparing(recipe: Recipe) -> Recipe:

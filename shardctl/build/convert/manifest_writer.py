@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from shardctl.build.commit.staging import clear_partial_files
 from shardctl.build.convert.conversion import Conversion, Inputs
-from shardctl.build.convert.known_records import still_pruned
+from shardctl.build.convert.earlier_rejects import still_pruned
 from shardctl.build.convert.listener import Changes
 from shardctl.build.convert.previous import PreviousDataset
 from shardctl.build.convert.table_writer import TableWriter, WrittenTables
 from shardctl.build.convert.targets import Target
+from shardctl.build.notices import notice
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
@@ -115,10 +116,8 @@ def write_dataset(
     if not first_frames:
         return ()
     advice = "" if job.fields is not None else "; --frames all takes all"
-    return (
-        f"{counted(first_frames, 'image')} with several frames or pages: the first is "
-        f"taken{advice}",
-    )
+    images = counted(first_frames, "image")
+    return (notice("several-frames", images=images, advice=advice),)
 
 
 def leave_out_others(job: DatasetJob, target: Target) -> None:

@@ -217,20 +217,12 @@ class Matching:
         return rows
 
     @property
-    def added(self) -> int:
-        """How many files are new."""
-        return int((self.before < 0).sum())
-
-    @property
-    def removed(self) -> int:
-        """How many files are gone."""
-        return self.files_before - len(self.before) + self.added
-
-    @property
-    def changed(self) -> int:
-        """How many files are there as before, and differ in their content, their labels or their
-        annotations."""
-        return int(((self.before >= 0) & ~self.same).sum())
+    def counts(self) -> tuple[int, int, int]:
+        """How many files are new, are gone, and are there as before but differ in their content,
+        their labels or their annotations."""
+        added = int((self.before < 0).sum())
+        changed = int(((self.before >= 0) & ~self.same).sum())
+        return added, self.files_before - len(self.before) + added, changed
 
 
 def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Matching:

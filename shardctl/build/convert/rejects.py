@@ -34,11 +34,10 @@ from shardctl.format.tables import (
     read_rejects,
     taken,
 )
-from shardctl.sources.encoding_guess import Guess, guess_encoding
 from shardctl.sources.files import begin_of, local_copy
-from shardctl.sources.formats.encodings import SAMPLE_BYTES
-from shardctl.sources.formats.streams import compression_of, decompressed
-from shardctl.sources.kinds.text import LINES
+from shardctl.sources.formats.content import compression_of, decompressed
+from shardctl.sources.formats.encodings import SAMPLE_BYTES, Guess, guess_encoding
+from shardctl.sources.kinds import LINES
 from shardctl.sources.label_table import some
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import (

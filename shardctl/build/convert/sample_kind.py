@@ -11,20 +11,19 @@ from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.scan import ByteRange, ScanTask
 from shardctl.errors import UsageError
 from shardctl.format.roles import Mask
-from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.export_description import (
     RESTORED,
     described,
     may_be_of_export,
     name_in_records,
 )
+from shardctl.sources.files import SourceRoot
 from shardctl.sources.format_table import BINARY_SUFFIXES, FORMAT_NAMES, UNDECLARED_SUFFIXES
-from shardctl.sources.formats import Reading
+from shardctl.sources.formats import Reading, ending_of, without_compression
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.label_table import DELIMITED_SUFFIXES
-from shardctl.sources.roots import SourceRoot
 from shardctl.sources.types import Types
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe

@@ -35,7 +35,7 @@ from shardctl.format.update_state import NOTHING_PRUNED, Pruned, ShardCounts, wr
 from shardctl.system.files import FileFacts, HashingFile, copy_file, replacing, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
-from shardctl.transforms.pipeline.made_sample import Shape
+from shardctl.transforms.pipeline.functions import Shape
 
 JOINED_SHARDS = 64
 """Shards whose rows of the plan are copied into one table."""

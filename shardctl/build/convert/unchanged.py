@@ -33,8 +33,7 @@ from shardctl.format.update_state import UpdateState
 from shardctl.sources.annotations.nested_records import refuse_nested_records
 from shardctl.sources.annotations.unused import Images, Unused, warnings_of_unused
 from shardctl.sources.export_description import may_be_of_export
-from shardctl.sources.kinds import KINDS, Form
-from shardctl.sources.kinds.image import KNOWN_SUFFIXES
+from shardctl.sources.kinds import KINDS, KNOWN_SUFFIXES, Form
 from shardctl.sources.rechecking import Changed, ChangedError, Listed, Seen, unlisted_files
 from shardctl.sources.sidecars import depends_on_others, inputs_among
 from shardctl.sources.walk import FoundFile, LeftOut, suffix_of

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from shardctl.build.notices import notice
 from shardctl.build.plan.listing import CHUNK_ROWS, LabelRule, Listing
 from shardctl.build.plan.splits import SplitRule, Splitting, export_of
 from shardctl.errors import InputError, Rejection
@@ -169,10 +170,7 @@ def _main_label(
             return Labelling()
         names = types.labels()
         if names is None and pa.types.is_string(types.schema().field(field).type):
-            listing.notices.append(
-                "the field label does not name classes (it is not always a string, or has over "
-                "100,000 values)"
-            )
+            listing.notices.append(notice("label-not-a-class"))
         return Labelling(tuple(names), by_field=True) if names else Labelling()
     return _label_by_folder(listing, mode, by_folder)
 
@@ -212,12 +210,7 @@ def _leave_out_labels(
 
 def left_out_by(who: str, names: Sequence[str]) -> list[str]:
     """Return what is said of fields that a step leaves out which joins records."""
-    if not names:
-        return []
-    return [
-        f"left out: {some(names, MOST_NAMED)}, as {who} makes samples of several records, which "
-        "may differ in them"
-    ]
+    return [notice("joined-left-out", names=some(names, MOST_NAMED), step=who)] if names else []
 
 
 MOST_NAMED = 100
@@ -284,22 +277,15 @@ def _class_names(listing: Listing, mode: str, below: Sequence[str]) -> tuple[lis
         )
     if mode == "auto" and len(classes) < 2:
         if classes:
-            listing.notices.append(
-                f"all inputs in folders are in one, {printable(classes[0])}, which is not a class; "
-                "--labels folder makes it one"
-            )
+            listing.notices.append(notice("one-folder", name=printable(classes[0])))
         return names, []
     if mode == "auto" and len(named_as_splits(classes)) == len(classes):
-        listing.notices.append(
-            f"{some(classes)} are names of splits, not classes; --labels folder makes them classes"
-        )
+        listing.notices.append(notice("folders-of-splits", names=some(classes)))
         return names, []
     places = Counter(name for name, _ in set(zip(names, below, strict=True)))
     twice = sorted(name for name, count in places.items() if count > 1 and name)
     if twice:
-        listing.notices.append(
-            f"folders of the same name in different places are one class: {some(twice)}"
-        )
+        listing.notices.append(notice("same-folders", names=some(twice)))
     return names, classes
 
 
@@ -313,7 +299,7 @@ def _tell_of_stray(listing: Listing, mode: str, inputs: str, classes: list[str])
             "leave their labels empty, or"
             " --labels none for a dataset without labels"
         )
-    listing.notices.append(f"{lie}: no label")
+    listing.notices.append(notice("no-class-folder", inputs=lie))
 
 
 def side_fields(side: LabelTable | None) -> list[pa.Field]:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from shardctl.build.notices import notice
 from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import column_of
 from shardctl.format.names import MANIFEST
@@ -39,14 +40,11 @@ from shardctl.sources.annotations.nested_records import refuse_nested_records
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.annotations.told_splits import ToldSplits, split_of_list, told_by_lists
 from shardctl.sources.annotations.unused import Images, Unused, warnings_of_unused
-from shardctl.sources.endings import without_compression
-from shardctl.sources.files import begins_ahead, version_of
+from shardctl.sources.files import SourceRoot, begins_ahead, resolved, version_of
 from shardctl.sources.format_table import TABLE_SUFFIXES
-from shardctl.sources.formats import Reading
-from shardctl.sources.kinds import Form, SampleKind
-from shardctl.sources.kinds.image import is_unnamed
+from shardctl.sources.formats import Reading, without_compression
+from shardctl.sources.kinds import Form, SampleKind, is_unnamed
 from shardctl.sources.label_table import LabelTable, said_of_names, some
-from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.sources.sidecars import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, suffix_of, walk
@@ -387,13 +385,10 @@ def list_files(
         count for suffix, count in ignored.items() if without_compression(suffix) in TABLE_SUFFIXES
     )
     if kind.name == "text" and tables:
-        what = "1 file is a table" if tables == 1 else f"{tables:,} files are tables"
-        notices.append(f"left out: {what}, which --kind table converts")
+        notices.append(notice("tables-left-out", files=counted(tables, "table")))
     if unreachable.count:
-        notices.append(
-            f"left out: {unreachable.counted('file or folder', 'files and folders')}, which cannot "
-            "be reached"
-        )
+        found_out = unreachable.counted("file or folder", "files and folders")
+        notices.append(notice("unreachable", files=found_out))
     if rule.files:
         side_files = [_explicit_side_file(file, roots) for file in rule.files]
     if count == 0:
@@ -879,10 +874,7 @@ def _refuse_repeated_paths(listing: Listing) -> None:
     alike, _ = label_table.repeated(lower, lambda rows: _lower(listing.paths_at(rows)))
     if alike:
         differ = "1 key differs" if alike == 1 else f"{alike:,} keys differ"
-        listing.notices.append(
-            f"{differ} from another only by case; they are kept apart here, but would collide on a "
-            "disk that ignores case"
-        )
+        listing.notices.append(notice("alike-but-case", keys=differ))
 
 
 def _common_source(roots: Sequence[SourceRoot]) -> str:
@@ -934,7 +926,7 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.
             raise InputError(f"{what} {example}; {fix}, or use --lenient-labels to skip such rows")
         if not used.any():
             raise InputError(f"{what} {example}: no input would have a label; fix the file")
-        listing.notices.append(f"{what} {example}; skipped")
+        listing.notices.append(notice("rows-skipped", what=f"{what} {example}"))
     if len(unnamed):
         what = f"{side.shown}: no row for {len(unnamed):,} of {counted(len(listing), 'input')}"
         example = f"({some(listing.paths_at(unnamed[:100]))})"
@@ -942,5 +934,5 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.
             raise InputError(
                 f"{what} {example}; add rows, or use --lenient-labels to leave their columns empty"
             )
-        listing.notices.append(f"{what} {example}; their columns are empty")
+        listing.notices.append(notice("inputs-without-row", what=f"{what} {example}"))
     return rows

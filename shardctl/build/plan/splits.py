@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.build.notices import notice
 from shardctl.build.plan.listing import CHUNK_ROWS, Group, Listing
 from shardctl.errors import InputError, UsageError
 from shardctl.sources.export_description import Description, described
@@ -178,10 +179,8 @@ def split_files(
     """
     by = rule.mode if rule.mode != "auto" else _found(listing)
     if by != "column" and has_column(listing):
-        listing.notices.append(
-            f"{_files(listing)}: the column split is kept as a column; --split {rule} decides the "
-            "splits"
-        )
+        shown = listing.side.shown if listing.side else ""
+        listing.notices.append(notice("column-split-kept", files=shown, rule=rule))
     if rule.shares:
         listing.warnings += _told_otherwise(listing, rule)
         return _by_shares(listing, Draw.of(rule, seed, by_key and not listing.whole, group), rule)
@@ -190,10 +189,7 @@ def split_files(
         listing.side = listing.side.without(SPLIT_COLUMN)
     if rule.mode == "auto" and by != "none":
         names = some(splitting.names, 10)
-        listing.notices.append(
-            f"{_why(listing, by)} are the splits: {names} (--split none makes one split of all "
-            "inputs)"
-        )
+        listing.notices.append(notice("splits-found", what=_why(listing, by), names=names))
     return splitting
 
 
@@ -228,10 +224,8 @@ def _told_otherwise(listing: Listing, rule: SplitRule) -> list[str]:
         by = _found(listing)
         if by != "none":
             names = some(_divided(listing, by, _common_folder(listing)).names, 10)
-            return [
-                f"{_why(listing, by)} are splits ({names}), but --split {rule} divides all inputs "
-                "in another way"
-            ]
+            what = f"{_why(listing, by)} are splits ({names})"
+            return [notice("splits-divided", what=what, rule=rule)]
     return []
 
 
@@ -425,7 +419,7 @@ def look_inside(listing: Listing, rule: SplitRule, splitting: Splitting) -> None
                     "or use --split none for only"
                     " one split"
                 )
-            listing.warnings.append(f"{lie}, but --split {rule} divides all inputs in another way")
+            listing.warnings.append(notice("splits-divided", what=lie, rule=rule))
 
 
 def _refuse_contradiction(listing: Listing, placed: Splitting, by: str) -> None:
@@ -643,7 +637,3 @@ def _numbers(splitting: Splitting) -> npt.NDArray[np.uint8]:
 
 def _sorted(names: Iterable[str]) -> list[str]:
     return sorted(names, key=rank)
-
-
-def _files(listing: Listing) -> str:
-    return listing.side.shown if listing.side else ""

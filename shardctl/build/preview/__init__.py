@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from shardctl.build.commit.staging import begin
 from shardctl.build.convert.columns import known_layout, renamed, without_key
-from shardctl.build.convert.conversion_plan import ConversionPlan, plan_conversion
+from shardctl.build.convert.conversion_plan import ConversionPlan, Material, plan_conversion
 from shardctl.build.convert.listener import ConversionProgress
 from shardctl.build.convert.planning import with_types
 from shardctl.build.convert.sample_kind import settle_kind
@@ -211,7 +211,7 @@ class _Trial:
         InputError, TypesDifferError."""
         engine = self._engine if self._recipe.sample_transforms else _Unprobed(self._engine)
         told = ConversionProgress(self._shown).listener()
-        draft = plan_conversion(
+        material = Material(
             self._listing,
             self._recipe,
             self._rules,
@@ -219,10 +219,9 @@ class _Trial:
             self._bases,
             engine,
             self._scratch,
-            all_types,
-            comparing=told.comparing,
-            scanning=told.scanning,
+            told,
         )
+        draft = plan_conversion(material, all_types)
         # Where the records of a unit are in several splits, each split has all units.
         counts = draft.planner.records
         total = counts[0] if draft.planner.order.draw is not None else sum(counts)

@@ -6,23 +6,22 @@ import base64
 import bisect
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shardctl.build.preview import Preview, Tried
+from shardctl.images.codecs.drawing import contact_sheet, enlarge, small_file
 from shardctl.images.codecs.image import Pixels
-from shardctl.images.codecs.sheet import contact_sheet, enlarge, small_file
-from shardctl.images.object_geometry import CENTRE
+from shardctl.images.defaults import CENTRE
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects
-from shardctl.inspection.pages import charts
 from shardctl.inspection.pages.page import (
     absolute,
+    bars,
     command,
     figures,
-    fix,
     page,
     paragraph,
     section,
@@ -38,6 +37,8 @@ from shardctl.inspection.pages.pictures import (
     thumbnail,
 )
 from shardctl.system.html import Html, table, text
+from shardctl.system.messages import entry_for
+from shardctl.system.options import declared_in
 from shardctl.system.text import counted, format_bytes
 from shardctl.transforms.base import Transform
 from shardctl.transforms.settings import Span, first_line
@@ -106,7 +107,7 @@ def captions_of(record: StoredSample) -> list[str]:
 
 
 def record_of(preview: Preview) -> dict[str, Any]:
-    """Return a preview as plain data (docs/json.md)."""
+    """Return a preview as plain data (docs/json.schema.json)."""
     return {
         "total": preview.total,
         "samples": preview.samples,
@@ -148,8 +149,8 @@ def steps_in_words(steps: Sequence[Transform], depth: int = 0) -> Iterator[Step]
     """Yield steps with all of their settings, and after each the steps that it is made of."""
     for step in steps:
         settings, inner = [], list[Sequence[Transform]]()
-        for field in fields(step):  # type: ignore[arg-type]  # each step is a dataclass
-            value, kind = getattr(step, field.name), field.metadata["kind"]
+        for name, field in declared_in(type(step)).items():
+            value = getattr(step, name)
             if (
                 isinstance(value, tuple)
                 and value
@@ -158,7 +159,7 @@ def steps_in_words(steps: Sequence[Transform], depth: int = 0) -> Iterator[Step]
                 inner.append(value)
             elif value is not None:
                 settings.append(
-                    f"{field.name} {_in_words(kind.write(value), isinstance(kind, Span))}"
+                    f"{name} {_in_words(field.write(value), isinstance(field.type, Span))}"
                 )
         yield Step(depth, step.name, ", ".join(settings), first_line(type(step)).replace("`", ""))
         for each in inner:
@@ -317,10 +318,7 @@ def _kept(preview: Preview) -> Iterator[Html]:
         for share in shares
     ]
     counts = [places.count(place) for place in range(len(_NAMES))]
-    samples = charts.counts("samples")
-    yield figures(
-        charts.columns("Objects of an image that are kept", {"": (_NAMES, counts)}, "", samples)
-    )
+    yield figures(bars("Objects of an image that are kept", _NAMES, {"": counts}, "samples"))
 
 
 def _tiles(preview: Preview) -> Html:
@@ -386,8 +384,8 @@ def _row(tried: Tried) -> Html:
 def _reject(tried: Tried) -> str:
     if tried.reject is None:
         return ""
-    advice = fix(tried.reject.message).text
-    what = f"<br>What to do: {advice}" if advice else ""
+    entry = entry_for(tried.reject.message)
+    what = f"<br>What to do: {text(entry.do)}" if entry else ""
     said = f'<b class="bad">{text(reject_in_words(tried))}</b><br>{text(tried.reject.message)}'
     return f'<p class="reject">{said}{what}</p>'
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.build.commit import publish
-from shardctl.build.convert.known_records import hide_pruned, lines_by_key
+from shardctl.build.convert.earlier_rejects import hide_pruned, lines_by_key
 from shardctl.build.convert.table_writer import TableWriter, WrittenTables, write_final_files
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
@@ -80,7 +80,8 @@ from shardctl.system.files import (
 from shardctl.system.folders import FolderHere, LocalFolder
 from shardctl.system.processes.pool import Limits
 from shardctl.system.text import counted, printable
-from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.stored_recipe import refuse_unnamed_functions
 
 SOURCE_TABLES = frozenset((FILES, PLAN, REJECTS))
 """The tables that are made from the sources; the others are made from the shards and these."""

@@ -25,10 +25,10 @@ from shardctl.system.processes.worker_state import (
     WHOLE,
     WorkerProgress,
 )
+from shardctl.transforms.base import HeldMemoryError, Records
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
-from shardctl.transforms.pipeline.made_sample import MadeSample
+from shardctl.transforms.pipeline.functions import MadeSample
 from shardctl.transforms.pipeline.model_batching import ModelBatcher
-from shardctl.transforms.records import HeldMemoryError, Records
 
 
 class Maker(ABC):

@@ -99,20 +99,15 @@ def snapshot(
     """Open the dataset at `dst`, which is made of `source` first if it is not there, and brought up
     to date if it is old.
 
-    All processes of a training job, and all jobs, may call this at once: one of them converts, with
-    all its workers, and the others wait; if it is killed another one goes on. Where nothing has
-    changed no process writes anything or starts another: names, sizes and times of the inputs are
-    compared, and then the dataset is opened, which may be read-only.
+    All processes of a training job, and all jobs, may call this at once. One of them converts, and
+    the others wait. If it is killed, another one goes on.
 
-    `recipe` and `options` are those of `convert`. Inputs that came, went or changed are followed
-    (`update`; False: an error). Another recipe, other settings or other code are an error, unless
-    `overwrite` lets the dataset be made anew. With `trust` the inputs are not looked at where there
-    is a dataset. `rank` is by default that of the launcher's environment: the first one begins,
-    others only if it does not. With `wait=False` the dataset need not be complete: its first epoch
-    reads each shard when it is finished. `dst` may be on a store (s3://bucket/out); `cache` and
-    `cache_limit` are those of `open` then, and `wait=False` is not possible. `progress` shows on
-    stderr now and then what is done; `listener` has callbacks instead. Raises what `convert`
-    raises, and DatasetError if the dataset is another one.
+    `recipe` and `options` are the same as in `convert`. `update` follows inputs that came, went or
+    changed; False: they are an error. Another recipe, other settings or other code are an error too,
+    unless `overwrite` is true. With `trust` the inputs of a dataset are not looked at. With
+    `wait=False` the first epoch reads each shard when it is finished; not on a store. `cache` and
+    `cache_limit` are the same as in `open`. docs/snapshot.md explains all of them. Raises the errors
+    of `convert`, and DatasetError for another dataset.
     """
     refuse_while_importing("snapshot")
     instance("listener", listener, Listener)

@@ -57,7 +57,7 @@ from shardctl.system.job_folder import JobFolder
 from shardctl.system.locations import is_url
 from shardctl.system.packages import refuse_while_importing
 from shardctl.system.text import printable
-from shardctl.transforms.own_code import code_digest
+from shardctl.transforms.custom import code_digest
 from shardctl.transforms.values import describe
 from shardctl.version import __version__
 

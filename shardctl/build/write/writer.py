@@ -40,7 +40,7 @@ from shardctl.system.files import (
 )
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
-from shardctl.transforms.pipeline.sizes import row_size
+from shardctl.transforms.values import row_size
 from shardctl.version import __version__
 
 SHARD_BYTES = 128 << 20

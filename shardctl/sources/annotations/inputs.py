@@ -16,9 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.files import exists
+from shardctl.sources.files import SourceRoot, exists, resolved
 from shardctl.sources.label_table import hash_names, some
-from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.sources.splits import roles_of, split_word
 from shardctl.system.locations import (
     folders_above,

@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.annotations.inputs import FOLDERS, Inputs, stem
-from shardctl.sources.files import exists, is_folder, local_copy
+from shardctl.sources.files import SourceRoot, exists, is_folder, local_copy
 from shardctl.sources.label_table import some
-from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import FoundFile, walk
 from shardctl.system.files import ordinary
 from shardctl.system.locations import is_stored, join, name_of, parent_of, within

@@ -16,9 +16,8 @@ import pyarrow as pa
 from shardctl.errors import InputError
 from shardctl.images.defaults import SUFFIXES
 from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, stem
-from shardctl.sources.files import is_folder, local_copy
+from shardctl.sources.files import SourceRoot, is_folder, local_copy, resolved
 from shardctl.sources.label_table import some
-from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.sources.splits import may_name_a_split, split_word
 from shardctl.sources.walk import suffix_of, walk
 from shardctl.system.files import sha256_of

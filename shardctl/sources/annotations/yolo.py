@@ -36,9 +36,8 @@ from shardctl.sources.annotations.per_image import (
     walked,
 )
 from shardctl.sources.annotations.told_splits import Place, ToldSplits
-from shardctl.sources.files import exists, fetch_all, is_folder
+from shardctl.sources.files import exists, fetch_all, is_folder, resolved
 from shardctl.sources.label_table import some
-from shardctl.sources.roots import resolved
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.locations import join, name_of, normal, parent_of, path_below
 from shardctl.system.packages import to_install

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,17 +19,20 @@ from shardctl.errors import Rejection
 from shardctl.format.arrays import dtype_of, is_list, leaf_of
 from shardctl.format.python_values import from_json
 from shardctl.sources.formats.base import (
+    RECORD_BYTES,
     Misfit,
     Parsed,
+    Reading,
     is_given,
     is_json,
     json_texts,
     without_columns,
 )
+from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.jsonl import fitted_column, fitted_value, refuse_new_fields
-from shardctl.sources.types import without_nulls
+from shardctl.sources.types import Types, without_nulls
 from shardctl.sources.values import Feature
-from shardctl.system.text import printable
+from shardctl.system.text import format_bytes, printable
 
 Record = dict[str, Any]
 """The fields of a record: None, bool, int, float, str, bytes, lists and dicts of these, numpy
@@ -230,3 +236,102 @@ def _fitted_array(value: Any, type_: pa.DataType) -> Any:
 
 def _nested(value: Any) -> Any:
     return list(value) if value.ndim == 2 else [_nested(part) for part in value]
+
+
+class Frame(NamedTuple):
+    """Where a record begins and ends in the content of its file, and why it is rejected, if it is.
+
+    `last`: from here on nothing of the file can be read; then the record is what is left of it.
+    `folder` is that of its name.
+    """
+
+    offset: int
+    end: int
+    fault: Rejection | None = None
+    last: bool = False
+    folder: str = ""
+
+
+class Declared(NamedTuple):
+    """What is known of the fields of records without a look at them: their types, and the names of
+    the classes of labels."""
+
+    types: pa.Schema
+    classes: dict[str, tuple[str, ...]]
+
+
+NOTHING_DECLARED = Declared(pa.schema([]), {})
+
+
+class Container(ABC):
+    """An open file of records, and its content."""
+
+    def __init__(self, content: Content) -> None:
+        self.content = content
+
+    @property
+    def declared(self) -> Declared:
+        """What the file itself, or one beside it, says of the fields of its records."""
+        return NOTHING_DECLARED
+
+    def begin(self) -> int:
+        """Return where the first record begins. Raises Rejection if no record of the file can be
+        read."""
+        return 0
+
+    @abstractmethod
+    def frame(self, offset: int) -> Frame | None:
+        """Return the record that begins at `offset`, None at the end of the file."""
+
+    @abstractmethod
+    def fields(self, frame: Frame, data: bytes) -> Record:
+        """Return the fields of the record that `frame` gave last, all its bytes given. Raises
+        Rejection."""
+
+
+class ContainerFormat(ABC):
+    """A format of such files: it opens one. `has_features`: a features.json of TFDS beside a file
+    says more of its records."""
+
+    has_features = False
+
+    def is_plain(self, _start: bytes) -> bool:
+        """Tell of the beginning of a file that looks compressed whether it is not."""
+        return False
+
+    @abstractmethod
+    def open(self, content: Content, path: str, reading: Reading) -> Container:
+        """Return the records of a file. Raises OSError, Rejection."""
+
+
+def types_beside(declared: Declared, reading: Reading, parts: Iterator[list[Record]]) -> Types:
+    """Return the types of the fields of records: those that are declared, and of others those of
+    their values.
+
+    Records are looked at part by part, as far as they can be read. Strings of the field of labels
+    name classes.
+    """
+    label = reading.label
+    looked = {
+        *reading.looked,
+        *(f.name for f in declared.types if f.name == label and pa.types.is_string(f.type)),
+    }
+    found = [Types.of_schema(declared.types, label, looked).with_classes(declared.classes)]
+    known = {f.name for f in declared.types} - looked
+    with suppress(Rejection):
+        for records in parts:
+            others = [
+                {name: value for name, value in record.items() if name not in known}
+                for record in records
+            ]
+            found.append(Types.of_values(others, label))
+    return reduce(Types.join, found if len(declared.types) else found[1:] or found)
+
+
+def too_large(size: int, limit: int = RECORD_BYTES) -> Rejection:
+    """Return why a record is not read that is larger than records may be."""
+    message = (
+        f"a record of {format_bytes(size)}, but at most {format_bytes(limit)} are read as "
+        "one; divide it"
+    )
+    return Rejection("read", "too-large", message)

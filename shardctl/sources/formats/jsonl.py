@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,13 +24,14 @@ from shardctl.sources.formats.base import (
     Numbers,
     Parsed,
     Reading,
+    TextFormat,
+    count_byte,
     is_given,
     is_json,
     json_texts,
-    refuse_wide,
     without_columns,
 )
-from shardctl.sources.formats.lines import chosen_lines, count_byte, count_lines, is_utf8, line_ends
+from shardctl.sources.formats.lines import chosen_lines, is_utf8, line_ends
 from shardctl.sources.jsonl import EXACT_IN_FLOAT, MOST_LEVELS, parse_line
 from shardctl.sources.types import Types, without_nulls
 from shardctl.system.text import printable
@@ -67,7 +68,7 @@ SPARSE = 32
 that follow."""
 
 
-class JsonLines:
+class JsonLines(TextFormat):
     """A text format: one JSON object on each line. Blank lines are no records, but they have
     numbers.
 
@@ -75,32 +76,17 @@ class JsonLines:
     same, 20 times as fast.
     """
 
-    name: ClassVar[str] = "jsonl"
-    types_can_be_sampled: ClassVar[bool] = True
-
-    def of(self, reading: Reading) -> JsonLines:
-        """Return this format: a recipe changes nothing of it."""
-        return self
-
     def head(self, data: bytes, reading: Reading) -> Head:
-        """Return the size of the byte order mark."""
-        refuse_wide(data, reading)
-        first, newline, _ = data.removeprefix(BOM).lstrip().partition(b"\n")
+        """Pass over a byte order mark. Raises Rejection for an array on several lines."""
+        head = super().head(data, reading)
+        first, newline, _ = data[head.size :].lstrip().partition(b"\n")
         if newline and first.startswith(b"[") and not first.rstrip().endswith(b"]"):
             raise Rejection(
                 "read",
                 "not-json-lines",
                 "is one array of JSON on several lines; give its name the ending .json",
             )
-        return Head(len(BOM) if data.startswith(BOM) else 0)
-
-    def complete(self, data: bytes) -> int:
-        """Return the bytes up to the last line end."""
-        return data.rfind(b"\n") + 1
-
-    def count(self, data: bytes) -> int:
-        """Return the number of lines."""
-        return count_lines(data)
+        return head
 
     def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
         """Return the types of the fields of all lines that can be read."""

@@ -15,10 +15,11 @@ from pyarrow import feather
 from reading import cut, read, types_of, units_of
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.arrow import ArrowFile
+from shardctl.sources.formats.arrow import Arrow
 from shardctl.sources.formats.base import CHOSEN, Misfit, Unit
+from shardctl.sources.formats.numbered import Numbered
 
-ARROW = ArrowFile()
+ARROW = Numbered(Arrow())
 TABLE = pa.table(
     {
         "n": pa.array(range(1000)),

@@ -23,9 +23,9 @@ from tars import tar
 import shardctl
 from shardctl.errors import DatasetError, InputError
 from shardctl.format.tables import read_rejects
-from shardctl.interop.foreign.checking import check
-from shardctl.sources.endings import ending_of
-from shardctl.sources.roots import SourceRoot
+from shardctl.interop.foreign import check
+from shardctl.sources.files import SourceRoot
+from shardctl.sources.formats import ending_of
 from shardctl.sources.sidecars import inputs_among
 from shardctl.sources.walk import walk
 from shardctl.system.folders import LocalFolder

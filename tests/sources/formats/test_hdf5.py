@@ -13,8 +13,7 @@ from reading import cut, read, units_of
 
 import shardctl
 from shardctl.errors import InstallError, Rejection
-from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import Reading, Unit, find_format
+from shardctl.sources.formats import Reading, Unit, ending_of, find_format
 
 h5py = pytest.importorskip("h5py")
 

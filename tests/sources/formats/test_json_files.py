@@ -79,7 +79,7 @@ def test_elements_come_out_whatever_the_blocks_and_units(
     mark: bool,
 ) -> None:
     path = tmp_path / "rows.json"
-    form = JsonDocument(unit_bytes=unit, buffer_bytes=block)
+    form = JsonDocument(unit_bytes=unit, block_bytes=block)
     text = json.dumps(rows, indent=indent, ensure_ascii=False)
     expected = list(enumerate(rows, 1))
     followed = "".join(json.dumps(row, indent=indent) + "\n" for row in rows)
@@ -129,7 +129,7 @@ def test_any_text_is_cut_the_same_in_blocks_of_any_size(tmp_path: Path, parts: l
     assume(unmarked_wide(path.read_bytes()) is None)  # that is refused as UTF-16
     whole = read(path, JsonDocument())
     for block, unit in ((1, 1), (2, 5), (3, 1000)):
-        assert read(path, JsonDocument(unit_bytes=unit, buffer_bytes=block)) == whole
+        assert read(path, JsonDocument(unit_bytes=unit, block_bytes=block)) == whole
     try:
         expected = json.loads("".join(parts))
     except ValueError:
@@ -202,7 +202,7 @@ def test_what_is_broken_is_named(
 ) -> None:
     path = tmp_path / "rows.json"
     path.write_text(text, newline="")
-    for form in (JsonDocument(), JsonDocument(unit_bytes=1, buffer_bytes=3)):
+    for form in (JsonDocument(), JsonDocument(unit_bytes=1, block_bytes=3)):
         records, found = read(path, form)
         assert [number for number, _ in records] == kept
         assert [(number, error) for number, error, _ in found] == [

@@ -13,9 +13,8 @@ from reading import cut, read, units_of
 
 import shardctl
 from shardctl.errors import InstallError, Rejection
-from shardctl.interop.foreign.checking import check
-from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import Reading, find_format
+from shardctl.interop.foreign import check
+from shardctl.sources.formats import Reading, ending_of, find_format
 
 lance = pytest.importorskip("lance")
 

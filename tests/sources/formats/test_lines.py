@@ -24,6 +24,7 @@ from shardctl.sources.formats.base import (
     Misfit,
     Parsed,
     Reading,
+    TextFormat,
     Unit,
 )
 from shardctl.sources.formats.jsonl import JsonLines
@@ -34,19 +35,11 @@ READING = Reading()
 TEXT = pa.schema([("line", pa.binary())])
 
 
-class Lines:
+class Lines(TextFormat):
     """Lines as they are, after a head that ends with `!`."""
-
-    name = "lines"
 
     def head(self, data: bytes, reading: Reading) -> Head:
         return Head(data.find(b"!") + 1)
-
-    def complete(self, data: bytes) -> int:
-        return data.rfind(b"\n") + 1
-
-    def count(self, data: bytes) -> int:
-        return len(line_ends(data))
 
     def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
         return Types.of(self.parse(data, first, head, reading, TEXT, None).batch, "")

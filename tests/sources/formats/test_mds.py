@@ -19,8 +19,7 @@ from reading import READING, cut, read, types_of
 
 import shardctl
 from shardctl.errors import InputError, Rejection
-from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import find_format
+from shardctl.sources.formats import ending_of, find_format
 from shardctl.sources.formats.base import Reading
 from shardctl.sources.formats.framed import Framed
 from shardctl.sources.formats.mds import Mds

@@ -14,8 +14,7 @@ from reading import cut, read, types_of, units_of
 
 import shardctl
 from shardctl.errors import Rejection
-from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import Reading, Unit, find_format
+from shardctl.sources.formats import Reading, Unit, ending_of, find_format
 
 MEGATRON = find_format(".megatron", Reading())
 CODES = {"<u1": 1, "<i1": 2, "<i2": 3, "<i4": 4, "<i8": 5, "<f8": 6, "<f4": 7, "<u2": 8}

@@ -21,9 +21,10 @@ import shardctl
 from shardctl.errors import InputError, Rejection
 from shardctl.sources.formats.base import CHOSEN, Misfit, Reading, Unit
 from shardctl.sources.formats.columns import plain_schema
-from shardctl.sources.formats.parquet import ParquetFile
+from shardctl.sources.formats.numbered import Numbered
+from shardctl.sources.formats.parquet import Parquet
 
-PARQUET = ParquetFile()
+PARQUET = Numbered(Parquet())
 
 
 def write(path: Path, table: pa.Table, **options: object) -> Path:
@@ -222,7 +223,7 @@ def test_flipped_bytes_of_pages_are_named(numbers: Path) -> None:
     numbers.write_bytes(data)
     units = units_of(cut(PARQUET, numbers))
     schema = plain_schema(pq.read_schema(numbers))
-    with pytest.raises(Rejection, match="row group 2") as caught:
+    with pytest.raises(Rejection, match="row 301 and what") as caught:
         read(PARQUET, numbers, schema=schema, units=units[1:2])
     assert caught.value.error == "damaged"
     assert read(PARQUET, numbers, schema=schema, units=units[2:]).numbers == list(range(601, 1001))

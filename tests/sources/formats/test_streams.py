@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats import streams
+from shardctl.sources.formats import content as streams
 from shardctl.sources.formats.base import Cut, Numbers, Reading, Unit
+from shardctl.sources.formats.content import Truncated, decompressed, split_compression
 from shardctl.sources.formats.sequential import Sequential
-from shardctl.sources.formats.streams import Truncated, decompressed, split_compression
 from shardctl.sources.formats.text import Lines, Paragraphs
 
 SCHEMA = pa.schema([("text", pa.string())])
@@ -300,7 +300,7 @@ def test_of_a_damaged_file_nothing_is_used(ending: str, tmp_path: Path) -> None:
     data = bytearray(COMPRESS[ending](TEXT) + COMPRESS[ending](TEXT))
     data[-len(data) // 4] ^= 4
     path.write_bytes(data)
-    with pytest.raises(Rejection, match="damaged, and the file is not used") as caught:
+    with pytest.raises(Rejection, match="data is damaged") as caught:
         scanned(path, Sequential(Lines()))
     assert caught.value.error == "damaged"
 

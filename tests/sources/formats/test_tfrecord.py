@@ -21,8 +21,7 @@ from tfrecords import example, framed, write_examples
 
 import shardctl
 from shardctl.errors import InputError, Rejection
-from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import find_format
+from shardctl.sources.formats import ending_of, find_format
 from shardctl.sources.formats.base import Reading
 from shardctl.sources.formats.framed import Framed
 from shardctl.sources.formats.tfrecord import TFRecord, masked

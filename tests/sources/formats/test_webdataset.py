@@ -27,12 +27,10 @@ from reading import READING, Everything, cut, read, types_of
 from tars import tar
 
 from shardctl.errors import Rejection
-from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import find_format
+from shardctl.sources.formats import ending_of, find_format
 from shardctl.sources.formats.base import Reading
 from shardctl.sources.formats.framed import Framed
-from shardctl.sources.formats.tar_headers import parse_header
-from shardctl.sources.formats.webdataset import WebDataset
+from shardctl.sources.formats.webdataset import WebDataset, parse_header
 
 FORM = Framed(WebDataset())
 

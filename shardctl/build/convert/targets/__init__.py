@@ -20,7 +20,7 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, SHARDS, STAGING
 from shardctl.format.tables import ShardTable
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot
 from shardctl.system import file_lease
 from shardctl.system.file_lease import Waiting
 from shardctl.system.files import free_bytes, naming_the_path
