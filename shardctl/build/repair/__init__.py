@@ -81,9 +81,8 @@ def _repair(
     given = tuple(root.recorded for root in check_sources(sources)) if sources else ()
     if drop_lost and is_url(path):
         raise UsageError(
-            f"{printable(str(path))}: --drop-lost is not supported on a store; copy the dataset to "
-            "a local folder,"
-            " repair it there, and copy it back"
+            f"{printable(str(path))}: --drop-lost needs a folder; copy the dataset to one, repair it "
+            "there, and copy it back"
         )
     with open_location(path, "blocks") as there:
         _check_that_it_is_one(there)
@@ -181,8 +180,7 @@ class _OnStore:
         )
         if put is None:
             raise BusyError(
-                f"{folder.shown()}: another process has replaced {MANIFEST}; run the same command "
-                "again"
+                f"{folder.shown()}: another process has replaced {MANIFEST}; run this again"
             )
 
 

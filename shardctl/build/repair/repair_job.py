@@ -109,8 +109,7 @@ def find_layout(dataset: FolderHere, manifest: Manifest, intact: set[str]) -> La
         fields = {column: said[column] for column in found.columns.names if column in said}
         return Layout.from_json(found.kind, fields, found.columns)
     raise DatasetError(
-        f"no shard is left, nor {SHARDS}, to tell what the columns were; convert again with "
-        "--overwrite"
+        f"no shard is left, nor {SHARDS}, to tell the columns; convert again with --overwrite"
     )
 
 
@@ -182,9 +181,7 @@ def _units_of_shards(plan: pa.Table, files: int, shards: int, shown: str) -> npt
     """Return how many units each shard has, (shards,). Raises DatasetError if the plan says what
     cannot be."""
     if not plan.schema.equals(PLAN_SCHEMA):
-        raise DatasetError(
-            f"{shown}: does not have the columns that `shardctl help format` gives it"
-        )
+        raise DatasetError(f"{shown}: has other columns than in `shardctl help format`")
     numbers = [name for name in PLAN_SCHEMA.names if name != "digest"]
     columns = {name: plan[name].to_numpy() for name in numbers if not plan[name].null_count}
     holds = len(columns) == len(numbers) and all(
@@ -304,8 +301,7 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
         name for name in numbered if name in there
     ] != list(made.shards):
         raise DatasetError(
-            "its sources do not give the same splits and shards now; convert them again with "
-            "--overwrite"
+            "its sources give other splits and shards now; convert again with --overwrite"
         )
     fresh.write_files(folder / FILES)
     _link(dataset, folder, made.recipe.tables)

@@ -147,9 +147,8 @@ class _Plan:
         self._old = old
         if old.stored.joins:
             raise UsageError(
-                f"{printable(str(old.root))}: its samples are packed shard by shard, and cannot be "
-                "moved to others; convert the"
-                " sources again with --overwrite"
+                f"{printable(str(old.root))}: its samples are packed shard by shard; convert the "
+                "sources again with --overwrite"
             )
 
     @cached_property
@@ -209,9 +208,8 @@ class _Plan:
         units = self._old.stored.units(shard)
         if not units.in_order:
             raise UsageError(
-                f"{printable(str(self._old.root))}: its records were shuffled within their shards, "
-                "and cannot be moved; convert"
-                " the sources again with --overwrite"
+                f"{printable(str(self._old.root))}: its records were shuffled within their shards; "
+                "convert the sources again with --overwrite"
             )
         count = len(units)
         return np.stack(

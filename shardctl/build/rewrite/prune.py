@@ -84,9 +84,7 @@ def prune(
     """
     here_only(dst, "prune")
     if where is None and keys is None:
-        raise UsageError(
-            "prune needs a condition or keys: give --where or --keys; `rm -r` deletes a dataset"
-        )
+        raise UsageError("prune needs a condition or keys: give --where or --keys")
     if isinstance(keys, str):
         raise UsageError(f"keys takes a list; write keys=[{keys!r}]")
     if where is not None and keys is not None:
@@ -145,9 +143,8 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
     """Find the rows that go. Raises UsageError, InputError."""
     if old.stored.joins:
         raise UsageError(
-            f"{printable(str(old.root))}: each sample is made of several records, so that no "
-            "record can be removed alone."
-            " Remove the record from the source, and convert it again"
+            f"{printable(str(old.root))}: each sample is made of several records; remove the record "
+            "from the source, and convert again"
         )
     kept = kept_generations(old.root)
     if where is not None:
@@ -177,10 +174,7 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
         return _Chosen(rows, found, missing, tuple(kept))
     if missing:
         shown = printable(str(old.root))
-        raise InputError(
-            f"{shown}: no sample has the key {some(missing)}; `shardctl inspect --key` shows "
-            "similar ones"
-        )
+        raise InputError(f"{shown}: no sample has the key {some(missing)}")
     return _Chosen(rows, found, missing, ())
 
 
@@ -419,9 +413,8 @@ def _by_place(old: SourceDataset, units: ShardUnits, rows: Numbers) -> Iterator[
 
 def _unknown_records(old: SourceDataset, why: str) -> UsageError:
     return UsageError(
-        f"{printable(str(old.root))}: its keys are values of a field, and {why}, so that shardctl "
-        "does not know the records of"
-        " these samples. Remove the records from the source, and convert it again"
+        f"{printable(str(old.root))}: its keys are values of a field, and {why}; remove the records "
+        "from the source, and convert again"
     )
 
 

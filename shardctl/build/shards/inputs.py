@@ -128,8 +128,7 @@ def read_beside(
         if size > RECORD_BYTES:
             limit = format_bytes(RECORD_BYTES)
             message = (
-                f"its {what} {printable(shown)} has {format_bytes(size)}, and at most "
-                f"{limit} are read; make it smaller"
+                f"its {what} {printable(shown)} has {format_bytes(size)}; at most {limit} are read"
             )
             raise Rejection("read", "too-large", message)
         return data if is_stored(path) else read_file(path, RECORD_BYTES)[0]
@@ -260,9 +259,8 @@ def _look_at_others(job: Job, planned: PlannedUnit, error: OSError) -> None:
     if silent is not None:
         raise SourceGoneError(
             f"{printable(job.roots[planned.file.root].path)}: the source does not respond: "
-            f"{printable(planned.file.path)}"
-            f" cannot be read ({error.strerror}), and {printable(silent.file.path)} cannot either; "
-            "check its disk or server"
+            f"{printable(planned.file.path)} and {printable(silent.file.path)} cannot be read "
+            f"({error.strerror}); check its disk or server"
         )
 
 
@@ -280,9 +278,8 @@ def _look_at_other_parts(job: Job, planned: PlannedUnit, error: OSError) -> None
             )
             return
     raise SourceGoneError(
-        f"{printable(job.roots[planned.file.root].path)}: the source does not respond: "
-        f"{printable(planned.file.path)} cannot be"
-        f" read ({error.strerror}), and no other part of it; check its disk or server"
+        f"{printable(job.roots[planned.file.root].path)}: the source does not respond: no part of "
+        f"{printable(planned.file.path)} can be read ({error.strerror}); check its disk or server"
     )
 
 

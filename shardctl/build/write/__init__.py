@@ -204,14 +204,13 @@ def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts 
     )
     if any(isinstance(each, str | bytes) or not isinstance(each, Iterable) for each in several):
         raise UsageError(
-            "parts= must be a list of the values that the function is called with, or a dict with "
-            "such a list for each split"
+            "parts= is a list of arguments of the function, or a dict of such lists by split"
         )
     if parts is not None:
         if not callable(samples):
             raise UsageError(
-                "with parts=, samples must be a function that yields the samples of one part; it "
-                f"is {describe(samples)}"
+                "with parts=, samples is a function that yields the samples of a part; it is "
+                f"{describe(samples)}"
             )
         by_split = (
             {Splits((name,)): each for name, each in parts.items()}
@@ -220,14 +219,12 @@ def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts 
         )
         made = [Part(given, which) for which, several in by_split.items() for given in several]
         if not made:
-            raise UsageError(
-                "parts= is empty; give the arguments of the function, one for each call"
-            )
+            raise UsageError("parts= is empty; give an argument for each call")
         return _Parts(samples, made, workers)
     if isinstance(samples, Mapping):
         if not samples:
             raise UsageError(
-                "no split was given; give an iterable of samples, or a dict with one for each split"
+                "there is no split; give an iterable of samples, or a dict with one for each split"
             )
         streams: Streams = [(Splits((name,)), each) for name, each in samples.items()]
     else:
@@ -245,10 +242,7 @@ def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts 
         ]
         return _Parts(Stretches([each for _, each in streams]), stretches, workers)
     if workers:
-        raise UsageError(
-            "workers= needs parts=, since only one process can read an iterable; give a function, "
-            "and its arguments in parts="
-        )
+        raise UsageError("workers= needs parts=: give a function, and its arguments in parts=")
     return streams
 
 
@@ -364,7 +358,7 @@ def _write_parts(
             if job_folder.is_begun() and job_folder.record() != record:
                 if not overwrite:
                     raise InputError(
-                        "the first samples differ from those in the stopped call; overwrite=True "
+                        "the first samples differ from those of the stopped call; overwrite=True "
                         "starts over"
                     )
                 discard(folder)

@@ -230,9 +230,8 @@ def workers_for(job: PartsJob, workers: int) -> Iterator[Do]:
             return pool.run([(method, *task) for task in tasks])
         except Ended:
             raise WorkerError(
-                "a process that made samples ended in the middle of a part: it was killed (out of "
-                "memory?), or its code"
-                " ended it"
+                "a process ended in the middle of a part: it was killed (out of memory?), or its "
+                "code ended it"
             ) from None
 
     try:
