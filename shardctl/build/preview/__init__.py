@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +27,12 @@ from shardctl.build.paths import check_sources
 from shardctl.build.plan.labels import PlanRules, write_files
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.splits import SplitRule
-from shardctl.build.shards.engines.local import Engine, OnFound, Report, local_engine
+from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.build.shards.first_records import columns_beside
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import read_marker
 from shardctl.build.shards.planned import Root
-from shardctl.build.shards.scan import PrePlanTask, Probe
+from shardctl.build.shards.scan import Probe
 from shardctl.errors import InputError, UsageError
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.names import FILES
@@ -209,7 +209,8 @@ class _Trial:
     def run(self, inputs: int, keys: Sequence[str], all_types: bool) -> Preview:
         """Make the samples of some inputs, with the types of all records or of some. Raises
         InputError, TypesDifferError."""
-        engine = self._engine if self._recipe.sample_transforms else _Unprobed(self._engine)
+        tries = bool(self._recipe.sample_transforms)
+        engine = self._engine if tries else cast("Engine", _Unprobed(self._engine))
         told = ConversionProgress(self._shown).listener()
         material = Material(
             self._listing,
@@ -353,17 +354,8 @@ class _Unprobed:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def prepare(self) -> None:
-        """Get ready."""
-        self._engine.prepare()
-
-    def at_once(self) -> int:
-        """Return how many shards are built at the same time."""
-        return self._engine.at_once()
-
-    def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
-        """Look at files."""
-        self._engine.examine(tasks, on_found)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
 
     def probe(self, job: Job) -> Probe:
         """Return what is known without looking, unless values show what is a mask, an object or a
@@ -371,18 +363,6 @@ class _Unprobed:
         if marked_masks(job.fields) or job.annotation_rules or columns_beside(job):
             return self._engine.probe(job)
         return Probe(job.layout, 0.0, 0.0, 0, 0.0, 0.0, 1.0, 0, 0)
-
-    def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
-        """Build shards."""
-        self._engine.run(job, shards, report)
-
-    def let_go(self) -> None:
-        """Have idle processes end."""
-        self._engine.let_go()
-
-    def close(self) -> None:
-        """Stop."""
-        self._engine.close()
 
 
 def _tried(job: Job, shard: int) -> Tried:

@@ -287,12 +287,12 @@ class TextHashTask(PrePlanTask):
         )
 
     def _segment(self, texts: pa.Array, ranks: Numbers) -> list[list[int]]:
-        rows, sketches = _Appended(self.path), _Appended(self.sketches_path)
+        rows, sketches = _size(self.path), _size(self.sketches_path)
         if self._step.method == NEAR:
-            count = _write_signatures(rows, sketches, texts, ranks)
+            count = _write_signatures(self.path, self.sketches_path, texts, ranks)
         else:
-            count = _write_hashes(rows, texts, ranks, self._step.unit)
-        return [[rows.offset, count, sketches.offset]] if count else []
+            count = _write_hashes(self.path, texts, ranks, self._step.unit)
+        return [[rows, count, sketches]] if count else []
 
 
 class _WaitingTexts:
@@ -323,17 +323,14 @@ class _WaitingTexts:
         return texts, ranks
 
 
-class _Appended:
-    """A file to which data is appended. `offset` is where that begins."""
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.offset = path.stat().st_size if path.exists() else 0
 
-    def write(self, data: bytes) -> None:
-        """Append data. Raises StorageError: a full disk is no fault of the input."""
-        with naming_the_path(self._path), open(self._path, "ab") as file:
-            file.write(data)
+def _append(path: Path, data: bytes) -> None:
+    """Append data. Raises StorageError: a full disk is no fault of the input."""
+    with naming_the_path(path), open(path, "ab") as file:
+        file.write(data)
 
 
 @lru_cache(maxsize=1)
@@ -369,20 +366,18 @@ def _texts(records: Records) -> tuple[pa.Array, Numbers]:
     return texts.drop_null(), records.numbers[texts.is_valid().to_numpy(zero_copy_only=False)]
 
 
-def _write_hashes(file: _Appended, texts: pa.Array, ranks: Numbers, unit: str) -> int:
+def _write_hashes(path: Path, texts: pa.Array, ranks: Numbers, unit: str) -> int:
     """Write rows of HASHED for texts, or for their lines or paragraphs, and return how many."""
     pieces = pieces_of(texts, unit)
     rows = np.zeros(len(pieces), HASHED)
     hashes = pieces.hashes()
     rows["high"], rows["low"], rows["size"] = hashes[:, 0], hashes[:, 1], pieces.sizes
     rows["place"] = (ranks[pieces.row] << PIECE_BITS) + pieces.number
-    file.write(rows.tobytes())
+    _append(path, rows.tobytes())
     return len(rows)
 
 
-def _write_signatures(
-    file: _Appended, of_sketches: _Appended, texts: pa.Array, ranks: Numbers
-) -> int:
+def _write_signatures(path: Path, of_sketches: Path, texts: pa.Array, ranks: Numbers) -> int:
     """Write rows of SIGNED for texts, and their sketches, and return how many."""
     for begin in range(0, len(texts), SIGNED_TEXTS):
         here = texts[begin : begin + SIGNED_TEXTS]
@@ -391,6 +386,6 @@ def _write_signatures(
         rows = np.zeros(len(here), SIGNED)
         rows["rank"], rows["size"] = ranks[begin : begin + SIGNED_TEXTS], sizes
         rows["signature"] = signatures_of(shingles, starts)
-        file.write(rows.tobytes())
-        of_sketches.write(sketches.tobytes())
+        _append(path, rows.tobytes())
+        _append(of_sketches, sketches.tobytes())
     return len(texts)

@@ -115,7 +115,7 @@ def snapshot(
     if unfit is not None:
         raise UsageError(f"{unfit} is an option of convert, and not of snapshot")
     if is_url(dst) and not wait:
-        raise UsageError("wait=False reads shards while they are made, which needs a folder")
+        raise UsageError("wait=False needs a folder: a dataset on a store must be complete")
     moved_from = options.get("moved_from", ())
     request = ConvertRequest.of(
         source, dst, recipe, {**options, "update": bool(moved_from)}

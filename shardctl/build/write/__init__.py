@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -400,7 +401,7 @@ def identity_of(
     None where nothing can tell: objects that cannot be pickled, code without a file.
     """
     codes = [type(dataset) for dataset in make.datasets] if isinstance(make, Stretches) else [make]
-    digest = _Digest()
+    digest = hashlib.sha256()  # a pickled dataset may be as large as the memory
     try:
         for code in codes:
             found = code_digest(
@@ -408,26 +409,11 @@ def identity_of(
             )
             if found is None:
                 return None
-            digest.write(found.encode())
-        digest.write(f"{__version__} {FORMAT_VERSION} {pa.__version__}".encode())
-        pickle.Pickler(digest, protocol=5).dump((make, list(parts), options))
+            digest.update(found.encode())
+        digest.update(f"{__version__} {FORMAT_VERSION} {pa.__version__}".encode())
+        pickle.Pickler(SimpleNamespace(write=digest.update), protocol=5).dump(
+            (make, list(parts), options)
+        )
     except Exception:  # noqa: BLE001 - a person's objects may raise anything when they are pickled
         return None
-    return digest.text
-
-
-class _Digest:
-    """Hashes what is written to it: a pickled dataset may be as large as the memory."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        """Hash some bytes."""
-        self._digest.update(data)
-        return memoryview(data).nbytes
-
-    @property
-    def text(self) -> str:
-        """The digest, 16 hex digits."""
-        return self._digest.hexdigest()[:16]
+    return digest.hexdigest()[:16]
