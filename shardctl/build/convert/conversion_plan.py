@@ -44,7 +44,7 @@ from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Planner, SplitPlan, Units, order_units
 from shardctl.build.plan.splits import Splitting, look_inside, split_files
 from shardctl.build.shards.engines.local import Engine
-from shardctl.build.shards.job import Costs, DatasetJob, Job, Lineage, RecordReading, plan_job
+from shardctl.build.shards.job import Costs, DatasetJob, Job, Lineage
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.scan import Probe
 from shardctl.format.layout import Layout
@@ -191,10 +191,10 @@ class ConversionPlan:
             probed=probe.records,
             probe_rejects=probe.rejected,
         )
-        reading = RecordReading(self.fields, self.labelling.by_field, draw=planner.order.draw)
         lineage = Lineage(parts, beside=self.listing.digest_beside)
-        of_job = (folder, roots, recipe, probe.layout, self.splits, reading, lineage)
-        return plan_job(*of_job, shuffle=shuffle, costs=costs)
+        reading = (self.fields, self.labelling.by_field, planner.order.draw)
+        of_job = (folder, roots, recipe, probe.layout, self.splits, *reading, shuffle)
+        return DatasetJob(*of_job, lineage=lineage, costs=costs)
 
     def write(self, folder: Path) -> None:
         """Write the tables of the job."""

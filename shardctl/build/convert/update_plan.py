@@ -32,7 +32,7 @@ from shardctl.build.plan.plan import (
     write_shards,
 )
 from shardctl.build.plan.splits import Draw, Splitting, look_inside
-from shardctl.build.shards.job import Costs, DatasetJob, Lineage, RecordReading, plan_job
+from shardctl.build.shards.job import Costs, DatasetJob, Lineage
 from shardctl.build.shards.planned import Root
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import column_of
@@ -102,9 +102,9 @@ class UpdatePlan:
             kept_records=sum(count for count, (*_, kept) in records if kept != NOT_KEPT),
             changes=asdict(changes),
         )
-        reading = RecordReading(before.reading.fields, before.reading.by_field, draw=self.draw)
-        of_job = (folder, roots, planning.recipe, before.layout, self.splits, reading, lineage)
-        return plan_job(*of_job, shuffle=planning.rules.shuffle, costs=costs)
+        reading = (before.reading.fields, before.reading.by_field, self.draw)
+        of_job = (folder, roots, planning.recipe, before.layout, self.splits, *reading)
+        return DatasetJob(*of_job, planning.rules.shuffle, lineage=lineage, costs=costs)
 
     @property
     def _records(self) -> Numbers:

@@ -22,7 +22,7 @@ from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
 from shardctl.build.shards.engines.local import Engine
-from shardctl.build.shards.job import DatasetJob, Job, KnownLine, Lineage, RecordReading, plan_job
+from shardctl.build.shards.job import DatasetJob, Job, KnownLine, Lineage, RecordReading
 from shardctl.build.shards.planned import PlannedUnit, Root
 from shardctl.build.shards.rows import of_several
 from shardctl.errors import DatasetError
@@ -76,24 +76,19 @@ class Made:
         self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool
     ) -> DatasetJob:
         """Return the job, of which nothing is written yet."""
-        manifest = self.manifest
-        reading, lineage = (
-            RecordReading.from_json(manifest.records),
-            Lineage(manifest.fingerprint_parts),
-        )
-        shuffle = manifest.settings["shuffle"]
+        manifest, reading = self.manifest, RecordReading.from_json(self.manifest.records)
         if reading.fields is not None:  # an earlier version took chats by their types
             reading = replace(reading, fields=self.recipe.with_json(reading.fields))
-        return plan_job(
+        return DatasetJob(
             folder,
             self.roots,
             self.recipe,
             self.layout,
             splits,
-            reading,
-            lineage,
-            shuffle=shuffle,
+            **vars(reading),
+            shuffle=manifest.settings["shuffle"],
             recorded=recorded,
+            lineage=Lineage(manifest.fingerprint_parts),
         )
 
 

@@ -8,10 +8,11 @@ decodes it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import pyarrow as pa
@@ -63,8 +64,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     """
     units = list(job.units(0, job.plan.num_rows))
     notices: list[str] = []
-    first = inspect_first_records(job, units, progress, hints)
-    job = first.job
+    job, frames, first, warnings = inspect_first_records(job, units, progress, hints)
     beside = refuse_unmoved(job, units, progress, hints)
     if job.recipe.sample_transforms:
         samples, setters, notices = _own_samples(job, units, progress, hints)
@@ -108,9 +108,9 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         samples_per_record=full / max(1, records - output.rejected),
         records=records,
         rejected=output.rejected,
-        notices=[*first.notices, *beside, *notices],
-        warnings=[*first.warnings, *warnings_on_gray(gray)],
-        frames=first.frames,
+        notices=[*first, *beside, *notices],
+        warnings=[*warnings, *warnings_on_gray(gray)],
+        frames=frames,
         reasons=reasons,
         examples=examples,
     )
@@ -139,13 +139,7 @@ def _seconds(
             read.append(_timed(partial(builder.records.read_only, planned)))
     rest = zip(added[some], read, units[some], strict=False)  # strict: some may not be read again
     each = [max(0.0, whole - own) / planned.unit.records for whole, own, planned in rest]
-    return _median(each), _median(read)
-
-
-def _median(values: Sequence[float]) -> float:
-    """Return the median. That of numpy imports numpy.ma, and that of Python `statistics`: 20 ms."""
-    ordered = sorted(values)
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    return median(each), median(read)
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -266,10 +260,8 @@ def _notices_on_roles(before: Layout, after: Layout, setters: dict[str, str]) ->
             was, found = (layout.columns.field(name).type for layout in (before, after))
             what = "a column of objects" if isinstance(role, Objects) else "a mask"
             notices.append(
-                f"{name} is no longer {what}, because {setters[name]} {_changed(was, found)}: the "
-                "loader does not move it"
-                " with its image. To keep it, return the types that it had, and put more into "
-                "fields of their own"
+                f"{name} is no longer {what}, because {setters[name]} {_changed(was, found)}: no "
+                "loader moves it with its image; return the types that it had"
             )
     return notices
 
