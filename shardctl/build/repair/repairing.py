@@ -91,32 +91,24 @@ SOURCE_TABLES = frozenset((FILES, PLAN, REJECTS))
 """The tables that are made from the sources; the others are made from the shards and these."""
 
 
+@dataclasses.dataclass
 class Repair:
-    """The state of one call of `repair`."""
+    """The state of one call of `repair`. `doubtful` are the sources that a damaged manifest
+    names."""
 
-    def __init__(
-        self,
-        dataset: FolderHere,
-        folder: Path,
-        sources: tuple[str, ...],
-        transforms: tuple[str, ...],
-        drop_lost: bool,
-        workers: int | str,
-        listener: Listener,
-        held: file_lease.Lease,
-    ) -> None:
-        self.dataset, self.folder, self.sources, self.transforms = (
-            dataset,
-            folder,
-            sources,
-            transforms,
-        )
-        self.drop_lost, self.workers, self.listener, self.held = drop_lost, workers, listener, held
-        self.doubtful: tuple[str, ...] = ()
-        self.repaired: list[str] = []
-        self.unrepaired: list[Unrepaired] = []
-        self.lost: list[Lost] = []
-        self.notices: list[str] = []
+    dataset: FolderHere
+    folder: Path
+    sources: tuple[str, ...]
+    transforms: tuple[str, ...]
+    drop_lost: bool
+    workers: int | str
+    listener: Listener
+    held: file_lease.Lease
+    doubtful: tuple[str, ...] = ()
+    repaired: list[str] = dataclasses.field(default_factory=list)
+    unrepaired: list[Unrepaired] = dataclasses.field(default_factory=list)
+    lost: list[Lost] = dataclasses.field(default_factory=list)
+    notices: list[str] = dataclasses.field(default_factory=list)
 
     def run(self) -> RepairResult:
         """Repair what can be. Raises DatasetError, UsageError, InputError, StorageError,
@@ -376,11 +368,8 @@ class Repair:
                 f"{FILES} is lost, and the sources give another one ({what}); {ANEW}"
             )
         self.held.check()
-        with naming_the_path(self.dataset.work / FILES):
-            final.replace(self.dataset.work / FILES)
+        self._put(final, FILES)
         files.unlink()
-        self.damaged.discard(FILES)
-        self.repaired.append(FILES)
 
     def _mend_duplicates(self, made: Made, names: set[str], engine: Engine) -> None:
         """Find the duplicates in the sources again. Raises DatasetError if others are found."""
@@ -393,10 +382,7 @@ class Repair:
                         f"{self._why_different()}; {ANEW}"
                     )
                 self.held.check()
-                with naming_the_path(self.dataset.work / name):
-                    each.table.replace(self.dataset.work / name)
-                self.damaged.discard(name)
-                self.repaired.append(name)
+                self._put(each.table, name)
 
     def _check_plan(self, job: Job) -> None:
         """Raise DatasetError if the sources do not have as many records as the dataset was made
@@ -437,6 +423,13 @@ class Repair:
         for shard in shards:
             self._put_in_place(job, shard)
 
+    def _put(self, made: Path, name: str) -> None:
+        """Put a verified file in its place."""
+        with naming_the_path(self.dataset.work / name):
+            made.replace(self.dataset.work / name)
+        self.damaged.discard(name)
+        self.repaired.append(name)
+
     def _put_in_place(self, job: Job, shard: int) -> None:
         """Move a rebuilt shard to its place, if it is the shard that was there."""
         name = job.place(shard).name
@@ -444,10 +437,7 @@ class Repair:
         # If its SHA-256 is lost, the table of all shards will show whether it is right.
         proven = self.expected.get(name, sha256) == sha256
         if proven and name in self.damaged:
-            with naming_the_path(self.dataset.work / name):
-                job.shard_path(shard).replace(self.dataset.work / name)
-            self.damaged.discard(name)
-            self.repaired.append(name)
+            self._put(job.shard_path(shard), name)
         elif not proven:
             self._tell_why_not(job, shard, name)
 
@@ -505,10 +495,7 @@ class Repair:
         self.held.check()
         for name in tables:
             if files[name].sha256 == self.manifest.files[name].sha256:
-                with naming_the_path(self.dataset.work / name):
-                    (self.folder / NEW_FOLDER / name).replace(self.dataset.work / name)
-                self.damaged.discard(name)
-                self.repaired.append(name)
+                self._put(self.folder / NEW_FOLDER / name, name)
             else:
                 self.unrepaired.append(Unrepaired(name, self._differs()))
 

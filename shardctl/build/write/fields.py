@@ -492,33 +492,12 @@ def _found(name: str, values: list[Any]) -> pa.DataType:
             for value in plain:
                 check_fit(value, type_)
             return type_
-    raise InputError(_why_no_type(name, values))
-
-
-def _why_no_type(name: str, values: list[Any]) -> str:
-    """Say which value no column holds, or which two values no column holds together."""
-    kinds: dict[Any, str] = {}
+    kinds: dict[type, str] = {}
     for number, value in enumerate(values):
-        try:
-            plain = plain_value(value)
-            type_ = column_type(pa.array([plain]).type)
-            check_fit(plain, type_)
-        except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError):
-            exact = (
-                " without a schema, such as pa.timestamp('ns')"
-                if hasattr(value, "nanosecond")
-                else ""
-            )
-            return (
-                f"sample {number:,}: the field {printable(name)} is {describe(value)}, which "
-                "no "
-                f"column holds{exact}"
-            )
         if value is not None:
-            kinds.setdefault((type(value), str(type_)), f"{describe(value)} in sample {number:,}")
-    several = " and ".join(list(kinds.values())[:2])
-    return (
-        f"the field {printable(name)} has values of several types, {several}; give a schema, "
-        "or "
-        "make them one type"
+            kinds.setdefault(type(value), f"{describe(value)} in sample {number:,}")
+    which = " and ".join(list(kinds.values())[:2])
+    raise InputError(
+        f"the field {printable(name)} has values that no column holds, {which}; give a schema, "
+        "or make them one type"
     )
