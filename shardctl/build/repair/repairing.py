@@ -52,12 +52,13 @@ from shardctl.build.repair.repair_job import (
 from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.build.shards.marker import WorkDone, read_finished, read_marker
-from shardctl.build.write.writer import making_of, write_tables
+from shardctl.build.write.writer import write_tables
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
 from shardctl.format.tables import (
     BRING_BACK,
+    Making,
     ShardEntry,
     is_written,
     open_checked_table,
@@ -197,8 +198,8 @@ class Repair:
                 facts, _ = shard_facts(self.dataset, name)
                 entries.append(ShardEntry.of_written(name.rpartition("-")[0], name, facts))
             manifest = self.manifest
-            making = making_of(
-                layout,
+            making = Making(
+                layout.to_json(),
                 manifest.fields,
                 manifest.recipe,
                 manifest.settings,

@@ -189,7 +189,7 @@ def _own_samples(
             reason = rejection
     progress.leave()
     notices = [
-        f"{who} changes pixels and leaves {name} as it is: what moves pixels must move {name} too"
+        f"{who} changes pixels and not {name}: what moves pixels must move {name} too"
         for name, who in pipeline.unmoved.items()
     ]
     if not samples:
@@ -257,26 +257,13 @@ def _notices_on_roles(before: Layout, after: Layout, setters: dict[str, str]) ->
             and name in after.columns.names
             and after.roles.get(name) is None
         ):
-            was, found = (layout.columns.field(name).type for layout in (before, after))
+            found = after.columns.field(name).type
             what = "a column of objects" if isinstance(role, Objects) else "a mask"
             notices.append(
-                f"{name} is no longer {what}, because {setters[name]} {_changed(was, found)}: no "
-                "loader moves it with its image; return the types that it had"
+                f"{name} is no longer {what}, because {setters[name]} made it {found}: no loader "
+                "moves it with its image; return the type that it had"
             )
     return notices
-
-
-def _changed(before: pa.DataType, after: pa.DataType) -> str:
-    """Say how a function changed the type of a field."""
-    if not (pa.types.is_struct(before) and pa.types.is_struct(after)):
-        return f"made it {after}"
-    was, now = ({f.name: f.type for f in type_} for type_ in (before, after))
-    if added := [name for name in now if name not in was]:
-        return f"added {', '.join(added)} to it"
-    if gone := [name for name in was if name not in now]:
-        return f"took {', '.join(gone)} from it"
-    other = next(name for name in was if was[name] != now[name])
-    return f"made its {other} {now[other]} instead of {was[other]}"
 
 
 def _own_type(
@@ -314,8 +301,8 @@ def _own_type(
             values[0],
         )
         raise InputError(
-            f"{who} set {name} to values that have no type in common, such as {describe(other)} "
-            f"and {describe(odd)}"
+            f"{who} set {name} to values of several types, such as {describe(other)} and "
+            f"{describe(odd)}"
         )
     return type_
 

@@ -83,9 +83,8 @@ class TableImages:
             if holds_image(fields.get(name)):
                 message = (
                     f"{printable(name)}: its value is an image, which "
-                    f"{self._job.recipe.moving[0].name} does not move, and the"
-                    " first records have none there; keep it as it is with --unmoved "
-                    f"{printable(name)}"
+                    f"{self._job.recipe.moving[0].name} does not move; --unmoved {printable(name)} "
+                    "keeps it as it is"
                 )
                 raise Rejection("decode", "unmoved-image", message)
         return filled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 import numpy as np
@@ -239,6 +239,7 @@ def records_of(
             yield record, fields
 
 
+@dataclass
 class RecordChoice:
     """Tells which records of a unit are in a shard. Where keys decide it, those of a unit are read
     once.
@@ -246,22 +247,24 @@ class RecordChoice:
     Every method may read them then, and so raises MemoryError and SourceGoneError.
     """
 
-    def __init__(self, job: Job, split: int, progress: WorkerProgress, hints: RetryHints) -> None:
-        self._job, self._split, self._progress, self._hints = job, split, progress, hints
-        self._unit = NOWHERE
-        self._choose: Choose | None = None
+    job: Job
+    split: int
+    progress: WorkerProgress
+    hints: RetryHints
+    _unit: int = NOWHERE
+    _choose: Choose | None = None
 
     def of_split(self, planned: PlannedUnit) -> Choose | None:
         """Return what tells which records of a unit are of this split; None: all of them."""
         if self._unit != planned.number:
-            self._choose = choice_of(self._job, planned, self._split, self._progress, self._hints)
+            self._choose = choice_of(self.job, planned, self.split, self.progress, self.hints)
             self._unit = planned.number
         return self._choose
 
     def to_read(self, planned: PlannedUnit) -> Choose | None:
         """Return what tells which records of a unit are read: those of this split, except the ones
         that end a worker."""
-        return self._hints.without_lost(planned.number, self.of_split(planned))
+        return self.hints.without_lost(planned.number, self.of_split(planned))
 
     def has(self, planned: PlannedUnit, record: int) -> bool:
         """Return whether a record of a unit is of this split."""

@@ -237,8 +237,7 @@ class _Snapshot:
             remedy = (
                 "update=True brings it up to date"
                 if verdict == "update"
-                else "overwrite=True makes it again, `shardctl convert --explain` shows the "
-                "difference, or give another destination"
+                else "overwrite=True makes it again, `shardctl convert --explain` shows the difference"
             )
             shown = self.request.folder.shown()
             raise DatasetError(f"{shown}: holds a dataset that differs in its {parts}; {remedy}")
@@ -367,8 +366,7 @@ def _of_environment() -> int:
         if rank is not None and ranks is not None:
             if not rank.isdecimal() or not ranks.isdecimal() or int(rank) >= int(ranks):
                 raise UsageError(
-                    f"the environment says {name}={rank!r} and {size}={ranks!r}, which is not a "
-                    "valid rank; give rank="
+                    f"the environment says {name}={rank!r} and {size}={ranks!r}; give rank="
                 )
             return int(rank)
     return 0

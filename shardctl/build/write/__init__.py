@@ -286,9 +286,7 @@ def _write_all(
     if not first:
         raise InputError("there is no sample to write")
     fields = Fields([sample for _, sample in first], given)
-    writer = SampleWriter(
-        new, fields, given.compression_of(fields), limits, len(given.classes or ())
-    )
+    writer = SampleWriter(new, fields, given, limits)
     try:
         for number, (splits, sample) in enumerate(chain(first, stream)):
             writer.add(sample, number, splits)

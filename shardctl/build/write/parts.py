@@ -107,13 +107,7 @@ class PartsJob:
             if folder.exists():
                 remove_tree(folder, self.folder.path)  # of a process that was killed
             folder.mkdir(parents=True)
-        writer = SampleWriter(
-            folder,
-            fields,
-            self.given.compression_of(fields),
-            self.limits,
-            len(self.given.classes or ()),
-        )
+        writer = SampleWriter(folder, fields, self.given, self.limits)
         part = self.parts[number]
         try:
             for place, sample in enumerate(samples_of_part(self.make, number, part, self.names)):
