@@ -1,15 +1,19 @@
 """Help in steps, and answers to wrong names."""
 
 from __future__ import annotations
-import click
-import pytest
+
 import re
-import shardctl
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from shardctl.cli import (COMMANDS, cli as group)
 from typing import Any
+
+import click
+import pytest
+
+import shardctl
+from shardctl.cli import COMMANDS
+from shardctl.cli import cli as group
 
 SCREEN = 40
 """Lines of a terminal window of ordinary height."""

@@ -1,28 +1,52 @@
 """What the first records show of their masks, objects and places, and what stays as it is beside moved pixels."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
-from collections.abc import (Iterable, Iterator, Sequence)
-from contextlib import suppress
-from dataclasses import (dataclass, field, replace)
-from itertools import islice
+
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.planned import (PlannedUnit, RetryHints)
-from shardctl.build.shards.record_images import (TableImages, is_nothing)
-from shardctl.build.shards.records import (key_of, records_of)
-from shardctl.errors import (InputError, Rejection, UsageError)
-from shardctl.format.roles import (Image, Mask, Objects, Roles, Sample)
-from shardctl.images.codecs.image import (Opened, decode_mask)
+from shardctl.build.shards.planned import PlannedUnit, RetryHints
+from shardctl.build.shards.record_images import TableImages, is_nothing
+from shardctl.build.shards.records import key_of, records_of
+from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
+from shardctl.images.codecs.image import Opened, decode_mask
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.finishing import Evidence
-from shardctl.sources.annotations.objects import (ANNOTATED, ITEMS, OBJECTS, are_shares, odd_boxes, said_of_boxes, why_shares)
-from shardctl.sources.boxes import (Kind, LOOKED_AT, beside_images, column_of, has_values_to_see, is_named_mask, kinds_of, said_of_unknown, ways_out, why_no_masks, why_not_as_said, why_wrong)
-from shardctl.sources.image_columns import (FRAME, marked_masks, with_said, without_masks)
+from shardctl.sources.annotations.objects import (
+    ANNOTATED,
+    ITEMS,
+    OBJECTS,
+    are_shares,
+    odd_boxes,
+    said_of_boxes,
+    why_shares,
+)
+from shardctl.sources.boxes import (
+    LOOKED_AT,
+    Kind,
+    beside_images,
+    column_of,
+    has_values_to_see,
+    is_named_mask,
+    kinds_of,
+    said_of_unknown,
+    ways_out,
+    why_no_masks,
+    why_not_as_said,
+    why_wrong,
+)
+from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
 from shardctl.sources.label_table import some
 from shardctl.system.processes.worker_state import WorkerProgress
-from shardctl.system.text import (counted, printable)
-from typing import Any
+from shardctl.system.text import counted, printable
 
 MOST_CLASSES = 64
 """Different numbers in an image of 8 bits above which it is a picture, where neither a name nor a

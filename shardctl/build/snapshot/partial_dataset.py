@@ -2,37 +2,40 @@
 of the dataset."""
 
 from __future__ import annotations
+
 import hashlib
 import inspect
 import math
-import numpy as np
 import os
 import threading
 import time
-from collections.abc import (Callable, Iterable, Iterator, Sequence)
-from dataclasses import (dataclass, fields, replace)
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
-from shardctl.build.shards.job import (NEW_FOLDER, marker_path)
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shardctl.build.shards.job import NEW_FOLDER, marker_path
 from shardctl.build.shards.marker import read_marker
-from shardctl.errors import (DatasetError, UsageError)
+from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Indices
-from shardctl.format.manifest import (Manifest, SplitFacts)
-from shardctl.format.names import (MANIFEST, STAGING, shard_name)
-from shardctl.format.shard import (Opener, ShardFacts, ShardReader)
+from shardctl.format.manifest import Manifest, SplitFacts
+from shardctl.format.names import MANIFEST, STAGING, shard_name
+from shardctl.format.shard import Opener, ShardFacts, ShardReader
 from shardctl.loader.blocks.memory import Batch
-from shardctl.loader.blocks.shards import (FinishedShards, OpenShard, Shards)
-from shardctl.loader.dataset import (Dataset, open_dataset)
-from shardctl.loader.loader import (Loader, LoaderStats, refuse_other_order)
+from shardctl.loader.blocks.shards import FinishedShards, OpenShard, Shards
+from shardctl.loader.dataset import Dataset, open_dataset
+from shardctl.loader.loader import Loader, LoaderStats, refuse_other_order
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.stream import Selection
-from shardctl.system.arguments import (truth, whole_number)
+from shardctl.system.arguments import truth, whole_number
 from shardctl.system.files import is_file
 from shardctl.system.folders import LocalFolder
-from shardctl.system.job_folder import (JOB, JobFolder)
-from shardctl.system.text import (lacks, printable)
+from shardctl.system.job_folder import JOB, JobFolder
+from shardctl.system.text import lacks, printable
 from shardctl.version import __version__
-from typing import (Any, TypeVar)
 
 T = TypeVar("T")
 
