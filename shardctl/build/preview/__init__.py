@@ -17,8 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.build.commit.staging import begin
-from shardctl.build.convert.columns import known_layout, renamed, without_key
-from shardctl.build.convert.conversion_plan import ConversionPlan, Material, plan_conversion
+from shardctl.build.convert.columns import renamed, without_key
+from shardctl.build.convert.conversion_plan import (
+    ConversionPlan,
+    Material,
+    known_layout,
+    plan_conversion,
+)
 from shardctl.build.convert.listener import ConversionProgress
 from shardctl.build.convert.planning import with_types
 from shardctl.build.convert.sample_kind import settle_kind
