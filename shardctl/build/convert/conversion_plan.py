@@ -394,80 +394,71 @@ def known_layout(
     transforms have made.
     """
     fields = [pa.field("key", pa.string())]
-    size = recipe.output_size
+    size, image = recipe.output_size, None
     shape = (size[1], size[0], 3) if size else None
     if recipe.store is not None:
         if recipe.store.name != "none":
-            fields.append(
-                pa.field(
-                    "image",
-                    image_tensor(shape) if recipe.store.name == "raw" and shape else ENCODED_IMAGE,
-                )
-            )
+            image, is_raw = Image(str(recipe.store), shape), recipe.store.name == "raw"
+            tensor = image_tensor(shape) if is_raw and shape else ENCODED_IMAGE
+            fields.append(pa.field("image", tensor))
         content = pa.schema([f for f in content or [] if f.name != "image"])
     if content is not None:
         content = pa.schema(
             [f.with_type(ENCODED_IMAGE) if f.name in kept_images else f for f in content],
             content.metadata,
         )
-    fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
-    _refuse_reserved(f for f in content or [] if f.name not in kept_images)
-    side = side_fields(listing.side)
-    has_role = isinstance(of_steps.get(OBJECTS), Objects)
+    _refuse_reserved(f.name for f in content or [] if f.name not in kept_images)
     has_table = (
         content is not None
         and has_objects(content)
-        and not has_role
+        and not isinstance(of_steps.get(OBJECTS), Objects)
         and OBJECTS not in recipe.unmoved
     )
     if content is not None and has_table and recipe.moving:
         content = _with_places_in_parts_of_pixels(content)
-        fields = [content.field(OBJECTS) if f.name == OBJECTS else f for f in fields]
+    fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
+    side, annotations = listing.side, listing.annotations
     by_number = LABEL in labelling.declared  # the label is a field of the records already
     if (labelling.classes is not None and not by_number) or (
-        listing.side and "label" in listing.side.columns.column_names
+        side is not None and LABEL in side.columns.column_names
     ):
-        if "label" in [f.name for f in fields]:
+        if LABEL in [f.name for f in fields]:
             raise InputError(
                 "the inputs already have a field label, so no other labels can be added; use "
                 "--labels none"
             )
-        fields.append(pa.field("label", pa.int64()))
-    clash = {f.name for f in side} & {f.name for f in fields}
+        fields.append(pa.field(LABEL, pa.int64()))
+    clash = {f.name for f in side_fields(side)} & {f.name for f in fields}
     if clash:
         names = ",".join(sorted(clash))
         raise InputError(
-            f"the labels file has a column that the inputs have too: {names}; rename it in the "
-            "labels file, or leave it out"
-            f" with --drop-columns {names}"
+            f"the labels file has a column that the inputs have too: {names}; rename it, or leave "
+            f"it out with --drop-columns {names}"
         )
-    fields += side
-    taken = {f.name for f in fields}
-    annotated = [f for each in listing.annotations for f in each.fields if f.name != LABEL]
-    clash = {f.name for f in annotated} & taken
+    fields += side_fields(side)
+    annotated = [f for each in annotations for f in each.fields if f.name != LABEL]
+    clash = {f.name for f in annotated} & {f.name for f in fields}
     if clash:
         raise InputError(
             f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it in "
             "the inputs"
         )
     fields += annotated
-    roles = {
-        **of_steps,
-        **{name: role for each in listing.annotations for name, role in each.roles.items()},
-    }
+    roles = dict(of_steps)
+    for each in annotations:
+        roles |= each.roles
     if recipe.kind == "image":
         _refuse_unmoved(recipe, [f.name for f in fields], roles)
     if recipe.store is not None:
         of_records: dict[str, Role] = {OBJECTS: Objects()} if has_table else {}
         _refuse_immovable(recipe, {**of_records, **roles}, fields)
-        roles = _moved_roles(recipe, roles)
+        if not all(step.in_place for step in recipe.image_transforms):  # a moved mask is a PNG
+            for name, role in roles.items():
+                roles[name] = replace(role, store="png") if isinstance(role, Mask) else role
     if recipe.samples_per_record > 1 or any(step.splits for step in recipe.batch_transforms):
         fields.append(pa.field("variant", pa.int32()))
     labels = {f.name for f in fields if f.name in labelling.declared} - {LABEL}
-    roles = {**roles, **{name: Label(labelling.declared[name]) for name in sorted(labels)}}
-    image = (
-        Image(str(recipe.store), shape) if recipe.store and recipe.store.name != "none" else None
-    )
+    roles |= {name: Label(labelling.declared[name]) for name in sorted(labels)}
     return Layout.by_name(
         recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles
     )
@@ -527,21 +518,15 @@ def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, 
         )
 
 
-def _refuse_reserved(fields: Iterable[pa.Field]) -> None:
+def _refuse_reserved(names: Iterable[str]) -> None:
     """Raise InputError if records have a field of a name that shardctl gives to fields itself."""
-    for f in fields:
-        if f.name in RESERVED_FIELDS:
-            images = (
-                "; --kind image reads the images that it holds or names"
-                if f.name == "image"
-                else ""
-            )
+    for name in names:
+        if name in RESERVED_FIELDS:
+            images = "; --kind image reads the images that it holds or names"
             raise InputError(
-                f"the records have a field {f.name!r}, but shardctl makes a field of this name "
-                "itself. Rename it (--fields"
-                " NEW=OLD,…), or leave it out: name only the other fields in --fields or --schema "
-                "(--drop-columns is for"
-                f" labels files){images}"
+                f"the records have a field {name!r}, but shardctl makes a field of this name "
+                "itself. Rename it (--fields NEW=OLD,…), or name only the others in --fields or "
+                f"--schema{images if name == 'image' else ''}"
             )
 
 
@@ -559,10 +544,9 @@ def _with_places_in_parts_of_pixels(content: pa.Schema) -> pa.Schema:
 def _in_parts(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_fixed_size_list(type_):
         return pa.list_(_in_parts(type_.value_type), type_.list_size)
-    if pa.types.is_large_list(type_):
-        return pa.large_list(_in_parts(type_.value_type))
-    if pa.types.is_list(type_):
-        return pa.list_(_in_parts(type_.value_type))
+    for is_list, list_of in ((pa.types.is_large_list, pa.large_list), (pa.types.is_list, pa.list_)):
+        if is_list(type_):
+            return list_of(_in_parts(type_.value_type))
     return pa.float32() if pa.types.is_integer(type_) else type_
 
 
@@ -571,17 +555,6 @@ def _named_step(step: ImageTransform, kinds: frozenset[str]) -> str:
     is why."""
     inside = next((each for each in getattr(step, "steps", ()) if kinds - each.moves), None)
     return step.name if inside is None else f"{_named_step(inside, kinds)} in {step.name}"
-
-
-def _moved_roles(recipe: Recipe, roles: dict[str, Role]) -> dict[str, Role]:
-    """Return the roles of annotations after the steps of a recipe: a mask that was moved is a
-    PNG."""
-    if all(step.in_place for step in recipe.image_transforms):
-        return roles
-    return {
-        name: replace(role, store="png") if isinstance(role, Mask) else role
-        for name, role in roles.items()
-    }
 
 
 def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:
