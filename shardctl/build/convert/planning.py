@@ -21,7 +21,7 @@ from shardctl.build.shards.job import DatasetJob, Job
 from shardctl.errors import InputError, StorageError, TypesDifferError
 from shardctl.format.names import FILES
 from shardctl.format.roles import Image
-from shardctl.sources.annotations.counting import annotated_columns
+from shardctl.sources.annotations.objects import annotated_columns
 from shardctl.sources.formats.base import FOLDER
 from shardctl.system.text import format_bytes, printable
 

@@ -32,12 +32,15 @@ from shardctl.sources.annotations import (
     read_annotations,
 )
 from shardctl.sources.annotations.base import InputPlace
-from shardctl.sources.annotations.counting import said_of_annotations
 from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
-from shardctl.sources.annotations.nested_records import refuse_nested_records
-from shardctl.sources.annotations.objects import OBJECTS
-from shardctl.sources.annotations.told_splits import ToldSplits, split_of_list, told_by_lists
-from shardctl.sources.annotations.unused import Images, Unused, warnings_of_unused
+from shardctl.sources.annotations.inputs import ToldSplits, split_of_list, told_by_lists
+from shardctl.sources.annotations.objects import OBJECTS, said_of_annotations
+from shardctl.sources.annotations.unused import (
+    Images,
+    Unused,
+    refuse_nested_records,
+    warnings_of_unused,
+)
 from shardctl.sources.files import SourceRoot, begins_ahead, resolved, version_of
 from shardctl.sources.format_table import TABLE_SUFFIXES
 from shardctl.sources.formats import Reading, without_compression
@@ -390,7 +393,7 @@ def list_files(
     listing.beside = [f"{file.root} {file.path} {file.size} {file.mtime_ns}" for file in beside]
     if listing.annotations:
         # it reads images, and most conversions have no annotations
-        from shardctl.sources.annotations.frames import settled
+        from shardctl.sources.annotations.finishing import settled
 
         frame = rule.annotation_rule.frame
         listing.annotations = [
