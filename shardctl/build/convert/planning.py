@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from shardctl.build.commit import publish
 from shardctl.build.convert.conversion import Conversion, Inputs
 from shardctl.build.convert.conversion_plan import ConversionPlan, Material, plan_conversion
-from shardctl.build.convert.earlier_rejects import moved_records
+from shardctl.build.convert.rejects import moved_records
 from shardctl.build.convert.listener import SPARE_DISK, Changes, Estimate
 from shardctl.build.convert.manifest_writer import changes_of
 from shardctl.build.convert.previous import Matching, PreviousDataset, match_files

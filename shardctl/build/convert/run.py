@@ -25,7 +25,7 @@ from shardctl.build.convert.decision import (
     NewDataset,
     decide,
 )
-from shardctl.build.convert.earlier_rejects import hide_pruned, write_known
+from shardctl.build.convert.rejects import hide_pruned, write_known
 from shardctl.build.convert.listener import SPARE_DISK, Listener, metered
 from shardctl.build.convert.manifest_writer import (
     changes_of,

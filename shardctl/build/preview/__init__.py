@@ -30,7 +30,8 @@ from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.options import Options, chosen_options
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.labels import PlanRules, write_files
-from shardctl.build.plan.listing import LabelRule, Listing, list_files
+from shardctl.build.plan.list_files import list_files
+from shardctl.build.plan.listing import LabelRule, Listing
 from shardctl.build.plan.splits import SplitRule
 from shardctl.build.shards.engines.local import Engine, OnFound, Report, local_engine
 from shardctl.build.shards.first_records import columns_beside

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.build.commit import publish
-from shardctl.build.convert.earlier_rejects import hide_pruned, lines_by_key
+from shardctl.build.convert.rejects import hide_pruned, lines_by_key
 from shardctl.build.convert.table_writer import TableWriter, write_final_files
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
