@@ -90,7 +90,10 @@ def without_repeats(
     listing, rule = discovery.listing, recipe.duplicates
     if rule.mode == "keep":
         return units
-    search = _ImageSearch(discovery, recipe, roots, comparing)
+
+    def hashed(files: Places, what: str) -> tuple[Places, Hashes]:
+        return _hashed(discovery, recipe, roots, comparing, files, what)
+
     readable: Flags = listing.table["error"].is_null().to_numpy().copy()
     for each in listing.annotations:
         readable[list(each.faults)] = False
@@ -100,13 +103,13 @@ def without_repeats(
         sizes = listing.table["size"].to_numpy()
         rows = np.flatnonzero((sizes > 0) & readable)
         _, size_of, count = np.unique(sizes[rows], return_inverse=True, return_counts=True)
-        files, hashes = search.hashed(rows[count[size_of] > 1], "bytes")
+        files, hashes = hashed(rows[count[size_of] > 1], "bytes")
         first = first_of_equal(hashes)
         kept = np.unique(first[first != np.arange(len(first))])
-        whole = np.isin(files[first], search.hashed(files[kept], "decodes")[0])
+        whole = np.isin(files[first], hashed(files[kept], "decodes")[0])
         of_all[files[whole]] = files[first][whole]
     else:
-        files, hashes = search.hashed(np.flatnonzero(readable), "picture")
+        files, hashes = hashed(np.flatnonzero(readable), "picture")
         looks = hashes[:, 1]
         first = first_of_similar(looks, rule.distance)
         of_all[files], apart = files[first], np.zeros(len(listing), np.uint8)
@@ -114,63 +117,63 @@ def without_repeats(
     return replace(units, repeats=Repeats(rule, of_all, apart, discovery.paths))
 
 
-@dataclass(frozen=True)
-class _ImageSearch:
-    discovery: Discovery
-    recipe: Recipe
-    roots: Sequence[Root]
-    comparing: Callable[[int], None]
+def _hashed(
+    discovery: Discovery,
+    recipe: Recipe,
+    roots: Sequence[Root],
+    comparing: Callable[[int], None],
+    files: Places,
+    what: str,
+) -> tuple[Places, Hashes]:
+    """Have files hashed in the engine's processes. Return those that have a hash, by their
+    places in the listing, in order: (n,) int64; and the hashes, (n, 2) uint64.
 
-    def hashed(self, files: Places, what: str) -> tuple[Places, Hashes]:
-        """Have files hashed in the engine's processes. Return those that have a hash, by their
-        places in the listing, in order: (n,) int64; and the hashes, (n, 2) uint64.
+    Raises SourceGoneError if a source is gone, or gave no answer for several files: their
+    duplicates would be kept.
+    """
+    table = discovery.listing.table
+    sizes, times = (table[name].to_numpy()[files] for name in ("size", "mtime_ns"))
+    starts = group(sizes, IMAGE_FILES, IMAGE_BYTES)
+    hashes, has_hash = np.zeros((len(files), 2), np.uint64), np.zeros(len(files), bool)
+    silent: list[int] = []
+    looked_at = 0
 
-        Raises SourceGoneError if a source is gone, or gave no answer for several files: their
-        duplicates would be kept.
-        """
-        table, recipe = self.discovery.listing.table, self.recipe
-        sizes, times = (table[name].to_numpy()[files] for name in ("size", "mtime_ns"))
-        starts = group(sizes, IMAGE_FILES, IMAGE_BYTES)
-        hashes, has_hash = np.zeros((len(files), 2), np.uint64), np.zeros(len(files), bool)
-        silent: list[int] = []
-        looked_at = 0
+    def hashing(number: int) -> ImageHashTask:
+        rows = slice(*starts[number : number + 2].tolist())
+        opened = discovery.opened(files[rows])
+        listed = zip(opened, sizes[rows].tolist(), times[rows].tolist(), strict=True)
+        return ImageHashTask(
+            tuple(map(ListedFile._make, listed)),
+            what,
+            recipe.max_pixels,
+            recipe.keep_truncated,
+            recipe.filters,
+            recipe.gray16,
+        )
 
-        def hashing(number: int) -> ImageHashTask:
-            rows = slice(*starts[number : number + 2].tolist())
-            opened = self.discovery.opened(files[rows])
-            listed = zip(opened, sizes[rows].tolist(), times[rows].tolist(), strict=True)
-            return ImageHashTask(
-                tuple(map(ListedFile._make, listed)),
-                what,
-                recipe.max_pixels,
-                recipe.keep_truncated,
-                recipe.filters,
-                recipe.gray16,
-            )
+    def on_found(number: int, found: Found) -> None:
+        nonlocal looked_at
+        for row, answer in enumerate(found, int(starts[number])):
+            if (value := answer.get("hash")) is not None:
+                # one by one: an array of both would be one of floats
+                hashes[row, 0] = value >> 64
+                hashes[row, 1] = value & (1 << 64) - 1
+                has_hash[row] = True
+            elif "fault" in answer and tuple(answer["fault"][:2]) in NO_ANSWERS:
+                silent.append(int(files[row]))
+        looked_at += len(found)
+        comparing(looked_at)
 
-        def on_found(number: int, found: Found) -> None:
-            nonlocal looked_at
-            for row, answer in enumerate(found, int(starts[number])):
-                if (value := answer.get("hash")) is not None:
-                    # one by one: an array of both would be one of floats
-                    hashes[row, 0] = value >> 64
-                    hashes[row, 1] = value & (1 << 64) - 1
-                    has_hash[row] = True
-                elif "fault" in answer and tuple(answer["fault"][:2]) in NO_ANSWERS:
-                    silent.append(int(files[row]))
-            looked_at += len(found)
-            self.comparing(looked_at)
-
-        self.discovery.engine.examine(LazySequence(len(starts) - 1, hashing), on_found)
-        for root in self.roots:
-            root.check()
-        if len(silent) > OTHERS:
-            path = printable(self.discovery.paths(np.array([min(silent)]))[0])
-            raise SourceGoneError(
-                f"the source does not respond: {counted(len(silent), 'file')} cannot be read, "
-                f"among them {path}; check its disk or server"
-            )
-        return files[has_hash], hashes[has_hash]
+    discovery.engine.examine(LazySequence(len(starts) - 1, hashing), on_found)
+    for root in roots:
+        root.check()
+    if len(silent) > OTHERS:
+        path = printable(discovery.paths(np.array([min(silent)]))[0])
+        raise SourceGoneError(
+            f"the source does not respond: {counted(len(silent), 'file')} cannot be read, "
+            f"among them {path}; check its disk or server"
+        )
+    return files[has_hash], hashes[has_hash]
 
 
 UNITS, UNIT_BYTES = 256, 8 << 20

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from shardctl.build.commit.staging import clear_partial_files
 from shardctl.build.convert.conversion import Conversion, Inputs
-from shardctl.build.convert.rejects import still_pruned
 from shardctl.build.convert.listener import Changes
 from shardctl.build.convert.previous import PreviousDataset
+from shardctl.build.convert.rejects import still_pruned
 from shardctl.build.convert.table_writer import TableWriter
 from shardctl.build.convert.targets import Target
 from shardctl.build.notices import notice

@@ -146,11 +146,15 @@ def copy_rejects(dataset: LocalFolder, bases: tuple[str, ...], folder: Path) -> 
         copies = _Copies(folder)
         copies.claim(folder / REJECTS, sha256_of(dataset.path(REJECTS)), str(dataset.path(REJECTS)))
         begun: set[Path] = set()
-        rejects = _RejectedRecords(dataset.path(REJECTS))
+        rejects = read_rejects(dataset)
         with _joining(copies) as joined:
             for row in _rejected_units(dataset):
                 source, place = f"{bases[row['root']]}/{row['path']}", folder / row["path"]
-                records = rejects.of_unit(row)
+                records = set[int]()
+                for reject in taken(rejects, row["rejected"]):
+                    number = reject.key.rpartition("#")[2] if row["first"] else "0"
+                    first = int(number) if number.isdecimal() else 0
+                    records.update(range(first, first + reject.records))
                 if ".." in Path(row["path"]).parts:
                     continue
                 make_folder(place.parent, folder)  # a link may lead back to the sources
@@ -240,24 +244,6 @@ def _joining(copies: _Copies) -> Iterator[dict[Path, tuple[Path, str]]]:
             with contextlib.suppress(OSError):  # the fault above is the one to tell of
                 partial.unlink(missing_ok=True)
         raise
-
-
-class _RejectedRecords:
-    """The numbers of the rejected records of each unit, asked for in the order of the plan."""
-
-    def __init__(self, path: Path) -> None:
-        self._rejects = read_rejects(LocalFolder(path.parent), path.name)
-
-    def of_unit(self, row: dict[str, Any]) -> set[int]:
-        """Return the numbers of as many rejects as a unit has."""
-        records: set[int] = set()
-        left = row["rejected"]
-        while left > 0 and (reject := next(self._rejects, None)):
-            number = reject.key.rpartition("#")[2] if row["first"] else "0"
-            first = int(number) if number.isdecimal() else 0
-            records.update(range(first, first + reject.records))
-            left -= reject.records
-        return records
 
 
 def _rejected_units(dataset: LocalFolder) -> Iterator[dict[str, Any]]:

@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import xxhash
+
 from shardctl.build.notices import notice
+from shardctl.build.plan.listing import (
+    CHUNK_ROWS,
+    LISTING_SCHEMA,
+    Group,
+    LabelRule,
+    Listing,
+    Numbers,
+)
 from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import column_of
 from shardctl.format.names import MANIFEST
 from shardctl.format.tables import open_table
 from shardctl.sources import label_table
 from shardctl.sources.annotations import (
-    AnnotationRule,
-    Annotations,
     Inputs,
-    Source,
     hint_of_format,
-    parse_source,
     read_annotations,
 )
-from shardctl.sources.annotations.base import InputPlace
 from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
-from shardctl.sources.annotations.inputs import ToldSplits, split_of_list, told_by_lists
+from shardctl.sources.annotations.inputs import split_of_list, told_by_lists
 from shardctl.sources.annotations.objects import OBJECTS, said_of_annotations
 from shardctl.sources.annotations.unused import (
     Images,
@@ -49,14 +52,11 @@ from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, suffix_of, walk
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
-from shardctl.system.locations import is_stored, name_of, normal, parent_of, path_below, within
+from shardctl.system.locations import is_stored, name_of, parent_of, path_below
 from shardctl.system.startup import collector_waits
 from shardctl.system.text import counted, first_repeated, printable
-from shardctl.build.plan.listing import CHUNK_ROWS, LISTING_SCHEMA, Flags, Group, Hashes, LabelRule, Listing, Numbers
-
 
 SIDECAR_SUFFIXES = frozenset(name[name.rfind(".") :] for name in label_table.SIDECAR_NAMES)
-
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,6 @@ class KnownFiles:
             last = file
 
 
-
 @dataclass
 class Others:
     """What a walk finds that is no input: the labels files, with the folders that their names begin
@@ -100,7 +99,6 @@ class Others:
     ignored: Counter[str] = field(default_factory=Counter)
     unreachable: LeftOut = field(default_factory=LeftOut)
     unused: Unused = field(default_factory=Unused)
-
 
 
 def list_files(
@@ -213,7 +211,6 @@ def list_files(
     return listing
 
 
-
 def tell_of_unused(listing: Listing, rule: LabelRule, unused: Unused) -> None:
     """Warn of files beside images that look like annotations, and that nothing uses. Raises
     InputError."""
@@ -223,7 +220,6 @@ def tell_of_unused(listing: Listing, rule: LabelRule, unused: Unused) -> None:
     images = Images(listing.roots, folders, listing.table, listing.hashes)
     refuse_nested_records(chain.from_iterable(unused.places.values()), images)
     listing.warnings += warnings_of_unused(unused, images)
-
 
 
 def _read_labels(
@@ -253,7 +249,6 @@ def _read_labels(
         raise _about_files(f"{listing.side.shown}: {OBJECTS}", listing)
 
 
-
 def walked(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterator[FoundFile]:
     """Yield the files under the sources; where these are on a store, what must be looked into is
     fetched ahead."""
@@ -267,12 +262,10 @@ def walked(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterat
     return begins_ahead(files, looked_into)
 
 
-
 def _about_files(what: str, listing: Listing) -> UsageError:
     """Return why annotations are refused beside inputs that are records."""
     inputs = "images in tables, or frames" if listing.kind.name == "image" else listing.kind.name
     return UsageError(f"{what} is about files that are images each, and the inputs are {inputs}")
-
 
 
 def _annotate(listing: Listing, rule: LabelRule, scratch: Path) -> None:
@@ -291,7 +284,6 @@ def _annotate(listing: Listing, rule: LabelRule, scratch: Path) -> None:
         )
     if rule.mode == "folder" and "label" in names:
         raise UsageError("--labels folder and the annotations both give label; use one of them")
-
 
 
 def _without_masks(
@@ -323,7 +315,6 @@ def _without_masks(
             yield file
 
 
-
 def wanted_files(
     files: Iterator[FoundFile], kind: SampleKind, reading: Reading, rule: LabelRule, others: Others
 ) -> Iterator[tuple[Form, FoundFile]]:
@@ -352,14 +343,12 @@ def wanted_files(
                 others.unreachable.add(file.opened)
 
 
-
 def is_sidecar(file: FoundFile) -> bool:
     """Return whether a file is a labels file by its name."""
     return (
         file.suffix in SIDECAR_SUFFIXES
         and file.path.rpartition("/")[2] in label_table.SIDECAR_NAMES
     )
-
 
 
 def _listing_batch(
@@ -400,7 +389,6 @@ def _listing_batch(
     return pa.record_batch(arrays, schema=LISTING_SCHEMA)
 
 
-
 def _group_of(path: str, opened: str, folder: str, splits: DeclaredSplits) -> Group:
     """Return the group of a file of many records."""
     split = splits.of(path, opened)
@@ -410,12 +398,10 @@ def _group_of(path: str, opened: str, folder: str, splits: DeclaredSplits) -> Gr
     return Group(folder, stem if not folder or may_name_a_split(stem) else "")
 
 
-
 def _stem(path: str) -> str:
     """Return the name of a file without its ending."""
     name = path.rpartition("/")[2]
     return name[: len(name) - len(suffix_of(name))]
-
 
 
 def _refuse_two_forms(forms: dict[Form, str]) -> None:
@@ -429,7 +415,6 @@ def _refuse_two_forms(forms: dict[Form, str]) -> None:
         )
 
 
-
 def _explicit_side_file(file: str, roots: Sequence[SourceRoot]) -> tuple[str, str]:
     """Return the labels file and the folder, relative to its source, that its names start from."""
     there = resolved(file)
@@ -437,7 +422,6 @@ def _explicit_side_file(file: str, roots: Sequence[SourceRoot]) -> tuple[str, st
         if path_below(there, resolved(root.text)) is not None:
             return file, (path_below(parent_of(there), root.base) or "") if root.is_folder else ""
     return file, ""
-
 
 
 def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -> str:
@@ -466,11 +450,9 @@ def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -
     return f"{shown}: no {kind}{among}; {remedy}"
 
 
-
 def idle_roots(count: int, used: npt.NDArray[Any]) -> list[int]:
     """Return which of so many sources are not among the `used` ones."""
     return [number for number, times in enumerate(np.bincount(used, minlength=count)) if not times]
-
 
 
 def refuse_idle(root: SourceRoot, kind: str, ignored: Counter[str]) -> NoReturn:
@@ -478,7 +460,6 @@ def refuse_idle(root: SourceRoot, kind: str, ignored: Counter[str]) -> NoReturn:
     raise InputError(
         f"{why_nothing([root], kind, ignored)}. To convert the other sources, leave this one out"
     )
-
 
 
 def _refuse_without_inputs(root: SourceRoot, rule: LabelRule, kind: str) -> None:
@@ -498,7 +479,6 @@ def _refuse_without_inputs(root: SourceRoot, rule: LabelRule, kind: str) -> None
         refuse_idle(root, kind, ignored)
 
 
-
 def _refuse_repeated_paths(listing: Listing) -> None:
     count, few = label_table.repeated(listing.hashes, listing.paths_at)
     if count:
@@ -508,7 +488,6 @@ def _refuse_repeated_paths(listing: Listing) -> None:
             "with files of the same path cannot be converted together; give the folder that "
             "contains them all as the only source"
         )
-
 
 
 def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> Numbers:
@@ -551,4 +530,3 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> Numb
             )
         listing.note("inputs-without-row", what=f"{what} {example}")
     return rows
-

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,43 +15,21 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.build.notices import notice
-from shardctl.errors import InputError, UsageError
-from shardctl.format.arrays import column_of
-from shardctl.format.names import MANIFEST
-from shardctl.format.tables import open_table
+from shardctl.errors import UsageError
 from shardctl.sources import label_table
 from shardctl.sources.annotations import (
     AnnotationRule,
     Annotations,
     Inputs,
     Source,
-    hint_of_format,
     parse_source,
-    read_annotations,
 )
 from shardctl.sources.annotations.base import InputPlace
-from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
-from shardctl.sources.annotations.inputs import ToldSplits, split_of_list, told_by_lists
-from shardctl.sources.annotations.objects import OBJECTS, said_of_annotations
-from shardctl.sources.annotations.unused import (
-    Images,
-    Unused,
-    refuse_nested_records,
-    warnings_of_unused,
-)
-from shardctl.sources.files import SourceRoot, begins_ahead, resolved, version_of
-from shardctl.sources.format_table import TABLE_SUFFIXES
-from shardctl.sources.formats import Reading, without_compression
-from shardctl.sources.kinds import Form, SampleKind, is_unnamed
-from shardctl.sources.label_table import LabelTable, said_of_names, some
-from shardctl.sources.sidecars import DeclaredSplits, inputs_among, refuse_part_of_export
-from shardctl.sources.splits import may_name_a_split
-from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, suffix_of, walk
-from shardctl.system.files import naming_the_path
-from shardctl.system.folders import LocalFolder
-from shardctl.system.locations import is_stored, name_of, normal, parent_of, path_below, within
-from shardctl.system.startup import collector_waits
-from shardctl.system.text import counted, first_repeated, printable
+from shardctl.sources.annotations.inputs import ToldSplits
+from shardctl.sources.files import SourceRoot
+from shardctl.sources.kinds import SampleKind
+from shardctl.sources.label_table import LabelTable
+from shardctl.system.locations import name_of, normal, within
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -251,47 +227,3 @@ class Listing:
     def total_bytes(self) -> int:
         """The bytes of all files together."""
         return int(np.sum(self.table["size"].to_numpy()))
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
