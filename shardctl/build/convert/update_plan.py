@@ -2,49 +2,35 @@
 which are new."""
 
 from __future__ import annotations
-
-from array import array
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
-
-from shardctl.build.convert.columns import names_left_out, refuse_partitions
-from shardctl.build.convert.conversion_plan import Material, layout_before_functions
+from array import array
+from collections.abc import Sequence
+from dataclasses import (asdict, dataclass)
+from itertools import pairwise
+from pathlib import Path
+from shardctl.build.convert.columns import (names_left_out, refuse_partitions)
+from shardctl.build.convert.conversion_plan import (Material, layout_before_functions)
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.listener import Changes
-from shardctl.build.convert.previous import Matching, PreviousDataset, match_files, write_reused
-from shardctl.build.plan.labels import LABEL, Labelling, job_files_schema, label_files, write_files
-from shardctl.build.plan.listing import CHUNK_ROWS, Flags, Numbers
-from shardctl.build.plan.plan import (
-    JOB_PLAN_SCHEMA,
-    NOT_KEPT,
-    Order,
-    Planner,
-    SplitPlan,
-    Units,
-    job_table,
-    write_shards,
-)
-from shardctl.build.plan.splits import Draw, Splitting, look_inside
-from shardctl.build.shards.job import Costs, DatasetJob, Lineage
+from shardctl.build.convert.previous import (Matching, PreviousDataset, match_files, write_reused)
+from shardctl.build.plan.labels import (LABEL, Labelling, job_files_schema, label_files, write_files)
+from shardctl.build.plan.listing import (CHUNK_ROWS, Flags, Numbers)
+from shardctl.build.plan.plan import (JOB_PLAN_SCHEMA, NOT_KEPT, Planner, SplitPlan, Units, job_table, order_units, write_shards)
+from shardctl.build.plan.splits import (Draw, Splitting, look_inside)
+from shardctl.build.shards.job import (Costs, DatasetJob, Lineage)
 from shardctl.build.shards.planned import Root
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import column_of
 from shardctl.format.layout import Layout
-from shardctl.format.names import FILES, PLAN, number_of_shard, shard_name
+from shardctl.format.names import (FILES, PLAN, number_of_shard, shard_name)
 from shardctl.format.roles import Label
-from shardctl.format.tables import UNIT_FIELDS, open_table
+from shardctl.format.tables import (UNIT_FIELDS, open_table)
 from shardctl.sources.formats import is_json
 from shardctl.sources.label_table import some
 from shardctl.sources.types import Types
 from shardctl.system.files import copy_file
 from shardctl.system.folders import LocalFolder
-from shardctl.system.permutation import Permutation
 from shardctl.system.text import printable
 from shardctl.transforms.text.deduplicate import Deduplicate
 
@@ -161,7 +147,7 @@ class _Planning(Material):
         why = "" if listing.whole else self._other_types(discovery, units, splitting)
         if why:
             return why
-        planner = Planner(units, self._order(units, fresh, splitting, draw))
+        planner = Planner(units, order_units(units, splitting, self.rules.shuffle, fresh))
         rows, shard, of_old, shards, splits = self._join(old, units, planner, splitting.names)
         return UpdatePlan(self, matching, draw, files, rows, shard, of_old, shards, splits)
 
@@ -310,21 +296,6 @@ class _Planning(Material):
         moved = old.now[~old.stays]
         fresh[moved[moved >= 0]] = True
         return fresh
-
-    def _order(self, units: Units, fresh: Flags, splitting: Splitting, draw: Any) -> Order:
-        """Put the units of fresh files in order."""
-        parts = []
-        for number in range(len(splitting.names)):
-            own = fresh[units.file]
-            if splitting.of_file is not None:
-                own = own & (splitting.of_file[units.file] == number)
-            chosen = np.flatnonzero(own)
-            if self.rules.shuffle is not None:
-                chosen = chosen[
-                    Permutation(len(chosen), self.rules.shuffle, number)(np.arange(len(chosen)))
-                ]
-            parts.append(chosen)
-        return Order(splitting.names, tuple(parts), draw)
 
     def _join(
         self, old: _OldRows, units: Units, planner: Planner, names: Sequence[str]
