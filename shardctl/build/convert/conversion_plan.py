@@ -2,39 +2,67 @@
 the cost."""
 
 from __future__ import annotations
-import pyarrow as pa
-from collections.abc import (Collection, Iterable, Mapping, Sequence)
-from dataclasses import (dataclass, replace)
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from shardctl.build.convert.columns import (chosen_columns, compare_schema, masks_of, names_left_out, refuse_fields, refuse_groups, refuse_partitions, renamed, said_by_exports, with_bits, with_images, with_rule, with_tensors, without_folders, without_key)
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from shardctl.build.convert.columns import (
+    chosen_columns,
+    compare_schema,
+    masks_of,
+    names_left_out,
+    refuse_fields,
+    refuse_groups,
+    refuse_partitions,
+    renamed,
+    said_by_exports,
+    with_bits,
+    with_images,
+    with_rule,
+    with_tensors,
+    without_folders,
+    without_key,
+)
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.listener import Listener
 from shardctl.build.options import Options
-from shardctl.build.plan.labels import (LABEL, Labelling, PlanRules, label_files, left_out_by, refuse_other_names, side_fields, write_files)
+from shardctl.build.plan.labels import (
+    LABEL,
+    Labelling,
+    PlanRules,
+    label_files,
+    left_out_by,
+    refuse_other_names,
+    side_fields,
+    write_files,
+)
 from shardctl.build.plan.listing import Listing
-from shardctl.build.plan.plan import (Planner, SplitPlan, Units, order_units)
-from shardctl.build.plan.splits import (Splitting, look_inside, split_files)
+from shardctl.build.plan.plan import Planner, SplitPlan, Units, order_units
+from shardctl.build.plan.splits import Splitting, look_inside, split_files
 from shardctl.build.shards.engines.local import Engine
-from shardctl.build.shards.job import (Costs, DatasetJob, Job, Lineage)
+from shardctl.build.shards.job import Costs, DatasetJob, Job, Lineage
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.scan import Probe
-from shardctl.errors import (InputError, UsageError)
-from shardctl.format.layout import (ENCODED_IMAGE, Layout, image_tensor)
+from shardctl.errors import InputError, UsageError
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.names import FILES
-from shardctl.format.roles import (Image, Label, Mask, Objects, RESERVED_FIELDS, Role)
+from shardctl.format.roles import RESERVED_FIELDS, Image, Label, Mask, Objects, Role
 from shardctl.format.tables import failures
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
-from shardctl.sources.formats import (DETECT, is_json)
-from shardctl.sources.image_columns import (FRAME, marked_masks, with_said)
+from shardctl.sources.formats import DETECT, is_json
+from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import null_label_notice
-from shardctl.sources.label_table import (SPLIT_COLUMN, some)
-from shardctl.sources.types import (Types, UNNAMED, separator_in, without_nulls)
+from shardctl.sources.label_table import SPLIT_COLUMN, some
+from shardctl.sources.types import UNNAMED, Types, separator_in, without_nulls
 from shardctl.system.files import copy_file
-from shardctl.system.text import (counted, printable)
+from shardctl.system.text import counted, printable
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.recipe import Recipe
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shardctl.build.convert.duplicates import Compared

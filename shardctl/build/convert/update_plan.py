@@ -2,30 +2,42 @@
 which are new."""
 
 from __future__ import annotations
-import numpy as np
-import pyarrow as pa
+
 from array import array
 from collections.abc import Sequence
-from dataclasses import (asdict, dataclass)
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from shardctl.build.convert.columns import (names_left_out, refuse_partitions)
-from shardctl.build.convert.conversion_plan import (Material, layout_before_functions)
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.build.convert.columns import names_left_out, refuse_partitions
+from shardctl.build.convert.conversion_plan import Material, layout_before_functions
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.listener import Changes
-from shardctl.build.convert.previous import (Matching, PreviousDataset, match_files, write_reused)
-from shardctl.build.plan.labels import (LABEL, Labelling, job_files_schema, label_files, write_files)
-from shardctl.build.plan.listing import (CHUNK_ROWS, Flags, Numbers)
-from shardctl.build.plan.plan import (JOB_PLAN_SCHEMA, NOT_KEPT, Planner, SplitPlan, Units, job_table, order_units, write_shards)
-from shardctl.build.plan.splits import (Draw, Splitting, look_inside)
-from shardctl.build.shards.job import (Costs, DatasetJob, Lineage)
+from shardctl.build.convert.previous import Matching, PreviousDataset, match_files, write_reused
+from shardctl.build.plan.labels import LABEL, Labelling, job_files_schema, label_files, write_files
+from shardctl.build.plan.listing import CHUNK_ROWS, Flags, Numbers
+from shardctl.build.plan.plan import (
+    JOB_PLAN_SCHEMA,
+    NOT_KEPT,
+    Planner,
+    SplitPlan,
+    Units,
+    job_table,
+    order_units,
+    write_shards,
+)
+from shardctl.build.plan.splits import Draw, Splitting, look_inside
+from shardctl.build.shards.job import Costs, DatasetJob, Lineage
 from shardctl.build.shards.planned import Root
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import column_of
 from shardctl.format.layout import Layout
-from shardctl.format.names import (FILES, PLAN, number_of_shard, shard_name)
+from shardctl.format.names import FILES, PLAN, number_of_shard, shard_name
 from shardctl.format.roles import Label
-from shardctl.format.tables import (UNIT_FIELDS, open_table)
+from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.sources.formats import is_json
 from shardctl.sources.label_table import some
 from shardctl.sources.types import Types

@@ -1,41 +1,89 @@
 """One repair of a dataset, from the first look at its files to the last table."""
 
 from __future__ import annotations
+
 import dataclasses
 import datetime
 import os
-import pyarrow as pa
-from collections.abc import (Callable, Iterator)
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
 from shardctl.build.commit import publish
-from shardctl.build.convert.rejects import (hide_pruned, lines_by_key)
-from shardctl.build.convert.table_writer import (TableWriter, write_final_files)
+from shardctl.build.convert.rejects import hide_pruned, lines_by_key
+from shardctl.build.convert.table_writer import TableWriter, write_final_files
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
-from shardctl.build.repair.manifest import (damaged_files, expected_hashes, hash_files, named_sources, refuse_folders, refuse_other_manifest, refuse_shard, remake_manifest, shard_names, with_sizes)
-from shardctl.build.repair.outcomes import (Listener, Lost, Outcomes, RepairResult, Unrepaired, count_classes, lost_samples, shard_facts, shards_with_rejects)
-from shardctl.build.repair.repair_job import (Made, duplicates_again, find_layout, fresh_job, known_lines, list_again, recorded_job)
-from shardctl.build.shards.engines.local import (Engine, local_engine)
-from shardctl.build.shards.job import (DatasetJob, Job, NEW_FOLDER)
-from shardctl.build.shards.marker import (WorkDone, read_finished, read_marker)
+from shardctl.build.repair.manifest import (
+    damaged_files,
+    expected_hashes,
+    hash_files,
+    named_sources,
+    refuse_folders,
+    refuse_other_manifest,
+    refuse_shard,
+    remake_manifest,
+    shard_names,
+    with_sizes,
+)
+from shardctl.build.repair.outcomes import (
+    Listener,
+    Lost,
+    Outcomes,
+    RepairResult,
+    Unrepaired,
+    count_classes,
+    lost_samples,
+    shard_facts,
+    shards_with_rejects,
+)
+from shardctl.build.repair.repair_job import (
+    Made,
+    duplicates_again,
+    find_layout,
+    fresh_job,
+    known_lines,
+    list_again,
+    recorded_job,
+)
+from shardctl.build.shards.engines.local import Engine, local_engine
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
+from shardctl.build.shards.marker import WorkDone, read_finished, read_marker
 from shardctl.build.write.writer import write_tables
-from shardctl.errors import (DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError)
+from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import (FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table)
-from shardctl.format.tables import (BRING_BACK, Making, ShardEntry, is_written, open_checked_table, open_table, pruned_reject, read_rejects)
-from shardctl.format.update_state import (NOTHING_PRUNED, Pruned, UpdateState)
+from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
+from shardctl.format.tables import (
+    BRING_BACK,
+    Making,
+    ShardEntry,
+    is_written,
+    open_checked_table,
+    open_table,
+    pruned_reject,
+    read_rejects,
+)
+from shardctl.format.update_state import NOTHING_PRUNED, Pruned, UpdateState
 from shardctl.inspection.verify.result import UNREADABLE
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.system import file_lease
-from shardctl.system.files import (FileFacts, copy_file, naming_the_path, sha256_of, sync_folder, write_atomically)
-from shardctl.system.folders import (FolderHere, LocalFolder)
+from shardctl.system.files import (
+    FileFacts,
+    copy_file,
+    naming_the_path,
+    sha256_of,
+    sync_folder,
+    write_atomically,
+)
+from shardctl.system.folders import FolderHere, LocalFolder
 from shardctl.system.processes.pool import Limits
-from shardctl.system.text import (counted, printable)
+from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.stored_recipe import refuse_unnamed_functions
-from typing import Any
 
 ANEW = "convert again with --overwrite"
 
