@@ -170,11 +170,11 @@ def _has_exported_texts(file: FoundFile, plain: str) -> bool:
 def too_large() -> Rejection:
     """Return why a file is rejected that has more text than one record may have."""
     limit = format_bytes(RECORD_BYTES)
-    message = (
-        f"the file has more than {limit} of text, too much for one record; --record line "
-        "makes a record of each line"
+    return Rejection(
+        "read",
+        "too-large",
+        f"the file has more than {limit} of text; --record line makes a record of each line",
     )
-    return Rejection("read", "too-large", message)
 
 
 def _decompressed(data: bytes, compression: str) -> bytes:

@@ -261,16 +261,14 @@ def _refuse_other_files(description: str) -> None:
         )
     except (OSError, ValueError):
         raise InputError(
-            f"{printable(folder)}: its {CHECKSUMS} is lost or changed, and {DESCRIPTION} does not "
-            "list its files of one sample"
-            f" each. Get it again, or move {DESCRIPTION} away to read the files without it"
+            f"{printable(folder)}: its {CHECKSUMS} is lost or changed; get it again, or move {DESCRIPTION} away"
         ) from None
     if export.loose is not None and sizes != export.loose.bytes:
-        what = (
-            f"its files of one sample each have {sizes:,} bytes (`shardctl verify` names those "
-            "that are damaged)"
+        raise _another_size(
+            folder,
+            f"its files of one sample each have {sizes:,} bytes (`shardctl verify` names damaged ones)",
+            export.loose.bytes,
         )
-        raise _another_size(folder, what, export.loose.bytes)
 
 
 def _size_of(file: str, description: str) -> int:
@@ -285,9 +283,7 @@ def _size_of(file: str, description: str) -> int:
 
 def _another_size(file: str, what: str, wanted: int) -> InputError:
     return InputError(
-        f"{printable(file)}: {what}, but {DESCRIPTION} says {wanted:,}; get it again, or move "
-        f"{DESCRIPTION} away to read the"
-        " files without it"
+        f"{printable(file)}: {what}, but {DESCRIPTION} says {wanted:,}; get it again, or move {DESCRIPTION} away"
     )
 
 
@@ -330,8 +326,7 @@ class _Series:
                     else f"{stem}-…-of-{wanted:05d}{suffix}"
                 )
                 yield (
-                    f"{MISSING}of the {wanted:,} files {shown} {found:,} are there; get the "
-                    "others, or go on without them"
+                    f"{MISSING}of the {wanted:,} files {shown} {found:,} are there; get the others"
                 )
 
 
@@ -387,10 +382,7 @@ class _Failures:
             return
         reason = max(self._reasons, key=lambda each: self._reasons[each])
         notice(
-            f"left out: {tables} of img2dataset beside tars of the same name; by what they say "
-            f"{self._failed:,} of"
-            f" {self._samples:,} samples could not be downloaded ({self._reasons[reason]:,} of "
-            f"them: {printable(reason)})"
+            f"left out: {tables} of img2dataset beside tars; {self._failed:,} of {self._samples:,} samples could not be downloaded ({self._reasons[reason]:,} of them: {printable(reason)})"
         )
 
 

@@ -41,11 +41,11 @@ class Arrow:
         with open(path, "rb", opener=ordinary) as file:
             start = file.read(len(FILE_MAGIC))
         if start.startswith(_FEATHER_1):
-            message = (
-                "a file of Feather version 1, which is not read; write it again as version 2, with "
-                "pyarrow.feather"
+            raise Rejection(
+                "read",
+                "feather-1",
+                "Feather version 1 is not read; write it again as version 2, with pyarrow.feather",
             )
-            raise Rejection("read", "feather-1", message)
         try:
             return (_File if start == FILE_MAGIC else _Stream)(path, version)
         except FAULTS as error:

@@ -376,8 +376,8 @@ def types_beside(declared: Declared, reading: Reading, parts: Iterator[list[Reco
 
 def too_large(size: int, limit: int = RECORD_BYTES) -> Rejection:
     """Return why a record is not read that is larger than records may be."""
-    message = (
-        f"a record of {format_bytes(size)}, but at most {format_bytes(limit)} are read as "
-        "one; divide it"
+    return Rejection(
+        "read",
+        "too-large",
+        f"a record of {format_bytes(size)}, but at most {format_bytes(limit)} are read; divide it",
     )
-    return Rejection("read", "too-large", message)

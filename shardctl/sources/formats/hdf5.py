@@ -80,11 +80,11 @@ class Hdf5:
 
 
 def _damaged(error: Exception) -> Rejection:
-    message = (
-        f"it cannot be read ({printable(first_line(error))}); the file is damaged, write or "
-        "fetch it again"
+    return Rejection(
+        "read",
+        "damaged",
+        f"it cannot be read ({printable(first_line(error))}); it is damaged, get it again",
     )
-    return Rejection("read", "damaged", message)
 
 
 class DataSets(Rows):
@@ -104,12 +104,11 @@ class DataSets(Rows):
         first = next(iter(lengths))
         other = next((name for name in lengths if lengths[name] != lengths[first]), None)
         if other is not None:
-            message = (
-                f"its data set {printable(first)} has {lengths[first]:,} rows and "
-                f"{printable(other)} has {lengths[other]:,},"
-                " but all columns need the same number of rows; write them to files of their own"
+            raise Rejection(
+                "read",
+                "several-lengths",
+                f"its data sets {printable(first)} and {printable(other)} have {lengths[first]:,} and {lengths[other]:,} rows; write them to files of their own",
             )
-            raise Rejection("read", "several-lengths", message)
         enums = {  # whose numbers may be any: a path that is no column
             f"{name}.enum": {"_type": "ClassLabel", "names": list(map(str, sorted(enum.items())))}
             for name, each in self._sets.items()
@@ -126,11 +125,11 @@ class DataSets(Rows):
         that it should have."""
         what = f"the data set {printable(name)}"
         if found.shape is None or found.is_virtual or found.external:
-            message = (
-                f"{what} is empty, or made of data in other files, which are not opened; "
-                "write its values into this one"
+            raise Rejection(
+                "read",
+                "elsewhere",
+                f"{what} is empty, or made of data in other files; write its values into this one",
             )
-            raise Rejection("read", "elsewhere", message)
         _row_bytes(self._h5py, found, what)
         _check_storage(found, size, what)
         text = self._h5py.check_string_dtype(found.dtype)
@@ -192,18 +191,17 @@ def _check_storage(found: Any, size: int, what: str) -> None:
     chunk = math.prod(found.chunks or (0,)) * item
     most = stored if found.chunks is None else chunk + MOST_INFLATED * stored
     if stored > size or wanted > most or (offset is not None and offset + wanted > size):
-        message = (
-            f"{what} is to have {wanted:,} bytes, and has {stored:,} in the file; it is "
-            "cut, "
-            "or was not written to its end"
+        raise Rejection(
+            "read",
+            "truncated",
+            f"{what} is to have {wanted:,} bytes, and has {stored:,} in the file; it is cut",
         )
-        raise Rejection("read", "truncated", message)
     if chunk > MOST_CHUNK:
-        message = (
-            f"{what} has chunks of more than {MOST_CHUNK >> 20} MiB, which are read whole; "
-            "write it with smaller ones"
+        raise Rejection(
+            "read",
+            "too-large",
+            f"{what} has chunks of more than {MOST_CHUNK >> 20} MiB; write it with smaller ones",
         )
-        raise Rejection("read", "too-large", message)
 
 
 def _give(values: Array, digest: Digest) -> None:
@@ -247,11 +245,11 @@ def _row_bytes(h5py: Any, found: Any, what: str = "it") -> int:
     if text is not None and text.length is None:
         dtype = np.dtype(f"S{_TEXT_BYTES}")
     elif dtype.hasobject:
-        message = (
-            f"{what} holds references, or lists of any length, which are not read; write "
-            "them as arrays of numbers"
+        raise Rejection(
+            "read",
+            "unknown-type",
+            f"{what} holds references, or lists of any length; write arrays of numbers",
         )
-        raise Rejection("read", "unknown-type", message)
     return row_bytes(dtype, found.shape, what)
 
 
@@ -263,11 +261,11 @@ def _data_sets(h5py: Any, file: Any) -> dict[str, Any]:
         sets, groups = _members(h5py, next(iter(groups.values())))
     if groups:
         named = ", ".join(map(printable, list(groups)[:3]))
-        message = (
-            f"it has data sets in several places (the groups {named}); write those that are "
-            "columns into one group of a file"
+        raise Rejection(
+            "read",
+            "several-groups",
+            f"it has data sets in several groups ({named}); write the columns into one group",
         )
-        raise Rejection("read", "several-groups", message)
     return sets
 
 
@@ -277,11 +275,11 @@ def _members(h5py: Any, group: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     for name in group:
         link = group.get(name, getlink=True)
         if not isinstance(link, h5py.HardLink):
-            message = (
-                f"{printable(name)} is a link to another place, and no link is followed; "
-                "write the data set itself"
+            raise Rejection(
+                "read",
+                "link",
+                f"{printable(name)} is a link to another place; write the data set itself",
             )
-            raise Rejection("read", "link", message)
         found = group[name]
         if isinstance(found, h5py.Dataset):
             sets[name] = found

@@ -54,8 +54,11 @@ class Lance:
         os.stat(path)  # noqa: PTH116 - what pylance says of a file that is not there has no number
         manifest = Path(path)
         if manifest.parent.name != VERSIONS:
-            message = f"it is a part of a dataset of Lance; give the folder that has {VERSIONS}"
-            raise Rejection("read", "part", message)
+            raise Rejection(
+                "read",
+                "part",
+                f"it is a part of a dataset of Lance; give the folder that has {VERSIONS}",
+            )
         with _named_faults("the dataset"):
             return Table(
                 self._lance.dataset(str(manifest.parents[1]), version=_version_of(manifest)),
@@ -130,8 +133,7 @@ def manifest_of(file: FoundFile) -> str | None:
     if is_stored(file.opened):
         if file.suffix == MANIFEST and name_of(parent_of(file.opened)) == VERSIONS:
             raise InputError(
-                f"{printable(file.opened)}: a dataset of Lance is not read from a store; copy it "
-                "to a disk first"
+                f"{printable(file.opened)}: Lance is not read from a store; copy it to a disk first"
             )
         return None
     found = folder_of(file.opened)

@@ -66,8 +66,12 @@ class Lmdb:
                     said = int(transaction.stat()["entries"])
                     # values of one key may lie side by side, without a header for each
                     if said > size:
-                        why = f"it says that it has {said:,} entries, more than fit into it"
-                        raise damaged("the file", ValueError(why))
+                        raise damaged(
+                            "the file",
+                            ValueError(
+                                f"it says that it has {said:,} entries, more than fit into it"
+                            ),
+                        )
                     self._refuse_databases(environment, transaction)
                     yield Pairs(transaction)
         except self._lmdb.Error as error:
@@ -96,8 +100,11 @@ class Lmdb:
                 except self._lmdb.Error:  # an entry like others
                     continue
                 shown = printable(name.decode("utf-8", "backslashreplace"))
-                message = f"it has databases inside ({shown}); write each to a file of its own"
-                raise Rejection("read", "databases", message)
+                raise Rejection(
+                    "read",
+                    "databases",
+                    f"it has databases inside ({shown}); write each to a file of its own",
+                )
 
 
 class Pairs:
@@ -123,8 +130,10 @@ class Pairs:
         for number in range(first, self.count + 1):
             key = next(keys, None)
             if key is None:
-                why = "it is not there, and the file says that it has more"
-                raise damaged(f"entry {number}", ValueError(why))
+                raise damaged(
+                    f"entry {number}",
+                    ValueError("it is not there, and the file says that it has more"),
+                )
             values = {"key": key, self._name: cursor.value()}
             if digest is not None:
                 for name, value in values.items():
@@ -141,6 +150,9 @@ def _read(name: str, value: Any) -> bytes:
     """Return the bytes of a value. Raises Rejection."""
     data = bytes(value)
     if data[:1] == b"\x80" and data[1:2] in (b"\2", b"\3", b"\4", b"\5") and data.endswith(b"."):
-        message = f"its {name} is a pickle, which can run any code; write an image, text or JSON"
-        raise Rejection("read", "pickle", message)
+        raise Rejection(
+            "read",
+            "pickle",
+            f"its {name} is a pickle, which can run any code; write an image, text or JSON",
+        )
     return data

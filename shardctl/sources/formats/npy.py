@@ -117,10 +117,11 @@ def read_header(file: BinaryIO, what: str) -> Header:
 
 
 def _bad_header(what: str, reason: str) -> Rejection:
-    message = (
-        f"the header of {what} cannot be read ({printable(reason)}); it is damaged, save it again"
+    return Rejection(
+        "read",
+        "bad-header",
+        f"the header of {what} cannot be read ({printable(reason)}); it is damaged, save it again",
     )
-    return Rejection("read", "bad-header", message)
 
 
 def _parsed(text: str) -> tuple[tuple[int, ...], DType, bool]:
@@ -160,8 +161,7 @@ class Stored:
         size = row_bytes(self.header.dtype, self.header.shape, self.what)
         if self.header.fortran and size > MOST_STRIDES * self.header.dtype.itemsize:
             message = (
-                f"{self.what} is stored in the order of Fortran, in which a row of {size} "
-                "bytes lies in very many places"
+                f"{self.what} is in the order of Fortran, a row of {size} bytes in very many places"
             )
             raise Rejection(
                 "read", "fortran-order", f"{message}; save it with numpy.ascontiguousarray"
@@ -283,11 +283,11 @@ def check_size(what: str, header: Header, size: int) -> None:
     if header.bytes == size:
         return
     wanted = f"{header.bytes:,} bytes" if header.bytes < 2**63 else "more bytes than any file has"
-    message = (
-        f"{what} is to have {wanted} by its header, and has {size:,}; the file is cut or "
-        "damaged, save it again"
+    raise Rejection(
+        "read",
+        "truncated" if size < header.bytes else "wrong-size",
+        f"{what} is to have {wanted} by its header, and has {size:,}; save it again",
     )
-    raise Rejection("read", "truncated" if size < header.bytes else "wrong-size", message)
 
 
 _HEAD = struct.Struct("<4s5H3I2H")
@@ -360,11 +360,11 @@ def _rows(file: BinaryIO, path: str) -> NpzRows | InflatedRows:
         return NpzRows(file, path, arrays, archive)
     turned = next((each.what for each in arrays if each.header.fortran), None)
     if turned is not None:
-        message = (
-            f"{turned} is compressed and in the order of Fortran; save it as "
-            "numpy.ascontiguousarray gives it"
+        raise Rejection(
+            "read",
+            "fortran-order",
+            f"{turned} is compressed and in the order of Fortran; save it with numpy.ascontiguousarray",
         )
-        raise Rejection("read", "fortran-order", message)
     return InflatedRows(file, path, arrays, archive)
 
 
@@ -377,19 +377,17 @@ def _is_stored(member: zipfile.ZipInfo) -> bool:
         raise Rejection(
             "read",
             "not-npy",
-            f"its member {printable(member.filename)} is not an .npy file; save it with "
-            "numpy.savez",
+            f"its member {printable(member.filename)} is no .npy file; save it with numpy.savez",
         )
     if member.flag_bits & 1 or member.compress_type not in (
         zipfile.ZIP_STORED,
         zipfile.ZIP_DEFLATED,
     ):
-        message = (
-            f"{_what(member)} is encrypted, or compressed in a way that is not read; save "
-            "it "
-            "with numpy.savez_compressed"
+        raise Rejection(
+            "read",
+            "unknown-compression",
+            f"{_what(member)} is encrypted, or compressed in another way; use numpy.savez_compressed",
         )
-        raise Rejection("read", "unknown-compression", message)
     return member.compress_type == zipfile.ZIP_STORED
 
 
@@ -421,20 +419,19 @@ def _check_lengths(arrays: list[Stored]) -> None:
     words = {each.name: word for each in arrays if (word := split_word(each.name)) is not None}
     if len({word.role for word in words.values()}) > 1:
         named = " and ".join(map(printable, sorted(words)))
-        message = (
-            f"its arrays {named} belong to several splits; save each split in a file of its "
-            "own, such as train.npz"
+        raise Rejection(
+            "read",
+            "several-splits",
+            f"its arrays {named} are of several splits; save each split in a file of its own, as train.npz",
         )
-        raise Rejection("read", "several-splits", message)
     other = next((each for each in arrays if each.rows != arrays[0].rows), None)
     if other is not None:
         one = arrays[0]
-        message = (
-            f"{one.what} has {one.rows:,} rows and {other.what} has {other.rows:,}, but all "
-            "columns need the same number of"
-            " rows; save them in files of their own"
+        raise Rejection(
+            "read",
+            "several-lengths",
+            f"{one.what} has {one.rows:,} rows and {other.what} {other.rows:,}; save them in files of their own",
         )
-        raise Rejection("read", "several-lengths", message)
 
 
 class NpzRows(StoredRows):

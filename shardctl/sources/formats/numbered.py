@@ -151,11 +151,10 @@ def row_bytes(dtype: DType, shape: tuple[int, ...], what: str) -> int:
     """Return the size of a row of an array. Raises Rejection for an array that has no rows, or that
     are no records."""
     if dtype.hasobject:
-        message = (
-            f"{what} holds Python objects, which are pickles and can run any code when they "
-            "are read; save numbers or texts"
+        raise refused(
+            "pickle",
+            f"{what} holds Python objects, pickles that can run any code; save numbers or texts",
         )
-        raise refused("pickle", message)
     if not shape:
         raise refused(
             "no-rows", f"{what} is a single value and has no rows; leave it out of the file"
@@ -169,12 +168,10 @@ def row_bytes(dtype: DType, shape: tuple[int, ...], what: str) -> int:
         )
     if size > RECORD_BYTES:
         limit = format_bytes(RECORD_BYTES)
-        message = (
-            f"a row of {what} has {format_bytes(size)}, and at most {limit} are read as "
-            "one; "
-            "save smaller rows"
+        raise refused(
+            "too-large",
+            f"a row of {what} has {format_bytes(size)}, and at most {limit} are read; save smaller rows",
         )
-        raise refused("too-large", message)
     return size
 
 
@@ -216,12 +213,10 @@ def _element_type(dtype: DType, what: str) -> pa.DataType:
             return pa.timestamp(unit) if dtype.kind == "M" else pa.duration(unit)
         if steps == 1 and unit == "D" and dtype.kind == "M":
             return pa.date32()
-    message = (
-        f"{what} has the type {printable(str(dtype))[:200]}, which is not read; save it as "
-        "numbers, texts, bytes or times in"
-        " s, ms, us or ns"
+    raise refused(
+        "unknown-type",
+        f"{what} has the type {printable(str(dtype))[:200]}; save numbers, texts, bytes or times in s, ms, us or ns",
     )
-    raise refused("unknown-type", message)
 
 
 def field_type(dtype: DType, name: str) -> DType:

@@ -365,10 +365,7 @@ class _Records:
             return None  # the file is cut within it
         self.passed += 1
         self.offset += size
-        message = (
-            f"a line of {size} bytes, and at most {limit} are read as one record; break it "
-            "into several"
-        )
+        message = f"a line of {size} bytes, and at most {limit} are read as one record; divide it"
         fault = Rejection("read", "too-large", message)
         return _Part(checksum.digest(), size, 1, array("q"), fault)
 

@@ -115,9 +115,16 @@ class TFRecords(Container):
         return Frame(offset, end, too_large(length) if length > RECORD_BYTES else None)
 
     def _ends_early(self, offset: int, end: int) -> Frame:
-        message = f"the file ends within the record at byte {offset}; get the whole file"
         return Frame(
-            offset, end, self.content.fault or Rejection("read", "truncated", message), last=True
+            offset,
+            end,
+            self.content.fault
+            or Rejection(
+                "read",
+                "truncated",
+                f"the file ends within the record at byte {offset}; get the whole file",
+            ),
+            last=True,
         )
 
     def fields(self, frame: Frame, data: bytes) -> Record:
@@ -218,8 +225,11 @@ def example_parser() -> Callable[[bytes], Record]:
         }
         for name, steps in sorted(example.feature_lists.feature_list.items(), key=_NAME):
             if name in record:
-                message = f"it has {name!r} both in its context and in its lists; rename one"
-                raise Rejection("decode", "repeated-field", message)
+                raise Rejection(
+                    "decode",
+                    "repeated-field",
+                    f"it has {name!r} both in its context and in its lists; rename one",
+                )
             record[name] = [_values(feature) for feature in steps.feature]
         return record
 

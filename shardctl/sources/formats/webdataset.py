@@ -124,22 +124,22 @@ def value_of(field: str, data: bytes) -> Any:
     if ending in ARRAYS:
         return array_in(data, f"its member {printable(field)}")
     if ending in PICKLES:
-        message = (
-            f"its member {printable(field)} is a pickle, which can run any code when it is "
-            "read; use .json or .npy"
+        raise Rejection(
+            "decode",
+            "pickle",
+            f"its member {printable(field)} is a pickle, which can run any code; use .json or .npy",
         )
-        raise Rejection("decode", "pickle", message)
     return data
 
 
 def _number(field: str, data: bytes) -> int:
     if not _WHOLE.fullmatch(data):
         shown = printable(data[:40].decode("utf-8", "replace"))
-        message = (
-            f"its member {printable(field)} must be a whole number; it is {shown}. Fix it, "
-            "or name it .txt"
+        raise Rejection(
+            "decode",
+            "not-a-number",
+            f"its member {printable(field)} must be a whole number, and is {shown}; fix it, or name it .txt",
         )
-        raise Rejection("decode", "not-a-number", message)
     return int(data)
 
 
@@ -147,16 +147,20 @@ def _text(field: str, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        message = f"its member {printable(field)} is not UTF-8 at byte {error.start}; recode it"
-        raise Rejection("decode", "not-utf8", message) from None
+        raise Rejection(
+            "decode",
+            "not-utf8",
+            f"its member {printable(field)} is not UTF-8 at byte {error.start}; recode it",
+        ) from None
 
 
 def _json(field: str, data: bytes) -> Any:
     try:
         return parse_value(data)
     except Rejection as rejection:
-        message = f"its member {printable(field)}: {rejection.message}"
-        raise Rejection(rejection.stage, rejection.error, message) from None
+        raise Rejection(
+            rejection.stage, rejection.error, f"its member {printable(field)}: {rejection.message}"
+        ) from None
 
 
 _NPY_FAULTS = (
@@ -363,11 +367,13 @@ class TarSamples(Container):
         """Return a sample, and that nothing follows it if the file ends within it, or in the zeros
         that fill its last block."""
         if not self.content.reaches(last.next):
-            message = "the tar ends within this sample; get the whole file"
             return Frame(
                 offset,
                 last.stop,
-                self.content.fault or Rejection("read", "truncated", message),
+                self.content.fault
+                or Rejection(
+                    "read", "truncated", "the tar ends within this sample; get the whole file"
+                ),
                 last=True,
             )
         return Frame(offset, last.next, fault, folder=_folder(last.key or ""))
@@ -380,10 +386,7 @@ class TarSamples(Container):
         first = self._seen.setdefault(digest, self._samples)
         if first == self._samples:
             return None
-        message = (
-            f"its key {printable(key)} is that of sample {first} of the file too; put the "
-            "members of a sample beside"
-        )
+        message = f"its key {printable(key)} is that of sample {first}, too; put the members of a sample beside"
         return Rejection(
             "read",
             "repeated-key",
@@ -457,11 +460,16 @@ class TarSamples(Container):
 
     def _broken(self, offset: int, at: int, why: str) -> Frame:
         """Return what is left of a tar from a header on that cannot be read."""
-        message = (
-            f"the tar is damaged at byte {at} ({why}); what follows is not read, get the file again"
-        )
         return Frame(
-            offset, at + 1, self.content.fault or Rejection("read", "damaged", message), last=True
+            offset,
+            at + 1,
+            self.content.fault
+            or Rejection(
+                "read",
+                "damaged",
+                f"the tar is damaged at byte {at} ({why}); what follows is not read, get the file again",
+            ),
+            last=True,
         )
 
     def fields(self, frame: Frame, data: bytes) -> Record:
@@ -475,10 +483,11 @@ class TarSamples(Container):
             record[FOLDER] = (_folder(key) or ".") if has_image else None
         for member in self._members:
             if member.field in record:
-                message = (
-                    f"it has two members of the name {printable(member.field)}; keep one of them"
+                raise Rejection(
+                    "read",
+                    "repeated-field",
+                    f"it has two members of the name {printable(member.field)}; keep one of them",
                 )
-                raise Rejection("read", "repeated-field", message)
             if self._only and member.field not in self._only:
                 continue
             record[member.field] = value_of(
@@ -496,12 +505,10 @@ def note_on_end(path: str) -> tuple[str, str] | None:
             b"\0"
         ):
             return None
-    message = (
-        "it has no end marker (two blocks of zeros), so that it may have been cut, and its last "
-        "sample may lack members;"
-        " compare its size with that of the original"
+    return (
+        "no-end",
+        "it has no end marker (two blocks of zeros) and may be cut; compare its size with the original's",
     )
-    return "no-end", message
 
 
 def _folder(key: str) -> str:
@@ -554,11 +561,9 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
     shown = printable(name)
     if info.type in _LINKS:
         target = printable(names.get("linkpath", info.link))
-        message = (
-            f"its member {shown} is a link to {target}; links are not followed, store the "
-            "file itself"
+        return Rejection(
+            "read", "link", f"its member {shown} is a link to {target}; store the file itself"
         )
-        return Rejection("read", "link", message)
     if info.type == tarfile.GNUTYPE_SPARSE or any(each.startswith("GNU.sparse") for each in names):
         return Rejection(
             "read",
