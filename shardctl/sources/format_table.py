@@ -82,16 +82,6 @@ class Sidecar(NamedTuple):
     It may raise InputError."""
 
 
-class Exclusion(NamedTuple):
-    """Files of a format that are left out: compressed copies, for instance."""
-
-    endings: tuple[str, ...]
-    """The endings of files that may be left out."""
-
-    rule: str
-    """A class that decides: an `ExclusionRule` of beside.py."""
-
-
 class OneInput(NamedTuple):
     """A folder that is one input. One of its files is read for all of them."""
 
@@ -188,7 +178,9 @@ class InputFormat:
 
     sidecars: tuple[Sidecar, ...] = ()
 
-    excluded: Exclusion | None = None
+    excluded: tuple[tuple[str, ...], str] = ((), "")
+    """The endings of files that may be left out, and a function of a file and the last part of its
+    path, which returns why it is: compressed copies, for instance. None: it stays."""
 
     folder: OneInput | None = None
 
@@ -316,8 +308,9 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
                 missing="mds:refuse_missing_shards",
             ),
         ),
-        excluded=Exclusion(
-            (".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2"), "mds:Unlisted"
+        excluded=(
+            (".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2"),
+            "mds:why_left_out",
         ),
     ),
     InputFormat(
@@ -405,7 +398,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         tuple(sorted(SUFFIXES | OTHER_SUFFIXES)),
         "frames:Frames",
         Family.OWN,
-        begins="frames:is_image",
+        begins="frames:begins",
         record=FRAME,
         option=False,
     ),

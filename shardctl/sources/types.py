@@ -314,17 +314,6 @@ class Types:
             else []
         )
 
-    def only_column(self) -> str | None:
-        """Return the name of the only column there is, if it is one of CSV cells."""
-        return next(
-            (
-                name
-                for name, kinds in self._fields.items()
-                if len(self._fields) == 1 and kinds.written
-            ),
-            None,
-        )
-
     def labels(self) -> list[str] | None:
         """Return the different strings of the field that may name classes, in order.
 

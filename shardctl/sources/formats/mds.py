@@ -38,7 +38,7 @@ from shardctl.sources.formats.found_values import (
     whole_array,
 )
 from shardctl.sources.jsonl import parse_value
-from shardctl.sources.walk import FoundFile, LeftOut
+from shardctl.sources.walk import FoundFile
 from shardctl.system.files import ordinary
 from shardctl.system.locations import beside, name_of
 from shardctl.system.text import printable
@@ -473,34 +473,12 @@ def refuse_missing_shards(file: FoundFile) -> None:
             )
 
 
-class Unlisted:
-    """Leaves out shards that the index does not list, and compressed copies of uncompressed
-    shards."""
-
-    def __init__(self) -> None:
-        self._copies, self._unlisted = LeftOut(), LeftOut()
-
-    def excludes(self, file: FoundFile, name: str) -> bool:
-        """Return whether a file is such a shard, or such a copy."""
-        if (match := _COPY.match(name)) and is_beside(file, match[1]):
-            self._copies.add(file.path)
-        elif _SHARD.search(name) and not _is_listed(file, name):
-            self._unlisted.add(file.path)
-        else:
-            return False
-        return True
-
-    def notices(self) -> Iterator[str]:
-        """Yield how many there are of each."""
-        if self._copies.count:
-            copies = self._copies.counted("compressed copy", "compressed copies")
-            yield f"left out: {copies}: the shards are there uncompressed too"
-        if self._unlisted.count:
-            yield (
-                f"left out: {self._unlisted.counted('shard', 'shards')} that index.json does not list"
-            )
-
-
-def _is_listed(file: FoundFile, name: str) -> bool:
+def why_left_out(file: FoundFile, name: str) -> str | None:
+    """Return why a file is left out: a shard that the index does not list, or a compressed copy of
+    an uncompressed one; None for others."""
+    if (match := _COPY.match(name)) and is_beside(file, match[1]):
+        return "the shards are there uncompressed too"
+    if not _SHARD.search(name):
+        return None
     listed = listed_in(beside(file.opened, INDEX))
-    return not listed or name in listed
+    return "index.json does not list them" if listed and name not in listed else None

@@ -10,12 +10,11 @@ import io
 import os
 import re
 import tarfile
-import warnings
 from contextlib import closing
-from tokenize import TokenError
 from typing import Any, NamedTuple
 from zlib import adler32
 
+import numpy as np
 import xxhash
 
 from shardctl.errors import Rejection
@@ -163,58 +162,26 @@ def _json(field: str, data: bytes) -> Any:
         ) from None
 
 
-_NPY_FAULTS = (
-    ValueError,
-    TypeError,
-    OverflowError,
-    EOFError,
-    SyntaxError,
-    TokenError,
-    RecursionError,
-    MemoryError,
-    KeyError,
-)
-"""What numpy raises for headers that are none: it evaluates them as literals of Python."""
-
-
 def array_in(data: bytes, what: str) -> Any:
     """Return the array in the bytes of an .npy file. Nothing is unpickled, and no memory is taken
     beyond them.
 
     Raises Rejection.
     """
-    from numpy.lib import format as npy
+    from shardctl.sources.formats.npy import check_size, read_header
 
-    stream = io.BytesIO(data)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy warns of headers that Python 2 wrote
-            version = npy.read_magic(stream)
-            read_header = (
-                npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            )
-            shape, _, dtype = read_header(stream)
-            size = dtype.itemsize
-            for length in shape:
-                size *= length
-            if dtype.hasobject or size != len(data) - stream.tell():
-                raise ValueError(
-                    "objects" if dtype.hasobject else "its size is not that of its shape"
-                )
-            stream.seek(0)
-            array = whole_array(npy.read_array(stream, allow_pickle=False))
-    except _NPY_FAULTS as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise Rejection(
-            "decode",
-            "not-npy",
-            f"{what} is not an array of numpy that can be read ({printable(reason)})",
-        ) from None
-    if array.dtype.kind not in "iufb":
-        raise Rejection(
-            "decode", "not-npy", f"{what} is an array of {array.dtype}; arrays of numbers are read"
-        )
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+        header = read_header(io.BytesIO(data), what)
+        check_size(what, header, len(data) - header.size)
+        dtype = header.dtype
+        if dtype.kind not in "iufb":
+            raise Rejection("", "", f"{what} is an array of {dtype}; arrays of numbers are read")
+        array = np.frombuffer(data, dtype, offset=header.size)
+        array = whole_array(array.reshape(header.shape, order="F" if header.fortran else "C"))
+    except (Rejection, ValueError) as error:
+        why = error.message if isinstance(error, Rejection) else f"{what} cannot be read ({error})"
+        raise Rejection("decode", "not-npy", why) from None
+    return array.astype(dtype.newbyteorder("="))
 
 
 IMAGE = "image"
