@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import h5py
 import numpy as np
 import pyarrow as pa
 
@@ -56,27 +57,19 @@ _FAULTS = (
 """What h5py raises for files that are damaged."""
 
 
-class Hdf5:
-    """Opens HDF5 files. Raises ImportError if h5py is missing."""
-
-    def __init__(self) -> None:
-        import h5py
-
-        self._h5py = h5py
-
-    def open(self, path: str) -> DataSets:
-        """Return the rows of the data sets. Raises OSError; Rejection if they are not the columns
-        of records."""
-        # what h5py says of a lost file has no number
-        check_magic(path, MAGIC, 0, "an HDF5 file", "not-hdf5")
-        with ExitStack() as stack:
-            try:
-                file = stack.enter_context(self._h5py.File(path, "r", locking=False))
-                sets = DataSets(self._h5py, file, os.stat(path).st_size)  # noqa: PTH116 - see pyproject.toml
-            except _FAULTS as error:
-                raise _damaged(error) from None
-            stack.pop_all()
-            return sets
+def opened(path: str) -> DataSets:
+    """Return the rows of the data sets. Raises OSError; Rejection if they are not the columns of
+    records."""
+    # what h5py says of a lost file has no number
+    check_magic(path, MAGIC, 0, "an HDF5 file", "not-hdf5")
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(h5py.File(path, "r", locking=False))
+            sets = DataSets(file, os.stat(path).st_size)  # noqa: PTH116 - see pyproject.toml
+        except _FAULTS as error:
+            raise _damaged(error) from None
+        stack.pop_all()
+        return sets
 
 
 def _damaged(error: Exception) -> Rejection:
@@ -90,9 +83,9 @@ def _damaged(error: Exception) -> Rejection:
 class DataSets(Rows):
     """The data sets of an open file that are columns."""
 
-    def __init__(self, h5py: Any, file: Any, size: int) -> None:
-        self._h5py, self._file = h5py, file
-        self._sets = _data_sets(h5py, file)
+    def __init__(self, file: Any, size: int) -> None:
+        self._file = file
+        self._sets = _data_sets(file)
         if not self._sets:
             raise Rejection(
                 "read",
@@ -118,7 +111,7 @@ class DataSets(Rows):
             list(types.items()), {HUGGING_FACE: json.dumps({"info": {"features": enums}})}
         )
         self._rows = lengths[first]
-        self._row_bytes = sum(_row_bytes(h5py, each) for each in self._sets.values())
+        self._row_bytes = sum(_row_bytes(each) for each in self._sets.values())
 
     def _column_type(self, name: str, found: Any, size: int) -> pa.DataType:
         """Return the type of a data set. Raises Rejection if it is no column, or has not the place
@@ -130,9 +123,9 @@ class DataSets(Rows):
                 "elsewhere",
                 f"{what} is empty, or made of data in other files; write its values into this one",
             )
-        _row_bytes(self._h5py, found, what)
+        _row_bytes(found, what)
         _check_storage(found, size, what)
-        text = self._h5py.check_string_dtype(found.dtype)
+        text = h5py.check_string_dtype(found.dtype)
         if text is not None and (text.length is None or text.encoding == "utf-8"):
             return column_type(np.dtype("U1"), found.shape[1:], what)
         if found.dtype.metadata and "enum" in found.dtype.metadata:
@@ -163,7 +156,7 @@ class DataSets(Rows):
                 ),
                 values.shape,
             )
-        if self._h5py.check_string_dtype(found.dtype) is not None and _is_text(
+        if h5py.check_string_dtype(found.dtype) is not None and _is_text(
             self.schema.field(name).type
         ):
             return _nested(
@@ -237,7 +230,7 @@ _TEXT_BYTES = 64
 """What a text of any length is taken to have, where units are cut."""
 
 
-def _row_bytes(h5py: Any, found: Any, what: str = "it") -> int:
+def _row_bytes(found: Any, what: str = "it") -> int:
     """Return the size of a row. Raises Rejection if a data set has none, or holds references or
     sequences of any length."""
     dtype: DType = found.dtype
@@ -253,12 +246,12 @@ def _row_bytes(h5py: Any, found: Any, what: str = "it") -> int:
     return row_bytes(dtype, found.shape, what)
 
 
-def _data_sets(h5py: Any, file: Any) -> dict[str, Any]:
+def _data_sets(file: Any) -> dict[str, Any]:
     """Return the data sets at the root, or in the only group if there are none. Raises Rejection
     for links to elsewhere."""
-    sets, groups = _members(h5py, file)
+    sets, groups = _members(file)
     if not sets and len(groups) == 1:
-        sets, groups = _members(h5py, next(iter(groups.values())))
+        sets, groups = _members(next(iter(groups.values())))
     if groups:
         named = ", ".join(map(printable, list(groups)[:3]))
         raise Rejection(
@@ -269,7 +262,7 @@ def _data_sets(h5py: Any, file: Any) -> dict[str, Any]:
     return sets
 
 
-def _members(h5py: Any, group: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _members(group: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the data sets and the groups in a group. Types that have a name there are neither."""
     sets, groups = {}, {}
     for name in group:

@@ -30,7 +30,6 @@ from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import (
     Container,
-    ContainerFormat,
     Declared,
     Frame,
     Record,
@@ -91,29 +90,22 @@ class _NotReadError(Exception):
     """Values of this encoding are not read."""
 
 
-class Mds(ContainerFormat):
-    """Opens MDS shards."""
+class MdsShard(Container):
+    """The samples of an open shard."""
 
-    def is_plain(self, start: bytes) -> bool:
+    def __init__(self, content: Content, path: str, reading: Reading) -> None:
+        super().__init__(content, path, reading)
+        self._path, self._only = Path(path), frozenset(reading.only)
+        self._columns: list[_Column] = []
+        self._ends: Numbers = np.zeros(0, np.int64)
+        self._first = 0
+
+    @staticmethod
+    def is_plain(start: bytes) -> bool:
         """Return whether this is a number of samples and the beginning of the first one, which
         looks like compressed data."""
         samples, first = struct.unpack("<II", start[:8]) if len(start) >= 8 else (0, 0)
         return 8 + 4 * int(samples) <= int(first) <= 8 + 4 * int(samples) + MOST_CONFIG
-
-    def open(self, content: Content, path: str, reading: Reading) -> MdsShard:
-        """Return the samples of a shard."""
-        return MdsShard(content, Path(path), frozenset(reading.only))
-
-
-class MdsShard(Container):
-    """The samples of an open shard."""
-
-    def __init__(self, content: Content, path: Path, only: frozenset[str]) -> None:
-        super().__init__(content)
-        self._path, self._only = path, only
-        self._columns: list[_Column] = []
-        self._ends: Numbers = np.zeros(0, np.int64)
-        self._first = 0
 
     @property
     def declared(self) -> Declared:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -61,35 +62,24 @@ class _Run:
         return bool((self.places[1:] == self.places[:-1] + self.lengths[:-1] * item).all())
 
 
-class Megatron:
-    """Opens an index with its tokens."""
-
-    def open(self, path: str) -> Sequences:
-        """Return the sequences. Raises OSError; Rejection if the index is damaged, or there are no
-        tokens beside it."""
-        tokens = str(Path(path).with_suffix(TOKENS))
-        index = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
-        try:
-            return Sequences(index, tokens)
-        except BaseException:
-            index.close()
-            raise
-
-
 class Sequences(Rows):
-    """The sequences of an index, and the file that has their tokens."""
+    """The sequences of an index, and the file that has their tokens. Raises OSError; Rejection if
+    the index is damaged, or there are no tokens beside it."""
 
-    def __init__(self, index: BinaryIO, tokens: str) -> None:
-        self._index, self._tokens = index, tokens
-        self._type, self._count = _read_head(index)
-        try:
-            self._file = open(tokens, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
-        except FileNotFoundError:
-            raise Rejection(
-                "read",
-                "no-tokens",
-                f"its tokens are not there; put {printable(Path(tokens).name)} beside it",
-            ) from None
+    def __init__(self, path: str) -> None:
+        self._tokens = str(Path(path).with_suffix(TOKENS))
+        with ExitStack() as stack:
+            self._index = stack.enter_context(open(path, "rb", buffering=0, opener=ordinary))
+            self._type, self._count = _read_head(self._index)
+            try:
+                file = open(self._tokens, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
+            except FileNotFoundError:
+                why = (
+                    f"its tokens are not there; put {printable(Path(self._tokens).name)} beside it"
+                )
+                raise Rejection("read", "no-tokens", why) from None
+            self._file = file
+            stack.pop_all()
         self._size = os.fstat(self._file.fileno()).st_size
         self.schema = pa.schema(
             [(COLUMN, pa.list_(pa.from_numpy_dtype(self._type.newbyteorder("="))))]

@@ -260,22 +260,19 @@ class StoredRows(Rows):
         self._file.close()
 
 
-class Npy:
-    """Opens .npy files."""
-
-    def open(self, path: str) -> StoredRows:
-        """Return the rows of an array. Raises OSError; Rejection if the file has more or less than
-        the header says."""
-        file = open(path, "rb", opener=ordinary)  # noqa: SIM115 (closed by close)
-        try:
-            header = read_header(file, "it")
-            array = Stored(COLUMN, "the array", header, header.size)
-            row_bytes(header.dtype, header.shape, array.what)
-            check_size(array.what, header, os.fstat(file.fileno()).st_size - header.size)
-            return StoredRows(file, path, [array])
-        except BaseException:
-            file.close()
-            raise
+def npy_rows(path: str) -> StoredRows:
+    """Return the rows of an array. Raises OSError; Rejection if the file has more or less than
+    the header says."""
+    file = open(path, "rb", opener=ordinary)  # noqa: SIM115 (closed by close)
+    try:
+        header = read_header(file, "it")
+        array = Stored(COLUMN, "the array", header, header.size)
+        row_bytes(header.dtype, header.shape, array.what)
+        check_size(array.what, header, os.fstat(file.fileno()).st_size - header.size)
+        return StoredRows(file, path, [array])
+    except BaseException:
+        file.close()
+        raise
 
 
 def check_size(what: str, header: Header, size: int) -> None:
@@ -310,26 +307,23 @@ know."""
 _CHUNK = 1 << 20
 
 
-class Npz:
-    """Opens .npz files."""
-
-    def open(self, path: str) -> NpzRows | InflatedRows:
-        """Return the rows of the arrays. Raises OSError; Rejection if they are not the columns of
-        records."""
-        file = open(path, "rb", opener=ordinary)  # noqa: SIM115 (closed by close)
-        try:
-            return _rows(file, path)
-        except _FAULTS as error:
-            file.close()
-            raise _damaged(error) from None
-        except OSError as error:
-            file.close()
-            if error.errno not in (None, errno.EINVAL):  # a place before the beginning
-                raise
-            raise _damaged(error) from None
-        except BaseException:
-            file.close()
+def npz_rows(path: str) -> NpzRows | InflatedRows:
+    """Return the rows of the arrays. Raises OSError; Rejection if they are not the columns of
+    records."""
+    file = open(path, "rb", opener=ordinary)  # noqa: SIM115 (closed by close)
+    try:
+        return _rows(file, path)
+    except _FAULTS as error:
+        file.close()
+        raise _damaged(error) from None
+    except OSError as error:
+        file.close()
+        if error.errno not in (None, errno.EINVAL):  # a place before the beginning
             raise
+        raise _damaged(error) from None
+    except BaseException:
+        file.close()
+        raise
 
 
 def _damaged(error: Exception) -> Rejection:

@@ -4,9 +4,9 @@ Arrays, tokens, HDF5."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -63,30 +63,23 @@ class Rows(ABC):
         """Close the file."""
 
 
-class RowFormat(Protocol):
-    """A format of such files: it opens one."""
-
-    def open(self, path: str) -> Rows:
-        """Look at what a file says of its rows. Raises OSError, Rejection."""
-        ...
-
-
 class Numbered(Format):
-    """Reads the rows of such a format."""
+    """Reads the rows of such a format: `opened` looks at what a file says of them. It raises
+    OSError, Rejection."""
 
     types_can_be_sampled = False
 
-    def __init__(self, form: RowFormat) -> None:
-        self._form = form
+    def __init__(self, opened: Callable[[str], Rows]) -> None:
+        self._opened = opened
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units."""
-        with closing(self._form.open(path)) as rows:
+        with closing(self._opened(path)) as rows:
             return [list(each) for each in rows.cuts()]
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types that the file says, or the values of columns that are looked at."""
-        with closing(self._form.open(path)) as rows:
+        with closing(self._opened(path)) as rows:
             return types_of(rows.schema, reading, lambda only: _read(rows, unit, only, None))
 
     def read(
@@ -99,7 +92,7 @@ class Numbered(Format):
         digest: Digest,
     ) -> Iterator[Parsed]:
         """Yield the rows of a unit; rejects are rows with text that is no Unicode."""
-        with closing(self._form.open(path)) as rows:
+        with closing(self._opened(path)) as rows:
             check_columns(rows.schema.names, schema)
             rows.hash(unit, digest)
             yield from _read(rows, unit, schema, choose)

@@ -22,7 +22,6 @@ from shardctl.sources.formats.base import FOLDER, RECORD_BYTES, Reading, not_thi
 from shardctl.sources.formats.content import Content, open_content
 from shardctl.sources.formats.found_values import (
     Container,
-    ContainerFormat,
     Frame,
     Record,
     too_large,
@@ -247,24 +246,11 @@ class _Member(NamedTuple):
     fault: Rejection | None = None
 
 
-class WebDataset(ContainerFormat):
-    """Opens tar files."""
-
-    def is_plain(self, start: bytes) -> bool:
-        """Return whether this looks like zlib data, which nobody makes of a tar: it is the name of
-        its first member."""
-        return start.startswith(b"x")
-
-    def open(self, content: Content, path: str, reading: Reading) -> TarSamples:
-        """Return the samples of a tar."""
-        return TarSamples(content, reading)
-
-
 class TarSamples(Container):
     """The samples of an open tar. Fields that are not wanted are not looked at."""
 
-    def __init__(self, content: Content, reading: Reading) -> None:
-        super().__init__(content)
+    def __init__(self, content: Content, path: str, reading: Reading) -> None:
+        super().__init__(content, path, reading)
         self._only = frozenset(reading.only)
         self._joins_images = reading.image in (AUTO, IMAGE)
         self._has_folders = reading.label == FOLDER
@@ -273,6 +259,12 @@ class TarSamples(Container):
         self._members: list[_Member] = []  # of the last sample
         # a member that was looked at, and where it begins
         self._ahead: tuple[int, _Member | Frame | None] = (-1, None)
+
+    @staticmethod
+    def is_plain(start: bytes) -> bool:
+        """Return whether this looks like zlib data, which nobody makes of a tar: it is the name of
+        its first member."""
+        return start.startswith(b"x")
 
     def begin(self) -> int:
         """Return 0. Raises Rejection if it is no tar."""
@@ -467,7 +459,7 @@ def note_on_end(path: str) -> tuple[str, str] | None:
     """Return that a tar does not end with a block of zeros; None if it does, or is compressed.
     Raises OSError, Rejection."""
     size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
-    with closing(open_content(path, WebDataset().is_plain)) as content:
+    with closing(open_content(path, TarSamples.is_plain)) as content:
         if content.compression is not None or not content.at(max(0, size - BLOCK), BLOCK).strip(
             b"\0"
         ):
