@@ -26,8 +26,7 @@ from PIL import Image
 
 from shardctl.images.codecs import backend, image
 from shardctl.images.geometry import View
-from shardctl.transforms.image.crop import Crop
-from shardctl.transforms.image.resize import Resize
+from shardctl.transforms.image.views import Crop, Resize
 
 Decoder = Callable[[bytes], np.ndarray]
 RESIZE, CROP = Resize.parse(size=256), Crop.parse(size=224)

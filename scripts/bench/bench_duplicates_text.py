@@ -28,6 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from processes import run
 
+from shardctl.transforms.duplicates.exact import Runs
 from shardctl.transforms.duplicates.near import (
     BANDED,
     Components,
@@ -38,7 +39,6 @@ from shardctl.transforms.duplicates.near import (
     signatures_of,
     sketches_of,
 )
-from shardctl.transforms.duplicates.runs import Runs
 
 FILES = 8
 WORDS = 2_000_000

@@ -30,11 +30,11 @@ import plain_text_steps as plain
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.transforms.records import Records
+from shardctl.transforms.base import Records
 from shardctl.transforms.table import parse_step
 from shardctl.transforms.text.base import Fault, TextStep
+from shardctl.transforms.text.cleaning import CONTROLS
 from shardctl.transforms.text.patterns import PATTERNS
-from shardctl.transforms.text.unicode import CONTROLS
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))
 from text_inputs import Vocabulary

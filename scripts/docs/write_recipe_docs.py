@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from shardctl.system.options import declared_in
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.recipe_files.schema import recipe_schema
-from shardctl.transforms.settings import default_of, first_line, settings_in
+from shardctl.transforms.recipe_files.checking import recipe_schema
+from shardctl.transforms.settings import first_line
 from shardctl.transforms.table import TRANSFORMS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -19,14 +20,16 @@ PAGE = DOCS / "recipes.md"
 def keys() -> str:
     """Return a row for each key of a recipe."""
     rows = [
-        f"| `{key}` | {_default(field)} | {field.metadata['doc']} |"
-        for key, field in settings_in(Recipe).items()
+        f"| `{key}` | {_default(field)} | {field.help} |"
+        for key, field in declared_in(Recipe).items()
     ]
     return "\n".join(["| key | default | |", "| --- | --- | --- |", *rows])
 
 
 def steps() -> str:
-    """Return a row for each step, and one for each of its settings."""
+    """Return a row for each step, and one for each of its settings. What an earlier step has said of
+    the same setting is left out."""
+    said = set()
     lines = ["| step | settings | default | |", "| --- | --- | --- | --- |"]
     for name, step in TRANSFORMS.items():
         picture = (
@@ -35,13 +38,15 @@ def steps() -> str:
             else ""
         )
         lines.append(f"| `{name}` | | | {first_line(step)}{picture} |")
-        for key, field in settings_in(step).items():
-            lines.append(f"| | `{key}` | {_default(field)} | {field.metadata['doc']} |")
+        for key, field in declared_in(step).items():
+            text = "" if (key, field.help) in said else field.help
+            said.add((key, field.help))
+            lines.append(f"| | `{key}` | {_default(field)} | {text} |")
     return "\n".join(lines)
 
 
 def _default(field: Any) -> str:
-    default = default_of(field)
+    default = field.written_default
     return "" if default is None or default == [] else f"`{json.dumps(default)}`"
 
 

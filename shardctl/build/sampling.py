@@ -21,10 +21,9 @@ from shardctl.build.plan.plan import Units
 from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.build.shards.scan import ByteRange, Found, RecordSampleTask
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
-from shardctl.sources.files import fetch_all, local_copy
+from shardctl.sources.files import SourceRoot, fetch_all, local_copy, resolved
 from shardctl.sources.formats import Numbers, Reading
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.sources.types import without_nulls
 from shardctl.system.files import copy_file, naming_the_path
 from shardctl.system.locations import is_stored, name_of

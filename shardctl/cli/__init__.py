@@ -299,8 +299,7 @@ def _complain(message: str, code: int, arguments: list[str]) -> None:
         return
     complain(message)
     if sys.stderr.isatty() and code != INTERRUPTED and {"-q", "--quiet"}.isdisjoint(arguments):
-        from shardctl.system.messages import all_entries, entry_for
+        from shardctl.system.messages import entry_for
 
-        with contextlib.suppress(OSError):  # an installation without documents
-            if entry := entry_for(message, all_entries()):
-                hint(f"more: shardctl help {entry.name}")
+        if entry := entry_for(message):
+            hint(f"more: shardctl help {entry.name}")

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.format.roles import Objects
-from shardctl.images.defaults import KEPT_SHARE
+from shardctl.images.defaults import CENTRE, KEPT_SHARE
 from shardctl.images.geometry import (
     Box,
     Displacement,
@@ -37,9 +37,6 @@ from shardctl.images.geometry import (
 from shardctl.images.polygons import Polygons
 
 Numbers = npt.NDArray[np.float64]
-
-CENTRE = "center"
-"""Keep an object if the centre of its box is still in the image."""
 
 _ROUNDING = 1e-9
 """How far a share may be off by the rounding of numbers."""

@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.build.convert.discover import Discovery
+from shardctl.build.convert.sample_kind import first_file
 from shardctl.build.options import INPUT_TIMEOUT
-from shardctl.build.plan.listing import LabelRule, Listing, first_file, list_files
+from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.plan import Units
 from shardctl.build.sampling import take
 from shardctl.build.shards.engines.local import Engine, local_engine
@@ -29,13 +30,12 @@ from shardctl.format.names import CHECKSUMS, MANIFEST, SHARDS, STAGING
 from shardctl.format.python_values import python_rows
 from shardctl.format.shard import INFO_KEY
 from shardctl.inspection.verify.result import Finding, VerifyResult, error, result_of, warning
-from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.export_description import RESTORED, Description, located, loose_sums
+from shardctl.sources.files import SourceRoot
 from shardctl.sources.format_table import CONTAINER_SUFFIXES, FORMAT_NAMES, PLAIN_TEXTS
-from shardctl.sources.formats import Reading
+from shardctl.sources.formats import Reading, ending_of, without_compression
 from shardctl.sources.formats.arrow import FILE_MAGIC
 from shardctl.sources.kinds import KINDS, Form
-from shardctl.sources.roots import SourceRoot
 from shardctl.sources.sidecars import MISSING
 from shardctl.sources.types import Types
 from shardctl.sources.walk import suffix_of

@@ -2,28 +2,225 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import importlib
 import inspect
 import json
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import Any, TypeVar
 
 import numpy as np
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.roles import Sample
+from shardctl.system.files import read_bytes, read_named
+from shardctl.system.options import Text, Whole, setting
 from shardctl.system.packages import find_function
 from shardctl.transforms.base import GroupTransform, SampleTransform, Transform
-from shardctl.transforms.own_code import code_digest, rejection_of, samples_of
-from shardctl.transforms.settings import Table, Text, Whole, setting
+from shardctl.transforms.settings import Table
 from shardctl.transforms.values import describe
+
+MESSAGE_CHARACTERS = 500
+"""How much of what a function's exception says is kept: every reject has a copy."""
+
+
+def rejection_of(target: str, error: BaseException) -> Rejection:
+    """Return the rejection for an exception that the code `target` raised."""
+    name = type(error).__name__
+    return Rejection("transform", name, f"{target} raised {name}: {_text(error)}")
+
+
+def samples_of(result: Any, target: str, known_names: set[str]) -> Sequence[Sample]:
+    """Return the samples that `target` returned for one sample: a dict, a list of them, or None for
+    no sample.
+
+    `known_names` are names of fields that were checked already; those that are checked now are
+    added. Raises Rejection.
+    """
+    if type(result) is dict and result.keys() <= known_names:
+        return (dict(result),)  # the function may keep the other one, and change it later
+    if result is None:
+        return ()
+    made = result if isinstance(result, list | tuple) else (result,)
+    for each in made:
+        if not isinstance(each, dict):
+            message = (
+                f"{target} returned {describe(each)}; it must return the sample (a dict), a "
+                "list of them, or None"
+            )
+            raise Rejection("transform", "not-a-sample", message)
+        if not each.keys() <= known_names:
+            for name in each:
+                _check_name(target, name)
+            known_names.update(each)
+    return [dict(each) for each in made]
+
+
+def code_digest(target: str, code: Any) -> str | None:
+    """Return the SHA-256 of what decides what the code `target` does, None if nothing is known that
+    does.
+
+    That is what was declared of it, else the file of its module, and the file that it was written
+    in where that is another one.
+    """
+    said = declared(code) or declared(_innermost(code))
+    if said is not None:
+        return said.digest(target)
+    module = sys.modules.get(target.partition(":")[0])
+    paths = dict.fromkeys((_source_file(_innermost(code)), getattr(module, "__file__", None)))
+    digests = [hashlib.sha256(_read(path)).hexdigest() for path in paths if path]
+    if len(digests) < 2:
+        return digests[0] if digests else None
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:MESSAGE_CHARACTERS]
+    except Exception:  # noqa: BLE001 - a user's exception class may do anything
+        return "it cannot be shown"
+
+
+def _check_name(target: str, name: Any) -> None:
+    """Raise Rejection if this cannot be the name of a column."""
+    if not isinstance(name, str):
+        message = (
+            f"{target} set a field that is called {describe(name)}; the name of a field "
+            "must "
+            "be a string"
+        )
+        raise Rejection("transform", "not-a-name", message)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        message = (
+            f"{target} set a field that is called {describe(name)}; that cannot be written as UTF-8"
+        )
+        raise Rejection("transform", "not-a-name", message) from None
+
+
+def _innermost(function: Any) -> Any:
+    """Return what holds the code: of a partial its function, of a bound method the function, of an
+    object its class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if inspect.ismethod(function):
+        return function.__func__
+    return function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
+
+
+def _source_file(code: Any) -> str | None:
+    try:
+        return inspect.getsourcefile(code)
+    except TypeError:  # it is part of Python, or of a compiled module
+        return None
+
+
+def _read(path: str) -> bytes:
+    try:
+        return read_named(Path(path))
+    except OSError as error:
+        raise UsageError(
+            f"transform: {path} cannot be read, and its content is part of the fingerprint "
+            f"({error})"
+        ) from error
+
+
+# --- what a person declares of an own function or class: its version, and the modules that it
+# depends on ---
+
+Code = TypeVar("Code", bound=Callable[..., Any])
+
+ATTRIBUTE = "__shardctl_declared__"
 
 
 @dataclass(frozen=True)
-class Custom(SampleTransform):
+class Declared:
+    """What stands for the code of a function in the fingerprint of a dataset: its version, and the
+    content of modules."""
+
+    version: str
+    modules: tuple[str, ...]
+
+    def digest(self, target: str) -> str:
+        """Return the SHA-256, in hex. Raises UsageError if a module cannot be imported, or has no
+        file."""
+        files = {module: _module_digest(target, module) for module in self.modules}
+        return hashlib.sha256(
+            json.dumps([self.version, files], sort_keys=True).encode()
+        ).hexdigest()
+
+
+def transform(*, version: str, modules: Iterable[str | ModuleType] = ()) -> Callable[[Code], Code]:
+    """Declare the version of a function or class that is a step of recipes.
+
+        @shardctl.transform(version="2", modules=["my.helpers"])
+        def sharpen(sample): ...
+
+    Without it, each change in the file of the function makes another dataset, even a change of a
+    comment. With it, only the version counts, and the content of the `modules`. List the modules
+    with code that the function calls, as names or as imported modules. For a package, all of its
+    Python files count. Give a new version if the function returns other values. Raises UsageError.
+    """
+    if not isinstance(version, str) or not version:
+        raise UsageError(f'the version of a transform is a string, such as "2"; it is {version!r}')
+    if isinstance(modules, str):
+        raise UsageError(f"modules takes a list of modules; write modules=[{modules!r}]")
+    if not isinstance(modules, Iterable):
+        raise UsageError(f"modules takes a list of modules; it is {modules!r}")
+    names = tuple(each.__name__ if isinstance(each, ModuleType) else each for each in modules)
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(f"modules takes a list of modules; it is {modules!r}")
+
+    def declare(code: Code) -> Code:
+        if not callable(code):
+            raise UsageError(f"a transform is a function or a class; it is {code!r}")
+        setattr(code, ATTRIBUTE, Declared(version, names))
+        return code
+
+    return declare
+
+
+def declared(code: Any) -> Declared | None:
+    """Return what was declared of a function or of this very class, None if nothing was."""
+    found = getattr(code, "__dict__", {}).get(ATTRIBUTE)
+    return found if isinstance(found, Declared) else None
+
+
+def _module_digest(target: str, name: str) -> str:
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:  # a person's module may raise anything
+        raise UsageError(
+            f"transform {target}: cannot import {name}, which it depends on ({error})"
+        ) from error
+    files = [
+        file
+        for folder in getattr(module, "__path__", ())
+        for file in sorted(Path(folder).rglob("*.py"))
+    ]
+    if not files and getattr(module, "__file__", None):
+        files = [Path(str(module.__file__))]
+    if not files:
+        raise UsageError(f"transform {target}: {name}, which it depends on, has no file")
+    try:
+        return hashlib.sha256(
+            b"".join(hashlib.sha256(read_bytes(file)).digest() for file in files)
+        ).hexdigest()
+    except OSError as error:
+        raise UsageError(
+            f"transform {target}: a file of {name}, which it depends on, cannot be read ({error})"
+        ) from error
+
+
+class Custom(SampleTransform, name="custom"):
     """Calls `function(sample)`, or `function(sample, rng)` where it asks for rng. Anything that can
     be called will do.
 
@@ -32,14 +229,13 @@ class Custom(SampleTransform):
     numpy.random.Generator keyed by the seed, the sample's key and its variant.
     """
 
-    name: ClassVar[str] = "custom"
-    target: str = setting(Text(), doc="MODULE:FUNCTION.")
+    target: str = setting(Text(), help="MODULE:FUNCTION.")
 
     def loaded(self, folder: Path | None = None) -> Transform:
         """Import the function, to be sure that it can be called. A class becomes a model. Raises
         UsageError."""
         if is_model(self._function):
-            return Model(self.target).loaded()
+            return Model(target=self.target).loaded()
         self._call  # noqa: B018 - imported once, and kept
         return self
 
@@ -51,13 +247,7 @@ class Custom(SampleTransform):
     def apply(self, sample: Sample, rng: np.random.Generator | None) -> Sequence[Sample]:
         """Call the function. Raises Rejection (stage `transform`) where it raises or returns no
         samples."""
-        try:
-            result = self._call[0](sample, rng)
-        except (Rejection, MemoryError):
-            raise
-        except (Exception, SystemExit) as error:
-            # sys.exit() must not end a conversion that runs in this process
-            raise rejection_of(self.target, error) from error
+        result = _called(self.target, self._call[0], sample, rng)
         return samples_of(result, self.target, self._known_names)
 
     def code_digest(self) -> str | None:
@@ -79,32 +269,49 @@ class Custom(SampleTransform):
         """The function, called with the sample, and with rng where it asks for it; and whether it
         does. Raises UsageError."""
         function = self._function
-        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        if _is_other(function):
             raise UsageError(
                 f"transform {self.target}: is async or a generator; an ordinary function is needed"
             )
-        try:
-            signature = inspect.signature(function)
-        except (ValueError, TypeError):  # some functions written in C do not say
-            return (lambda sample, rng: function(sample)), False
-        if _can_call(signature, None, rng=None) and "rng" in signature.parameters:
+        named = _takes(function, None, rng=None)
+        if named and "rng" in inspect.signature(function).parameters:
             return (lambda sample, rng: function(sample, rng=rng)), True
-        if _can_call(signature, None):
+        if _takes(function, None):
             return (lambda sample, rng: function(sample)), False
-        if _can_call(signature, None, None):
+        if _takes(function, None, None):
             return function, True
         raise UsageError(
-            f"transform {self.target}: takes {signature}; it is called with (sample), or with "
-            "(sample, rng)"
+            f"transform {self.target}: takes {inspect.signature(function)}; it is called with "
+            "(sample), or with (sample, rng)"
         )
 
 
-def _can_call(signature: inspect.Signature, *positional: Any, **named: Any) -> bool:
+def _is_other(function: Any) -> bool:
+    """Return whether a function is async or a generator."""
+    return inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)
+
+
+def _takes(function: Any, *positional: Any, **named: Any) -> bool:
+    """Return whether a function takes these arguments. Some that are written in C do not say: then
+    only whether there are none by name."""
     try:
-        signature.bind(*positional, **named)
+        inspect.signature(function).bind(*positional, **named)
     except TypeError:
         return False
+    except ValueError:
+        return not named
     return True
+
+
+def _called(target: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a person's function. Raises Rejection (stage `transform`) where it raises."""
+    try:
+        return function(*arguments)
+    except (Rejection, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        # sys.exit() must not end a conversion that runs in this process
+        raise rejection_of(target, error) from error
 
 
 # --- a person's own class, which is set up once and called on many samples ---
@@ -114,8 +321,7 @@ MODELS_KEPT = 4
 conversions."""
 
 
-@dataclass(frozen=True)
-class Model(GroupTransform):
+class Model(GroupTransform, name="model"):
     """Makes an object of a class once in each worker, `Class(**arguments)`, and calls it with lists
     of `batch` samples.
 
@@ -123,8 +329,7 @@ class Model(GroupTransform):
     each sample the changed dict, a list of several, or None, which leaves it out.
     """
 
-    name: ClassVar[str] = "model"
-    target: str = setting(Text(), doc="MODULE:CLASS.")
+    target: str = setting(Text(), help="MODULE:CLASS.")
     batch: int = setting(Whole(1, 65536), 32, "Most samples in a call.")
     arguments: str = setting(Table(), "{}", "A table with the keywords for the class.")
 
@@ -153,18 +358,11 @@ class Model(GroupTransform):
         """Call the object. Raises Rejection (stage `transform`) where it raises, or returns no list
         with an item for each."""
         count = len(samples)
-        try:
-            results = self._model()(samples)
-        except (Rejection, MemoryError):
-            raise
-        except (Exception, SystemExit) as error:
-            # sys.exit() must not end a conversion that runs in this process
-            raise rejection_of(self.target, error) from error
+        results = _called(self.target, self._model(), samples)
         if not isinstance(results, list | tuple) or len(results) != count:
             message = (
                 f"{self.target} returned {describe(results)} for a list of {count}; it must return "
-                "a list of the same length."
-                " For each sample, it has a dict, a list of dicts, or None"
+                "a list of the same length, of dicts, lists of dicts, or None"
             )
             raise Rejection("transform", "not-a-list", message)
         return [self._made(result) for result in results]
@@ -192,25 +390,12 @@ class Model(GroupTransform):
         call = next(
             (vars(base)["__call__"] for base in found.__mro__ if "__call__" in vars(base)), None
         )
-        if call is None:
+        takes = _takes(call, None, []) if call is not None and not _is_other(call) else False
+        if not takes:
             raise UsageError(
-                f"transform {self.target}: is a class without __call__, which is called with a "
-                "list of samples"
+                f"transform {self.target}: needs an ordinary method __call__, which is called with "
+                "a list of samples"
             )
-        if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call):
-            raise UsageError(
-                f"transform {self.target}: its __call__ is async or a generator; an ordinary "
-                "method is needed"
-            )
-        try:
-            inspect.signature(call).bind(None, [])
-        except TypeError:
-            raise UsageError(
-                f"transform {self.target}: its __call__ takes {inspect.signature(call)}; it is "
-                "called with a list of samples"
-            ) from None
-        except ValueError:  # some methods written in C do not say
-            pass
         version = getattr(found, "version", None)
         if version is not None and not isinstance(version, str):
             raise UsageError(

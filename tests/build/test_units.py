@@ -33,10 +33,10 @@ from shardctl.format import tables
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import open_table, read_rejects
+from shardctl.sources.files import SourceRoot
 from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.roots import SourceRoot
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.worker_state import WorkerProgress
 

@@ -1,29 +1,26 @@
 """Pixels and what is marked among them go the same way."""
 
 from __future__ import annotations
-
 import math
-from typing import Any
-
 import numpy as np
 import pytest
-from conftest import examples
-from hypothesis import given
-from hypothesis import strategies as st
-from pictures import centroid, rectangle, scene
 from PIL import Image
-from stepped_pictures import TURNING, done, picture_of
-
+from conftest import examples
+from hypothesis import (given, strategies as st)
+from pictures import (centroid, rectangle, scene)
 from shardctl.format.roles import Objects
-from shardctl.images.codecs.resampling import resampled, resampled_mask
+from shardctl.images.codecs.resampling import (resampled, resampled_mask)
 from shardctl.images.codecs.rle import inside
-from shardctl.images.geometry import Displacement, Pad, View, Warp, apply, inverted
-from shardctl.images.object_geometry import CENTRE, KeepRule, Motion, moved_objects, moved_together
+from shardctl.images.defaults import CENTRE
+from shardctl.images.geometry import (Displacement, Pad, View, Warp, apply, inverted)
+from shardctl.images.object_geometry import (KeepRule, Motion, moved_objects, moved_together)
 from shardctl.images.polygons import Polygons
 from shardctl.transforms.base import ImageTransform
-from shardctl.transforms.image.warp import affine, perspective, rotation
+from shardctl.transforms.image.warp import (affine, perspective, rotation)
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.table import TRANSFORMS, parse_step
+from shardctl.transforms.table import (TRANSFORMS, parse_step)
+from stepped_pictures import (TURNING, done, picture_of)
+from typing import Any
 
 
 def area(polygon: Any) -> float:
@@ -187,7 +184,7 @@ def test_a_warp_and_the_crop_after_it_are_one_resampling() -> None:
 
 
 def test_a_warp_that_shrinks_is_better_than_reading_four_pixels() -> None:
-    """Against every output pixel averaged over 8 x 8 samples; docs/dev/measurements/steps.md has
+    """Against every output pixel averaged over 8 x 8 samples; docs/dev/measurements.md has
     the figures."""
     rng = np.random.default_rng(3)
     coarse = Image.fromarray(rng.integers(0, 255, (200, 300, 3), dtype=np.uint8)).resize(

@@ -1,31 +1,19 @@
 """The rules of docs/images.md."""
 
 from __future__ import annotations
-
 import io
-import resource
-import struct
-
 import numpy as np
 import pytest
-from pictures import encoded, scene
+import resource
+import struct
 from PIL import Image
+from pictures import (encoded, scene)
 from raw_png import png
-
 from shardctl.errors import Rejection
 from shardctl.images.codecs import image
-from shardctl.images.codecs.image import (
-    ImageEncoding,
-    decode,
-    decode_mask,
-    open_image,
-    render,
-    to_rgb,
-)
+from shardctl.images.codecs.image import (ImageEncoding, decode, decode_mask, open_image, render, to_rgb)
 from shardctl.images.geometry import View
-from shardctl.transforms.image.crop import Crop
-from shardctl.transforms.image.flip import HorizontalFlip
-from shardctl.transforms.image.resize import Resize
+from shardctl.transforms.image.views import (Crop, HorizontalFlip, RandomResizedCrop, Resize)
 
 
 def test_grey_and_one_bit_become_rgb() -> None:

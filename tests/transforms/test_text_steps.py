@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl.errors import InputError, InstallError, Rejection, UsageError
 from shardctl.system.packages import to_install
-from shardctl.transforms.records import Records
+from shardctl.transforms.base import Records
 from shardctl.transforms.table import TRANSFORMS, parse_step
 from shardctl.transforms.text.base import TextStep
 from shardctl.transforms.text.patterns import PATTERNS
@@ -756,14 +756,14 @@ def test_the_share_of_stop_words() -> None:
         (
             "stop_words",
             {"language": "xx"},
-            "stop_words: there are no stop words of the language 'xx'; give its code",
+            "stop_words: there are no stop words of the language 'xx'; give one of",
         ),
         (
             "filter_stop_words",
             {"language": "xx", "min_share": 0.1},
             "no stop words of the language 'xx'",
         ),
-        ("filter_stop_words", {"language": "en"}, "needs min_share or max_share"),
+        ("filter_stop_words", {"language": "en"}, "needs at least one of min_share, max_share"),
         (
             "filter_stop_words",
             {"language": "en", "min_share": 0.5, "max_share": 0.4},
@@ -997,4 +997,4 @@ def test_a_recipe_for_texts_is_described_as_one(cli: Any, tmp_path: Path) -> Non
     recipe.write_text('[[transform]]\nname = "hflip"\n[[transform]]\nname = "lower_case"\n')
     ran = cli("recipe", "check", recipe)
     assert ran.code == 1
-    assert "hflip is for images, and lower_case for text and tables" in ran.out + ran.err
+    assert "hflip is for images, and lower_case for text" in ran.out + ran.err

@@ -63,7 +63,8 @@ from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.python_names import with_options
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import SamplePipeline
-from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.stored_recipe import refuse_unnamed_functions
 
 __all__ = [
     "AgainstResult",
@@ -114,7 +115,7 @@ class Listener:
 def bench(
     path: str | Path, listener: Listener | None = None, *, progress: bool = True, **options: Any
 ) -> BenchResult:
-    """Read a dataset and measure the rate of batches. BenchOptions has the `options`.
+    """Read a dataset and measure the rate of batches; docs/commands/bench.md explains the options.
 
     With a consumer, its utilisation is measured too. `progress` False shows no progress on stderr;
     a `listener` has callbacks instead. Raises UsageError, DatasetError, InputError (a baseline

@@ -38,8 +38,8 @@ from shardctl.format.tables import (
     open_checked_table,
 )
 from shardctl.sources.annotations import AnnotationRule
+from shardctl.sources.files import SourceRoot, folder_of
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.roots import SourceRoot, folder_of
 from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.folders import FolderHere
 from shardctl.system.locations import normal

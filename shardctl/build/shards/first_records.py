@@ -31,10 +31,13 @@ from shardctl.sources.annotations.objects import (
     why_shares,
 )
 from shardctl.sources.boxes import (
+    LOOKED_AT,
+    Kind,
     beside_images,
     column_of,
     has_values_to_see,
     is_named_mask,
+    kinds_of,
     known_places,
     said_of_unknown,
     ways_out,
@@ -42,7 +45,6 @@ from shardctl.sources.boxes import (
     why_not_as_said,
     why_wrong,
 )
-from shardctl.sources.first_values import LOOKED_AT, Kind, kinds_of
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
 from shardctl.sources.label_table import some
 from shardctl.system.processes.worker_state import WorkerProgress

@@ -25,13 +25,15 @@ from shardctl.format.arrays import bytes_of
 from shardctl.images.codecs.deep_gray import GrayRange
 from shardctl.images.codecs.image import Opened, check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
-from shardctl.sources.formats import ColumnMisfit, Misfit, ranges
+from shardctl.sources.files import changed
+from shardctl.sources.formats import ColumnMisfit, Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_stored
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import printable
+from shardctl.transforms.base import Filter, Records, judge
 from shardctl.transforms.duplicates.exact import HASHED, PIECE_BITS
 from shardctl.transforms.duplicates.near import (
     PERMUTATIONS,
@@ -40,9 +42,7 @@ from shardctl.transforms.duplicates.near import (
     sketches_of,
 )
 from shardctl.transforms.duplicates.pieces import Numbers, pieces_of
-from shardctl.transforms.filter import Filter, judge
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, records_of_file
-from shardctl.transforms.records import Records
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 
 DIGEST_BYTES = 16
@@ -131,7 +131,7 @@ def _bytes_of(file: ListedFile) -> bytes:
             raise Rejection("read", SILENT, f"cannot be read ({error.strerror})") from error
         raise
     if status.st_mtime_ns != file.mtime_ns or len(data) != file.size:
-        raise ranges.changed()
+        raise changed()
     return data
 
 

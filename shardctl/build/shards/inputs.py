@@ -19,9 +19,10 @@ from shardctl.build.shards.job import Job
 from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.errors import Rejection, SourceGoneError
+from shardctl.sources import files
 from shardctl.sources.annotations.masks import MASK_FILE
 from shardctl.sources.files import read_part, size_of
-from shardctl.sources.formats import RECORD_BYTES, ranges
+from shardctl.sources.formats import RECORD_BYTES
 from shardctl.system.locations import follow, is_stored
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import format_bytes, printable
@@ -187,7 +188,7 @@ def changed(job: Job, planned: PlannedUnit) -> Rejection:
         return Rejection(
             "read", "changed", f"its source has changed ({printable(job.path_of(planned.file))})"
         )
-    return ranges.changed()
+    return files.changed()
 
 
 def check_digest(job: Job, planned: PlannedUnit, digest: int) -> None:

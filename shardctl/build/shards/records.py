@@ -19,8 +19,6 @@ from shardctl.errors import Rejection
 from shardctl.format.python_values import python_rows
 from shardctl.format.roles import Sample
 from shardctl.sources.annotations.masks import MASK
-from shardctl.sources.companions import copy_to_read
-from shardctl.sources.endings import ending_of
 from shardctl.sources.files import local_copy
 from shardctl.sources.formats import (
     CHOSEN,
@@ -32,6 +30,8 @@ from shardctl.sources.formats import (
     Parsed,
     Reading,
     Unit,
+    copy_to_read,
+    ending_of,
     find_format,
 )
 from shardctl.sources.formats.base import FOLDER

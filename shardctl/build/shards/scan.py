@@ -16,9 +16,17 @@ from shardctl.build.shards.prefetch import ReadRequest, prefetched
 from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
 from shardctl.format.tables import Reject
-from shardctl.sources.companions import copy_to_read
 from shardctl.sources.format_table import PLAIN_TEXTS
-from shardctl.sources.formats import Misfit, Parsed, Reading, Unit, check_file, find_format, note_on
+from shardctl.sources.formats import (
+    Misfit,
+    Parsed,
+    Reading,
+    Unit,
+    check_file,
+    copy_to_read,
+    find_format,
+    note_on,
+)
 from shardctl.sources.types import Types
 from shardctl.system.files import naming_the_path, ordinary
 from shardctl.system.locations import is_stored
@@ -130,7 +138,7 @@ def _scan(part: ByteRange, task: ScanTask) -> dict[str, Any]:
     form = find_format(part.suffix, task.reading, task.shuffled)
     if part.unit is None and part.offset == 0 and part.suffix in PLAIN_TEXTS:
         # it imports compressions, which few files need
-        from shardctl.sources.formats.streams import refuse_other_content
+        from shardctl.sources.formats.content import refuse_other_content
 
         with open(path, "rb", buffering=0, opener=ordinary) as file:
             refuse_other_content(file.read(16))

@@ -1,7 +1,7 @@
 """Encoded images to upright RGB pixels, and RGB pixels to encoded images. The rules are in
 docs/images.md.
 
-Speed (docs/dev/measurements/convert.md): libjpeg decodes JPEG at the smallest scale that still has
+Speed (docs/dev/measurements.md): libjpeg decodes JPEG at the smallest scale that still has
 twice the pixels that the output needs (`draft`), and the crop is resampled straight out of it
 (images/codecs/resampling.py), each pixel touched once.
 """

@@ -1,7 +1,7 @@
 """Stages of geometry, done to pixels: images are interpolated, the numbers of masks are taken from
 the nearest pixel.
 
-Figures and the comparison of ways to warp: docs/dev/measurements/steps.md.
+Figures and the comparison of ways to warp: docs/dev/measurements.md.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ SMALL = 128 << 20
 """Bytes of a dataset that `auto` workers leave to this process: 100 MB of JPEGs take longer with
 two.
 
-The figures are in docs/dev/measurements/formats.md.
+The figures are in docs/dev/measurements.md.
 """
 
 

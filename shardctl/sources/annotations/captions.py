@@ -13,12 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.sources.annotations.base import (
-    AnnotationFormat,
-    AnnotationRule,
-    Annotations,
-    Source,
-)
+from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.inputs import Inputs, none_among_inputs, said_of_absent, stem
 from shardctl.sources.annotations.objects import Others, others_in, said_of_others_in
 from shardctl.sources.annotations.per_image import (
@@ -32,9 +27,8 @@ from shardctl.sources.annotations.per_image import (
     said_of_others,
     walked,
 )
-from shardctl.sources.files import fetch_all, is_folder, local_copy
+from shardctl.sources.files import fetch_all, is_folder, local_copy, resolved
 from shardctl.sources.label_table import FILE_COLUMNS, some
-from shardctl.sources.roots import resolved
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.files import ordinary, sha256_of
 from shardctl.system.locations import name_of, parent_of

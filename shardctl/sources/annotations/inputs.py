@@ -19,9 +19,8 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.images.defaults import SUFFIXES
-from shardctl.sources.files import exists, is_folder, local_copy
+from shardctl.sources.files import SourceRoot, exists, is_folder, local_copy, resolved
 from shardctl.sources.label_table import hash_names, some
-from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.sources.splits import may_name_a_split, roles_of, split_word
 from shardctl.sources.walk import suffix_of, walk
 from shardctl.system.files import sha256_of

@@ -24,8 +24,7 @@ from shardctl.sources.annotations.per_image import (
     said_of_others,
     walked,
 )
-from shardctl.sources.files import begin_of, version_of
-from shardctl.sources.roots import resolved
+from shardctl.sources.files import begin_of, resolved, version_of
 from shardctl.system.locations import name_of, relative
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable

@@ -18,9 +18,8 @@ from shardctl.errors import InputError, Rejection
 from shardctl.sources.annotations.base import fault
 from shardctl.sources.annotations.inputs import FOLDERS, Inputs, stem
 from shardctl.sources.annotations.objects import ObjectsWriter
-from shardctl.sources.files import exists, fetch_all, is_folder, local_copy
+from shardctl.sources.files import SourceRoot, exists, fetch_all, is_folder, local_copy
 from shardctl.sources.label_table import some
-from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import FoundFile, walk
 from shardctl.system.files import ordinary
 from shardctl.system.locations import is_stored, join, name_of, parent_of, within

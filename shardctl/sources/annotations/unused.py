@@ -27,9 +27,8 @@ from shardctl.errors import InputError, Rejection
 from shardctl.sources.annotations.inputs import stem
 from shardctl.sources.annotations.per_image import NAMES
 from shardctl.sources.annotations.yolo import YAML
-from shardctl.sources.files import begin_of, exists, local_copy, stretch_of
+from shardctl.sources.files import SourceRoot, begin_of, exists, local_copy, stretch_of
 from shardctl.sources.label_table import hash_names
-from shardctl.sources.roots import SourceRoot
 from shardctl.sources.splits import named_as_splits
 from shardctl.sources.walk import FoundFile
 from shardctl.system.locations import common, follow, join, name_of, parent_of, path_below

@@ -16,17 +16,9 @@ import numpy as np
 from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.format.roles import Objects
 from shardctl.sources.annotation_words import TASKS
-from shardctl.sources.annotations.base import (
-    AnnotationFormat,
-    AnnotationRule,
-    Annotations,
-    Source,
-)
+from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, Place, ToldSplits, stem
-from shardctl.sources.annotations.objects import (
-    BEYOND,
-    ObjectsWriter,
-)
+from shardctl.sources.annotations.objects import BEYOND, ObjectsWriter
 from shardctl.sources.annotations.per_image import (
     NAMES,
     Beside,
@@ -39,9 +31,8 @@ from shardctl.sources.annotations.per_image import (
     said_of_others,
     walked,
 )
-from shardctl.sources.files import exists, is_folder
+from shardctl.sources.files import exists, is_folder, resolved
 from shardctl.sources.label_table import some
-from shardctl.sources.roots import resolved
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.locations import join, name_of, normal, parent_of, path_below
 from shardctl.system.packages import to_install

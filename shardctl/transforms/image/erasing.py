@@ -1,39 +1,31 @@
 """Rectangles that are painted over. What is marked in the image stays."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
 from PIL import Image
-
 from shardctl.images import pixels
-from shardctl.images.geometry import BLACK, Colour
-from shardctl.transforms.base import PixelTransform, Rng
-from shardctl.transforms.image.chance import SometimesPixels
-from shardctl.transforms.image.draws import rectangle
-from shardctl.transforms.settings import PROBABILITY, Fill, Number, SettingType, Span, setting
+from shardctl.images.geometry import (BLACK, Colour)
+from shardctl.system.options import (Number, setting)
+from shardctl.transforms.base import (PixelTransform, Rng)
+from shardctl.transforms.image.draws import (SometimesPixels, rectangle)
+from shardctl.transforms.settings import (Fill, PROBABILITY, Span)
+from typing import Any
 
-_RANDOM = "random"
 
-
-class Value(SettingType["Colour | None"]):
+class Value(Fill):
     """A colour, or `random` (None): each value is drawn."""
 
-    def read(self, value: Any) -> Colour | None:
+    absent = "random"
+
+    def read(self, value: Any) -> Any:
         """Return the colour."""
         try:
-            return None if value == _RANDOM else Fill().read(value)
+            return None if value == self.absent else super().read(value)
         except ValueError as error:
-            raise ValueError(f"{error}, or {_RANDOM!r}") from None
-
-    def write(self, value: Colour | None) -> Any:
-        """Return the colour, or `random`."""
-        return _RANDOM if value is None else Fill().write(value)
+            raise ValueError(f"{error}, or {self.absent!r}") from None
 
     def schema(self) -> dict[str, Any]:
         """Return the schema of a colour, and of that word."""
-        return {"anyOf": [*Fill().schema()["anyOf"], {"const": _RANDOM}]}
+        return {"anyOf": [*super().schema()["anyOf"], {"const": self.absent}]}
 
 
 _VALUE = "Colour of the rectangle, or random: each value is drawn evenly from 0 to 255."
@@ -44,19 +36,16 @@ def _erased(
 ) -> Image.Image:
     if value is not None:
         return pixels.erase(image, box, value)
-    assert rng is not None, "a random step is handed a generator"
     return pixels.erase_with_noise(image, box, rng)
 
 
-@dataclass(frozen=True)
-class Erase(PixelTransform):
+class Erase(PixelTransform, name="erase"):
     """Paint over a given rectangle."""
 
-    name: ClassVar[str] = "erase"
-    left: float = setting(Number(0.0, 1.0), doc="Where it begins, as a share of the width.")
-    top: float = setting(Number(0.0, 1.0), doc="Where it begins, as a share of the height.")
-    width: float = setting(Number(0.0, 1.0), doc="As a share of that of the image.")
-    height: float = setting(Number(0.0, 1.0), doc="As a share of that of the image.")
+    left: float = setting(Number(0.0, 1.0), help="Where it begins, as a share of the width.")
+    top: float = setting(Number(0.0, 1.0), help="Where it begins, as a share of the height.")
+    width: float = setting(Number(0.0, 1.0), help="As a share of that of the image.")
+    height: float = setting(Number(0.0, 1.0), help="As a share of that of the image.")
     value: Colour | None = setting(Value(), BLACK, _VALUE)
 
     @property
@@ -78,8 +67,7 @@ class Erase(PixelTransform):
         return _erased(image, (left, top, right - left, bottom - top), self.value, rng)
 
 
-@dataclass(frozen=True)
-class RandomErasing(SometimesPixels):
+class RandomErasing(SometimesPixels, name="random_erasing"):
     """Paint over a random rectangle, with a probability. Objects that it hides stay marked.
 
     Source: torchvision's RandomErasing: ten tries for a rectangle that is smaller than the image,
@@ -87,7 +75,6 @@ class RandomErasing(SometimesPixels):
     normalised; here they are even.
     """
 
-    name: ClassVar[str] = "random_erasing"
     p: float = setting(PROBABILITY, 0.5, "Probability of doing it.")
     scale: tuple[float, float] = setting(Span(0.0, 1.0), (0.02, 0.33), "Share of the area.")
     ratio: tuple[float, float] = setting(
@@ -102,6 +89,5 @@ class RandomErasing(SometimesPixels):
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw a rectangle, and paint."""
-        assert rng is not None, "a random step is handed a generator"
         box = rectangle(rng, image.size, self.scale, self.ratio)
         return image if box is None else _erased(image, box, self.value, rng)

@@ -4,36 +4,33 @@ package stopwordsiso."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InstallError
 from shardctl.format.arrays import Places, bytes_of, texts_from
-from shardctl.system.packages import to_install
-from shardctl.transforms.settings import PROBABILITY, Names, Optional, SettingError, Text, setting
-from shardctl.transforms.text.base import TextTransform
+from shardctl.system.options import Flag, Text, Word, setting
+from shardctl.system.packages import needed
+from shardctl.transforms.base import check_limits
+from shardctl.transforms.settings import PROBABILITY, Names, SettingError
+from shardctl.transforms.text.base import TextTransform, unidata, version_of
 from shardctl.transforms.text.characters import Mask, parts_of_words, spaces, texts_of_kept
-from shardctl.transforms.text.packages import unidata, version_of
-from shardctl.transforms.text.rules import Rule, RuleFilter
+from shardctl.transforms.text.filters import Rule, RuleFilter
 from shardctl.transforms.text.words import shares
 
-LANGUAGE = setting(Text(), doc="The language, by its code of ISO 639-1: en, de, zh, …")
+LANGUAGE = setting(Text(), help="The language, by its code of ISO 639-1: en, de, zh, …")
 ALSO = setting(Names(), (), "More words that count as stop words.")
 INSIDE = (b"'", "’".encode())
 """What may be inside of a word, between two letters: don't."""
 
 
-@dataclass(frozen=True)
-class StopWords(TextTransform):
+class StopWords(TextTransform, name="stop_words"):
     """Removes the stop words of a language, and the spaces after each. Chinese and Japanese need
     words first: see segment."""
 
-    name: ClassVar[str] = "stop_words"
     language: str = LANGUAGE
     also: tuple[str, ...] = ALSO
     keep: tuple[str, ...] = setting(Names(), (), "Words of the list that stay, such as not.")
@@ -70,28 +67,17 @@ class StopWords(TextTransform):
         return texts_of_kept(data, keep, offsets)
 
 
-@dataclass(frozen=True)
-class FilterStopWords(RuleFilter):
+class FilterStopWords(RuleFilter, name="filter_stop_words"):
     """Rejects texts by the share of their words that are stop words of a language: little of it, or
     lists of keywords."""
 
-    name: ClassVar[str] = "filter_stop_words"
     language: str = LANGUAGE
-    min_share: float | None = setting(Optional(PROBABILITY), None, "Least share of the words.")
-    max_share: float | None = setting(Optional(PROBABILITY), None, "Largest share of the words.")
+    min_share: float | None = setting(PROBABILITY, None, "Least share of the words.")
+    max_share: float | None = setting(PROBABILITY, None, "Largest share of the words.")
     also: tuple[str, ...] = ALSO
 
     def __post_init__(self) -> None:
-        if self.min_share is None and self.max_share is None:
-            raise SettingError("needs min_share or max_share, or both")
-        if (
-            self.min_share is not None
-            and self.max_share is not None
-            and self.min_share > self.max_share
-        ):
-            raise SettingError(
-                f"max_share {self.max_share:g} is under min_share {self.min_share:g}", "max_share"
-            )
+        check_limits(self)
 
     def loaded(self, folder: Path | None = None) -> FilterStopWords:
         """Return this step, having found the words. Raises SettingError for an unknown language,
@@ -179,19 +165,87 @@ def _plain(words: Iterable[str]) -> frozenset[str]:
 def stop_words(language: str, who: str) -> frozenset[str]:
     """Return the stop words of a language. Raises SettingError if there is no list of it,
     InstallError."""
-    try:
-        import stopwordsiso
-    except ImportError:
-        raise InstallError(
-            f"the step {who} needs stopwordsiso: pip install {to_install('text')}"
-        ) from None
+    stopwordsiso = needed("stopwordsiso", "text", f"the step {who}")
     known = sorted(stopwordsiso.langs())
     if language not in known:
         raise SettingError(
-            f"there are no stop words of the language {language!r}; give its code of two letters, "
-            "such as en, de, fr or zh"
-            f" ({len(known)} languages have a list)",
+            f"there are no stop words of the language {language!r}; give one of the {len(known)} "
+            "codes of two letters, such as en, de, fr or zh",
             "language",
             owner=who,
         )
     return _plain(stopwordsiso.stopwords(language))
+
+
+LANGUAGES = ("zh",)
+HAN = r"\p{Han}"
+NOT_BLANK = r"[^\s\x0b\x1c-\x1f\x{85}\p{Z}]"
+PRIVATE = range(0xF0000, 0xFFFFE)
+"""Code points for private use: one that is not in the texts marks the ends of words while they are
+looked at."""
+
+
+class Segment(TextTransform, name="segment"):
+    """Puts a space between the words of Chinese texts, as jieba finds them.
+
+    Only where a Chinese character is on at least one side, and white space on none: other languages
+    stay what they are, and no character is lost. With a separator that is not in a text, taking it
+    out gives the text back.
+    """
+
+    language: str = setting(Word(*LANGUAGES), "zh", "The language.")
+    new_words: bool = setting(
+        Flag(), True, "Find words that are not in the dictionary too (a hidden Markov model)."
+    )
+    separator: str = setting(Text(), " ", "What is put between words.")
+
+    def __post_init__(self) -> None:
+        if not self.separator:
+            raise SettingError("separator must not be empty", "separator")
+
+    def loaded(self, folder: Path | None = None) -> Segment:
+        """Return this step, having found the package. Raises InstallError."""
+        _rjieba()
+        return self
+
+    def versions(self) -> tuple[str, ...]:
+        """Return that of the package, which has the dictionary."""
+        return (version_of("rjieba"),)
+
+    def changed(self, texts: pa.Array) -> pa.Array:
+        """Return the texts with spaces between words."""
+        import pyarrow.compute as pc
+
+        chinese = pc.match_substring_regex(texts, HAN)
+        if not chinese.true_count:
+            return texts
+        given = texts.filter(chinese)
+        cut, mark = _rjieba().cut, _unused_character(given)
+        divided = pa.array(
+            [mark.join(cut(text, self.new_words)) for text in given.to_pylist()], pa.string()
+        )
+        # A mark stays at first where no white space is beside it, then where a Chinese character
+        # is.
+        separator = self.separator.replace("\\", r"\\")
+        for pattern in (rf"({HAN}){mark}({NOT_BLANK})", rf"({NOT_BLANK}){mark}({HAN})"):
+            divided = pc.replace_substring_regex(divided, pattern, rf"\1{separator}\2")
+            # a word of one character has two marks
+            divided = pc.replace_substring_regex(divided, pattern, rf"\1{separator}\2")
+        divided = pc.replace_substring(divided, mark, "")
+        return (
+            divided
+            if chinese.true_count == len(texts)
+            else pc.replace_with_mask(texts, chinese, divided)
+        )
+
+
+def _unused_character(texts: pa.Array) -> str:
+    import pyarrow.compute as pc
+
+    return next(
+        chr(point) for point in PRIVATE if not pc.match_substring(texts, chr(point)).true_count
+    )
+
+
+def _rjieba() -> Any:
+    return needed("rjieba", "chinese", "the step segment")

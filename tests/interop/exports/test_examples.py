@@ -2,28 +2,24 @@
 being told."""
 
 from __future__ import annotations
-
-import json
-from pathlib import Path
-from typing import Any
-
 import google_crc32c
+import json
 import made
 import pyarrow as pa
 import pytest
+import shardctl
 from conftest import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import (given, strategies as st)
+from pathlib import Path
 from pyarrow import parquet
 from restoring import restored
-
-import shardctl
-from shardctl.errors import InputError, InstallError, UsageError
+from shardctl.errors import (InputError, InstallError, UsageError)
 from shardctl.format.manifest import Manifest
 from shardctl.interop.exports.examples import serialized
-from shardctl.sources.export_description import Description, Field
-from shardctl.sources.formats.examples import messages
+from shardctl.sources.export_description import (Description, Field)
+from shardctl.sources.formats.tfrecord import messages
 from shardctl.system.folders import LocalFolder
+from typing import Any
 
 BOTH = ("tfrecord", "tfds")
 

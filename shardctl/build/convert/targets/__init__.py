@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.build.commit import generations, publish, staging
 from shardctl.build.convert.previous import PreviousDataset
 from shardctl.build.paths import check_destination, check_writable
+from shardctl.build.plan.listing import Flags
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, SHARDS, STAGING
 from shardctl.format.tables import ShardTable
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot
 from shardctl.system import file_lease
 from shardctl.system.file_lease import Waiting
 from shardctl.system.files import free_bytes, naming_the_path
@@ -30,7 +30,7 @@ from shardctl.system.locations import is_url
 from shardctl.system.processes.pool import Pool
 from shardctl.system.text import printable
 
-Chosen = npt.NDArray[np.bool_]
+Chosen = Flags
 """Which shards of a job are meant: (shards,)."""
 
 

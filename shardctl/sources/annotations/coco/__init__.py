@@ -23,8 +23,8 @@ from shardctl.sources.annotations.inputs import (
     stem,
 )
 from shardctl.sources.annotations.objects import said_of_others_in
+from shardctl.sources.files import resolved
 from shardctl.sources.label_table import some
-from shardctl.sources.roots import resolved
 from shardctl.sources.splits import split_word
 from shardctl.system.locations import name_of, parent_of
 from shardctl.system.text import printable

@@ -1,0 +1,272 @@
+"""Resizing by the short or the long side, to an exact size, or into a size with a margin."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from shardctl.images.geometry import BLACK, Colour, Look, Pad, Size, cover, fit
+from shardctl.system.options import Whole, Word, setting
+from shardctl.transforms.base import ImageTransform, Rng, ViewTransform, drawn
+from shardctl.transforms.picture import Picture
+from shardctl.transforms.settings import PROBABILITY, Fill, Sides, Span
+
+_SIZE = setting(Sides(pair=True), help="WIDTHxHEIGHT, or one number for a square.")
+
+
+class _ToSize(ImageTransform):
+    """Every output has the size that is given."""
+
+    size: Size
+
+    def output_size(self, size: Size | None) -> Size | None:
+        """Return the size."""
+        return self.size
+
+
+class Resize(ViewTransform, name="resize"):
+    """One number: a side becomes that long, the shape is kept. Two: exactly that size, the shape is
+    not kept."""
+
+    size: int | Size = setting(Sides(), help="The side in pixels, or WIDTHxHEIGHT.")
+    side: str = setting(
+        Word("short", "long"), "short", "Which side one number is meant for.", omit_default=True
+    )
+
+    def view(self, look: Look, rng: Rng) -> Look:
+        """Scale."""
+        return look.scaled(self.resized(look.size))
+
+    def resized(self, size: Size) -> Size:
+        """Return the size that an image of this size gets."""
+        if not isinstance(self.size, int):
+            return self.size
+        width, height = size
+        if (width <= height) == (self.side == "short"):
+            return self.size, max(1, int(self.size * height / width))
+        return max(1, int(self.size * width / height)), self.size
+
+    def output_size(self, size: Size | None) -> Size | None:
+        """Return the exact size, or None if it depends on the image's shape."""
+        if size is not None:
+            return self.resized(size)
+        return None if isinstance(self.size, int) else self.size
+
+
+class Letterbox(_ToSize, name="letterbox"):
+    """Resize an image, its shape kept, so that it just fits into a size, and fill what is left on
+    both sides of it."""
+
+    size: Size = _SIZE
+    fill: Colour = setting(Fill(), (114, 114, 114), "Colour of the margin.")
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Scale, and put onto the canvas."""
+        inner = fit(picture.size, self.size)
+        picture.look = picture.look.scaled(inner)
+        if inner != self.size:
+            left, top = (self.size[0] - inner[0]) // 2, (self.size[1] - inner[1]) // 2
+            picture.pad(Pad(left, top, self.size, self.fill))
+
+
+class Padding(ImageTransform, name="pad"):
+    """Put an image onto a larger canvas: a margin on every side, or at its centre a canvas of some
+    size."""
+
+    margin: int = setting(Whole(0, 16384), 0, "Pixels on each side.")
+    size: Size | None = setting(
+        Sides(pair=True),
+        None,
+        "WIDTHxHEIGHT that the canvas has at least; the image is at its centre.",
+    )
+    fill: Colour = setting(Fill(), BLACK, "Colour of the margin.")
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Put it onto the canvas."""
+        size = self._canvas(picture.size)
+        if size != picture.size:
+            left, top = (size[0] - picture.size[0]) // 2, (size[1] - picture.size[1]) // 2
+            picture.pad(Pad(left, top, size, self.fill))
+
+    def _canvas(self, size: Size) -> Size:
+        width, height = size[0] + 2 * self.margin, size[1] + 2 * self.margin
+        return (
+            (width, height)
+            if self.size is None
+            else (max(width, self.size[0]), max(height, self.size[1]))
+        )
+
+    def output_size(self, size: Size | None) -> Size | None:
+        """Return the size of the canvas, where that of the image is known."""
+        return None if size is None else self._canvas(size)
+
+
+def _covering(look: Look, size: Size) -> Look:
+    """Return what is seen, enlarged where it is smaller than a crop, its shape kept, until it
+    covers it."""
+    covered = cover(look.size, size)
+    return look if covered == look.size else look.scaled(covered)
+
+
+def _middle(size: Size, part: Size) -> tuple[int, int]:
+    """Return where the centre begins, as torchvision rounds it."""
+    return round((size[0] - part[0]) / 2), round((size[1] - part[1]) / 2)
+
+
+class Crop(_ToSize, ViewTransform, name="crop"):
+    """Keep the centre. An image smaller than the crop is enlarged first, its shape kept, until it
+    covers it."""
+
+    size: Size = _SIZE
+
+    def view(self, look: Look, rng: Rng) -> Look:
+        """Cut out the centre."""
+        look = _covering(look, self.size)
+        return look.cropped(*_middle(look.size, self.size), *self.size)
+
+
+class RandomCrop(_ToSize, name="random_crop"):
+    """Keep a part at a random place. An image smaller than the crop is enlarged first, as with
+    `crop`.
+
+    Source: torchvision's RandomCrop; the place is drawn evenly.
+    """
+
+    size: Size = _SIZE
+    padding: int = setting(Whole(0, 16384), 0, "Pixels that are put around the image first.")
+    fill: Colour = setting(Fill(), BLACK, "Colour of what is put around it.")
+
+    random = True
+
+    @property
+    def lazy(self) -> bool:
+        """Whether nothing is put around the image, which needs its pixels."""
+        return self.padding == 0
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Draw a place."""
+        if self.padding:
+            width, height = picture.size
+            canvas = (width + 2 * self.padding, height + 2 * self.padding)
+            picture.pad(Pad(self.padding, self.padding, canvas, self.fill))
+        look = _covering(picture.look, self.size)
+        left, top = (
+            int(rng.random() * (whole - part + 1))
+            for whole, part in zip(look.size, self.size, strict=True)
+        )
+        picture.look = look.cropped(left, top, *self.size)
+
+
+class RandomResizedCrop(_ToSize, ViewTransform, name="random_resized_crop"):
+    """A random part of the image (its share of the area and its shape drawn), resized to `size`.
+
+    Source: the "Inception crop", as in torchvision's RandomResizedCrop: ten tries, then the centre.
+    """
+
+    size: Size = _SIZE
+    scale: tuple[float, float] = setting(
+        Span(0.0, 1.0, above=True), (0.08, 1.0), "Share of the area."
+    )
+    ratio: tuple[float, float] = setting(
+        Span(0.0, 100.0, above=True), (3 / 4, 4 / 3), "Width by height."
+    )
+
+    random = True
+
+    def view(self, look: Look, rng: Rng) -> Look:
+        """Draw a part of what is seen."""
+        width, height = look.size
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        for _ in range(10):
+            area = width * height * (self.scale[0] + rng.random() * (self.scale[1] - self.scale[0]))
+            aspect = math.exp(low + rng.random() * (high - low))
+            w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+            if 0 < w <= width and 0 < h <= height:
+                left, top = (
+                    int(rng.random() * (width - w + 1)),
+                    int(rng.random() * (height - h + 1)),
+                )
+                return look.cropped(left, top, w, h).scaled(self.size)
+        return self._centre(look).scaled(self.size)
+
+    def _centre(self, look: Look) -> Look:
+        """Return the largest central part whose shape is within `ratio`."""
+        width, height = look.size
+        shape = min(max(width / height, self.ratio[0]), self.ratio[1])
+        w, h = (
+            (max(1, round(height * shape)), height)
+            if shape < width / height
+            else (width, max(1, round(width / shape)))
+        )
+        return look.cropped((width - w) // 2, (height - h) // 2, w, h)
+
+
+class FiveCrop(_ToSize, ViewTransform, name="five_crop"):
+    """Five samples of each: the corners (top left, top right, bottom left, bottom right) and the
+    centre."""
+
+    size: Size = _SIZE
+
+    @property
+    def samples(self) -> int:
+        """Five."""
+        return 5
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Cut out the part that is meant."""
+        picture.look = self._cut(picture.look, picture.part)
+
+    def view(self, look: Look, rng: Rng) -> Look:
+        """Cut out the first part."""
+        return self._cut(look, 0)
+
+    def _cut(self, look: Look, part: int) -> Look:
+        look = _covering(look, self.size)
+        right, bottom = look.size[0] - self.size[0], look.size[1] - self.size[1]
+        places = ((0, 0), (right, 0), (0, bottom), (right, bottom), _middle(look.size, self.size))
+        return look.cropped(*places[part % 5], *self.size)
+
+
+class TenCrop(FiveCrop, name="ten_crop"):
+    """Ten samples of each: the five of `five_crop`, then the same of the mirrored image."""
+
+    @property
+    def samples(self) -> int:
+        """Ten."""
+        return 10
+
+    mirrors = True
+
+    def _cut(self, look: Look, part: int) -> Look:
+        return super()._cut(look if part < 5 else look.mirrored(), part)
+
+
+@dataclass(frozen=True)
+class _Flip(ViewTransform):
+    p: float = setting(PROBABILITY, 0.5, "Probability of mirroring.")
+
+    @property
+    def random(self) -> bool:
+        """Whether it is drawn."""
+        return 0 < self.p < 1
+
+    @property
+    def mirrors(self) -> bool:
+        """Left and right change places, as seen from the thing itself."""
+        return self.p > 0
+
+
+class HorizontalFlip(_Flip, name="hflip"):
+    """Mirror left to right, with a probability."""
+
+    def view(self, look: Look, rng: Rng) -> Look:
+        """Mirror, or leave it."""
+        return look.mirrored() if drawn(self.p, rng) else look
+
+
+class VerticalFlip(_Flip, name="vflip"):
+    """Turn upside down as a mirror does, with a probability."""
+
+    def view(self, look: Look, rng: Rng) -> Look:
+        """Mirror, or leave it."""
+        return look.upside_down() if drawn(self.p, rng) else look

@@ -1,0 +1,189 @@
+"""Bytes as tokens: 0 to 255 are the bytes of UTF-8, 256 ends a document, 257 fills up. No file, no
+training."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InputError
+from shardctl.format.arrays import bytes_of
+from shardctl.system.files import read_named
+from shardctl.system.text import printable
+from shardctl.transforms.tokenizers.base import (
+    BEGIN_NAMES,
+    END_NAMES,
+    PAD_NAMES,
+    UNKNOWN_NAMES,
+    Encoded,
+    Ids,
+    Placed,
+    TokenizerKind,
+    none_too_long,
+    of_names,
+)
+
+SPECIAL = {"<eos>": 256, "<pad>": 257, "<bos>": 258, "<|im_start|>": 259, "<|im_end|>": 260}
+
+_PIECE = re.compile("|".join((*map(re.escape, SPECIAL), "(?s:.)")))
+
+
+class Bytes:
+    """The bytes of a text are its tokens, which gives back every text. The names of special tokens
+    in texts are bytes too."""
+
+    kept_as = "bytes"
+    vocabulary = 256 + len(SPECIAL)
+    eos: int | None = SPECIAL["<eos>"]
+    bos: int | None = SPECIAL["<bos>"]
+    pad: int | None = SPECIAL["<pad>"]
+    special: Mapping[str, int] = SPECIAL
+    files: Mapping[str, bytes] = {}
+    versions: tuple[str, ...] = ()
+    too_long = staticmethod(none_too_long)
+    template: str | None = None
+
+    def encode(self, texts: pa.Array) -> Encoded:
+        """Return the bytes of texts."""
+        data, offsets = bytes_of(texts)
+        return Encoded(offsets, data.astype(np.uint32))
+
+    def place(self, texts: Sequence[str]) -> Iterable[Placed]:
+        """Yield the tokens of each text. The names of special tokens are found, which chats
+        need."""
+        for text in texts:
+            yield _placed(text)
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """Return the text of bytes, and the names of special tokens."""
+        numbers = np.asarray(ids, np.uint32)
+        names = {number: name.encode() for name, number in SPECIAL.items()}
+        if not (numbers > 255).any():
+            return numbers.astype(np.uint8).tobytes().decode(errors="replace")
+        parts = (bytes((number,)) if number < 256 else names[number] for number in numbers.tolist())
+        return b"".join(parts).decode(errors="replace")
+
+    def token(self, number: int) -> str:
+        """Return a printable ASCII character, or the number of a byte as in 0x0A."""
+        if not 0 <= number < self.vocabulary:
+            raise IndexError(f"there is no token {number}")
+        if number > 255:
+            return next(name for name, special in SPECIAL.items() if special == number)
+        return chr(number) if 32 < number < 127 else f"0x{number:02X}"
+
+    def number(self, token: str) -> int | None:
+        """Return the number of a special token."""
+        return SPECIAL.get(token)
+
+
+def _placed(text: str) -> Placed:
+    """Cut a text at special tokens; everything between them is bytes."""
+    ids: list[int] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    for part in _PIECE.finditer(text):
+        found = part.group()
+        numbers = [SPECIAL[found]] if len(found) > 1 else list(found.encode())
+        ids += numbers
+        starts += [part.start()] * len(numbers)
+        ends += [part.end()] * len(numbers)
+    return Placed(np.array(ids, np.uint32), np.array(starts, np.int64), np.array(ends, np.int64))
+
+
+BYTES = TokenizerKind("bytes", prefix="bytes", open_named=lambda rest, folder: Bytes())
+
+
+FILE = "tokenizer.txt"
+
+
+class Words:
+    """What stands between whitespace is a token; a word that is not in the vocabulary is the
+    unknown token, `<unk>`.
+
+    The whitespace itself is lost: a text comes back with single spaces.
+    """
+
+    kept_as = FILE
+    versions: tuple[str, ...] = ()
+    """Pyarrow, which finds the whitespace, is in every fingerprint."""
+    too_long = staticmethod(none_too_long)
+
+    def __init__(self, data: bytes, where: str) -> None:
+        try:
+            words = data.decode("utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{where}: a vocabulary is UTF-8, one word on each line ({error.reason} at byte "
+                f"{error.start})"
+            ) from None
+        numbers = {word: number for number, word in enumerate(words)}
+        if not words or len(numbers) < len(words):
+            twice = next((word for number, word in enumerate(words) if numbers[word] != number), "")
+            raise InputError(
+                f"{where}: "
+                f"{f'the word {twice!r} occurs twice' if words else 'it is empty; write a word on each line'}"
+            )
+        self.special: Mapping[str, int] = {
+            name: numbers[name]
+            for name in (*UNKNOWN_NAMES, *END_NAMES, *BEGIN_NAMES, *PAD_NAMES)
+            if name in numbers
+        }
+        unknown = of_names(self.special, UNKNOWN_NAMES)
+        if unknown is None:
+            raise InputError(
+                f"{where}: there is no unknown token, one of {', '.join(UNKNOWN_NAMES)}; add a "
+                "line with it"
+            )
+        self._unknown = unknown
+        self._words, self._numbers = words, numbers
+        self.files: Mapping[str, bytes] = {FILE: data}
+        self.vocabulary = len(words)
+        self.eos, self.bos = of_names(self.special, END_NAMES), of_names(self.special, BEGIN_NAMES)
+        self.pad = of_names(self.special, PAD_NAMES)
+
+    @cached_property
+    def _values(self) -> pa.Array:
+        return pa.array(self._words, pa.string())
+
+    def encode(self, texts: pa.Array) -> Encoded:
+        """Return the numbers of the words."""
+        import pyarrow.compute as pc
+
+        words = pc.utf8_split_whitespace(texts)
+        offsets = np.asarray(words.offsets, np.int64)
+        flat = words.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        # whitespace at an end gives ""
+        kept = np.asarray(pc.not_equal(flat, "").to_numpy(zero_copy_only=False), bool)
+        found = pc.fill_null(pc.index_in(flat, value_set=self._values), self._unknown).to_numpy(
+            zero_copy_only=False
+        )
+        before = np.zeros(len(kept) + 1, np.int64)
+        np.cumsum(kept, out=before[1:])
+        return Encoded(before[offsets - offsets[0]], found[kept].astype(np.uint32))
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """Return the words with a space between each two."""
+        return " ".join(self.token(int(number)) for number in ids)
+
+    def token(self, number: int) -> str:
+        """Return a word."""
+        if not 0 <= number < self.vocabulary:
+            raise IndexError(f"there is no token {number}")
+        return self._words[number]
+
+    def number(self, token: str) -> int | None:
+        """Return the number of a word."""
+        return self._numbers.get(token)
+
+
+WORDS = TokenizerKind(
+    "a .txt with a word on each line",
+    FILE,
+    lambda where, engine: Words(where.read_bytes(), printable(str(where))),
+    "words:",
+    lambda path, folder: Words(read_named(folder / path), printable(path)),
+)
