@@ -1,26 +1,30 @@
 """Pixels and what is marked among them go the same way."""
 
 from __future__ import annotations
+
 import math
+from typing import Any
+
 import numpy as np
 import pytest
-from PIL import Image
 from conftest import examples
-from hypothesis import (given, strategies as st)
-from pictures import (centroid, rectangle, scene)
+from hypothesis import given
+from hypothesis import strategies as st
+from pictures import centroid, rectangle, scene
+from PIL import Image
+from stepped_pictures import TURNING, done, picture_of
+
 from shardctl.format.roles import Objects
-from shardctl.images.codecs.resampling import (resampled, resampled_mask)
+from shardctl.images.codecs.resampling import resampled, resampled_mask
 from shardctl.images.codecs.rle import inside
 from shardctl.images.defaults import CENTRE
-from shardctl.images.geometry import (Displacement, Pad, View, Warp, apply, inverted)
-from shardctl.images.object_geometry import (KeepRule, Motion, moved_objects, moved_together)
+from shardctl.images.geometry import Displacement, Pad, View, Warp, apply, inverted
+from shardctl.images.object_geometry import KeepRule, Motion, moved_objects, moved_together
 from shardctl.images.polygons import Polygons
 from shardctl.transforms.base import ImageTransform
-from shardctl.transforms.image.warp import (affine, perspective, rotation)
+from shardctl.transforms.image.warp import affine, perspective, rotation
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.table import (TRANSFORMS, parse_step)
-from stepped_pictures import (TURNING, done, picture_of)
-from typing import Any
+from shardctl.transforms.table import TRANSFORMS, parse_step
 
 
 def area(polygon: Any) -> float:

@@ -1,19 +1,29 @@
 """The rules of docs/images.md."""
 
 from __future__ import annotations
+
 import io
-import numpy as np
-import pytest
 import resource
 import struct
+
+import numpy as np
+import pytest
+from pictures import encoded, scene
 from PIL import Image
-from pictures import (encoded, scene)
 from raw_png import png
+
 from shardctl.errors import Rejection
 from shardctl.images.codecs import image
-from shardctl.images.codecs.image import (ImageEncoding, decode, decode_mask, open_image, render, to_rgb)
+from shardctl.images.codecs.image import (
+    ImageEncoding,
+    decode,
+    decode_mask,
+    open_image,
+    render,
+    to_rgb,
+)
 from shardctl.images.geometry import View
-from shardctl.transforms.image.views import (Crop, HorizontalFlip, RandomResizedCrop, Resize)
+from shardctl.transforms.image.views import Crop, HorizontalFlip, Resize
 
 
 def test_grey_and_one_bit_become_rgb() -> None:

@@ -2,26 +2,30 @@
 moved one by one."""
 
 from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
-import shardctl
-import tracemalloc
-from PIL import Image
 from conftest import examples
-from hypothesis import (example, given, strategies as st)
-from pathlib import Path
+from hypothesis import example, given
+from hypothesis import strategies as st
+from PIL import Image
+from stepped_pictures import TURNING, picture_of
+
+import shardctl
 from shardctl.format.layout import Layout
-from shardctl.format.roles import (Objects, Roles)
+from shardctl.format.roles import Objects, Roles
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.resampling import resampled_mask
-from shardctl.images.codecs.rle import (inside, object_masks)
+from shardctl.images.codecs.rle import inside, object_masks
 from shardctl.images.defaults import CENTRE
-from shardctl.images.geometry import (View, apply)
-from shardctl.images.object_geometry import (KeepRule, Motion)
+from shardctl.images.geometry import View, apply
+from shardctl.images.object_geometry import KeepRule, Motion
 from shardctl.transforms.pipeline.deferred_objects import Annotated
-from stepped_pictures import (TURNING, picture_of)
-from typing import Any
 
 SIZE = (80, 70)
 MEMBERS = pa.struct(

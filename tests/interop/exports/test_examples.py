@@ -2,24 +2,28 @@
 being told."""
 
 from __future__ import annotations
-import google_crc32c
+
 import json
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
 import made
 import pyarrow as pa
 import pytest
-import shardctl
 from conftest import examples
-from hypothesis import (given, strategies as st)
-from pathlib import Path
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 from restoring import restored
-from shardctl.errors import (InputError, InstallError, UsageError)
+
+import shardctl
+from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.interop.exports.examples import serialized
-from shardctl.sources.export_description import (Description, Field)
+from shardctl.sources.export_description import Description, Field
 from shardctl.sources.formats.tfrecord import messages
 from shardctl.system.folders import LocalFolder
-from typing import Any
 
 BOTH = ("tfrecord", "tfds")
 

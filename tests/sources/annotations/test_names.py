@@ -2,19 +2,22 @@
 (docs/annotations.md)."""
 
 from __future__ import annotations
+
 import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
-import random
+from making import box, coco_file, converted, mask, photos, samples
+
 import shardctl
-from collections.abc import Callable
-from making import (box, coco_file, converted, mask, photos, samples)
-from pathlib import Path
 from shardctl.errors import InputError
 from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.files import SourceRoot
-from typing import Any
 
 NFC, NFD = "b\u00e4r", "ba\u0308r"
 
