@@ -2,30 +2,34 @@
 dataset; a flip moves it."""
 
 from __future__ import annotations
+
 import io
 import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
-import shardctl
-import tempfile
-from PIL import Image as Pictures
-from collections.abc import Mapping
 from conftest import examples
-from dataclasses import replace
-from hypothesis import (given, strategies as st)
-from pathlib import Path
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image as Pictures
 from pyarrow import parquet
-from round_trips import (FORMS, facts_of)
-from shardctl.build.write.writer import (ShardLimits, ShardSeries, finish)
-from shardctl.errors import (InputError, UsageError)
-from shardctl.format.layout import (ENCODED_IMAGE, Layout, image_tensor)
-from shardctl.format.roles import (Image, Label, Mask, Objects, Plain, Role, Roles, Tokens)
+from round_trips import FORMS, facts_of
+
+import shardctl
+from shardctl.build.write.writer import ShardLimits, ShardSeries, finish
+from shardctl.errors import InputError, UsageError
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles, Tokens
 from shardctl.format.shard import Compression
 from shardctl.format.tables import MADE_BY
 from shardctl.images.codecs import rle
-from shardctl.sources.annotations.objects import (ITEMS, objects_type)
-from typing import Any
+from shardctl.sources.annotations.objects import ITEMS, objects_type
 
 HEIGHT, WIDTH, SAMPLES = 6, 8, 4
 POINTS = ("nose", "left ear", "right ear")
