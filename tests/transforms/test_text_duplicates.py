@@ -467,6 +467,7 @@ def test_what_is_dropped_is_what_plain_python_finds_whoever_converts(
         assert sums(tmp_path / str(workers)) == sums(tmp_path / "out")
 
 
+@pytest.mark.thorough
 def test_near_duplicates_are_rejected_whoever_converts(tmp_path: Path) -> None:
     draw = random.Random(8)
     pairs = [pair(draw, 80, changed) for changed in [0.0, 0.01, 0.5] * 20]
@@ -540,6 +541,7 @@ def test_texts_are_compared_as_the_steps_before_make_them(tmp_path: Path) -> Non
     assert list(convert("late", lower, step, no_b)) == ["a.jsonl#2", "a.jsonl#5"]
 
 
+@pytest.mark.thorough
 def test_texts_that_cleaning_makes_equal_are_duplicates_in_worker_processes_too(
     tmp_path: Path,
 ) -> None:
@@ -675,6 +677,7 @@ def test_with_given_types_the_records_that_fit_are_compared(tmp_path: Path) -> N
     assert set(why(tmp_path / "out")) == {"a.jsonl#3"}
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("rule", ["exact", "near"])
 def test_where_memory_runs_out_for_many_texts_fewer_are_compared_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str
@@ -753,6 +756,7 @@ def test_types_that_the_sampled_records_did_not_show_are_found_before_texts_are_
     assert result.reasons == {"filter: duplicate": 11}
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("unit", "change"), [("document", 3), ("line", 9)])
 def test_a_killed_conversion_goes_on_with_the_same_duplicates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, change: int
